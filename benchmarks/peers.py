@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import tomllib
 from collections.abc import Callable, Sequence
@@ -504,16 +505,23 @@ def known() -> dict[str, Any]:
     return found
 
 
+def wrapped(prose: str) -> str:
+    """Break a paragraph at 120 characters; a link stays in one piece."""
+    return textwrap.fill(prose, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def as_page(found: dict[str, Any]) -> str:
     """The page, from everything that was found so far."""
     text = [
         "# Benchmarks",
         "",
-        "dpscp against its peers, written by `python benchmarks/peers.py`: one command that installs each peer beside "
-        "the development environment and lets all take turns, in processes of their own and with one thread each. "
-        "Times are medians; CPU time counts all threads, and the clock is that of a machine with other work. "
-        "*times ours* is the peer's CPU time as a multiple of dpscp's: below 1 the peer is ahead, and the line under "
-        "the table says so. What could not be measured is listed with the reason.",
+        wrapped(
+            "dpscp against its peers, written by `python benchmarks/peers.py`: one command that installs each peer "
+            "beside the development environment and lets all take turns, in processes of their own and with one "
+            "thread each. Times are medians; CPU time counts all threads, and the clock is that of a machine with "
+            "other work. *times ours* is the peer's CPU time as a multiple of dpscp's: below 1 the peer is "
+            "ahead, and the line under the table says so. What could not be measured is listed with the reason."
+        ),
         "",
     ]
     for part, (title, _) in PARTS.items():
@@ -521,19 +529,19 @@ def as_page(found: dict[str, Any]) -> str:
             continue
         told = found[part]
         measured = f"Measured {told['date']}, the library as of commit {told['commit']}, {told['machine']}."
-        text += [f"## {title}", "", measured, ""]
+        text += [f"## {title}", "", wrapped(measured), ""]
         for table in told["tables"]:
-            text += [f"### {table['title']}", "", table["note"], ""]
+            text += [f"### {table['title']}", "", wrapped(table["note"]), ""]
             text += ["| " + " | ".join(table["columns"]) + " |"]
             text += ["|" + "---|" * len(table["columns"])]
             text += ["| " + " | ".join(row) + " |" for row in table["rows"]]
             text += [""]
             if "ahead" in table:
                 ahead = ", ".join(table["ahead"]) or "nobody"
-                text += [f"Ahead of dpscp: {ahead}.", ""]
+                text += [wrapped(f"Ahead of dpscp: {ahead}."), ""]
     pinned = tomllib.loads((HERE / "peers.toml").read_text())
     shown = ", ".join(wanted["packages"][0].replace("==", " ") for wanted in pinned.values())
-    text += ["## Versions", "", f"{shown}; everything else as in constraints.txt.", ""]
+    text += ["## Versions", "", wrapped(f"{shown}; everything else as in constraints.txt."), ""]
     return "\n".join(text)
 
 

@@ -6,18 +6,11 @@ half is private: the whole budget goes to one threshold. On average a set misses
 
 import argparse
 
-import numpy as np
 from sklearn.datasets import make_multilabel_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
 import dpscp as dp
-
-
-def missed_labels(doubt: np.ndarray, truth: np.ndarray, threshold: float) -> np.ndarray:
-    """The share of each record's true labels whose doubt is above the threshold; 0 for a record without labels."""
-    missed = (truth == 1) & (doubt > threshold)
-    return missed.sum(axis=1) / np.maximum(truth.sum(axis=1), 1)
 
 
 def main(quick: bool) -> None:
@@ -28,7 +21,7 @@ def main(quick: bool) -> None:
     doubt = 1 - model.predict_proba(X)
 
     released = dp.control_risk(
-        lambda t: missed_labels(doubt[private], Y[private], t),
+        dp.scores.missed_labels(doubt[private], Y[private]),
         alpha=0.1,
         threshold_range=(0, 1),
         epsilon=1.0,
@@ -36,7 +29,7 @@ def main(quick: bool) -> None:
         n_records=n // 4,
     )
     sets = doubt[new] <= released.threshold
-    loss = missed_labels(doubt[new], Y[new], released.threshold).mean()
+    loss = dp.scores.missed_labels(doubt[new], Y[new])(released.threshold).mean()
     print(f"risk 0.1: mean loss {loss:.4f} on {len(sets)} held-out, {sets.sum(axis=1).mean():.2f} labels of 6")
     print(f"epsilon {released.ledger.epsilon(1e-6):.3f} at delta 1e-06, proven risk {released.certificate.risk}")
 

@@ -10,6 +10,7 @@ import pytest
 from sklearn.model_selection import cross_val_score
 
 import dpscp as dp
+from dpscp.cli.wizard import _range_text
 from dpscp.data.schema import Column, SchemaError
 
 CANARY = "canary-3307"
@@ -254,3 +255,35 @@ def test_a_row_that_does_not_fit_has_the_widest_interval(hard):
     assert np.isfinite(center[1:]).all()
     assert intervals[0, :, 0].tolist() == ([0, 110] if hard else [-np.inf, np.inf])
     np.testing.assert_array_equal(intervals[1:], reg.predict_interval(frame[:5])[1][1:])
+
+
+def test_a_schema_leaves_bounds_to_the_fit(tmp_path):
+    private = replace(SCHEMA, columns=(replace(SCHEMA.columns[0], bounds="private"), SCHEMA.columns[1]))
+    path = tmp_path / "schema.toml"
+    path.write_text(private.to_toml())
+    assert 'bounds = "private"' in path.read_text()
+    schema = dp.Schema.read(path)
+    assert schema == private == dp.Schema.from_dict(private.to_dict())
+    clf = classifier().fit(people(), "bought", schema=schema)
+    assert "feature_bounds" in clf.ledger_.public_facts["found_privately"]
+    assert 64 <= clf.ledger_.public_facts["feature_bounds"][1][0] <= 128
+    with pytest.raises(SchemaError, match="pass feature_bounds='private'"):
+        _ = schema.feature_bounds
+    new = people(60, 1)
+    np.testing.assert_array_equal(clf.predict_set(new)[1], clf.predict_set(schema.matrix(new))[1])
+    clf.save(tmp_path / "model")
+    assert dp.load(tmp_path / "model").schema_ == schema
+    with pytest.raises(SchemaError, match="bounds of column 'age'"):
+        replace(SCHEMA.columns[0], bounds="secret")
+    with pytest.raises(SchemaError, match="scale of column 'age' needs public bounds"):
+        replace(SCHEMA.columns[0], bounds="private", scale="log1p")
+    assert _range_text("private") == "bounds found by the fit"
+
+
+def test_a_schema_leaves_the_range_of_the_target_to_the_fit():
+    schema = dp.Schema("regression", "age", (SCHEMA.columns[1],), bounds="private")
+    assert dp.Schema.from_dict(schema.to_dict()) == schema
+    assert 'bounds = "private"' in schema.to_toml()
+    model = dp.PrivateConformalRegressor(dp.training.DPSGD(loss="squared", steps=5), epsilon=8.0, random_state=1)
+    model.fit(people().dropna(), "age", schema=schema)
+    assert 64 <= model.y_bounds_[1] <= 128

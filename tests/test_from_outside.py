@@ -4,7 +4,7 @@ Nothing of the package is changed for them (the registries are put back after ea
 through the public estimators, ``calibrate`` and files. ``docs/maintainers.md`` has the same in words.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -114,10 +114,10 @@ class Above:
         return y_bounds[0] - y_bounds[1], y_bounds[1] - y_bounds[0]
 
     def of_targets(self, targets, pair: Pair):
-        return targets - pair.centre
+        return targets - pair.center
 
     def interval(self, pair: Pair, thresholds):
-        upper = pair.centre[:, None] + np.broadcast_to(thresholds, (len(pair.centre), np.shape(thresholds)[-1]))
+        upper = pair.center[:, None] + np.broadcast_to(thresholds, (len(pair.center), np.shape(thresholds)[-1]))
         return np.stack([np.full_like(upper, -np.inf), upper], axis=1)
 
 
@@ -241,6 +241,82 @@ def test_a_mechanism_and_its_model(tmp_path):
     mechanism._SAVED.pop("directions")
     with pytest.raises(ValueError, match="model must be one of"):
         dp.load(path)
+
+
+class Around:
+    """A model around another one, which remembers what it has seen."""
+
+    def __init__(self, inner):
+        self.inner, self.task, self.classes, self.n_features = inner, inner.task, inner.classes, inner.n_features
+        self.seen = []
+
+    def outputs(self, X):
+        return self.inner.outputs(X)
+
+    def predict_proba(self, X):
+        self.seen.append(len(X))
+        return self.inner.predict_proba(X)
+
+    def arrays(self):
+        return self.inner.arrays()
+
+    def config(self):
+        return {"model": "around"}
+
+    @classmethod
+    def from_parts(cls, config, arrays):
+        raise NotImplementedError
+
+
+class AroundHead(Around):
+    """The same with the ability to say where its linear head is."""
+
+    def influence_form(self):
+        return self.inner.influence_form()
+
+
+@dataclass(frozen=True)
+class TrainedInside:
+    """A mechanism around ``DPSGD`` that releases a model of its own."""
+
+    kind: type
+    inner: dp.training.DPSGD = field(default_factory=lambda: dp.training.DPSGD(steps=20))
+
+    @property
+    def event(self):
+        return self.inner.event
+
+    def configured(self, needs):
+        return replace(self, inner=self.inner.configured(needs))
+
+    def calibrated(self, epsilon, delta, *, accountant="pld"):
+        return replace(self, inner=self.inner.calibrated(epsilon, delta, accountant=accountant))
+
+    def train(self, X, y, *, random_state=None, n_records=None):
+        trained = self.inner.train(X, y, random_state=random_state, n_records=n_records)
+        return replace(trained, model=self.kind(trained.model))
+
+
+@pytest.mark.parametrize(("kind", "said"), [(Around, "no self-influence form"), (AroundHead, "is removed to first")])
+def test_a_model_with_an_influence_form(kind, said):
+    X, y = records(500)
+    options = {"epsilon": 4.0, "guarantee": "corrected", "classes": [0, 1], "n_records": 500, "random_state": 0}
+    clf = dp.PrivateConformalClassifier(TrainedInside(kind), feature_bound=3.0, **options).fit(X, y)
+    assert any(said in assumption for assumption in clf.certificate_.assumptions)
+    plain = dp.PrivateConformalClassifier(dp.training.DPSGD(steps=20), feature_bound=3.0, **options).fit(X, y)
+    np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
+    if kind is AroundHead:
+        assert clf.threshold_.tolist() == plain.threshold_.tolist()
+
+
+def test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it():
+    X, y = records(500)
+    clf = dp.PrivateConformalClassifier(
+        TrainedInside(Around), feature_bound=3.0, evaluation_fraction=0.2, epsilon=4.0, classes=[0, 1], n_records=500
+    ).fit(X, y)
+    assert clf.model_.inner.seen == []
+    clf.predict_proba(X)
+    assert clf.model_.inner.seen == [500]
 
 
 # ---- a record source

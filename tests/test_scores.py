@@ -169,11 +169,11 @@ class HalfScale:
         return 0.0, (y_bounds[1] - y_bounds[0]) / 2
 
     def of_targets(self, targets, pair):
-        return np.abs(targets - pair.centre) / 2
+        return np.abs(targets - pair.center) / 2
 
     def interval(self, pair, thresholds):
-        reach = 2 * np.broadcast_to(thresholds, (len(pair.centre), np.shape(thresholds)[-1]))
-        return np.stack([pair.centre[:, None] - reach, pair.centre[:, None] + reach], axis=1)
+        reach = 2 * np.broadcast_to(thresholds, (len(pair.center), np.shape(thresholds)[-1]))
+        return np.stack([pair.center[:, None] - reach, pair.center[:, None] + reach], axis=1)
 
 
 class NarrowInterval(HalfScale):
@@ -187,7 +187,7 @@ class OfTheBatch(HalfScale):
     """A mistake: scores in units of the batch."""
 
     def of_targets(self, targets, pair):
-        return np.abs(targets - pair.centre) / np.abs(targets).max()
+        return np.abs(targets - pair.center) / np.abs(targets).max()
 
 
 def test_a_score_of_ones_own_is_a_value_with_a_set():
@@ -216,3 +216,9 @@ def test_a_wrong_interval_score_is_refused_before_anything_is_spent(score, tmp_p
     with pytest.raises(ValueError, match="conformity_score"):
         model.fit(np.zeros((50, 2)), np.arange(50) / 50, budget=store)
     assert not store.ledger().entries
+
+
+def test_the_older_name_of_the_center_is_deprecated():
+    pair = s.Pair.of(np.array([[0.0, 2.0]]), (-4.0, 4.0))
+    with pytest.warns(DeprecationWarning, match="use `center`"):
+        assert pair.centre.tolist() == [1.0]

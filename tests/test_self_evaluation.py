@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
+from dpscp.data.groups import Groups
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block
 from dpscp.data.sources.places import Places, take_census
@@ -129,7 +130,7 @@ def test_a_fit_counts_what_its_predictions_do(options):
     count = CountOutcomes(fitted._task(), fitted.model_, thresholds, 2 if grouped else 0, by_label, draws, places)
     found = OutcomeCounts(*count(block))
     function = by_sign if callable(options.get("groups")) else None
-    outcomes = labeled_outcomes(fitted, X, y, groups=function, group_values=(0, 1))
+    outcomes = labeled_outcomes(fitted, X, y, groups=Groups.declared(function, (0, 1)))
     expected = OutcomeCounts.of(outcomes, 2, 2 if function else 0, secure_generator(None).random((1_200, 3)))
     assert found.size == expected.size == 1_200
     np.testing.assert_array_equal(found.sums[[0, 1, 4]], expected.sums[[0, 1, 4]])  # covered at both levels, errors

@@ -9,10 +9,11 @@ from dpscp.audit import audit  # imported now: a later import of the package of 
 if TYPE_CHECKING:
     from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, training
     from dpscp.data.schema import Schema
-    from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate
+    from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate, recalibrate
     from dpscp.estimators import (
         PrivateConformalClassifier,
         PrivateConformalRegressor,
+        PrivateMultilabelClassifier,
         load,
         predict_interval,
         predict_set,
@@ -40,6 +41,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "NotFittedError": "dpscp.exceptions",
         "PrivateConformalClassifier": "dpscp.estimators",
         "PrivateConformalRegressor": "dpscp.estimators",
+        "PrivateMultilabelClassifier": "dpscp.estimators",
         "PrivateModel": "dpscp.training.private_model",
         "PrivateQuantile": "dpscp.quantile",
         "RiskControl": "dpscp.deployment",
@@ -53,6 +55,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "predict_interval": "dpscp.estimators",
         "predict_set": "dpscp.estimators",
         "private_quantile": "dpscp.quantile",
+        "recalibrate": "dpscp.deployment",
         "sets": "dpscp.scores",
     }
     __getattr__ = lazy_exports(_MODULES, __name__)
@@ -81,6 +84,7 @@ __all__ = [
     "PrivateConformalClassifier",
     "PrivateConformalRegressor",
     "PrivateModel",
+    "PrivateMultilabelClassifier",
     "PrivateQuantile",
     "RiskControl",
     "Schema",
@@ -100,6 +104,7 @@ __all__ = [
     "privacy",
     "private_quantile",
     "quantile",
+    "recalibrate",
     "scores",
     "sets",
     "training",

@@ -84,9 +84,14 @@ def test_evaluating_on_the_table_of_the_fit_is_refused(folder, capsys):
 def test_monitor(folder, capsys):
     state = folder / "monitor.json"
     command = ["monitor", folder / "m.dpscp"]
-    code, out, _ = run(capsys, *command, folder / "2026-01.csv", "--state", state, "--epsilon", "0.4")
+    page = folder / "monitor.html"
+    options = ["--state", state, "--epsilon", "0.4", "--report", page]
+    code, out, _ = run(capsys, *command, folder / "2026-01.csv", *options)
     assert code == 0
     assert "no alarm after 1 batches" in out
+    assert f"report:   {page}" in out
+    assert "No alarm." in page.read_text()
+    assert "<svg" in page.read_text()
     code, out, _ = run(capsys, *command, folder / "2026-02.csv", "--state", state, "--json")
     told = json.loads(out)
     assert code == 0
@@ -118,7 +123,7 @@ def test_a_batch_that_became_unpredictable_raises_the_alarm(folder, capsys):
     )
     assert code == 0
     assert out.startswith("ALARM")
-    assert "calibrate again" in out
+    assert "dpscp recalibrate" in out
 
 
 def test_a_store_pays(folder, capsys, tmp_path):
@@ -148,3 +153,20 @@ def test_both_commands_count_persons_where_the_schema_has_ids(tmp_path, capsys):
     code, out, _ = run(capsys, "monitor", model, tmp_path / "new.csv", "--state", tmp_path / "s.json", "--json")
     assert code == 0
     assert json.loads(out)["neighbors"] == whole_person
+
+
+def test_recalibrate_writes_a_model_with_its_own_promises(folder, capsys, tmp_path):
+    output = tmp_path / "new.dpscp"
+    command = ["recalibrate", folder / "m.dpscp", folder / "2026-01.csv", "-o", output, "--epsilon", "2"]
+    code, out, _ = run(capsys, *command)
+    assert code == 0
+    assert "records of the fit pay nothing more" in out
+    new = dp.load(output)
+    assert new.certificate_.terms["n_records"] == 500
+    code, out, _ = run(capsys, *command, "--n", "500", "--json")
+    assert code == 0
+    assert json.loads(out)["coverage"] == 0.9
+    code, _, err = run(capsys, "recalibrate", folder / "m.dpscp", folder / "train.csv", "-o", tmp_path / "x.dpscp")
+    assert code == 1
+    assert "fitted on" in err
+    assert not (tmp_path / "x.dpscp").exists()

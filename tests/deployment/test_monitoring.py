@@ -11,6 +11,7 @@ import pytest
 import dpscp as dp
 from dpscp.deployment.monitoring import _Bet, _choose_bet, log_evidence
 from dpscp.privacy import Budget, IntegerSource, sample_discrete_gaussian
+from dpscp.report.monitoring import monitor_page
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning")
 RNG = np.random.default_rng
@@ -201,3 +202,28 @@ def test_five_equal_rows_of_a_person_count_once(classifier):
     many = np.repeat(X, 5, axis=0), np.repeat(y, 5), np.repeat(np.arange(40), 5)
     once, five = monitor(classifier, epsilon=4.0), monitor(classifier, epsilon=4.0)
     assert once.update(X, y).log_evidence == pytest.approx(five.update(*many).log_evidence)
+
+
+def test_a_plot_and_a_page_show_released_numbers(classifier):
+    watched = monitor(classifier, level=0.05)
+    with pytest.raises(ValueError, match="no batch yet"):
+        watched.plot()
+    for month in range(20):
+        X, y = data(400, seed=month)
+        watched.update(X, y if month < 10 else 1 - y, batch=f"2026-{month} <b> $")
+    figure = watched.plot()
+    (axis,) = figure.axes
+    drawn = [line for line in axis.lines if len(line.get_xdata()) == 20]
+    assert np.array_equal(drawn[0].get_ydata(), watched.evidence)
+    assert len(axis.get_xticklabels()) == 12
+    first = next(k for k, value in enumerate(watched.evidence) if value >= watched.alarm_limit)
+    assert [line.get_xdata()[0] for line in axis.lines if len(line.get_xdata()) == 1] == [first]
+    page = monitor_page(watched)
+    assert "Alarm: coverage fell" in page
+    assert "NOT private" in page
+    assert "<b>" not in page
+    assert "prefers-color-scheme:dark" in page
+    assert page.count("<tr>") == 21
+    quiet = monitor(classifier, random_state=None)
+    quiet.update(*data(200))
+    assert "NOT private" not in monitor_page(quiet)

@@ -236,3 +236,51 @@ def test_an_estimator_names_wrong_arguments_before_anything_is_spent(tmp_path, o
     with pytest.raises(ValueError, match=words):
         classifier(random_state=None, **options).fit(X, y, budget=store)
     assert store.ledger().entries == ()
+
+
+@pytest.mark.parametrize("has_persons", [False, True])
+def test_the_risk_of_the_declared_population_is_bounded(has_persons):
+    """A loss that grows with x: a shift to large x loses more, unless the coins follow the ratio."""
+    rng, kept, ignored = RNG(3), [], []
+
+    def needs(x):
+        return np.clip(x + 0.3 * rng.random(len(x)), 0, 1)
+
+    for seed in range(40):
+        x = rng.random(800)
+        options = {"n_records": 800}
+        if has_persons:
+            ids = np.repeat(np.arange(800), np.where(x < 0.5, 5, 1))
+            x, options = x[ids], {"persons": ids, "rows_per_person": 5, "n_persons": 800}
+        need, given = needs(x), {"epsilon": 2.0, "delta": 1e-6, "accountant": "rdp", "random_state": seed}
+        table = {"threshold_range": (0, 1), "alpha": 0.1, **given, **options}
+        found = dp.control_risk(
+            lambda t, need=need: np.clip(2 * (need - t), 0, 1), likelihood_ratio=4 * x**3, ratio_bound=4.0, **table
+        )
+        new = needs(rng.random(4_000) ** 0.25)
+        kept.append(np.clip(2 * (new - found.threshold), 0, 1).mean())
+        if seed < 10:
+            plain = dp.control_risk(lambda t, need=need: np.clip(2 * (need - t), 0, 1), **table)
+            ignored.append(np.clip(2 * (new - plain.threshold), 0, 1).mean())
+    assert np.mean(kept) <= 0.1 + 3 * np.std(kept) / len(kept) ** 0.5
+    assert np.mean(kept) > 0.05
+    assert np.mean(ignored) > 0.13  # without the ratio the promise would fail
+    assert found.certificate.terms.ratio_bound == 4.0
+    assert "of the declared population is at most" in str(found.certificate)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"ratio_bound": None}, "go together"),
+        ({"likelihood_ratio": np.full(50, 3.0)}, "between 0 and ratio_bound"),
+        ({"likelihood_ratio": np.ones(49)}, "one number for each record"),
+        ({"training": dp.privacy.gaussian_event(5.0)}, "needs guarantee='split'"),
+    ],
+)
+def test_a_wrong_ratio_of_losses_is_refused_and_nothing_is_spent(wrong, match, tmp_path):
+    store = dp.BudgetStore.create(tmp_path / "study", 3.0, 1e-6, dataset="synthetic")
+    given = {"likelihood_ratio": np.ones(50), "ratio_bound": 2.0, "epsilon": 1.0, "delta": 1e-6, "budget": store}
+    with pytest.raises(ValueError, match=match):
+        dp.control_risk(np.zeros((50, 1)), thresholds=[0.5], **given | wrong)
+    assert not store.ledger().entries

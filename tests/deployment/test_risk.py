@@ -10,8 +10,8 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.persons import Persons
-from dpscp.deployment.losses import LossColumns, sum_losses
 from dpscp.guarantees.certificate import Promise
+from dpscp.pipeline.losses import LossColumns, sum_losses
 from dpscp.privacy import gaussian_event, lattice_noise
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.quantile import private_quantile

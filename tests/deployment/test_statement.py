@@ -85,6 +85,19 @@ def test_a_statement_follows_its_schema(name, request):
     assert violations(broken, statement_schema()) == ["statement.privacy.delta: range", "statement.more: unknown"]
 
 
+@pytest.mark.parametrize("name", ["classifier", "regressor"])
+def test_an_independent_validator_agrees(name, request):
+    """The schema itself is valid, a statement follows it, and a broken one does not."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = statement_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    statement = json.loads(json.dumps(request.getfixturevalue(name).statement(), allow_nan=False))
+    assert not list(validator.iter_errors(statement))
+    for broken in ({**statement, "more": 1}, {k: v for k, v in statement.items() if k != "privacy"}):
+        assert list(validator.iter_errors(broken))
+
+
 def test_its_numbers_are_those_of_the_ledger_rounded_up(classifier):
     statement, ledger = classifier.statement(), classifier.ledger_
     spent = ledger.epsilon(1e-6)

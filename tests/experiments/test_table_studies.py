@@ -87,7 +87,7 @@ def test_the_page_of_the_ends_shows_how_far_the_default_is_behind(tmp_path: Path
     task = Task("range_ends", "50 classes", 0, 0)
     sizes = {"": 2.2, "linear": 2.0, "rate x 2": 3.0}
     outcomes = [
-        Outcome(task, [{"epsilon": 1.0, "grid": choice, "size": size, "coverage": 0.9}], 1.0, "c")
+        Outcome(task, [{"epsilon": 1.0, "grid": choice, "size": size, "released_size": 3.0, "coverage": 0.9}], 1.0, "c")
         for choice, size in sizes.items()
     ]
     range_ends.report(outcomes, HEADER, Options(results=tmp_path))
@@ -96,3 +96,24 @@ def test_the_page_of_the_ends_shows_how_far_the_default_is_behind(tmp_path: Path
     kinds = [task.kind for task in range_ends.tasks(Options(trials=4))]
     assert kinds.count("10^6 records") == 6
     assert kinds.count("heavy target, log") == 12
+
+
+class Released:
+    threshold_ = np.array([0.5])
+
+    def predict_proba(self, X):
+        return X
+
+
+def test_sizes_at_the_exact_threshold() -> None:
+    y = np.linspace(-1, 1, 201)
+    wide = np.tile([-0.5, 0.5], (201, 1))  # a prediction of 0 and a threshold of .5: the exact one is .9
+    size = range_ends.exact_size(Released(), y, y, wide, is_log=False)
+    assert size == pytest.approx(1.8, abs=0.02)
+    assert range_ends.exact_size(Released(), y, y, wide, is_log=True) == 1.0
+    assert range_ends.exact_size(Released(), y, y, np.inf * wide, is_log=False) == np.inf
+    p = np.column_stack([np.linspace(0, 1, 101), np.linspace(1, 0, 101)])
+    sets = np.ones((101, 2), dtype=bool)
+    assert range_ends.exact_size(Released(), p, np.zeros(101, dtype=int), sets, is_log=False) == pytest.approx(
+        1.8, abs=0.02
+    )

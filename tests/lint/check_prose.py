@@ -15,8 +15,6 @@ HEADING = "## Retired words\n"
 PAGES = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "VISION")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 LONGEST_LINE = 120
-# A script writes this from measurements: only its words are checked.
-ANY_LENGTH = {"benchmarks.md"}
 
 
 def read_retired_words(text: str) -> dict[str, str]:
@@ -38,10 +36,10 @@ def prose_lines(text: str) -> Iterator[tuple[int, str]]:
             )
 
 
-def find_problems(text: str, retired: dict[str, str], *, any_length: bool = False) -> Iterator[tuple[int, str]]:
+def find_problems(text: str, retired: dict[str, str]) -> Iterator[tuple[int, str]]:
     """Yield the line number and the description of each problem."""
     for number, line in prose_lines(text):
-        if len(line) > LONGEST_LINE and not any_length and not line.startswith("|"):
+        if len(line) > LONGEST_LINE and not line.startswith("|"):
             yield number, f"{len(line)} characters; wrap the line at {LONGEST_LINE}"
         for word, use in retired.items():
             pattern = rf"\b{re.escape(word).replace(re.escape('*'), '[a-z]*')}\b"
@@ -57,7 +55,7 @@ def main(files: list[Path]) -> int:
         text = path.read_text()
         if path == NOTATION:
             text = text.split(HEADING)[0]
-        for number, problem in find_problems(text, retired, any_length=path.name in ANY_LENGTH):
+        for number, problem in find_problems(text, retired):
             print(f"{path}:{number}: {problem}")
             count += 1
     return int(count > 0)

@@ -33,6 +33,8 @@ LONG_FUNCTIONS = {("cli/main.py", "build_parser")}  # one statement an option
 LONGEST_MODULE = 600
 # A second fit drops what the first one left.
 OWN_ATTRIBUTES = {"estimators/base.py": {"delattr(self, name)"}}
+# These stand in for scikit-learn's classes, whose methods an estimator replaces.
+SCIKIT_LEARN = {"BaseEstimator", "ClassifierMixin", "RegressorMixin"}
 # What an observer sees is not private: it is for tests and audits of the parts.
 WITHOUT_OBSERVER = ("cli/", "estimators/", "baselines/", "report/", "pipeline/planning.py")
 
@@ -200,6 +202,122 @@ def unexplained_methods(trees: list[ast.Module]) -> Iterator[str]:
             yield f"{c.name}.{m.name} has no docstring"
 
 
+def undocumented_names(trees: dict[str, ast.Module]) -> Iterator[str]:
+    """Every public name has a NumPy-style docstring: parameters and returned values, each parameter by name.
+
+    Public is what ``__all__`` of a package lists; ``cli`` is an entry point for the shell. A protocol or an error has
+    no parameters of its own, and the fields
+    of a result may stand under ``Attributes``.
+    """
+    modules = {_module_name(path): tree for path, tree in trees.items()}
+    packages = [tree for path, tree in trees.items() if path.endswith("__init__.py") and not path.startswith("cli")]
+    public = {_origin(found, modules) for tree in packages for found in _exported_names(tree)}
+    for path, tree in trees.items():
+        for node in tree.body:
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef) or "overload" in map(dotted, node.decorator_list):
+                continue
+            if (_module_name(path), node.name) in public:
+                text = ast.get_docstring(node) or ""
+                parameters = _parameter_names(node)
+                sections = ("Parameters\n---", "Attributes\n---")
+                if parameters and not any(section in text for section in sections):
+                    yield f"{path}: {node.name} has no section Parameters"
+                missing = [name for name in parameters if not re.search(rf"\b{name}\b", text)]
+                if missing:
+                    yield f"{path}: the docstring of {node.name} does not name {', '.join(missing)}"
+                if _returns_value(node) and "Returns\n---" not in text:
+                    yield f"{path}: {node.name} has no section Returns"
+
+
+def _exported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names of ``__all__`` with the module that each is imported from."""
+    listed: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and dotted(node.targets[0]) == "__all__":
+            listed |= {e.value for e in getattr(node.value, "elts", ()) if isinstance(e, ast.Constant)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name) for alias in node.names if alias.name in listed)
+
+
+def _origin(name: tuple[str, str], modules: dict[str, ast.Module]) -> tuple[str, str]:
+    """Return the module that defines a name, following imports at the top of modules."""
+    module, own = name
+    for node in modules[module].body if module in modules else ():
+        if isinstance(node, ast.ImportFrom) and node.module and own in {alias.name for alias in node.names}:
+            return _origin((node.module, own), modules)
+    return name
+
+
+def _parameter_names(node: ast.ClassDef | ast.FunctionDef) -> list[str]:
+    """Return the parameters of a function, of ``__init__`` or of a dataclass that is no protocol."""
+    if isinstance(node, ast.ClassDef):
+        if _is_protocol(node):
+            return []
+        decorators = {dotted(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list}
+        if decorators & {"dataclass", "attr.frozen"}:
+            fields = [m for m in node.body if isinstance(m, ast.AnnAssign) and "init=False" not in ast.unparse(m)]
+            names = [dotted(m.target) for m in fields if "ClassVar" not in ast.unparse(m.annotation)]
+            return [name for name in names if not name.startswith("_")]
+        own = [m for m in node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"]
+        return _parameter_names(own[0]) if own else []
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return [a.arg for a in arguments if a.arg != "self" and not a.arg.startswith("_")]
+
+
+def _returns_value(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) != "None"
+
+
+def model_classes_by_name(tree: ast.Module, defined: set[str], models: set[str]) -> Iterator[str]:
+    """No code asks for the class of a model outside the module that defines it: an ability is on a protocol."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in ("isinstance", "issubclass") and len(node.args) == 2:
+            named = {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)}
+            if found := sorted(named & models - defined):
+                yield f"line {node.lineno}: asks for the class {found[0]}; make it an ability on a protocol"
+
+
+def model_names(trees: list[ast.Module]) -> set[str]:
+    """Return the classes that are models, mechanisms or scores by their methods; protocols are none."""
+    needed = ({"outputs", "predict_proba"}, {"train_source"}, {"train"}, {"_train"}, {"of_labels"}, {"of_targets"})
+    classes = [c for tree in trees for c in ast.walk(tree) if isinstance(c, ast.ClassDef)]
+    return {
+        c.name
+        for c in classes
+        if not _is_protocol(c)
+        and any(names <= {m.name for m in c.body if isinstance(m, ast.FunctionDef)} for names in needed)
+    }
+
+
+def overridden_methods(trees: list[ast.Module]) -> Iterator[str]:
+    """A method is abstract or final: no class changes what a base class of this package does."""
+    classes = {c.name: c for tree in trees for c in ast.walk(tree) if isinstance(c, ast.ClassDef)}
+
+    def ancestors(c: ast.ClassDef) -> Iterator[ast.ClassDef]:
+        for base in c.bases:
+            known = classes.get(dotted(base.value if isinstance(base, ast.Subscript) else base))
+            if known is not None and known is not c:
+                yield known
+                yield from ancestors(known)
+
+    for c in classes.values():
+        concrete = {
+            m.name: base.name
+            for base in ancestors(c)
+            if not _is_protocol(base) and base.name not in SCIKIT_LEARN
+            for m in base.body
+            if isinstance(m, ast.FunctionDef) and not any("abstract" in ast.unparse(d) for d in m.decorator_list)
+        }
+        for m in c.body:
+            if isinstance(m, ast.FunctionDef) and m.name in concrete and not m.name.startswith("__"):
+                yield f"{c.name}.{m.name} overrides {concrete[m.name]}.{m.name}; make that one abstract"
+
+
+def _is_protocol(c: ast.ClassDef) -> bool:
+    return any("Protocol" in ast.unparse(base) for base in c.bases)
+
+
 def import_cycles(graph: dict[str, set[str]]) -> Iterator[str]:
     """No module imports itself through others."""
     done: set[str] = set()
@@ -258,6 +376,12 @@ def check_package(source: Path = SOURCE) -> list[str]:
         if text.count("\n") > LONGEST_MODULE
     ]
     found += list(unexplained_methods(list(trees.values())))
+    found += list(undocumented_names(trees))
+    found += list(overridden_methods(list(trees.values())))
+    models = model_names(list(trees.values()))
+    for name, tree in trees.items():
+        defined = {c.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef)}
+        found += [f"{name}: {broken}" for broken in model_classes_by_name(tree, defined, models)]
     modules = {_module_name(name): tree for name, tree in trees.items()}
     return found + [f"import cycle: {cycle}" for cycle in import_cycles(import_graph(modules))]
 

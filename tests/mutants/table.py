@@ -157,7 +157,7 @@ mutant(
 )
 mutant(
     "calibration:_make_certificate",
-    "assumptions.append(FIXED_GROUPS)",
+    "assumptions.append(OVERLAPPING_GROUPS.format(rule.groups_per_record) if several else FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
     "tests/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",
@@ -231,8 +231,8 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._request",
-    "self.accountant",
-    "'rdp'",
+    "{name: getattr(self, name) for name in _UNCHANGED}",
+    "{name: getattr(self, name) for name in _UNCHANGED - {'accountant'}}",
     "the estimator's accountant is ignored",
     "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
@@ -534,7 +534,7 @@ mutant(
     "tests/quantile/test_release_level.py::test_the_low_end_of_the_size_is_not_the_worst",
 )
 mutant(
-    "quantile.release_level:NoisySize.spread",
+    "quantile.release_level:NoisySize.rank_deviation",
     "swing * self.size_noise",
     "0.0",
     "the noise of the released size is left out of what one release covers",
@@ -665,7 +665,7 @@ mutant(
 )
 mutant(
     "scoring:_Look.__call__",
-    "block.targets[block.groups == self.group]",
+    "block.targets[is_member(block.groups, self.group)]",
     "block.targets",
     "in blocks every group counts all records",
     "tests/sources/test_source_fits.py::test_every_source_gives_the_fit_of_an_array",
@@ -864,7 +864,7 @@ mutant(
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
+    "training.preprocess:Preprocessed._train",
     "n",
     "nominal_count(source, None)[0]",
     "the true number of records divides the released sums",
@@ -878,16 +878,16 @@ mutant(
     "tests/training/test_preprocess.py::test_calibrated_meets_the_budget_and_nearly_uses_it",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
+    "training.preprocess:Preprocessed._train",
     "source = source.map(methodcaller('with_steps', transforms[-1].apply))",
     "source.map(methodcaller('with_steps', transforms[-1].apply))",
     "training does not see the preprocessed rows",
     "tests/training/test_releases.py::test_training_sees_what_prediction_sees",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
-    "stream_seed(random_state, PREPROCESSING)",
-    "random_state",
+    "training.preprocess:Preprocessed._train",
+    "stream_seed(run.random_state, PREPROCESSING)",
+    "run.random_state",
     "steps and mechanism share a seeded stream",
     "tests/training/test_preprocess.py::test_steps_and_mechanism_do_not_share_a_seeded_stream",
 )
@@ -899,21 +899,21 @@ mutant(
     "tests/training/test_releases.py::test_every_private_part_is_in_the_event",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "inner.event",
     "paid_event(self.mechanism)",
     "a wrapper reports the plan and not what was spent",
     "tests/training/test_recipe.py::test_private_target_reports_what_its_mechanism_did_spend",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "mean, square = gaussian_release(total, noise, rng, n) / n",
     "mean, square = gaussian_release(total, noise, rng, n) / n\nsquare = source.sum(self._block_moments)[1] / n",
     "the target's scale is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "mean, square = gaussian_release(total, noise, rng, n) / n",
     "mean, square = gaussian_release(total, noise, rng, n) / n\nmean = source.sum(self._block_moments)[0] / n",
     "the target's mean is exact",
@@ -949,28 +949,28 @@ mutant(
     "tests/training/test_releases.py::test_the_jacobian_is_paid_for",
 )
 mutant(
-    "training.perturbation:_prepare",
-    "bounded_targets(y, mechanism.y_bounds)",
+    "training.perturbation:_Perturbation._prepare",
+    "bounded_targets(y, self.y_bounds)",
     "np.asarray(y, dtype=float)",
     "targets beyond their bounds",
     "tests/training/test_perturbation.py::test_rows_and_targets_are_clipped_in_training_and_prediction",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "gaussian_release(cross, self.cross_noise, rng)",
     "np.array(cross)",
     "the cross moments are exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "self._release_gram(gram, rng)",
     "gram",
     "the Gram matrix is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "n * self.row_bound",
     "len(raw) * self.row_bound",
     "the true number of records bounds the cross moments",
@@ -1047,9 +1047,9 @@ mutant(
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
-    "self.moments(raw, y, units.weights)",
-    "self.moments(raw, y)",
+    "training.summary:SufficientStatistics._train",
+    "self.moments(raw, block.targets, units.weights)",
+    "self.moments(raw, block.targets)",
     "sufficient statistics drop the weights",
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
@@ -1083,7 +1083,7 @@ mutant(
     "tests/training/test_torch_files.py::test_a_module_comes_back_in_a_fresh_copy_of_its_architecture",
 )
 mutant(
-    "training.private_bounds:PrivateBounds.train_source",
+    "training.private_bounds:PrivateBounds._train",
     "compose(own, inner.event)",
     "inner.event",
     "what training reports leaves the bounds out",
@@ -1111,14 +1111,14 @@ mutant(
     "tests/test_promised_numbers.py::test_the_profile_of_objective_perturbation_is_the_integral_of_its_loss",
 )
 mutant(
-    "training.perturbation:OutputPerturbation.train",
+    "training.perturbation:OutputPerturbation._train",
     "tolerance / data.n_records",
     "0.0",
     "the stability bound forgets the tolerance of the solver",
     "tests/test_promised_numbers.py::test_a_trained_model_pays_for_its_solver",
 )
 mutant(
-    "training.perturbation:ObjectivePerturbation.train",
+    "training.perturbation:ObjectivePerturbation._train",
     "tolerance / data.n_records",
     "0.0",
     "the stability bound of objective perturbation forgets the tolerance of the solver",
@@ -1142,7 +1142,7 @@ mutant(
     "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
 )
 mutant(
-    "training.recalibration:Recalibrated.train_source",
+    "training.recalibration:Recalibrated._train",
     "compose(trained.event, own)",
     "trained.event",
     "recalibration is not paid for",
@@ -1252,7 +1252,7 @@ mutant(
 mutant(
     "quantile.counted_size:counted_miss_bound",
     "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (sizes + 1)",
-    "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.planned) + 1)",
+    "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.nominal_size) + 1)",
     "a gap in a small part counts as much as one in a large part",
     "tests/quantile/test_counted_size.py::test_the_offset_is_the_smallest_that_the_sum_allows",
 )
@@ -1320,7 +1320,7 @@ mutant(
     "tests/privacy/test_accounting.py::test_losses_are_not_below_the_exact_cost_at_tiny_deltas",
 )
 mutant(
-    "baselines.threshold:PrivateThreshold._fit_records",
+    "baselines.threshold:PrivateThreshold._plan",
     "mechanism, found = _declare_labels(mechanism, y)",
     "found = False",
     "labels of the secret half are listed",
@@ -1371,8 +1371,8 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
@@ -1559,28 +1559,28 @@ mutant(
 # ---- risk control and other populations
 
 mutant(
-    "deployment.losses:_round_gains",
+    "pipeline.losses:_round_gains",
     "np.floor(resolution * (1 - losses) + dither)",
     "np.ceil(resolution * (1 - losses) + dither)",
     "losses are rounded down",
     "tests/deployment/test_risk.py::test_rounding_by_a_secret_uniform_keeps_the_mean_and_the_order",
 )
 mutant(
-    "deployment.losses:sum_losses",
+    "pipeline.losses:sum_losses",
     "_round_gains(_person_means(kept, owners), dither, resolution)",
     "_round_gains(_person_means(kept, owners), generator.random(owners.count), resolution)",
     "each threshold rounds by a uniform of its own",
     "tests/deployment/test_risk.py::test_rounding_by_a_secret_uniform_keeps_the_mean_and_the_order",
 )
 mutant(
-    "deployment.losses:_person_means",
+    "pipeline.losses:_person_means",
     "np.add.reduceat(losses, owners.offsets[:-1]) / owners.sizes",
     "np.minimum.reduceat(losses, owners.offsets[:-1])",
     "the smallest loss of a person counts",
     "tests/deployment/test_risk.py::test_the_loss_of_a_person_is_the_mean_over_their_rows",
 )
 mutant(
-    "deployment.losses:sum_losses",
+    "pipeline.losses:sum_losses",
     "losses = np.maximum(losses, after)",
     "pass",
     "a loss that rises is summed as it is",
@@ -1625,16 +1625,16 @@ mutant(
 )
 mutant(
     "data.populations:Thinning.place_groups",
-    "np.where(is_kept, np.zeros(n, dtype=np.int64) if groups is None else groups, -1)",
-    "np.zeros(n, dtype=np.int64) if groups is None else groups",
+    "np.where(is_kept, 0, -1)",
+    "np.where(is_kept, 0, 0)",
     "rejected records find the threshold too",
     "tests/deployment/test_populations.py::test_rejected_records_of_a_block_are_in_no_group_and_stay_so",
     "tests/deployment/test_populations.py::test_an_estimator_covers_the_declared_population",
 )
 mutant(
     "pipeline.search_plan:CalibrationRule.for_population",
-    "replace(self, part=part, n_nominal=nominal, has_released_size=True, ratio_bound=ratio_bound)",
-    "replace(self, part=part, n_nominal=nominal, ratio_bound=ratio_bound)",
+    "replace(self, part=part, has_released_size=True, ratio_bound=ratio_bound)",
+    "replace(self, part=part, ratio_bound=ratio_bound)",
     "the number of kept records passes for a public one",
     "tests/deployment/test_populations.py::test_the_number_of_kept_records_is_released_with_noise_and_planned",
 )
@@ -1644,6 +1644,125 @@ mutant(
     "False",
     "another population is promised for records that training has seen",
     "tests/deployment/test_populations.py::test_wrong_arguments_are_named",
+)
+# ---- overlapping groups
+
+mutant(
+    "data.groups:largest_thresholds",
+    "np.vstack([thresholds, -nowhere])[places].max(axis=1)",
+    "thresholds[places[:, 0]]",
+    "a row gets the threshold of its first group",
+    "tests/test_overlapping_groups.py::test_each_group_is_covered_where_the_smallest_threshold_would_fail",
+    "tests/test_overlapping_groups.py::test_a_row_gets_the_largest_threshold_of_its_groups_and_full_sets_without_one",
+)
+mutant(
+    "data.groups:largest_thresholds",
+    "np.where(has_group(places)[:, None], largest, np.inf)",
+    "largest",
+    "a row in no group gets an empty set",
+    "tests/test_overlapping_groups.py::test_a_row_gets_the_largest_threshold_of_its_groups_and_full_sets_without_one",
+)
+mutant(
+    "pipeline.search_plan:SearchPlan.events",
+    "self.rule.groups_per_record",
+    "1",
+    "a record pays for one of its groups",
+    "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
+)
+mutant(
+    "pipeline.search_plan:SearchPlan.events",
+    "self.size_noise.event(copies)",
+    "self.size_noise.event(1)",
+    "a record pays for the size of one of its groups",
+    "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
+)
+mutant(
+    "data.groups:places_of_matrix",
+    "np.take_along_axis(member, first, axis=1) & (member.sum(axis=1, keepdims=True) <= per_record)",
+    "np.take_along_axis(member, first, axis=1)",
+    "a row in too many groups gets the threshold of some of them",
+    "tests/test_overlapping_groups.py::test_records_beyond_the_maximum_count_in_no_group_and_are_covered_by_full_sets",
+)
+mutant(
+    "pipeline.evaluation:sensitive_sums",
+    "2 * groups_per_record",
+    "2 * bool(groups_per_record)",
+    "an evaluated record pays for one of its groups",
+    "tests/test_overlapping_groups.py::test_an_evaluation_charges_the_groups_of_a_record",
+)
+# ---- multilabel
+
+mutant(
+    "training.mechanisms.one_vs_rest:OneVsRest.event",
+    "compose(*[self.mechanism.event] * self.n_labels)",
+    "self.mechanism.event",
+    "one of the labels pays for all",
+    "tests/test_multilabel.py::test_the_heads_together_stay_within_the_budget",
+)
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier._release",
+    "records.part(~is_held_out)",
+    "records.part(is_held_out | True)",
+    "the records that find the threshold train as well",
+    "tests/test_multilabel.py::test_records_train_or_calibrate_and_never_both",
+)
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier.predict_set",
+    "np.asarray(1 - probabilities <= self.threshold_)",
+    "np.asarray(probabilities >= self.threshold_)",
+    "sets hold the labels that are likelier than the threshold of doubt",
+    "tests/test_multilabel.py::test_the_mean_loss_of_new_records_is_bounded",
+)
+mutant(
+    "scores.losses:missed_labels",
+    "shown > t",
+    "shown > t + 0.1",
+    "labels above the threshold are not counted as missed",
+    "tests/test_multilabel.py::test_losses_by_hand",
+)
+# ---- recalibration and risk in another population
+
+mutant(
+    "deployment.recalibration:_join",
+    '{"fit": fitted.event, STAGE: added.event}',
+    '{"fit": fitted.event}',
+    "the new records pay nothing in the ledger of the new release",
+    "tests/deployment/test_recalibration.py::test_the_new_release_has_its_own_promises",
+)
+mutant(
+    "deployment.recalibration:recalibrate",
+    "make_rule(SPLIT, tuple((round(1 - certificate.target, 12) for certificate in estimator.certificates_)), Ledger(), check_count(unit.count_name, len(scored.scores) if n_records is None else n_records), n_groups=None if groups is None else len(groups.names), counted=n_records is None, release_confidence=estimator.release_confidence)",
+    "make_rule(SPLIT, tuple((2 * round(1 - certificate.target, 12) for certificate in estimator.certificates_)), Ledger(), check_count(unit.count_name, len(scored.scores) if n_records is None else n_records), n_groups=None if groups is None else len(groups.names), counted=n_records is None, release_confidence=estimator.release_confidence)",
+    "new thresholds miss twice as often as promised",
+    "tests/deployment/test_recalibration.py::test_coverage_returns_after_a_change",
+)
+mutant(
+    "deployment.risk:_Units.of",
+    "rows[keep_by_ratio(ratios[rows], bound, coins)]",
+    "rows",
+    "the likelihood ratio of losses is ignored",
+    "tests/deployment/test_populations.py::test_the_risk_of_the_declared_population_is_bounded",
+)
+mutant(
+    "training.preprocessing.preprocess:PreprocessedModel.is_row_wise",
+    "is_row_wise(self.inner)",
+    "True",
+    "a caller's model behind preprocessing keeps what it sees of the records",
+    "tests/test_from_outside.py::test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it",
+)
+mutant(
+    "training.preprocessing.scaling:ScaledTargetModel.influence_form",
+    "replace(form, target_ranges=(self.y_bounds, *form.target_ranges))",
+    "form",
+    "the correction takes targets in other units than training",
+    "tests/training/test_influence.py::test_models_of_scaled_targets_are_corrected_in_the_units_of_the_target",
+)
+mutant(
+    "training.engine.batching:SourceTraining.train_source",
+    "unit_of_blocks(source).by_person",
+    "False",
+    "a mechanism for single records trains on persons",
+    "tests/training/test_persons.py::test_a_mechanism_that_cannot_says_so_before_anything_is_released",
 )
 
 # ---- scikit-learn code around a fit
@@ -1663,8 +1782,8 @@ mutant(
     "tests/test_outer_steps.py::test_a_store_refuses_steps_and_searches",
 )
 mutant(
-    "estimators.outer_steps:OuterUse.mark",
-    "certificate.voided(reason)",
+    "estimators.outer_steps:OuterUse.mark_promises",
+    "certificate.voided(self._reason)",
     "certificate",
     "coverage is certified although steps outside learned from the records",
     "tests/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",

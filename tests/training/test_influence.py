@@ -9,6 +9,8 @@ import pytest
 from dpscp.training import DPSGD, NormClip, Preprocessed, UnitNorm
 from dpscp.training.engine.influence import corrected_outputs, self_shift_bounds
 from dpscp.training.engine.networks import softmax
+from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.targets import unit_targets
 
 
 @functools.cache
@@ -195,6 +197,27 @@ def test_preprocessed_models_are_corrected_on_the_transformed_rows():
     np.testing.assert_allclose(
         corrected_outputs(outer.model, outer.trajectory, X, y),
         corrected_outputs(inner.model, replace(inner.trajectory, row_length=1.0), unit, y),
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("outside", ["scaling", "preprocessing"])
+def test_models_of_scaled_targets_are_corrected_in_the_units_of_the_target(outside):
+    mechanism, X, y = setting("squared")
+    bounds = (-12.0, 20.0)
+    unit, y_unit = X / np.linalg.norm(X, axis=1, keepdims=True), unit_targets(y, bounds)
+    wrapped = {
+        "scaling": ScaledTarget(Preprocessed((UnitNorm(),), mechanism), bounds),
+        "preprocessing": Preprocessed((UnitNorm(),), ScaledTarget(mechanism, bounds)),
+    }[outside]
+    outer, inner = wrapped.train(X, y, random_state=0), mechanism.train(unit, y_unit, random_state=0)
+    trajectory = replace(inner.trajectory, row_length=1.0)
+    expected = corrected_outputs(inner.model, trajectory, unit, y_unit, y_bounds=(-1.0, 1.0))
+    found = corrected_outputs(outer.model, outer.trajectory, X, y, y_bounds=bounds)
+    np.testing.assert_allclose(found, 4.0 + 16.0 * expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        self_shift_bounds(outer.model, outer.trajectory, X, y),
+        self_shift_bounds(inner.model, trajectory, unit, y_unit),
         rtol=1e-6,
     )
 

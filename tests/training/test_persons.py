@@ -199,8 +199,18 @@ def test_a_mechanism_that_cannot_says_so_before_anything_is_released():
     behind = Preprocessed((PrivateCentring(1.0, 3.0),), own)
     assert not trains_persons(own)
     assert not trains_persons(behind)
-    with pytest.raises(TypeError, match="cannot train on persons"):
-        behind.train(X, y, n_records=20, persons=persons)
+    for mechanism in (behind, own):
+        with pytest.raises(TypeError, match="cannot train on persons"):
+            mechanism.train(X, y, n_records=20, persons=persons)
+
+
+def test_only_dpsgd_shows_its_steps():
+    X, y, _ = persons_of(0, alike=True)
+    seen = []
+    DPSGD(classes=(0, 1), noise_multiplier=1.0, steps=3).train(X, y, n_records=20, observer=seen.append)
+    assert len(seen) == 3
+    with pytest.raises(TypeError, match="OutputPerturbation shows no steps"):
+        OutputPerturbation(classes=(0, 1), noise_multiplier=1.0).train(X, y, n_records=20, observer=seen.append)
 
 
 def test_persons_of_other_rows_are_refused():

@@ -170,7 +170,7 @@ def test_without_noise_the_true_factor_and_intercepts_are_found(n_classes, monke
             return 4.0 * np.asarray(rows)[:, :n_classes] - shift
 
     found = []
-    monkeypatch.setattr(recalibration, "with_affine_outputs", lambda model, *values: found.append(values) or model)
+    monkeypatch.setattr(recalibration, "scale_outputs", lambda model, *values: found.append(values) or model)
     mechanism = Recalibrated(SGD, noise_multiplier=1e-6, steps=8)
     mechanism._recalibrate(TwiceTooCertain(), ArraySource(X, y), len(X), 0)
     _, (factor, intercepts) = found
@@ -203,7 +203,7 @@ def test_mechanisms_without_persons_or_blocks_are_refused_first(monkeypatch):
         event = gaussian_event(1.0)
 
     X, y, _ = records(40)
-    monkeypatch.setattr(recalibration, "train_on", lambda *_, **__: pytest.fail("records were used"))
+    monkeypatch.setattr("dpscp.training.engine.batching.train_on", lambda *_, **__: pytest.fail("records were used"))
     source = ArraySource.of_blocks([Block(0, X, y, Persons(np.arange(0, 41, 2), 2))])
     with pytest.raises(TypeError, match="persons"):
         Recalibrated(ArraysOnly(), noise_multiplier=1.0).train_source(UnitSource(source, PersonWithIds(2)))

@@ -10,6 +10,10 @@ GROUP_FUNCTION = (
     "groups computes the group of a record from that record alone (privacy needs this too: groups share no budget, "
     "because each record lies in one of them, independently of the other records)"
 )
+OVERLAPPING_GROUP_FUNCTION = (
+    "groups computes the groups of a record from that record alone (privacy needs this too: a record is charged for "
+    "the groups that it may be in, independently of the other records)"
+)
 OWN_SCORE = (
     "conformity_score computes the scores of a row from that row of probabilities alone (privacy needs this too: "
     "otherwise one record would change the scores of the others)"

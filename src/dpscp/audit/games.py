@@ -6,6 +6,7 @@ gradients.
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,6 +16,7 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource
@@ -32,7 +34,6 @@ from dpscp.training import DPSGD, Trained
 from dpscp.training.engine.loop import StepObserver, StepView
 from dpscp.training.mechanism import paid_event
 
-Array = NDArray[np.float64]
 KNOWLEDGE = ("white-box", "black-box")
 UNITS = ("release", "run")
 
@@ -52,7 +53,7 @@ class Game(Protocol):
     def claim(self) -> DpEvent:
         """Claimed privacy cost of one run."""
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         """Return the attacker's statistics of at least ``runs`` independent runs, with or without the record."""
 
 
@@ -64,22 +65,8 @@ def _check_view(knowledge: str, unit: str) -> None:
 
 
 @dataclass(frozen=True)
-class SearchGame:
-    """Attack the private threshold search.
-
-    The score of the record is the end of the range, so that no count includes it. The white-box attacker computes the
-    exact log-likelihood ratio of the noisy counts.
-
-    Parameters
-    ----------
-    knowledge : "white-box" or "black-box"
-    unit : "release": each noisy count is a run, which tests noise and sensitivity most sharply; "run": the whole search
-        is a run, which also finds errors between counts.
-    n : number of other records.
-    alpha, steps, count_noise, rank, correction : arguments of ``private_quantile``; 0 steps or noise: a default.
-    score : score of the record.
-    random_state : seed; None for system entropy.
-    """
+class SearchAttack(ABC):
+    """The settings and the parts of attacks on the private threshold search."""
 
     knowledge: str = "white-box"
     unit: str = "release"
@@ -102,8 +89,13 @@ class SearchGame:
         object.__setattr__(self, "count_noise", self.count_noise or reach * math.sqrt(games))
 
     @property
+    @abstractmethod
     def name(self) -> str:
-        return f"search ({'one count' if self.unit == 'release' else f'{self.steps} counts'}, rank {self.rank!r})"
+        """Return the name of the game in a report."""
+
+    @abstractmethod
+    def play(self, with_record: bool, runs: int) -> FloatArray:
+        """Return what the attacker computes from each run."""
 
     @property
     def claim(self) -> DpEvent:
@@ -111,21 +103,15 @@ class SearchGame:
         event = self._search(self._scores(False)).event
         return next(iter(possible_histories(event)[0])) if self.unit == "release" else event
 
-    def play(self, with_record: bool, runs: int) -> Array:
-        if self.knowledge == "black-box":
-            thresholds = [self._search(self._scores(with_record)).threshold for _ in range(runs)]
-            return np.array(thresholds)
-        ratio = _SearchRatio(self._reference(False), self._reference(True), self._sigma(), self._exact_count)
-        played: list[Array] = []
-        while sum(map(len, played)) < runs if self.unit == "release" else len(played) < runs:
-            self._search(self._scores(with_record), lambda view: played.append(ratio(view)))
-        return np.concatenate(played) if self.unit == "release" else np.array([p.sum() for p in played])
+    @property
+    def _search_name(self) -> str:
+        return f"search ({'one count' if self.unit == 'release' else f'{self.steps} counts'}, rank {self.rank!r})"
 
-    def _scores(self, with_record: bool) -> Array:
+    def _scores(self, with_record: bool) -> FloatArray:
         scores = np.linspace(0.005, 0.995, self.n)
         return np.append(scores, self.score) if with_record else scores
 
-    def _search(self, scores: Array, observer: SearchObserver | None = None) -> PrivateQuantile:
+    def _search(self, scores: FloatArray, observer: SearchObserver | None = None) -> PrivateQuantile:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GuaranteeWarning)
             return private_quantile(
@@ -155,6 +141,39 @@ class SearchGame:
         return int(as_counter(self._scores(with_record), (0.0, 1.0), 1).count(*bracket, 1))
 
 
+@dataclass(frozen=True)
+class SearchGame(SearchAttack):
+    """Attack the private threshold search.
+
+    The score of the record is the end of the range, so that no count includes it. The white-box attacker computes the
+    exact log-likelihood ratio of the noisy counts.
+
+    Parameters
+    ----------
+    knowledge : "white-box" or "black-box"
+    unit : "release": each noisy count is a run, which tests noise and sensitivity most sharply; "run": the whole search
+        is a run, which also finds errors between counts.
+    n : number of other records.
+    alpha, steps, count_noise, rank, correction : arguments of ``private_quantile``; 0 steps or noise: a default.
+    score : score of the record.
+    random_state : seed; None for system entropy.
+    """
+
+    @property
+    def name(self) -> str:
+        return self._search_name
+
+    def play(self, with_record: bool, runs: int) -> FloatArray:
+        if self.knowledge == "black-box":
+            thresholds = [self._search(self._scores(with_record)).threshold for _ in range(runs)]
+            return np.array(thresholds)
+        ratio = _SearchRatio(self._reference(False), self._reference(True), self._sigma(), self._exact_count)
+        played: list[FloatArray] = []
+        while sum(map(len, played)) < runs if self.unit == "release" else len(played) < runs:
+            self._search(self._scores(with_record), lambda view: played.append(ratio(view)))
+        return np.concatenate(played) if self.unit == "release" else np.array([p.sum() for p in played])
+
+
 class _SearchRatio:
     """Compute log P(noisy count | with) - log P(noisy count | without) for each count."""
 
@@ -169,7 +188,7 @@ class _SearchRatio:
         self._sigma = sigma
         self._count = lru_cache(maxsize=None)(exact_count)
 
-    def __call__(self, view: SearchView) -> Array:
+    def __call__(self, view: SearchView) -> FloatArray:
         certain = _ratio_of_constants(view, *self._references)
         if certain:
             return np.full(max(1, len(view.counts)), certain)
@@ -178,11 +197,11 @@ class _SearchRatio:
             for world, r in enumerate(self._references)
         ]
         margins = _margins(view)
-        ratio: Array = ((margins - exact[0]) ** 2 - (margins - exact[1]) ** 2) / (2 * self._sigma**2)
+        ratio: FloatArray = ((margins - exact[0]) ** 2 - (margins - exact[1]) ** 2) / (2 * self._sigma**2)
         return ratio
 
 
-def _margins(view: SearchView) -> Array:
+def _margins(view: SearchView) -> FloatArray:
     """Return the noisy margin that decided each step of a search."""
     return np.array([c.margin for c in view.counts], dtype=float)
 
@@ -199,21 +218,8 @@ def _ratio_of_constants(view: SearchView, without: SearchView, with_record: Sear
 
 
 @dataclass(frozen=True)
-class TrainingGame:
-    """Attack DP-SGD with the worst-case neighbors of the accounting.
-
-    ``n`` records add nothing to any gradient. The clipped gradient of the additional record has the largest norm. With
-    ``sampling_rate < 1`` the white-box attacker sees noisy sums but not batches, and computes the exact ratio of the
-    Gaussian mixture.
-
-    Parameters
-    ----------
-    mechanism : DPSGD; its ``noise_multiplier`` is part of the claim.
-    knowledge : "white-box" or "black-box"
-    unit : "release": each step is a run; "run": the whole training is a run.
-    n : number of other records.
-    random_state : seed; None for system entropy.
-    """
+class TrainingAttack(ABC):
+    """The settings and the course of attacks on DP-SGD."""
 
     mechanism: DPSGD = field(default_factory=lambda: audited_mechanism(1.0, 400))
     knowledge: str = "white-box"
@@ -229,7 +235,20 @@ class TrainingGame:
             )
 
     @property
+    @abstractmethod
     def name(self) -> str:
+        """Return the name of the game in a report."""
+
+    @abstractmethod
+    def records(self, with_record: bool) -> tuple[FloatArray, NDArray[np.int64]]:
+        """Return the rows and labels, with or without the record."""
+
+    @abstractmethod
+    def owners(self, with_record: bool) -> Persons | None:
+        """Return the owners of the rows; None: each row has its own owner."""
+
+    @property
+    def _training_name(self) -> str:
         m = self.mechanism
         length = "one step" if self.unit == "release" else f"{m.steps} steps"
         return f"training ({length}, noise {m.noise_multiplier:g}, sampling rate {m.sampling_rate:g})"
@@ -241,18 +260,7 @@ class TrainingGame:
             return paid_event(self.mechanism)
         return dpsgd_event(self.mechanism.noise_multiplier or 0.0, self.mechanism.sampling_rate, 1)
 
-    def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
-        """Return the rows and labels, with or without the record."""
-        rows = np.zeros((self.n + 1, 2))
-        rows[-1] = 100.0
-        labels = np.zeros(self.n + 1, dtype=np.int64)
-        return (rows, labels) if with_record else (rows[:-1], labels[:-1])
-
-    def owners(self, with_record: bool) -> Persons | None:  # noqa: ARG002 (games about persons need it)
-        """Return the owners of the rows; None: each row has its own owner."""
-        return None
-
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         if self.knowledge == "black-box":
             return np.array([self._train(with_record).model.arrays()["parameters"] for _ in range(runs)])
         ratio = TrainingRatio(self.mechanism, *self.records(True), self.n, self.owners(True))
@@ -277,6 +285,37 @@ class TrainingGame:
         )
 
 
+@dataclass(frozen=True)
+class TrainingGame(TrainingAttack):
+    """Attack DP-SGD with the worst-case neighbors of the accounting.
+
+    ``n`` records add nothing to any gradient. The clipped gradient of the additional record has the largest norm. With
+    ``sampling_rate < 1`` the white-box attacker sees noisy sums but not batches, and computes the exact ratio of the
+    Gaussian mixture.
+
+    Parameters
+    ----------
+    mechanism : DPSGD; its ``noise_multiplier`` is part of the claim.
+    knowledge : "white-box" or "black-box"
+    unit : "release": each step is a run; "run": the whole training is a run.
+    n : number of other records.
+    random_state : seed; None for system entropy.
+    """
+
+    @property
+    def name(self) -> str:
+        return self._training_name
+
+    def records(self, with_record: bool) -> tuple[FloatArray, NDArray[np.int64]]:
+        rows = np.zeros((self.n + 1, 2))
+        rows[-1] = 100.0
+        labels = np.zeros(self.n + 1, dtype=np.int64)
+        return (rows, labels) if with_record else (rows[:-1], labels[:-1])
+
+    def owners(self, with_record: bool) -> None:  # noqa: ARG002
+        return None
+
+
 def audited_mechanism(noise_multiplier: float, steps: int, sampling_rate: float = 1.0) -> DPSGD:
     """Create a linear model without intercept, to which rows of zeros add nothing."""
     return DPSGD(
@@ -294,7 +333,7 @@ class TrainingRatio:
     """Compute the log-likelihood ratio of one step, if only the last person adds to the sum."""
 
     def __init__(
-        self, mechanism: DPSGD, X: Array, y: NDArray[Any], n_records: int, owners: Persons | None = None
+        self, mechanism: DPSGD, X: FloatArray, y: NDArray[Any], n_records: int, owners: Persons | None = None
     ) -> None:
         setup = mechanism.prepare(X, y, n_records=n_records, persons=owners)
         self._shadow = setup.descent(setup.records)
@@ -327,20 +366,8 @@ class TrainingRatio:
 
 
 @dataclass(frozen=True)
-class PipelineGame:
-    """Attack ``release``, the whole pipeline of every estimator, on the neighbors of ``TrainingGame``.
-
-    The white-box attacker computes the exact log-likelihood ratio of all noisy gradients and counts. The black-box
-    attacker sees the released parameters and the threshold.
-
-    Parameters
-    ----------
-    knowledge : "white-box" or "black-box"
-    guarantee, epsilon, delta : as for the estimators.
-    noise_multiplier, steps : constants of training.
-    n : number of other records.
-    random_state : seed; None for system entropy.
-    """
+class PipelineAttack(ABC):
+    """The settings and the parts of attacks on ``release``."""
 
     knowledge: str = "white-box"
     guarantee: str = "universal"
@@ -351,12 +378,14 @@ class PipelineGame:
     n: int = 15
     random_state: int | None = None
 
-    def __post_init__(self) -> None:
-        check_choice("knowledge", self.knowledge, KNOWLEDGE)
-        if self.knowledge == "white-box" and guarantee_of(self.guarantee).held_out:
-            raise ValueError(
-                f"the white-box game needs a guarantee without held-out part, got {self.guarantee!r}; use SplitGame"
-            )
+    @property
+    @abstractmethod
+    def _records(self) -> TrainingGame:
+        """Return the game whose neighboring records are used."""
+
+    @abstractmethod
+    def play(self, with_record: bool, runs: int) -> FloatArray:
+        """Return what the attacker computes from each run."""
 
     @property
     def name(self) -> str:
@@ -367,40 +396,12 @@ class PipelineGame:
         """Cost in the ledger of a release."""
         return self._release(False).ledger.event
 
-    def play(self, with_record: bool, runs: int) -> Array:
-        if self.knowledge == "black-box":
-            return np.array([self._collect_release(self._release(with_record)) for _ in range(runs)])
-        rows, labels = self._records.records(True)
-        training = TrainingRatio(self._mechanism(), rows, labels, self.n)
-        training.learn_constants(lambda world: self._observe_release(world)[1])
-        references = [self._observe_release(world)[2][0] for world in (False, True)]
-        return np.array([self._ratio(with_record, training, references) for _ in range(runs)])
-
-    @staticmethod
-    def _collect_release(released: Release) -> Array:
-        return np.append(released.model.arrays()["parameters"], np.minimum(released.thresholds[0], 1.0))
-
-    def _ratio(self, with_record: bool, training: "TrainingRatio", references: Sequence[SearchView]) -> float:
-        """Compute the log-likelihood ratio of everything observed in one release."""
-        released, steps, searches = self._observe_release(with_record)
-        rows, labels = self._records.records(True)
-        own = 1 - float(released.model.predict_proba(rows[-1:])[0, labels[-1]])
-        sizes = [view.bought_size for view in searches if view.bought_size is not None]
-        total = sum(training(view) for view in steps) + sum(_size_ratio(size, self.n) for size in sizes)
-        for view in searches:
-            total += _search_ratio(view, references, own, with_record, self._sigma(released), bool(sizes))
-        return total
-
     def _observe_release(self, with_record: bool) -> tuple[Release, list[StepView], list[SearchView]]:
         """Make a release, and return it with all observed steps and searches."""
         views: list[StepView | SearchView] = []
         released = self._release(with_record, views.append)
         steps = [view for view in views if isinstance(view, StepView)]
         return released, steps, [view for view in views if isinstance(view, SearchView)]
-
-    @property
-    def _records(self) -> TrainingGame:
-        return TrainingGame(n=self.n)
 
     def _mechanism(self) -> DPSGD:
         return audited_mechanism(self.noise_multiplier, self.steps)
@@ -420,12 +421,64 @@ class PipelineGame:
             warnings.simplefilter("ignore", GuaranteeWarning)
             return release(request, ArraySource(X, y), random_state=self.random_state, observer=observer)
 
+
+@dataclass(frozen=True)
+class PipelineGame(PipelineAttack):
+    """Attack ``release``, the whole pipeline of every estimator, on the neighbors of ``TrainingGame``.
+
+    The white-box attacker computes the exact log-likelihood ratio of all noisy gradients and counts. The black-box
+    attacker sees the released parameters and the threshold.
+
+    Parameters
+    ----------
+    knowledge : "white-box" or "black-box"
+    guarantee, epsilon, delta : as for the estimators.
+    noise_multiplier, steps : constants of training.
+    n : number of other records.
+    random_state : seed; None for system entropy.
+    """
+
+    def __post_init__(self) -> None:
+        check_choice("knowledge", self.knowledge, KNOWLEDGE)
+        if self.knowledge == "white-box" and guarantee_of(self.guarantee).held_out:
+            raise ValueError(
+                f"the white-box game needs a guarantee without held-out part, got {self.guarantee!r}; use SplitGame"
+            )
+
+    def play(self, with_record: bool, runs: int) -> FloatArray:
+        if self.knowledge == "black-box":
+            return np.array([self._collect_release(self._release(with_record)) for _ in range(runs)])
+        rows, labels = self._records.records(True)
+        training = TrainingRatio(self._mechanism(), rows, labels, self.n)
+        training.learn_constants(lambda world: self._observe_release(world)[1])
+        references = [self._observe_release(world)[2][0] for world in (False, True)]
+        return np.array([self._ratio(with_record, training, references) for _ in range(runs)])
+
     @staticmethod
-    def _sigma(released: Release) -> float:
-        history = possible_histories(released.ledger.event)[0]
-        # the search has many counts, and the size is released once
-        counts = {e: k for e, k in history.items() if isinstance(e, DiscreteGaussianDpEvent)}
-        return float(max(counts, key=lambda e: counts[e]).sigma)
+    def _collect_release(released: Release) -> FloatArray:
+        return np.append(released.model.arrays()["parameters"], np.minimum(released.thresholds[0], 1.0))
+
+    def _ratio(self, with_record: bool, training: "TrainingRatio", references: Sequence[SearchView]) -> float:
+        """Compute the log-likelihood ratio of everything observed in one release."""
+        released, steps, searches = self._observe_release(with_record)
+        rows, labels = self._records.records(True)
+        own = 1 - float(released.model.predict_proba(rows[-1:])[0, labels[-1]])
+        sizes = [view.bought_size for view in searches if view.bought_size is not None]
+        total = sum(training(view) for view in steps) + sum(_size_ratio(size, self.n) for size in sizes)
+        sigma = count_noise_scale(released.ledger.event)
+        for view in searches:
+            total += _search_ratio(view, references, own, with_record, sigma, bool(sizes))
+        return total
+
+    @property
+    def _records(self) -> TrainingGame:
+        return TrainingGame(n=self.n)
+
+
+def count_noise_scale(event: DpEvent) -> float:
+    """Return the noise scale of the counts of a search: there are many, and the size is released once."""
+    counts = {e: k for e, k in possible_histories(event)[0].items() if isinstance(e, DiscreteGaussianDpEvent)}
+    return float(max(counts, key=lambda e: counts[e]).sigma)
 
 
 def _size_ratio(size: ReleasedSize, n: int) -> float:

@@ -10,10 +10,9 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from dpscp._base.arrays import Array
 from dpscp._base.checks import check_count
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
-from numpy.typing import NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice
 from dpscp.training.mechanism import paid_event
 from dpscp.training.torch.modules import load_torch
 from dpscp.training.torch.trainer import OpacusTraining
 
-Array = NDArray[np.float64]
 _TOKENS = 16
 _OTHERS = 3
 _SHIFTED = 300
@@ -63,14 +62,14 @@ class ModuleGame:
         honest = ModuleGame("separate", self.noise_multiplier)._mechanism()
         return paid_event(honest)
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         if self.refusal:
             return np.zeros((runs, 1))
         mechanism, size = self._mechanism(), sum(v.numel() for v in self._build_module().state_dict().values())
         rows, targets = self._records(with_record)
         return np.array([self._train(mechanism, rows, targets, size) for _ in range(runs)])
 
-    def _records(self, with_record: bool) -> tuple[Array, Array]:
+    def _records(self, with_record: bool) -> tuple[FloatArray, FloatArray]:
         """Return rows and targets; the first one is the record."""
         if self.module == "dropout":
             rows = np.where(np.cos(np.arange((_SHIFTED + 1) * _TOKENS) ** 2) > 0, 1.0, -1.0).reshape(-1, _TOKENS)
@@ -82,7 +81,7 @@ class ModuleGame:
         first = 0 if with_record else 1
         return rows[first:], targets[first:]
 
-    def _train(self, mechanism: OpacusTraining, rows: Array, targets: Array, size: int) -> Array:
+    def _train(self, mechanism: OpacusTraining, rows: FloatArray, targets: FloatArray, size: int) -> FloatArray:
         torch = load_torch()
         try:
             with torch.random.fork_rng(devices=[]):

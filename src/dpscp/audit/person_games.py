@@ -13,18 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count
-from dpscp.audit.games import SearchGame, TrainingGame
+from dpscp.audit.games import SearchAttack, TrainingAttack
 from dpscp.data.persons import Persons
 from dpscp.quantile.observer import SearchView
 
-Array = NDArray[np.float64]
 # Number of row choices that the attacker observes before the game.
 _WATCHED = 400
 
 
 @dataclass(frozen=True)
-class PersonTrainingGame(TrainingGame):
+class PersonTrainingGame(TrainingAttack):
     """Attack DP-SGD; the neighbors differ by a person whose clipped gradients have the largest norm.
 
     The other persons have one row each, which adds nothing.
@@ -40,9 +40,9 @@ class PersonTrainingGame(TrainingGame):
 
     @property
     def name(self) -> str:
-        return f"{super().name}, a person with {self.rows} rows ({'equal' if self.alike else 'different'})"
+        return f"{self._training_name}, a person with {self.rows} rows ({'equal' if self.alike else 'different'})"
 
-    def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
+    def records(self, with_record: bool) -> tuple[FloatArray, NDArray[np.int64]]:
         """Return the rows and labels, person by person."""
         angle = np.zeros(self.rows) if self.alike else np.linspace(0, 2 * math.pi, self.rows, endpoint=False)
         person = 100 * math.sqrt(2) * np.column_stack([np.cos(angle + math.pi / 4), np.sin(angle + math.pi / 4)])
@@ -56,7 +56,7 @@ class PersonTrainingGame(TrainingGame):
 
 
 @dataclass(frozen=True)
-class PersonSearchGame(SearchGame):
+class PersonSearchGame(SearchAttack):
     """Attack the private threshold search; the neighbors differ by a person with several scores.
 
     The attacker has observed which rows are chosen, and computes the exact log-likelihood ratio of all noisy counts
@@ -64,6 +64,7 @@ class PersonSearchGame(SearchGame):
 
     Parameters
     ----------
+    unit : "run", because a person is in all counts of a search.
     rows : number of scores of the person.
     alike : True: all scores are at the end of the range, so that no count includes them; False: they are evenly spaced.
     groups : number of groups with separate searches that the scores belong to.
@@ -84,9 +85,9 @@ class PersonSearchGame(SearchGame):
     @property
     def name(self) -> str:
         kind = "equal" if self.alike else "different"
-        return f"{super().name}, a person with {self.rows} {kind} scores in {self.groups} group(s)"
+        return f"{self._search_name}, a person with {self.rows} {kind} scores in {self.groups} group(s)"
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         choices = Counter(self._choose_rows() for _ in range(_WATCHED))
         logs = np.log([times / _WATCHED for times in choices.values()])
         played = []
@@ -104,7 +105,7 @@ class PersonSearchGame(SearchGame):
         picked = _add_person(self.n, self.rows).one_row_each(self.random_state)
         return tuple(int(row) - self.n for row in picked if row >= self.n)
 
-    def _select_scores(self, chosen: tuple[int, ...], group: int) -> Array:
+    def _select_scores(self, chosen: tuple[int, ...], group: int) -> FloatArray:
         scores = np.full(self.rows, self.score) if self.alike else np.linspace(0.3, self.score, self.rows)
         return scores[[row for row in chosen if row % self.groups == group]]
 

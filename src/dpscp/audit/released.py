@@ -13,13 +13,13 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice
 from dpscp._base.object_state import has_array, reachable
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.training.torch.modules import load_torch
 from dpscp.training.torch.trainer import OpacusTraining
 
-Array = NDArray[np.float64]
 _WIDTH = 6
 _RECORD = 1234.5678
 _CLOSE = 1e-6
@@ -48,7 +48,7 @@ def find_traces(released: Any, numbers: ArrayLike) -> tuple[str, ...]:
     return (*paths, *(name for name, content in _serialize(released) if _has_bytes(content, targets)))
 
 
-def _contains(value: Any, targets: Array) -> bool:
+def _contains(value: Any, targets: FloatArray) -> bool:
     if has_array(value):
         held = np.asarray(value if isinstance(value, np.ndarray) else value.detach().cpu().double().numpy())
         if held.dtype.kind not in "fiu":
@@ -113,7 +113,7 @@ class ReleasedModuleGame:
         assert honest is not None
         return honest.ledger_.event
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         numbers = [self._collect_release(self.fitted(with_record)) for _ in range(runs)]
         width = max(map(len, numbers))  # a refused fit has no numbers
         return np.array([np.append(row, np.zeros(width - len(row))) for row in numbers])
@@ -133,7 +133,7 @@ class ReleasedModuleGame:
         except ValueError:
             return None
 
-    def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
+    def records(self, with_record: bool) -> tuple[FloatArray, NDArray[np.int64]]:
         """Return rows and labels; the last one is the record."""
         rows = np.cos(np.arange((self.n + 1) * _WIDTH, dtype=np.float64)).reshape(-1, _WIDTH)
         rows[-1] = _RECORD
@@ -141,7 +141,7 @@ class ReleasedModuleGame:
         return rows[:end], np.arange(end) % 2
 
     @staticmethod
-    def _collect_release(released: PrivateConformalClassifier | None) -> Array:
+    def _collect_release(released: PrivateConformalClassifier | None) -> FloatArray:
         if released is None:
             return np.zeros(1)
         numbers = [np.ravel(value).astype(np.float64) for value in released.model_.arrays().values()]

@@ -12,18 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
-from dpscp.audit.games import PipelineGame, TrainingGame, TrainingRatio
+from dpscp.audit.games import PipelineAttack, TrainingGame, TrainingRatio, count_noise_scale
 from dpscp.pipeline.release import Release
-from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
 
-Array = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
-class SplitGame(PipelineGame):
+class SplitGame(PipelineAttack):
     """Attack ``release`` with ``guarantee="split"``, on the neighbors of ``TrainingGame``.
 
     The statistic is the exact log-likelihood ratio of noisy gradient sums, size and counts. An error in either part, or
@@ -31,6 +29,9 @@ class SplitGame(PipelineGame):
 
     Parameters
     ----------
+    guarantee : "split".
+    epsilon : as for the estimators.
+    noise_multiplier : constant of training.
     others : number of other records. It is small, because the secret parts of others hide the record, and no claim
         relies on that.
     """
@@ -52,7 +53,7 @@ class SplitGame(PipelineGame):
     def _records(self) -> TrainingGame:
         return TrainingGame(n=self.others)
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         rows, labels = self._records.records(True)
         training = TrainingRatio(self._mechanism(), rows, labels, self.n)
         training.learn_constants(lambda world: self._observe_release(world)[1])
@@ -69,7 +70,7 @@ class SplitGame(PipelineGame):
         trained = without + _total(training, steps)
         return float(np.logaddexp(math.log1p(-fraction) + trained, math.log(fraction) + held_out) - without)
 
-    def _log_likelihood(self, released: Release, search: SearchView, others: NDArray[np.int64], own: int) -> Array:
+    def _log_likelihood(self, released: Release, search: SearchView, others: NDArray[np.int64], own: int) -> FloatArray:
         """Compute the log-likelihood of size and counts for each number of other held-out records."""
         rows, labels = self._records.records(True)
         scores = 1 - released.model.predict_proba(rows)[np.arange(len(rows)), labels]
@@ -78,7 +79,8 @@ class SplitGame(PipelineGame):
         if size is None:
             raise ValueError("the game needs a search that releases the number of its scores")
         likelihood = -((float(size.value) - counted) ** 2) / (2 * size.size_noise**2)
-        sigma = self._sigma(released)
+        _, (_, held_out) = released.ledger.entries[0].stages
+        sigma = count_noise_scale(held_out)
         for step in search.counts:
             middle = search.halving.middle(*step.bracket)
             below = others * (scores[0] <= middle) + own * (scores[-1] <= middle)
@@ -86,14 +88,6 @@ class SplitGame(PipelineGame):
             mean = search.scale * (below - (counted + 1) / 2) - search.bar
             likelihood -= (step.margin - mean) ** 2 / (2 * sigma**2)
         return np.asarray(likelihood, dtype=np.float64)
-
-    @staticmethod
-    def _sigma(released: Release) -> float:
-        _, (_, held_out) = released.ledger.entries[0].stages
-        (history,) = possible_histories(held_out)
-        # the search has many counts, and the size is released once
-        counts = {e: k for e, k in history.items() if isinstance(e, DiscreteGaussianDpEvent)}
-        return float(max(counts, key=lambda e: counts[e]).sigma)
 
 
 def _total(training: TrainingRatio, steps: list[StepView]) -> float:

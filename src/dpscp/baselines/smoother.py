@@ -22,7 +22,7 @@ class LinearSmoother:
     ----------
     left, singular, right : arrays of shape (n, r), (r,) and (r, d)
         The factors of the SVD.
-    centre : array of shape (d,)
+    center : array of shape (d,)
     ridge : float
     intercept : bool
     y : array of shape (n,)
@@ -31,7 +31,7 @@ class LinearSmoother:
     left: NDArray[np.float64]
     singular: NDArray[np.float64]
     right: NDArray[np.float64]
-    centre: NDArray[np.float64]
+    center: NDArray[np.float64]
     ridge: float
     intercept: bool
     y: NDArray[np.float64]
@@ -43,10 +43,10 @@ class LinearSmoother:
         if ridge is None:
             return None
         X = rows.astype(np.float64)
-        centre = X.mean(axis=0) if estimator.fit_intercept else np.zeros(X.shape[1])
-        left, singular, right = np.linalg.svd(X - centre, full_matrices=False)
+        center = X.mean(axis=0) if estimator.fit_intercept else np.zeros(X.shape[1])
+        left, singular, right = np.linalg.svd(X - center, full_matrices=False)
         kept = singular > max(X.shape) * np.finfo(float).eps * singular.max(initial=0.0)
-        return cls(left[:, kept], singular[kept], right[kept], centre, ridge, bool(estimator.fit_intercept), y)
+        return cls(left[:, kept], singular[kept], right[kept], center, ridge, bool(estimator.fit_intercept), y)
 
     @property
     def is_unique(self) -> bool:
@@ -55,7 +55,7 @@ class LinearSmoother:
 
     def weights(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         """Return the weight of each record's y in the prediction at each row, (m, n)."""
-        return self._weights((rows - self.centre) @ self.right.T)
+        return self._weights((rows - self.center) @ self.right.T)
 
     @property
     def leverage(self) -> NDArray[np.float64]:
@@ -70,10 +70,10 @@ class LinearSmoother:
 
     def new_leverage(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         """Return x' A^-1 x of each row, with A the penalized Gram matrix, (m,)."""
-        inside = (rows - self.centre) @ self.right.T
+        inside = (rows - self.center) @ self.right.T
         total = (inside**2) @ (1 / (self.singular**2 + self.ridge)) + self._share
         if self.ridge > 0 and len(self.singular) < self.right.shape[1]:
-            outside = (rows - self.centre) - inside @ self.right
+            outside = (rows - self.center) - inside @ self.right
             total = total + (outside**2).sum(axis=1) / self.ridge
         return np.asarray(total)
 

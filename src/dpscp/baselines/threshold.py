@@ -13,8 +13,9 @@ from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_choice, check_count, check_probability, check_range
 from dpscp.baselines.base import Baseline, Predictor, find_kind, ranks, require_two_classes
-from dpscp.data.validation import suppress_float_warnings
-from dpscp.exceptions import GuaranteeWarning, SeededWarning
+from dpscp.estimators.outer_steps import OuterUse, find_outer_use
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.pipeline.release import declared_facts, quiet_steps
 from dpscp.privacy import (
     Accountant,
     Budget,
@@ -32,8 +33,9 @@ from dpscp.quantile.exponential import ExponentialQuantile
 from dpscp.scores import lac_of_labels
 from dpscp.scores.sets import label_set, residual_interval
 from dpscp.training import Mechanism, Trained
+from dpscp.training.engine.batching import array_source
 from dpscp.training.labels import encode_labels, observed_labels
-from dpscp.training.mechanism import Configurable, Needs, paid_event
+from dpscp.training.mechanism import Configurable, Needs, paid_event, train_on
 
 SPLITS = ("independent", "exact")
 QuantileResult = PrivateQuantile | ExponentialQuantile
@@ -147,6 +149,19 @@ class NaiveFull(_Threshold):
         )
 
 
+@dataclass(frozen=True)
+class _ThresholdPlan:
+    """The public side of one fit: training with its noise, and the search that the budget leaves."""
+
+    budget: Budget
+    mechanism: Mechanism
+    n_training: int
+    n_records: int
+    search: Callable[..., QuantileResult]
+    taken_from_data: Sequence[str]
+    outer_use: OuterUse
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateThreshold(_Threshold):
     """Base class of baselines with private training and a private quantile."""
@@ -177,11 +192,18 @@ class PrivateThreshold(_Threshold):
         """Return the ledger, from public numbers: no sizes of parts, no exact ranks."""
 
     def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
+        planned = self._plan(rows, y)
+        self._keep(planned, *self._release(planned, rows, y))
+
+    def _plan(self, rows: NDArray[Any], y: NDArray[Any]) -> "_ThresholdPlan":
+        """Decide on training and search from public numbers; refuse before a record is used."""
         if find_kind(self.estimator) != "mechanism":
             raise TypeError(
                 f"estimator must be a private training mechanism such as dpscp.training.DPSGD, got "
                 f"{type(self.estimator).__name__}; for a scikit-learn estimator use SplitConformal"
             )
+        outer = find_outer_use()
+        outer.warn(None)
         budget = Budget(self.epsilon, self.delta)
         release_accountant(self.accountant)
         nominal = check_count("n_records", len(rows) if self.n_records is None else self.n_records, minimum=2)
@@ -189,43 +211,48 @@ class PrivateThreshold(_Threshold):
         self._find_score_range(getattr(self.estimator, "task", None))
         mechanism, n_training = self._calibrate_training(budget, nominal)
         mechanism, found = _declare_labels(mechanism, y)
+        taken = ["n_records"] * (self.n_records is None) + ["classes"] * found
         search = self._plan_search(budget, mechanism, nominal)
+        return _ThresholdPlan(budget, mechanism, n_training, nominal, search, taken, outer)
 
-        seed = seed_of(self.random_state)
-        seeds = child_seeds(seed, 2 + len(self._alphas))
-        with suppress_float_warnings(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", SeededWarning)  # already warned above, once
-            trains, calibrates = self._draw_parts(len(rows), secure_generator(seeds[0]))
-            trained = mechanism.train(rows[trains], y[trains], random_state=seeds[1], n_records=n_training)
+    def _release(
+        self, planned: "_ThresholdPlan", rows: NDArray[Any], y: NDArray[Any]
+    ) -> tuple[Trained, list[QuantileResult]]:
+        """Train on one part of the records and search the scores of the other, or of the same."""
+        split_seed, training_seed, *search_seeds = child_seeds(seed_of(self.random_state), 2 + len(self._alphas))
+        with quiet_steps():
+            trains, calibrates = self._draw_parts(len(rows), secure_generator(split_seed))
+            records = array_source(rows[trains], y[trains])
+            trained = train_on(planned.mechanism, records, random_state=training_seed, n_records=planned.n_training)
             score_range = self._find_score_range(trained.model.task)
             self._set_predictor(Predictor.of(trained), y)
             scores = self._scores(self._predictor, rows[calibrates], y[calibrates])
-            quantiles = [
-                search(scores, alpha=float(alpha), score_range=score_range, random_state=quantile_seed)
-                for alpha, quantile_seed in zip(self._alphas, seeds[2:], strict=True)
+            return trained, [
+                planned.search(scores, alpha=float(alpha), score_range=score_range, random_state=seed)
+                for alpha, seed in zip(self._alphas, search_seeds, strict=True)
             ]
+
+    def _keep(self, planned: "_ThresholdPlan", trained: Trained, quantiles: Sequence[QuantileResult]) -> None:
+        """Set thresholds and ledger, and warn about full sets."""
         self.threshold_ = np.array([q.threshold if q.is_finite else math.inf for q in quantiles])
-        ledger = self._write_ledger(trained, quantiles)
-        facts: dict[str, Any] = {
-            **trained.public_facts,
+        score_range, ledger = self._find_score_range(trained.model.task), self._write_ledger(trained, quantiles)
+        own = {
             **ledger.public_facts,
-            "n_records": nominal,
-            "n_records_training": n_training,
+            "n_records": planned.n_records,
+            "n_records_training": planned.n_training,
             "score_range": list(score_range),
             "alpha": [float(alpha) for alpha in self._alphas],
+            "taken_from_data": planned.taken_from_data,
         }
-        from_data = ["n_records"] * (self.n_records is None) + ["classes"] * found
-        if from_data:
-            facts["taken_from_data"] = list(dict.fromkeys([*from_data, *facts.get("taken_from_data", ())]))
-        ledger = ledger.declare(**facts)
-        budget.require(ledger, self.accountant)
-        self.ledger_ = ledger if seed is None else ledger.mark_seeded()
+        ledger = ledger.declare(**declared_facts(trained, own))
+        planned.budget.require(ledger, self.accountant)
+        self.ledger_ = planned.outer_use.mark_ledger(ledger if self.random_state is None else ledger.mark_seeded())
         if not np.isfinite(self.threshold_).all():
             warnings.warn(
                 f"a search ended at the end of score_range ({score_range[1]:g}), so the prediction sets of its level "
                 "are full. Use more records, a larger budget or a wider score_range",
                 GuaranteeWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _find_score_range(self, task: str | None) -> tuple[float, float]:

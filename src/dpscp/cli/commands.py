@@ -80,7 +80,7 @@ def _print_error(error: BaseException, code: int) -> int:
 def _describe_interrupt(options: argparse.Namespace) -> str:
     """Describe the state after Ctrl-C: no partial files, and reserved budget stays spent."""
     text = "interrupted; no output file was left incomplete"
-    store = options.budget if options.command in ("fit", "evaluate", "monitor") else None
+    store = options.budget if options.command in ("fit", "evaluate", "monitor", "recalibrate") else None
     if store is not None:
         text += (
             f". If the work had begun, its budget is reserved in {str(store)!r} and counts as spent, because results "
@@ -186,6 +186,9 @@ def _plan(options: argparse.Namespace) -> int:
         train_share=options.train_share,
         release_confidence=options.release_confidence,
         rows_per_person=options.rows_per_person,
+        n_groups=options.n_groups,
+        groups_per_record=options.groups_per_record,
+        evaluation_fraction=options.evaluation_fraction,
     )
     if options.figure is not None:
         result.figure().savefig(options.figure, dpi=150)
@@ -272,6 +275,14 @@ def _evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
+def _recalibrate(options: argparse.Namespace) -> int:
+    from dpscp.cli.deployment import recalibrate_model
+
+    result, lines = recalibrate_model(options)
+    _print_result(options, result, *lines)
+    return 0
+
+
 def _monitor(options: argparse.Namespace) -> int:
     from dpscp.cli.deployment import monitor_table
 
@@ -305,6 +316,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "report": _report,
     "evaluate": _evaluate,
     "monitor": _monitor,
+    "recalibrate": _recalibrate,
     "statement": _statement,
     "plan": _plan,
     "audit": _audit,

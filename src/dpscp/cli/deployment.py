@@ -15,7 +15,8 @@ from dpscp.cli.outputs import check_output
 from dpscp.cli.run import Estimator, describe_release, load_model, open_labeled_table, require_schema
 from dpscp.cli.tables import open_table
 from dpscp.data.person_ids import PersonIds, read_person_ids
-from dpscp.deployment import CoverageMonitor, evaluate, statement_markdown
+from dpscp.deployment import CoverageMonitor, evaluate, recalibrate, statement_markdown
+from dpscp.report.monitoring import monitor_page
 from dpscp.report.page import write_atomically
 
 
@@ -40,12 +41,16 @@ def evaluate_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[st
 def monitor_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Add a batch of labeled records to the monitor in a file; create the file if needed."""
     check_output(options.state, options.model, options.table)
+    if options.report is not None:
+        check_output(options.report, options.model, options.table, options.state)
     estimator = load_model(options.model)
     monitor = _open_monitor(options, estimator)
     records = _labeled_records(estimator, options)
     name = options.batch or options.table.name
     step = monitor.update(records.X, records.y, records.persons, batch=name, budget=open_store(options))
     write_atomically(options.state, monitor.to_json().encode())
+    if options.report is not None:
+        write_atomically(options.report, monitor_page(monitor).encode())
     delta = monitor.budget.delta
     result = {
         "batch": name,
@@ -66,7 +71,43 @@ def monitor_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
         f"evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and stays on",
         f"privacy:  epsilon {format_epsilon(step.ledger.epsilon(delta))} at delta {delta:g} for records of this batch"
         + ("" if step.ledger.is_private else "; NOT private, the noise came from a seed"),
-        *(["next:     find out what changed, and calibrate again on new records"] if step.alarm else []),
+        *([] if options.report is None else [f"report:   {options.report}"]),
+        *(["next:     find out what changed, then run dpscp recalibrate on new records"] if step.alarm else []),
+    ]
+
+
+def recalibrate_model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Write a copy of a model with thresholds from new labeled records."""
+    check_output(options.output, options.model, options.table)
+    estimator = load_model(options.model)
+    records = _labeled_records(estimator, options)
+    new = recalibrate(
+        estimator,
+        records.X,
+        records.y,
+        persons=records.persons,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        n_records=options.n,
+        budget=open_store(options),
+        random_state=options.seed,
+    )
+    new.save(options.output)
+    certificate, ledger = new.certificate_, new.ledger_
+    result = {
+        "model": str(options.output),
+        "coverage": certificate.coverage,
+        "target": certificate.target,
+        "epsilon": options.epsilon,
+        "delta": options.delta,
+        "is_private": ledger.is_private,
+    }
+    return result, [
+        f"coverage: {certificate}",
+        f"privacy:  epsilon {format_epsilon(options.epsilon)} at delta {options.delta:g} for the new records; the "
+        "records of the fit pay nothing more"
+        + ("" if ledger.is_private else "; NOT private, the noise came from a seed"),
+        f"model:    {options.output}; start a new monitor for it",
     ]
 
 

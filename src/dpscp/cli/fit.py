@@ -109,7 +109,7 @@ def _estimator_options(options: argparse.Namespace, schema: Schema) -> dict[str,
         "confidence_level": options.confidence if len(options.confidence) > 1 else options.confidence[0],
         "guarantee": options.guarantee,
         "release_confidence": options.release_confidence,
-        "groups": options.groups,
+        "groups": options.groups[0] if options.groups and len(options.groups) == 1 else options.groups,
         "random_state": options.seed,
         "device": options.device,
     }
@@ -123,10 +123,10 @@ def _estimator_options(options: argparse.Namespace, schema: Schema) -> dict[str,
             )
         found["clip_to_bounds"] = True
     named = [c.name for c in schema.columns if c.type == "categorical"]
-    if options.groups is not None and options.groups not in (*named, "label"):
-        raise CommandError(
-            f"--groups: {options.groups!r} is not a categorical column of the schema{suggest(options.groups, named)}"
-        )
+    allowed = (*named, "label") if len(options.groups or ()) == 1 else named
+    for group in options.groups or ():
+        if group not in allowed:
+            raise CommandError(f"--groups: {group!r} is not a categorical column of the schema{suggest(group, named)}")
     return found
 
 

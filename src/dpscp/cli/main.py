@@ -180,7 +180,10 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "--score", help="conformity score: lac (default), aps, raps; for regression: auto (default), absolute, cqr, ..."
     )
     sub.add_argument(
-        "--groups", metavar="COLUMN", help="promise coverage for each category of this column, or for each 'label'"
+        "--groups",
+        metavar="COLUMN",
+        action="append",
+        help="promise coverage for each category of this column, or for each 'label'; repeat it for overlapping groups",
     )
     add_unknown(sub, "in the training table")
     sub.add_argument(
@@ -268,6 +271,19 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     sub.add_argument(
         "--level", type=float, help="probability of ever raising a false alarm (new monitor only; default 0.05)"
     )
+    sub.add_argument("--report", type=Path, help="also write an HTML page with a plot of the evidence")
+    add_payment(sub)
+
+    sub = command(
+        "recalibrate",
+        "find new thresholds for a model on new labeled records, such as the newest batch after an alarm",
+        "dpscp recalibrate model.dpscp 2026-12.csv -o new.dpscp --epsilon 0.5 --delta 1e-6",
+    )
+    sub.add_argument("model", type=Path, help="model file of dpscp fit")
+    sub.add_argument("table", type=Path, help="CSV or Parquet file with new labeled records")
+    sub.add_argument("-o", "--output", type=Path, required=True, help="model file to write")
+    sub.add_argument("--n", type=int, help="public number of records, or of persons (default: counted, and public)")
+    add_budget(sub, 0.5)
     add_payment(sub)
 
     sub = command(
@@ -303,6 +319,11 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "--train-share", type=_share, default=0.5, help="share of epsilon for training, or auto (default 0.5)"
     )
     sub.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
+    sub.add_argument("--n-groups", type=int, metavar="G", help="number of groups with their own thresholds")
+    sub.add_argument("--groups-per-record", type=int, default=1, metavar="K", help="groups of one record (default 1)")
+    sub.add_argument(
+        "--evaluation-fraction", type=float, metavar="F", help="share of the records that measures the fit"
+    )
     sub.add_argument("--html", type=Path, help="write a page with sliders, one file that needs no server")
     sub.add_argument("--figure", type=Path, help="write a figure (PNG, SVG or PDF)")
 

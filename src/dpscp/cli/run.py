@@ -88,7 +88,10 @@ def load_model(path: Path) -> Estimator:
     """Load the model in a file."""
     if not path.is_file():
         raise CommandError(f"model file {str(path)!r} does not exist; create one with 'dpscp fit'")
-    return load(path)
+    found = load(path)
+    if not isinstance(found, Estimator):
+        raise CommandError(f"{str(path)!r} has a {type(found).__name__}, which is for Python: use dpscp.load(path)")
+    return found
 
 
 def require_schema(estimator: Estimator) -> Schema:

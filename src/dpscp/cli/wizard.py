@@ -263,7 +263,9 @@ def describe_schema(schema: Schema) -> list[str]:
     return lines
 
 
-def _range_text(bounds: tuple[float, float] | None) -> str:
+def _range_text(bounds: tuple[float, float] | str | None) -> str:
+    if isinstance(bounds, str):
+        return "bounds found by the fit"
     return "" if bounds is None else f"{bounds[0]:g} to {bounds[1]:g}"
 
 

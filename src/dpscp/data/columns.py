@@ -12,6 +12,8 @@ from dpscp._base.suggestions import suggest
 from dpscp.data.frames import SchemaError, describe_non_number, index_labels, label_text, parse_numbers, refuse_dates
 from dpscp.data.scales import LINEAR, check_scale, to_scale
 
+# In place of bounds: a fit finds them with noise.
+PRIVATE = "private"
 TYPES = ("numeric", "categorical", "ignore")
 Result = TypeVar("Result")
 _COLUMN_KEYS = ("type", "bounds", "scale", "missing", "categories", "unknown")
@@ -25,8 +27,8 @@ class Column:
     ----------
     name : str
     type : ``"numeric"``, ``"categorical"``, ``"ignore"``, or ``""`` if not declared yet
-    bounds : (low, high), optional
-        The public bounds of a numeric column.
+    bounds : (low, high) or ``"private"``, optional
+        The public bounds of a numeric column. ``"private"``: the fit finds bounds with noise, at a cost.
     scale : ``"linear"``, ``"log"`` or ``"log1p"``
         The scale of the feature that a numeric column becomes. Bounds are in the units of the column.
     missing : ``"refuse"``, ``"indicator"`` or a public number
@@ -39,7 +41,7 @@ class Column:
 
     name: str
     type: str = ""
-    bounds: tuple[float, float] | None = None
+    bounds: tuple[float, float] | str | None = None
     missing: str | float = "refuse"
     categories: tuple[str, ...] | None = None
     unknown: str = "refuse"
@@ -56,7 +58,10 @@ class Column:
             object.__setattr__(self, "missing", missing)
         check_declaration(lambda: check_choice(f"unknown of {where}", self.unknown, ("refuse", "other")))
         object.__setattr__(self, "bounds", read_bounds(self.bounds, where))
-        check_declaration(lambda: check_scale(f"scale of {where}", self.scale, self.bounds))
+        public = None if isinstance(self.bounds, str) else self.bounds
+        check_declaration(lambda: check_scale(f"scale of {where}", self.scale, public))
+        if self.scale != LINEAR and isinstance(self.bounds, str):
+            raise SchemaError(f"scale of {where} needs public bounds; declare them, or remove scale")
         object.__setattr__(self, "categories", read_labels(self.categories, f"categories of {where}", 1))
 
     @property
@@ -84,12 +89,23 @@ class Column:
         return (self.name, f"{self.name} is missing") if self.missing == "indicator" else (self.name,)
 
     @property
+    def has_private_bounds(self) -> bool:
+        """Whether the fit finds the bounds of this column."""
+        return self.type == "numeric" and isinstance(self.bounds, str)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """The range that values are clipped to; all numbers if the fit finds the bounds."""
+        assert self.bounds is not None
+        largest = float(np.finfo(np.float64).max)
+        return (-largest, largest) if isinstance(self.bounds, str) else self.bounds
+
+    @property
     def feature_bounds(self) -> tuple[tuple[float, float], ...]:
         """The public bounds of those features."""
         if self.type != "numeric":
             return ((0.0, 1.0),) * len(self.features)
-        assert self.bounds is not None
-        low, high = to_scale(self.bounds, self.scale).tolist()
+        low, high = to_scale(self._ends, self.scale).tolist()
         return ((low, high), (0.0, 1.0))[: len(self.features)]
 
     def encode(self, values: Any) -> NDArray[np.float64]:
@@ -132,12 +148,12 @@ class Column:
             return features, {said: odd & (unknown == "refuse")}
         numbers, odd = parse_numbers(values)
         absent = np.isnan(numbers) & ~odd
-        assert self.bounds is not None
-        numbers[odd | absent] = self.bounds[0] / 2 + self.bounds[1] / 2
+        low, high = self._ends
+        numbers[odd | absent] = low / 2 + high / 2
         if not isinstance(self.missing, str):
             numbers[absent] = self.missing
         # clip here too, because an infinite value is outside the bounds as well
-        numbers = to_scale(np.clip(numbers, *self.bounds), self.scale)
+        numbers = to_scale(np.clip(numbers, low, high), self.scale)
         missing = (
             f'column {self.name!r} has missing values. Fill them in, or set missing = "indicator" or a public '
             "number in the schema"
@@ -149,7 +165,7 @@ class Column:
         """Return plain JSON values of everything that is declared."""
         found: dict[str, Any] = {"type": self.type}
         if self.bounds is not None:
-            found["bounds"] = list(self.bounds)
+            found["bounds"] = self.bounds if isinstance(self.bounds, str) else list(self.bounds)
         if self.categories is not None:
             found["categories"] = list(self.categories)
         if self.scale != LINEAR:
@@ -199,10 +215,12 @@ def refuse_unknown_keys(data: Mapping[str, Any], known: Sequence[str], where: st
         raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; use one of {', '.join(known)}{hint}")
 
 
-def read_bounds(value: Any, where: str) -> tuple[float, float] | None:
-    """Return (low, high); None if nothing is declared."""
+def read_bounds(value: Any, where: str) -> tuple[float, float] | str | None:
+    """Return (low, high) or "private"; None if nothing is declared."""
     if value is None or value == []:
         return None
+    if isinstance(value, str):
+        return str(check_declaration(lambda: check_choice(f"bounds of {where}", value, (PRIVATE,))))
     found: tuple[float, float] = check_declaration(lambda: check_range(f"bounds of {where}", value))
     return found
 

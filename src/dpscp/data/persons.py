@@ -96,12 +96,12 @@ class Persons:
             raise ValueError("persons must have as many rows as X; order X and y by the indices that keep_rows returns")
         return persons
 
-    @property
+    @cached_property
     def count(self) -> int:
         """The number of persons: private, unless the caller declares it."""
         return len(self.offsets) - 1
 
-    @property
+    @cached_property
     def n_rows(self) -> int:
         """The number of rows: private."""
         return int(self.offsets[-1])
@@ -174,23 +174,12 @@ class _OnePerRow(Persons):
     """Make every row its own person, without storing an offset for each row."""
 
     def __init__(self, n_rows: int) -> None:
-        object.__setattr__(self, "rows_per_person", None)
-        object.__setattr__(self, "_n", n_rows)
+        vars(self).update(rows_per_person=None, count=n_rows, n_rows=n_rows)
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """The offsets 0, 1, 2, ..."""
         return np.arange(self.n_rows + 1)
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return self.n_rows
-
-    @property
-    def n_rows(self) -> int:
-        """The number of rows: private."""
-        return int(vars(self)["_n"])
 
 
 def number_persons(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_positive
 from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.persons import Persons
@@ -22,7 +23,6 @@ from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.privacy.random_streams import THINNING, PlacedDraws, stream_seed
 
 Index = NDArray[np.int64]
-Array = NDArray[np.float64]
 # A ratio that was computed in floating point may exceed its bound by this part of it: it is put back.
 _ROUNDING = 1e-9
 _PRIOR_ROUNDING = 1e-6
@@ -36,7 +36,7 @@ def check_ratio_bound(bound: object) -> float:
     return value
 
 
-def check_ratios(ratios: Any, bound: float, n: int) -> Array:
+def check_ratios(ratios: Any, bound: float, n: int) -> FloatArray:
     """Return one likelihood ratio for each record; ValueError without a value for a ratio that is not within bounds."""
     found = np.asarray(ratios)
     if found.shape != (n,) or found.dtype.kind not in "biuf":
@@ -50,7 +50,7 @@ def check_ratios(ratios: Any, bound: float, n: int) -> Array:
     return np.asarray(np.minimum(found, bound))
 
 
-def keep_by_ratio(ratios: Array, bound: float, coins: Array) -> NDArray[np.bool_]:
+def keep_by_ratio(ratios: FloatArray, bound: float, coins: FloatArray) -> NDArray[np.bool_]:
     """Return which records are kept, with probability ratio / bound; ``coins`` are uniform in [0, 1).
 
     Theory: Result K
@@ -84,10 +84,10 @@ class LikelihoodRatio:
         ratios = ClassRatios(classes, tuple(float(value) for value in new / old))
         return cls(ratios, check_ratio_bound(max(1.0, *ratios.ratios)), takes_targets=True)
 
-    def ratios_of(self, rows: Any, targets: Any, n: int, *, thorough: bool) -> Array:
+    def ratios_of(self, rows: Any, targets: Any, n: int, *, thorough: bool) -> FloatArray:
         """Return each record's ratio; a function that looks at more than the record itself is refused."""
 
-        def ratios(places: Any, size: int) -> Array:
+        def ratios(places: Any, size: int) -> FloatArray:
             part = (_take(rows, places), targets[places]) if self.takes_targets else (_take(rows, places),)
             return check_ratios(copy_if_possible(self.function)(*part), self.bound, size)
 
@@ -123,7 +123,7 @@ class ClassRatios:
     classes: tuple[Any, ...]
     ratios: tuple[float, ...]
 
-    def __call__(self, rows: Any, labels: Any) -> Array:  # noqa: ARG002 (a ratio takes rows and labels)
+    def __call__(self, rows: Any, labels: Any) -> FloatArray:  # noqa: ARG002 (a ratio takes rows and labels)
         """Return the ratio of each record's label."""
         found = np.full(len(labels), np.nan)
         for label, ratio in zip(self.classes, self.ratios, strict=True):
@@ -131,7 +131,7 @@ class ClassRatios:
         return found
 
 
-def _prior(name: str, prior: Any, classes: tuple[Any, ...]) -> Array:
+def _prior(name: str, prior: Any, classes: tuple[Any, ...]) -> FloatArray:
     """The public probability of each class, in the order of the classes."""
     if not isinstance(prior, Mapping):
         raise TypeError(f"{name} must be a dictionary {{class: probability}}, got {type(prior).__name__}")
@@ -161,7 +161,7 @@ class Thinning:
         """Return coins of the operating system, or of a seed."""
         return cls(ratio, PlacedDraws.of(stream_seed(random_state, THINNING)))
 
-    def place_groups(self, ratios: Array, groups: Index | None, owners: Persons, places: range | Index) -> Index:
+    def place_groups(self, ratios: FloatArray, groups: Index | None, owners: Persons, places: range | Index) -> Index:
         """Return the group of each row, -1 for a rejected one: it counts in no search.
 
         Without groups the kept rows are all of group 0.
@@ -170,7 +170,7 @@ class Thinning:
         ----------
         ratios : array of shape (n,)
             The likelihood ratio of each row.
-        groups : array of shape (n,), optional
+        groups : array of shape (n,) or (n, groups_per_record), optional
         owners : Persons
             Which rows belong to which person.
         places : range or array
@@ -178,6 +178,7 @@ class Thinning:
 
         Theory: Result K
         """
-        n = len(ratios)
         is_kept = keep_by_ratio(ratios, self.ratio.bound, np.repeat(self.coins.uniform(places), owners.sizes))
-        return np.where(is_kept, np.zeros(n, dtype=np.int64) if groups is None else groups, -1)
+        if groups is None:
+            return np.where(is_kept, 0, -1)
+        return np.where(is_kept if groups.ndim == 1 else is_kept[:, None], groups, -1)

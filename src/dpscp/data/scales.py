@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice
-
-Array = NDArray[np.float64]
 
 LINEAR = "linear"
 SCALES = (LINEAR, "log", "log1p")
@@ -57,14 +56,14 @@ def column_scales(value: Any, width: int, names: Sequence[Any] | None, bounds: A
     return None if set(scales) <= {LINEAR} else scales
 
 
-def bounds_on_scales(bounds: tuple[Any, Any], scales: tuple[str, ...]) -> tuple[Array, Array]:
+def bounds_on_scales(bounds: tuple[Any, Any], scales: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
     """Return (low, high) of the features on their scales."""
     ends = [np.broadcast_to(end, len(scales)) for end in bounds]
     low, high = (np.array([float(to_scale(v, s)) for v, s in zip(end, scales, strict=True)]) for end in ends)
     return low, high
 
 
-def to_scale(values: ArrayLike, scale: str) -> Array:
+def to_scale(values: ArrayLike, scale: str) -> FloatArray:
     """Return numbers on the scale; those where it is not defined become minus infinity."""
     numbers = np.asarray(values, dtype=np.float64)
     if scale == LINEAR:
@@ -73,7 +72,7 @@ def to_scale(values: ArrayLike, scale: str) -> Array:
         return np.where(numbers > _ENDS[scale], _FUNCTIONS[scale][0](numbers), -np.inf)
 
 
-def from_scale(values: ArrayLike, scale: str) -> Array:
+def from_scale(values: ArrayLike, scale: str) -> FloatArray:
     """Return numbers in their own units.
 
     Minus infinity stands for no lower limit and stays, so that an interval without ends holds every number.
@@ -85,7 +84,7 @@ def from_scale(values: ArrayLike, scale: str) -> Array:
         return np.where(np.isneginf(numbers), -np.inf, _FUNCTIONS[scale][1](numbers))
 
 
-def finite_on_scale(values: ArrayLike, scale: str) -> Array:
+def finite_on_scale(values: ArrayLike, scale: str) -> FloatArray:
     """Return finite numbers on the scale: those where it is not defined become its smallest one."""
     smallest = {LINEAR: -np.inf, "log": np.log(np.finfo(np.float64).tiny), "log1p": np.log(np.finfo(np.float64).eps)}
     return np.asarray(np.maximum(to_scale(values, scale), smallest[scale]))

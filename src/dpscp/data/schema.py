@@ -22,7 +22,7 @@ it.
 
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
-    bounds = [0, 110]
+    bounds = [0, 110]                   # or "private": the fit finds bounds with noise, for a part of the budget
     scale = "log1p"                     # optional: "linear" (default), "log" or "log1p"
     missing = "indicator"               # optional: "refuse" (default), "indicator", or a public number
 
@@ -47,7 +47,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count
-from dpscp.data.columns import Column, check_declaration, collect_errors, read_bounds, read_labels, refuse_unknown_keys
+from dpscp.data.columns import (
+    PRIVATE,
+    Column,
+    check_declaration,
+    collect_errors,
+    read_bounds,
+    read_labels,
+    refuse_unknown_keys,
+)
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import (
     ABSENT,
@@ -85,8 +93,8 @@ class Schema:
     columns : tuple of Column
     classes : tuple of str, optional
         The public labels of a classification.
-    bounds : (low, high), optional
-        The public range of a regression target.
+    bounds : (low, high) or ``"private"``, optional
+        The public range of a regression target. ``"private"``: the fit finds a range with noise.
     scale : "linear", "log" or "log1p", optional
         The scale on which a regression target is trained and scored.
     n_records : int, optional
@@ -109,7 +117,7 @@ class Schema:
     target: str
     columns: tuple[Column, ...]
     classes: tuple[str, ...] | None = None
-    bounds: tuple[float, float] | None = None
+    bounds: tuple[float, float] | str | None = None
     n_records: int | None = None
     person: str | None = None
     rows_per_person: int | None = None
@@ -134,7 +142,8 @@ class Schema:
         object.__setattr__(self, "classes", read_labels(self.classes, "classes", 2))
         object.__setattr__(self, "bounds", read_bounds(self.bounds, "the target"))
         if self.scale is not None:
-            check_declaration(lambda: check_scale("scale of the target", self.scale, self.bounds))
+            public = None if isinstance(self.bounds, str) else self.bounds
+            check_declaration(lambda: check_scale("scale of the target", self.scale, public))
             if self.task == "classification":
                 raise SchemaError("scale is for the target of a regression; remove it")
         for name in _COUNT_KEYS:
@@ -208,8 +217,15 @@ class Schema:
     @property
     def feature_bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The public lower and upper bounds of the matrix's columns, (n_features,) each."""
+        if self._has_private_bounds:
+            raise SchemaError("the fit finds bounds of this schema; pass feature_bounds='private'")
         low, high = np.array([b for column in self.feature_columns for b in column.feature_bounds], dtype=float).T
         return low, high
+
+    @property
+    def _has_private_bounds(self) -> bool:
+        """Whether the fit finds bounds; then it finds those of all features, within the declared ones."""
+        return any(column.has_private_bounds for column in self.feature_columns)
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -218,7 +234,7 @@ class Schema:
             "classes": None if self.classes is None else list(self.classes),
             "y_bounds": self.bounds,
             "y_scale": self.scale,
-            "feature_bounds": self.feature_bounds,
+            "feature_bounds": PRIVATE if self._has_private_bounds else self.feature_bounds,
             "n_records": self.n_records,
             "rows_per_person": self.rows_per_person,
             "n_persons": self.n_persons,
@@ -334,6 +350,16 @@ class Schema:
             raise SchemaError(f"the table lacks the column of persons, {self.person!r}; add it, or change person")
         return ids
 
+    def categories_of(self, name: str) -> tuple[str, ...]:
+        """Return the categories of a categorical column, or raise SchemaError for another one."""
+        return self._category_column(name)[1]
+
+    def _category_column(self, name: str) -> tuple[Any, tuple[str, ...]]:
+        column = next((c for c in self.feature_columns if c.name == name and c.type == "categorical"), None)
+        if column is None or column.categories is None:
+            raise SchemaError(f"groups={name!r} must be a categorical column that the schema declares")
+        return column, column.categories
+
     def groups(self, table: Any, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         """Find each row's category in a categorical column.
 
@@ -349,27 +375,25 @@ class Schema:
             The index in ``categories``; -1 for another value.
         categories : tuple of str
         """
-        column = next((c for c in self.feature_columns if c.name == name and c.type == "categorical"), None)
-        if column is None or column.categories is None:
-            raise SchemaError(f"groups={name!r} must be a categorical column that the schema declares")
+        column, categories = self._category_column(name)
         if isinstance(table, Frame):
             values = select_columns(table, [name]).get(name)
             if values is None:
                 raise SchemaError(f"the table lacks the column of groups, {name!r}; add it, or change groups")
-            return index_labels(values, column.categories), column.categories
+            return index_labels(values, categories), categories
         first = self.feature_names.index(column.features[0])
         rows = np.asarray(table)[:, first : first + len(column.features)]
-        hidden = len(column.categories) - len(column.features)
+        hidden = len(categories) - len(column.features)
         index = np.where((rows == 1).any(axis=1), rows.argmax(axis=1) + hidden, hidden - 1)
         # where one feature stands for two categories, another value is half-way between them
-        return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1), column.categories
+        return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1), categories
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values that ``from_dict`` reads."""
         found: dict[str, Any] = {"format": FORMAT, "version": VERSION, "task": self.task, "target": self.target}
         for name in ("classes", "bounds"):
-            if getattr(self, name) is not None:
-                found[name] = list(getattr(self, name))
+            if (value := getattr(self, name)) is not None:
+                found[name] = value if isinstance(value, str) else list(value)
         for name in ("scale", "n_records", "person", "rows_per_person", "n_persons"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)

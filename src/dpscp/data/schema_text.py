@@ -42,7 +42,7 @@ def _target_lines(schema: "Schema") -> list[str]:
     elif schema.task != "regression":
         lines.append('# classes = ["no", "yes"]   # classification: the public labels')
     if schema.bounds is not None:
-        lines.append(f"bounds = {_format_value(list(schema.bounds))}")
+        lines.append(f"bounds = {_format_value(schema.to_dict()['bounds'])}")
     elif schema.task != "classification":
         lines.append("# bounds = [low, high]   # regression: the public range of the target")
     return lines

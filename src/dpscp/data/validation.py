@@ -287,18 +287,23 @@ def group_index(
         raise ValueError("group_values must list at least one group, and each group once")
 
     def places(part: Any, size: int) -> NDArray[np.int64]:
-        values = np.asarray(copy_if_possible(groups)(part))
-        if values.shape != (size,):
-            raise ValueError("groups must return one value for each record")
-        index = np.full(size, -1, dtype=np.int64)
-        for place, value in enumerate(distinct):
-            index[values == value] = place
-        return index
+        return places_of_values(copy_if_possible(groups)(part), distinct, size)
 
     with suppress_float_warnings(), refuse_memory("groups", groups) if thorough else nullcontext():
         index = places(X, n)
         check_row_by_row("groups", places, X, index, thorough=thorough)
     return index
+
+
+def places_of_values(groups: Any, values: Sequence[Any], n: int) -> NDArray[np.int64]:
+    """Return the place of each record's group in ``values``, (n,); -1 for another one."""
+    given = np.asarray(groups)
+    if given.shape != (n,):
+        raise ValueError("groups must have one value for each record")
+    places = np.full(n, -1, dtype=np.int64)
+    for place, value in enumerate(values):
+        places[given == value] = place
+    return places
 
 
 def check_row_by_row(

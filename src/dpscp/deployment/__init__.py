@@ -2,6 +2,7 @@
 
 from dpscp.deployment.evaluation import PrivateEstimate, PrivateEvaluation, evaluate
 from dpscp.deployment.monitoring import CoverageMonitor, MonitorStep
+from dpscp.deployment.recalibration import recalibrate
 from dpscp.deployment.risk import RiskControl, control_risk
 from dpscp.deployment.statement import privacy_statement, statement_markdown, statement_schema
 
@@ -14,6 +15,7 @@ __all__ = [
     "control_risk",
     "evaluate",
     "privacy_statement",
+    "recalibrate",
     "statement_markdown",
     "statement_schema",
 ]

@@ -9,8 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpscp._base.checks import check_probability
+from dpscp.data.groups import Groups
 from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes, size_limit
-from dpscp.pipeline.evaluation import CountedRelease, OutcomeCounts, PrivateEstimate, PrivateEvaluation
+from dpscp.pipeline.evaluation import (
+    CountedRelease,
+    OutcomeCounts,
+    PrivateEstimate,
+    PrivateEvaluation,
+    sensitive_sums,
+)
 from dpscp.privacy import IntegerSource, Ledger, secure_generator, shared_lattice_noise
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
@@ -28,8 +35,9 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     epsilon: float,
     delta: float,
     persons: Any = None,
-    groups: Callable[[Any], Any] | None = None,
+    groups: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
     group_values: Sequence[Any] | None = None,
+    groups_per_record: int | None = None,
     confidence: float = 0.95,
     budget: BudgetStore | None = None,
     random_state: int | None = None,
@@ -42,9 +50,11 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     X, y : (n, n_features) and (n,) labeled records that training and calibration did not use.
     epsilon, delta : privacy budget of each evaluated record, or person.
     persons : (n,) ids; one random record of each person is used, and everything is per person.
-    groups : function of X that returns one of ``group_values`` for each row, from that row alone. None: the groups of
-        the fit, if it has any.
+    groups : function of X that returns one of ``group_values`` for each row, from that row alone; or overlapping groups
+        as in the estimators, by a list of functions or with ``groups_per_record``. None: the groups of the fit, if it
+        has any.
     group_values : public list of groups.
+    groups_per_record : public maximum of groups of a record, for a function that returns a boolean matrix.
     confidence : probability with which each interval contains its number.
     budget : budget store of the evaluated records; the cost is reserved before a record is counted.
     random_state : None for system entropy; an integer makes the run repeatable and NOT private.
@@ -56,7 +66,8 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     Privacy: (epsilon, delta) for adding or removing one evaluated record (with ``persons``, one person). Released are
     noisy sums of sensitivity 1: the number of records; for each level the covered records and the set sizes; the right
     predictions or errors; for each class, and for each group, the records and the covered ones. A record counts in one
-    class and in one group, so each of these two costs two sums, however many classes there are. Sizes and errors are
+    class and in one group, so each of these two costs two sums, however many classes there are; of overlapping groups
+    each that a record may be in costs two. Sizes and errors are
     shares of a public limit and rounded to 0 or 1 at random, which preserves their mean.
 
     Assumes: the records are independent draws from the population of interest.
@@ -68,18 +79,18 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     row_seed, dither_seed, noise_seed = child_seeds(seed, 3)
     if budget is not None:
         budget.require_spendable(seeded=seed is not None)
-    groups, values = _declared_groups(estimator, groups, group_values)
-    outcomes = labeled_outcomes(
-        estimator, X, y, persons=persons, groups=groups, group_values=values, random_state=row_seed
-    )
+    found = _declared_groups(estimator, groups, group_values, groups_per_record)
+    values = () if found is None else found.names
+    outcomes = labeled_outcomes(estimator, X, y, persons=persons, groups=found, random_state=row_seed)
     classes = getattr(estimator, "classes_", None)
     n_classes = 0 if classes is None else len(classes)
     drawn = secure_generator(dither_seed).random((len(outcomes), outcomes.covered.shape[1] + 1))
-    counts = OutcomeCounts.of(outcomes, n_classes, len(values or ()), drawn)
-    (noise,) = shared_lattice_noise(epsilon, delta, counts.sensitive_sums, (1.0,))
+    counts = OutcomeCounts.of(outcomes, n_classes, len(values), drawn)
+    sums = sensitive_sums(outcomes.covered.shape[1], n_classes, 0 if found is None else found.per_record)
+    (noise,) = shared_lattice_noise(epsilon, delta, sums, (1.0,))
     ledger = Ledger(seeded=seed is not None).add(
         STAGE,
-        noise.event(counts.sensitive_sums),
+        noise.event(sums),
         "noisy counts of covered records, sizes and errors",
         unit=evaluated_unit(persons),
     )
@@ -90,21 +101,19 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     counted = CountedRelease(
         targets=tuple(certificate.target for certificate in estimator.certificates_),
         classes=None if classes is None else classes.tolist(),
-        group_values=values or (),
+        group_values=values,
         limit=size_limit(estimator),
     )
     return counted.evaluation(noisy, noise, confidence=confidence, ledger=ledger, delta=delta)
 
 
-def _declared_groups(
-    estimator: Any, groups: Callable[[Any], Any] | None, group_values: Sequence[Any] | None
-) -> tuple[Callable[[Any], Any] | None, tuple[Any, ...] | None]:
-    """Return the function and the public list of groups: the caller's, or those of the fit."""
+def _declared_groups(estimator: Any, groups: Any, group_values: Any, groups_per_record: Any) -> Groups | None:
+    """Return the caller's groups, or those of the fit; None without any, and where the classes are the groups."""
     if groups is None:
-        own = estimator.groups if callable(getattr(estimator, "groups", None)) else None
-        return own, tuple(estimator.group_values_) if own is not None else None
-    if not callable(groups):
-        raise TypeError(f"groups must be a function of X, got {type(groups).__name__}")
+        own = getattr(estimator, "groups", None)
+        return None if own is None or own == "label" else estimator.declared_groups()
+    if not callable(groups) and not isinstance(groups, list | tuple):
+        raise TypeError(f"groups must be a function of X, or a list of functions, got {type(groups).__name__}")
     if group_values is None:
         raise ValueError("groups needs group_values, the public list of groups; it is never taken from the records")
-    return groups, tuple(group_values)
+    return Groups.declared(groups, group_values, groups_per_record)

@@ -1,12 +1,12 @@
 """Score labeled records with a released model, one record of each person."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from dpscp.data.groups import Groups
 from dpscp.data.persons import keep_rows
-from dpscp.data.validation import group_index, label_index, validate_labels, validate_targets
+from dpscp.data.validation import label_index, validate_labels, validate_targets
 from dpscp.pipeline.evaluation import LabeledOutcomes, outcomes_of_intervals, outcomes_of_sets
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
 
@@ -31,8 +31,7 @@ def labeled_outcomes(
     y: Any,
     *,
     persons: Any = None,
-    groups: Callable[[Any], Any] | None = None,
-    group_values: tuple[Any, ...] | None = None,
+    groups: Groups | None = None,
     random_state: int | None = None,
 ) -> LabeledOutcomes:
     """Score labeled records with a released model.
@@ -46,7 +45,7 @@ def labeled_outcomes(
     n = len(sets)
     if n == 0:
         raise ValueError("X contains no record: pass at least one labeled record")
-    places = None if groups is None else group_index(groups, X, group_values or (), n, thorough=True)
+    places = None if groups is None else groups.places(X, n, thorough=True)
     if classes is not None:
         names = tuple(classes.tolist())
         labels = label_index(validate_labels(y, n), names)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, s
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _FORMAT, _VERSION = "dpscp-monitor", 1
 STAGE = "monitoring"
@@ -159,6 +162,16 @@ class CoverageMonitor:
         return len(self._factors)
 
     @property
+    def batches(self) -> tuple[str, ...]:
+        """Public names of the batches so far."""
+        return tuple(self._names)
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the noise comes from a seed; then nothing is private."""
+        return self._seeded
+
+    @property
     def evidence(self) -> tuple[float, ...]:
         """Log evidence after each batch, computed from released numbers."""
         return log_evidence(self._factors)
@@ -210,6 +223,17 @@ class CoverageMonitor:
         self._factors.append(added)
         self._names.append(name)
         return MonitorStep(self.evidence[-1], self.alarm, self.n_batches, ledger)
+
+    def plot(self) -> "Figure":
+        """Plot the evidence after each batch and the limit of the alarm; needs ``dpscp[report]``.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from dpscp.report.monitoring import evidence_figure
+
+        return evidence_figure(self)
 
     def to_json(self) -> str:
         """Return the state as JSON; it contains public constants and released numbers only."""

@@ -17,18 +17,20 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count, check_probability, check_range
 from dpscp._base.trust import OWN_LOSSES
+from dpscp.data.groups import RecordGroups
 from dpscp.data.persons import Persons, choose_unit, keep_rows
-from dpscp.deployment.losses import LossColumns, check_losses, sum_losses
+from dpscp.data.populations import check_ratio_bound, check_ratios, keep_by_ratio
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.pipeline.calibrate import plan_row_searches, read_training_cost, search_thresholds
+from dpscp.pipeline.losses import LossColumns, check_losses, sum_losses
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule
 from dpscp.privacy import Budget, Ledger, Unit, secure_generator
 from dpscp.privacy.accounting import Accountant
-from dpscp.privacy.random_streams import child_seeds, seed_of
+from dpscp.privacy.random_streams import THINNING, child_seeds, seed_of, stream_seed
 from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.loss_sums import LossSums
 
@@ -78,6 +80,9 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     n_records: int | None = None,
     groups: Any = None,
     group_values: Sequence[Any] | None = None,
+    groups_per_record: int | None = None,
+    likelihood_ratio: Any = None,
+    ratio_bound: float | None = None,
     resolution: int = 64,
     running_maximum: bool = False,
     release_confidence: float | None = None,
@@ -104,7 +109,12 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     n_records : public nominal number of records, a plan only: the true number stays private and a noisy one is
         released. None declares the number of records public.
     groups : (n,) group of each record, with the public list ``group_values``: one threshold and one promise for each.
-        A record of no listed group counts in none.
+        A record of no listed group counts in none. A list of such arrays (with a list of lists), or an (n, n_groups)
+        boolean array with the public maximum ``groups_per_record``, gives overlapping groups: use the largest threshold
+        of a record's groups.
+    likelihood_ratio, ratio_bound : (n,) public density ratio of the population of new records to that of these, and its
+        public bound W. Secret coins keep each record with probability w / W, and the promise is for that population
+        (Result K). Needs held-out records; with persons one random row of each counts.
     resolution : losses are rounded to multiples of 1 / ``resolution`` by a secret uniform, which keeps their mean. 1
         turns the loss into a score; the certificate then says what a single release loses, at more spread.
     running_maximum : control the running maximum of a loss that may rise with the threshold, taken from the right.
@@ -144,30 +154,37 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     _check_store(budget, unit, seeded=seed is not None)
     spent = read_training_cost(training, unit).assume(OWN_LOSSES)
-    data = _Units.of(losses, thresholds, threshold_range, persons, unit, groups, group_values, row_seed)
+    listed = (groups, group_values, groups_per_record), (likelihood_ratio, ratio_bound)
+    data = _Units.of(losses, thresholds, threshold_range, persons, unit, row_seed, *listed)
     declared = n_persons if unit.by_person else n_records
     rule = make_rule(
         _guarantee(training, held_out),
         alphas,
         spent,
-        check_count(unit.count_name, data.owners.count if declared is None else declared),
-        n_groups=None if group_values is None else len(group_values),
+        check_count(unit.count_name, data.count if declared is None else declared),
+        n_groups=None if data.groups is None else len(data.groups.names),
         counted=declared is None,
         release_confidence=release_confidence,
     )
+    rule = rule.for_overlap(1 if data.groups is None else data.groups.per_record).for_population(data.ratio_bound)
     rule = replace(rule, unit=unit, resolution=resolution)
     searches = _plan(rule, spent, limit, data.most_steps, steps, accountant)
     columns, sums = data.sum_losses(searches.steps, dither_seed, resolution, running_maximum=running_maximum)
     reservation = None if budget is None else budget.reserve(searches.ledger(spent), note="control_risk")
     found = search_thresholds(sums, searches, spent=spent, score_range=sums[0].place_range, random_state=search_seed)
-    ledger = found.ledger.convert_unit(unit).declare(**_facts(unit, columns, resolution, group_values))
+    ledger = found.ledger.convert_unit(unit).declare(**_facts(unit, columns, resolution, data.groups))
     if reservation is not None:
         reservation.commit(ledger)
-    values = columns.thresholds_at(found.values)
     certificates = tuple(_risk_certificate(c, resolution, running_maximum) for c in found.certificates)
-    if any(c.is_vacuous for c in certificates) or not np.isfinite(values).all():
-        warnings.warn(str(certificates[0]), GuaranteeWarning, stacklevel=2)
+    values = _warn_if_infinite(columns.thresholds_at(found.values), certificates)
     return RiskControl(_shaped(values, alpha, group_values), ledger, certificates)
+
+
+def _warn_if_infinite(values: NDArray[np.float64], certificates: tuple[Certificate, ...]) -> NDArray[np.float64]:
+    """Return the thresholds; warn if some promise is kept without a finite one only."""
+    if any(c.is_vacuous for c in certificates) or not np.isfinite(values).all():
+        warnings.warn(str(certificates[0]), GuaranteeWarning, stacklevel=3)
+    return values
 
 
 def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guarantee:
@@ -199,7 +216,10 @@ class _Units:
     threshold_range: tuple[float, float] | None
     rows: NDArray[np.int64] | None
     owners: Persons
-    groups: tuple[NDArray[np.int64], ...] | None
+    groups: RecordGroups | None
+    count: int
+    """The number of units before any was dropped."""
+    ratio_bound: float | None
 
     @classmethod
     def of(
@@ -209,17 +229,25 @@ class _Units:
         threshold_range: tuple[float, float] | None,
         persons: Any,
         unit: Unit,
-        groups: Any,
-        group_values: Sequence[Any] | None,
         seed: int | None,
+        grouping: tuple[Any, Any, Any],
+        ratio: tuple[Any, Any],
     ) -> "_Units":
         n_rows = _count_rows(losses, thresholds, threshold_range)
+        groups, (ratios, bound) = RecordGroups.declared(*grouping, n_rows), _declared_ratios(*ratio, n_rows)
         rows, owners = None, Persons.single(n_rows)
         if unit.by_person:
-            cap = unit.cap if groups is None else 1  # no person in two groups (Result H)
+            # one record, so its groups and its ratio are the person's (Results H and K)
+            cap = unit.cap if groups is None and bound is None else 1
             rows, owners = keep_rows(persons, n_rows=n_rows, rows_per_person=cap, random_state=seed)
-        places = _places_by_group(groups, group_values, n_rows, rows)
-        return cls(losses, thresholds, threshold_range, rows, owners, places)
+        count = owners.count
+        if ratios is not None and bound is not None:
+            rows = np.arange(n_rows) if rows is None else rows
+            coins = secure_generator(stream_seed(seed, THINNING)).random(len(rows))
+            rows = rows[keep_by_ratio(ratios[rows], bound, coins)]
+            owners = Persons.single(len(rows))
+        groups = groups if groups is None or rows is None else groups.take(rows)
+        return cls(losses, thresholds, threshold_range, rows, owners, groups, count, bound)
 
     @property
     def most_steps(self) -> int:
@@ -239,12 +267,22 @@ class _Units:
             columns,
             rows=self.rows,
             owners=self.owners,
-            groups=self.groups,
+            groups=None if self.groups is None else [np.flatnonzero(member) for member in self.groups.members],
             generator=secure_generator(seed),
             resolution=resolution,
             running_maximum=running_maximum,
         )
         return columns, sums
+
+
+def _declared_ratios(ratios: Any, bound: Any, n_rows: int) -> tuple[NDArray[np.float64] | None, float | None]:
+    """The likelihood ratio of each row and its public bound, checked; None without them."""
+    if (ratios is None) != (bound is None):
+        raise ValueError("likelihood_ratio and ratio_bound go together: the ratio of each record, and its bound")
+    if ratios is None:
+        return None, None
+    limit = check_ratio_bound(bound)
+    return check_ratios(ratios, limit, n_rows), limit
 
 
 def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, float] | None) -> int:
@@ -255,24 +293,6 @@ def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, floa
         return len(check_losses(losses(check_range("threshold_range", threshold_range)[1])))
     LossColumns.of_table(losses, thresholds)
     return len(np.asarray(losses))
-
-
-def _places_by_group(
-    groups: Any, group_values: Sequence[Any] | None, n_rows: int, rows: NDArray[np.int64] | None
-) -> tuple[NDArray[np.int64], ...] | None:
-    """The units of each public group, or None without groups."""
-    if (groups is None) != (group_values is None):
-        raise ValueError("groups and group_values go together: the group of each record, and the public list of groups")
-    if groups is None or group_values is None:
-        return None
-    given = np.asarray(groups)
-    if given.shape != (n_rows,):
-        raise ValueError("groups must hold one group for each record")
-    values = list(group_values)
-    if not values or len(set(values)) != len(values):
-        raise ValueError("group_values must list different groups, at least one")
-    given = given if rows is None else given[rows]
-    return tuple(np.flatnonzero(given == value) for value in values)
 
 
 def _plan(
@@ -292,13 +312,11 @@ def _plan(
     return plan_row_searches(rule, spent, limit, most_steps, accountant)
 
 
-def _facts(unit: Unit, columns: LossColumns, resolution: int, group_values: Sequence[Any] | None) -> dict[str, Any]:
+def _facts(unit: Unit, columns: LossColumns, resolution: int, groups: RecordGroups | None) -> dict[str, Any]:
     """What a release declares public beside its searches."""
     ends = [float(columns.thresholds[0]), float(columns.thresholds[-1])]
     facts: dict[str, Any] = {"score_range": ends, "n_thresholds": len(columns), "loss_resolution": resolution}
-    if group_values is not None:
-        facts["group_values"] = [str(value) for value in group_values]
-    return {**facts, **unit.limit_facts}
+    return {**facts, **({} if groups is None else groups.facts), **unit.limit_facts}
 
 
 def _risk_certificate(certificate: Certificate, resolution: int, running_maximum: bool) -> Certificate:

@@ -134,13 +134,29 @@ def privacy_statement(estimator: Any, *, study: "StudyBudget | None" = None) -> 
 
 
 def statement_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a privacy statement."""
+    """Return the JSON Schema of a privacy statement.
+
+    Returns
+    -------
+    dict
+        A schema of draft 2020-12, as JSON values.
+    """
     found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     return found
 
 
 def statement_markdown(statement: Mapping[str, Any]) -> str:
-    """Return a privacy statement as Markdown, for a model card."""
+    """Return a privacy statement as Markdown, for a model card.
+
+    Parameters
+    ----------
+    statement : mapping
+        The result of ``privacy_statement``.
+
+    Returns
+    -------
+    str
+    """
     privacy, unit = statement["privacy"], statement["privacy"]["unit"]
     bound = f"epsilon {_word(privacy['epsilon'])} at delta {privacy['delta']:g}"
     lines = ["# Privacy statement", "", statement["release"]["words"], ""]

@@ -8,7 +8,15 @@ the number of records.
 
 from dpscp.estimators.classifier import PrivateConformalClassifier
 from dpscp.estimators.files import load
+from dpscp.estimators.multilabel import PrivateMultilabelClassifier
 from dpscp.estimators.pipelines import predict_interval, predict_set
 from dpscp.estimators.regressor import PrivateConformalRegressor
 
-__all__ = ["PrivateConformalClassifier", "PrivateConformalRegressor", "load", "predict_interval", "predict_set"]
+__all__ = [
+    "PrivateConformalClassifier",
+    "PrivateConformalRegressor",
+    "PrivateMultilabelClassifier",
+    "load",
+    "predict_interval",
+    "predict_set",
+]

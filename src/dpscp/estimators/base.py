@@ -4,7 +4,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -14,19 +14,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
-from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO
+from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO, OVERLAPPING_GROUP_FUNCTION
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
 from dpscp.data.scales import column_scales
 from dpscp.data.schema import Frame, Schema
-from dpscp.data.sources import DistributedSource, RecordSource
-from dpscp.data.sources.base import is_source
+from dpscp.data.sources import RecordSource
+from dpscp.data.sources.base import Collective, is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
-from dpscp.data.validation import check_levels, column_bounds, group_index, validate_rows
+from dpscp.data.validation import check_levels, column_bounds, validate_rows
 from dpscp.estimators.fitted import FittedEstimator
 from dpscp.estimators.ingest import (
     BlockReader,
-    ColumnGroups,
     FitInput,
     FitRecords,
     NewRows,
@@ -47,14 +46,25 @@ from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
-from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import trains_sources
-from dpscp.training.preprocessing.preprocess import PreprocessedModel
+from dpscp.training.model import checks_rows
 from dpscp.training.preprocessing.private_bounds import PRIVATE
-from dpscp.training.preprocessing.scaling import ScaledTargetModel
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.private_model import PrivateModel, find_private_model
 from dpscp.training.recipe import WIDEST_TABLE, pays_as_quantiles
 from dpscp.training.torch.records import inputs_of, labeled_arrays
+
+# Parameters that a request has under the same name. An option that crosses the pipeline is a field of both classes, and
+# nothing between them names it. The others are computed from several parameters or from the records.
+_COMPUTED = {
+    "estimator",
+    "guarantee",
+    "feature_bounds",
+    "n_records",
+    "group_values",
+    "ratio_bound",
+    "groups_per_record",
+}
+_UNCHANGED = {field.name for field in fields(Request)} & {field.name for field in fields(FittedEstimator)} - _COMPUTED
 
 UNCOPIED = "{} cannot be copied, so the original object sees the records, and it stores nothing of them"
 
@@ -74,6 +84,10 @@ class PrivateConformal(FittedEstimator):
     @abstractmethod
     def _declared_ratio(self) -> LikelihoodRatio | None:
         """Return the declared population relative to that of the records; None for the same one."""
+
+    @abstractmethod
+    def _keep_task(self, released: Release, records: FitRecords) -> None:
+        """Set the fitted attributes of classification or regression alone."""
 
     @abstractmethod
     def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
@@ -127,7 +141,7 @@ class PrivateConformal(FittedEstimator):
         BudgetError
             If the budget, or what is left in the store, is too small.
         """
-        if isinstance(X, DistributedSource) and not X.is_leading:
+        if isinstance(X, Collective) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         self._start(budget, fit_params)
         outer = find_outer_use()
@@ -144,7 +158,7 @@ class PrivateConformal(FittedEstimator):
         X, y = labeled_arrays(X, y)
         table = X
         X, y, persons = self._apply_schema(X, y, persons, schema)
-        if isinstance(X, DistributedSource) and X.by_person:
+        if isinstance(X, Collective) and X.by_person:
             persons = True  # its blocks hold them
         unit = self._unit(persons)
         rows = None
@@ -157,7 +171,7 @@ class PrivateConformal(FittedEstimator):
             self.input_shape_, self.n_features_in_ = None, X.width
         return FitInput(original, table, X, y, persons, rows, unit)
 
-    def _fit_by_all(self, source: DistributedSource, *arguments: Any, **options: Any) -> Self:
+    def _fit_by_all(self, source: Collective, *arguments: Any, **options: Any) -> Self:
         """Fit in process 0 and copy the fitted attributes to the others."""
 
         def fitted() -> dict[str, Any]:
@@ -176,7 +190,7 @@ class PrivateConformal(FittedEstimator):
         if private and store is None:
             warn_if_refit(original)
         assumed = (
-            *((GROUP_FUNCTION,) if callable(self.groups) else ()),
+            *self._list_group_assumptions(),
             *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()),
             *list_training_assumptions(self.estimator, prefit=self.prefit),
             *list_record_assumptions(original),
@@ -209,6 +223,7 @@ class PrivateConformal(FittedEstimator):
         self.certificates_ = released.certificates
         self.certificate_ = released.certificates[0]
         self.evaluation_ = released.evaluation
+        self._keep_task(released, records)
         self._warn_if_sets_are_full(released.task)
 
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
@@ -232,7 +247,7 @@ class PrivateConformal(FittedEstimator):
 
     def _list_uncopied_objects(self) -> tuple[str, ...]:
         """List the assumptions about the caller's objects that cannot be copied."""
-        met = self.prefit or isinstance(self.estimator, PrivateModel)  # a mechanism sees to its own module
+        met = self.prefit or find_private_model(self.estimator) is not None  # a mechanism sees to its own module
         held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
         held["likelihood_ratio"] = self.likelihood_ratio
         held |= {"estimator": self.estimator} if met else {}
@@ -340,24 +355,15 @@ class PrivateConformal(FittedEstimator):
         """Return the reader of a source's blocks; ``by_label``: the classes."""
         if self.groups is None:
             return BlockReader(targets)
-        if callable(self.groups) and self.group_values is not None:
-            return BlockReader(targets, self.groups, tuple(self.group_values))
         if self.groups == "label" and by_label is not None:
             return BlockReader(targets, "label", by_label)
-        if (column := self._find_group_column()) is not None:
-            return BlockReader(targets, column, column.values)
-        raise ValueError(
-            f"groups must be None or a function of rows with public group_values{self._label_groups_hint}, or, with a "
-            f"schema, a column with categories, for records from a source, got {self.groups!r}"
-        )
-
-    def _find_group_column(self) -> ColumnGroups | None:
-        """Return the column of the schema that defines the groups; None if another thing does."""
-        if self.schema_ is None or not isinstance(self.groups, str):
-            return None
-        if self.group_values is not None:
-            raise ValueError("group_values are the categories that the schema declares; remove group_values")
-        return ColumnGroups(self.schema_, self.groups)
+        groups = self.declared_groups()
+        if groups is None:
+            raise ValueError(
+                f"groups must be None or a function of rows with public group_values{self._label_groups_hint}, or, "
+                f"with a schema, a column with categories, for records from a source, got {self.groups!r}"
+            )
+        return BlockReader(targets, groups, groups.names)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Return checked rows; records with a shape are flattened, in float32.
@@ -399,7 +405,7 @@ class PrivateConformal(FittedEstimator):
         unit, names = records.unit, vars(self).get("feature_names_in_")
         declared = self._declared(unit.count_name)
         n_records = records.found if declared is None else check_count(unit.count_name, declared)
-        ratio = self._declared_ratio()
+        ratio, model = self._declared_ratio(), self._find_pretrained_model(records.width)
         budget = Budget(self.epsilon, self.delta)
         unbounded = self.feature_bound is None and bounds is None
         if self.estimator is None and unbounded and records.width <= WIDEST_TABLE[self._name]:
@@ -417,37 +423,32 @@ class PrivateConformal(FittedEstimator):
         bounds = bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)
         return Request(
             task=task,
-            estimator=self._find_pretrained_model(records.width) or self.estimator,
+            estimator=None if model is not None else self.estimator,
+            model=model,
             budget=budget,
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
-            train_share=self.train_share,
-            calibration_fraction=self.calibration_fraction,
-            feature_bound=self.feature_bound,
             feature_bounds=bounds,
             feature_scales=column_scales(self.feature_scale, records.width, names, bounds),
             n_records=n_records,
             n_found=declared is None,
             n_features=records.width,
-            accountant=self.accountant,
             group_values=records.group_values,
-            release_confidence=self.release_confidence,
+            groups_per_record=self._count_groups_per_record(),
             unit=unit,
             input_shape=self.input_shape_,
-            device=self.device,
-            evaluation_fraction=self.evaluation_fraction,
             groups_are_labels=isinstance(self.groups, str)
             and self.groups == "label"
             and self._name == "classification",
-            verbose=self.verbose,
             ratio_bound=None if ratio is None else ratio.bound,
+            **{name: getattr(self, name) for name in _UNCHANGED},
         )
 
     def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
         """Return the model of a release that trains none; None for one that does."""
         if self.prefit:
             return Prefit.of(self.estimator, task=self._name).model(n_outputs)
-        return self.estimator if isinstance(self.estimator, PrivateModel) else None
+        return find_private_model(self.estimator)
 
     def _warn_if_sets_are_full(self, task: Task) -> None:
         """Warn about promises that only full sets keep, from released numbers."""
@@ -478,17 +479,26 @@ class PrivateConformal(FittedEstimator):
         """Return each record's group and the public group values; None without groups."""
         if self.groups is None or fit_input.rows is None:
             return None, None
-        if (column := self._find_group_column()) is not None:
-            return column.find_groups(fit_input.rows), column.values
-        if callable(self.groups):
-            if self.group_values is None:
-                raise ValueError("group_values is required with groups; list the public values that groups can return")
-            index = group_index(self.groups, fit_input.table, self.group_values, len(fit_input.rows), thorough=True)
-            return index, tuple(self.group_values)
-        raise ValueError(
-            f"groups must be None or a function of X{self._label_groups_hint}, or, with a schema, a column with "
-            f"categories, got {self.groups!r}"
-        )
+        groups = self.declared_groups()
+        if groups is None:
+            raise ValueError(
+                f"groups must be None or a function of X{self._label_groups_hint}, or, with a schema, a column with "
+                f"categories, or a list of these, got {self.groups!r}"
+            )
+        return groups.places(fit_input.table, len(fit_input.rows), thorough=True), groups.names
+
+    def _count_groups_per_record(self) -> int:
+        """Return how many groups one record may be in."""
+        if self.groups_per_record is None and (self.groups is None or self.groups == "label"):
+            return 1
+        groups = self.declared_groups()
+        return 1 if groups is None else groups.per_record
+
+    def _list_group_assumptions(self) -> tuple[str, ...]:
+        """List the assumptions about the caller's functions of groups."""
+        if not any(map(callable, self.groups if isinstance(self.groups, list | tuple) else [self.groups])):
+            return ()
+        return (GROUP_FUNCTION if self._count_groups_per_record() == 1 else OVERLAPPING_GROUP_FUNCTION,)
 
     def _read_new_rows(self, X: Any) -> NewRows:
         """Validate rows to predict; those of a frame that do not fit the schema are marked."""
@@ -511,7 +521,7 @@ class PrivateConformal(FittedEstimator):
     def _reads_parts(self, *, fitted: bool) -> bool:
         """Whether only code of this package reads the rows, and casts them in parts."""
         if fitted:
-            return isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
+            return checks_rows(self.model_)
         return self.estimator is None or trains_sources(self.estimator)
 
 

@@ -23,7 +23,7 @@ from dpscp.pipeline.release import Release
 from dpscp.pipeline.tasks import Classification
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.sets import label_set
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.private_model import find_private_model
 from dpscp.training.torch.records import inputs_of
 
 
@@ -85,11 +85,13 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     feature_scale : str or mapping, optional
         The scale of features that span orders of magnitude: ``"log"``, or ``"log1p"`` for numbers from 0 on, as one
         scale for all features or {column: scale}. Bounds are in the units of the features.
-    groups : "label", function or str, optional
+    groups : "label", function, str or list, optional
         ``"label"`` gives each class its own threshold and promise. A function of X returns one of ``group_values`` for
         each row, from that row alone. With a schema, the name of a categorical column. An unknown group gets full sets.
+        A list of functions or columns gives overlapping groups: each promise holds, because a row gets the largest
+        threshold of its groups, and one record is charged for one group of each. A row in none of them gets full sets.
     group_values : list, optional
-        The public values that the function ``groups`` can return.
+        The public values that the function ``groups`` can return; for a list of functions, a list of lists.
     n_records : int, optional
         The public nominal number of records. None declares len(X) public.
     rows_per_person : int, optional
@@ -122,6 +124,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         proportion to its ratio.
     ratio_bound : float, optional
         The public upper bound of ``likelihood_ratio``; about one in so many held-out records is kept.
+    groups_per_record : int, optional
+        ``groups`` returns a boolean matrix (n, n_groups), and one record is in at most so many groups. They are charged
+        together. A row in more groups counts in none of them and gets full sets.
     class_prior, source_prior : dict of {label: probability}, optional
         The public probabilities of the classes in the population of new records, and in that of these records. They
         replace ``likelihood_ratio``, and assume that records of a class have the same distribution in both.
@@ -209,8 +214,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             )
         return request, replace(records, classes=public)
 
-    def _keep(self, released: Release, records: FitRecords) -> None:
-        super()._keep(released, records)
+    def _keep_task(self, released: Release, records: FitRecords) -> None:  # noqa: ARG002
         self.classes_ = np.asarray(records.classes)
 
     def _task(self) -> Classification:
@@ -221,15 +225,15 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         declared: Sequence[Any] | None = self._declared("classes")
         if declared is None and self.prefit:
             return tuple(self.estimator.classes_)
-        if declared is None and isinstance(self.estimator, PrivateModel):
-            return self.estimator.classes
-        return declared
+        model = find_private_model(self.estimator)
+        return model.classes if declared is None and model is not None else declared
 
     def _has_found_classes(self) -> bool:
         """Whether the list comes from a model that took it from its training records."""
-        if self._declared("classes") is not None or not isinstance(self.estimator, PrivateModel):
+        model = find_private_model(self.estimator)
+        if self._declared("classes") is not None or model is None:
             return False
-        return "classes" in self.estimator.ledger.taken_from_data
+        return "classes" in model.ledger.taken_from_data
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Predict class probabilities.
@@ -366,8 +370,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             "classes_objects": np.array(objects),
         }
 
-    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
-        super()._restore(header, arrays, module)
+    def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):
             raise ValueError("its classes do not match its model")

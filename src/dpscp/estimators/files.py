@@ -5,10 +5,13 @@ from typing import Any
 
 from dpscp.data import model_files as persistence
 from dpscp.estimators.classifier import PrivateConformalClassifier
+from dpscp.estimators.multilabel import PrivateMultilabelClassifier
 from dpscp.estimators.regressor import PrivateConformalRegressor
 
+_KINDS = (PrivateConformalClassifier, PrivateConformalRegressor, PrivateMultilabelClassifier)
 
-def load(path: str | PathLike[str], module: Any = None) -> PrivateConformalClassifier | PrivateConformalRegressor:
+
+def load(path: str | PathLike[str], module: Any = None) -> Any:
     """Load the estimator that ``save`` wrote; nothing in the file is executed.
 
     Parameters
@@ -21,7 +24,7 @@ def load(path: str | PathLike[str], module: Any = None) -> PrivateConformalClass
 
     Returns
     -------
-    PrivateConformalClassifier or PrivateConformalRegressor
+    PrivateConformalClassifier, PrivateConformalRegressor or PrivateMultilabelClassifier
 
     Raises
     ------
@@ -30,7 +33,7 @@ def load(path: str | PathLike[str], module: Any = None) -> PrivateConformalClass
         architecture.
     """
     header, arrays = persistence.read_file(path)
-    kinds = {c.__name__: c for c in (PrivateConformalClassifier, PrivateConformalRegressor)}
+    kinds = {c.__name__: c for c in _KINDS}
     try:
         kind = kinds[header["class"]]
         estimator = kind(**header["parameters"])

@@ -16,9 +16,9 @@ from dpscp._base.checks import check_count
 from dpscp._base.format import html_cards
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.data import model_files as persistence
+from dpscp.data.groups import Groups, largest_thresholds
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.schema import Frame, Schema
-from dpscp.data.validation import group_index
 from dpscp.estimators.file_predictions import read_frames, write_predictions
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.pipeline.evaluation import PrivateEvaluation, evaluation_from_state
@@ -26,7 +26,6 @@ from dpscp.pipeline.tasks import Task
 from dpscp.privacy import Accountant, Ledger
 from dpscp.scores import OWN_SCORE
 from dpscp.training.mechanism import Model, load_model, require_loadable
-from dpscp.training.torch.model import TorchModel
 
 if TYPE_CHECKING:
     from dpscp.report.numbers import About, StudyBudget
@@ -47,7 +46,7 @@ class _Parameters(BaseEstimator):
     feature_bound: float | None = None
     feature_bounds: Any = None
     feature_scale: Any = None
-    groups: str | Callable[[Any], Any] | None = None
+    groups: str | Callable[[Any], Any] | Sequence[str | Callable[[Any], Any]] | None = None
     group_values: Sequence[Any] | None = None
     n_records: int | None = None
     rows_per_person: int | None = None
@@ -59,6 +58,7 @@ class _Parameters(BaseEstimator):
     verbose: int = 0
     likelihood_ratio: Callable[..., Any] | None = None
     ratio_bound: float | None = None
+    groups_per_record: int | None = None
 
 
 class FittedEstimator(_Parameters, ABC):
@@ -85,7 +85,8 @@ class FittedEstimator(_Parameters, ABC):
         """
         check_is_fitted(self, "model_")
         model: Any = self.model_
-        while not isinstance(model, TorchModel):
+        # steps before a model keep it as their inner one
+        while not hasattr(model, "fresh_module"):
             model = getattr(model, "inner", None)
             if model is None:
                 raise AttributeError("module_ needs a torch module as estimator; see model_ for other models")
@@ -95,26 +96,39 @@ class FittedEstimator(_Parameters, ABC):
     def _task(self) -> Task:
         """Return the task of the fit."""
 
+    @abstractmethod
+    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a file beside model and thresholds."""
+
+    @abstractmethod
+    def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Set the fitted attributes of classification or regression alone from a file."""
+
     def __sklearn_is_fitted__(self) -> bool:
         return "certificate_" in vars(self)
 
     def _select_thresholds(self, X: Any, n: int) -> NDArray[np.float64]:
-        """Select each row's thresholds; an unknown group gets infinite ones.
+        """Select each row's thresholds, the largest of its groups; a row in no known group gets infinite ones.
 
         The shape is (n_levels,), or (n, n_levels) with groups.
         """
         if self.group_values_ is None:
             return np.asarray(self.threshold_)
-        everything = np.vstack([self.threshold_, np.full((1, self.threshold_.shape[1]), np.inf)])
-        return np.asarray(everything[self.group_of(X, n)])
+        return largest_thresholds(self.group_of(X, n), self.threshold_)
 
     def group_of(self, X: Any, n: int) -> NDArray[np.int64]:
-        """Return each row's index in ``group_values_``, (n,); -1 for another group."""
-        if self.schema_ is not None and isinstance(self.groups, str):
-            return self.schema_.groups(X, self.groups)[0]
-        if callable(self.groups) and self.group_values_ is not None:
-            return group_index(self.groups, X, self.group_values_, n, thorough=False)
-        raise ValueError("groups must be the function of X that was used in the fit; set it after loading")
+        """Return the places of each row's groups in ``group_values_``: (n,), or (n, k) for several; -1 for none."""
+        groups = None if self.groups is None else self.declared_groups()
+        if groups is None or len(groups.names) != len(self.group_values_ or ()):
+            raise ValueError("groups must be the function of X that was used in the fit; set it after loading")
+        return groups.places(X, n, thorough=False)
+
+    def declared_groups(self) -> Groups | None:
+        """Return the groups that the parameters declare; None without groups of rows."""
+        values = self.group_values
+        if callable(self.groups) and "group_values_" in vars(self):
+            values = self.group_values_  # those of the fit, which the file holds
+        return Groups.declared(self.groups, values, self.groups_per_record, self.schema_)
 
     def _require_fitted_score(self) -> None:
         """Refuse prediction without the caller's own score, which files do not store."""
@@ -256,6 +270,7 @@ class FittedEstimator(_Parameters, ABC):
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
+        """Set the fitted attributes from a file."""
         prefix = "model/"
         parameters = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         self.model_ = load_model(header["model"], parameters, module)
@@ -284,6 +299,4 @@ class FittedEstimator(_Parameters, ABC):
             self.evaluation_ = evaluation_from_state(measured, self.ledger_, self.delta, classes, groups)
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
-
-    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
-        return {}
+        self._restore_task(header, arrays)

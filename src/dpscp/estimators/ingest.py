@@ -8,35 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp.data.groups import Groups
 from dpscp.data.persons import keep_rows
 from dpscp.data.populations import Thinning
-from dpscp.data.schema import Schema
-from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource
+from dpscp.data.sources import ArraySource, Block, RecordSource
+from dpscp.data.sources.base import Collective
 from dpscp.data.sources.digests import FirstReading, SameBlocks, is_fixed
 from dpscp.data.sources.persons import KeptRows
 from dpscp.data.sources.places import Census, Places, UnitSource, is_in_memory, take_census
-from dpscp.data.validation import check_finite, group_index
+from dpscp.data.validation import check_finite
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy.random_streams import KEPT_ROWS, PlacedDraws, secure_bytes, stream_seed
 from dpscp.privacy.units import Unit
 from dpscp.training.engine.cuda import check_device
-
-
-@dataclass(frozen=True)
-class ColumnGroups:
-    """Find each record's group in a categorical column of the schema, from its encoded row."""
-
-    schema: Schema
-    column: str
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The categories of the column; raise ``SchemaError`` if it has none."""
-        return self.schema.groups(np.empty((0, len(self.schema.feature_names))), self.column)[1]
-
-    def find_groups(self, rows: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the index of each row's category, (n,); -1 for another value."""
-        return self.schema.groups(rows, self.column)[0]
 
 
 @dataclass(frozen=True)
@@ -47,7 +31,7 @@ class BlockReader:
     ----------
     targets : function of (y, n)
         Checks and encodes the targets of n records.
-    groups : ColumnGroups, function of rows, ``"label"`` or None
+    groups : Groups, ``"label"`` or None
     group_values : tuple or None
         The public groups.
     thorough : bool
@@ -59,7 +43,7 @@ class BlockReader:
     """
 
     targets: Callable[[Any, int], NDArray[Any]]
-    groups: ColumnGroups | str | Callable[[Any], Any] | None = None
+    groups: str | Groups | None = None
     group_values: tuple[Any, ...] | None = None
     thorough: bool = False
     thinning: Thinning | None = None
@@ -73,11 +57,8 @@ class BlockReader:
         """Return the block with encoded targets and groups."""
         targets = self.targets(block.targets, len(block)) if len(block) else np.empty(0, dtype=np.int64)
         groups: NDArray[np.int64] | None = None
-        if isinstance(self.groups, ColumnGroups):
-            groups = self.groups.find_groups(block.read())
-        elif callable(self.groups):
-            values = self.group_values or ()
-            groups = group_index(self.groups, block.read(), values, len(block), thorough=self.thorough)
+        if isinstance(self.groups, Groups):
+            groups = self.groups.places(block.read(), len(block), thorough=self.thorough)
         elif self.groups is not None:
             groups = targets
         if self.thinning is not None:
@@ -145,7 +126,7 @@ def records_from_source(
         raise ValueError("X is a source, whose blocks contain the targets; remove y")
     source: RecordSource = given.X
     by_person = given.unit.by_person
-    if by_person and isinstance(source, DistributedSource) and not source.by_person:
+    if by_person and isinstance(source, Collective) and not source.by_person:
         raise ValueError(
             "the source has no person ids, but rows of one person may be in several processes. Pass "
             "DistributedSource(X, y, persons=ids), or files with a schema that declares the column of ids"

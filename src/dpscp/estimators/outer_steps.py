@@ -21,8 +21,9 @@ from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp._base.trust import OUTER_STEPS
 from dpscp.data.validation import check_row_by_row
 from dpscp.exceptions import BudgetError, GuaranteeWarning
+from dpscp.guarantees import Certificate
 from dpscp.pipeline.release import Release
-from dpscp.privacy import non_private_event
+from dpscp.privacy import Ledger, non_private_event
 from dpscp.privacy.store import BudgetStore
 
 STAGE = "outside the ledger"
@@ -75,28 +76,36 @@ class OuterUse:
             With a store, before anything is spent.
         """
         if store is not None and (self.reasons or self.is_searched):
-            found = "; ".join(self.reasons) or "a search chooses the parameters by scores of the records"
+            found = self._reason or "a search chooses the parameters by scores of the records"
             raise BudgetError(f"budget=store cannot pay for what happens outside this fit: {found}. {_RIGHT_WAY}")
         if self.reasons:
             warnings.warn(
-                f"NOT private, and no coverage is proven: {'; '.join(self.reasons)}. {_RIGHT_WAY}",
+                f"NOT private, and no coverage is proven: {self._reason}. {_RIGHT_WAY}",
                 GuaranteeWarning,
                 stacklevel=3,
             )
 
+    def mark_ledger(self, ledger: Ledger) -> Ledger:
+        """Return the ledger with an entry without privacy, if no other entry pays for this use."""
+        return ledger.add(STAGE, non_private_event(), self._reason, unit=ledger.unit) if self.reasons else ledger
+
+    @property
+    def _reason(self) -> str:
+        return "; ".join(self.reasons)
+
+    def mark_promises(
+        self, ledger: Ledger, certificates: tuple[Certificate, ...]
+    ) -> tuple[Ledger, tuple[Certificate, ...]]:
+        """Return ledger and certificates with every promise marked that this use voids."""
+        if not self.reasons:
+            return ledger, certificates
+        return self.mark_ledger(ledger), tuple(certificate.voided(self._reason) for certificate in certificates)
+
     def mark(self, released: Release) -> Release:
         """Return the release with every promise marked that this use voids."""
-        if not self.reasons:
-            return released
-        reason = "; ".join(self.reasons)
-        ledger = released.ledger.add(STAGE, non_private_event(), reason, unit=released.ledger.unit)
-        measured = released.evaluation
-        return replace(
-            released,
-            ledger=ledger,
-            certificates=tuple(certificate.voided(reason) for certificate in released.certificates),
-            evaluation=None if measured is None else replace(measured, ledger=ledger),
-        )
+        ledger, certificates = self.mark_promises(released.ledger, released.certificates)
+        measured = None if released.evaluation is None else replace(released.evaluation, ledger=ledger)
+        return replace(released, ledger=ledger, certificates=certificates, evaluation=measured)
 
 
 def find_outer_use() -> OuterUse:

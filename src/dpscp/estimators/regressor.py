@@ -59,7 +59,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         ``PrivateConformalClassifier``.
     epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, evaluation_fraction, \
     release_confidence, feature_bound, feature_bounds, feature_scale, groups, group_values, n_records, \
-    rows_per_person, n_persons, accountant, random_state, device, verbose, likelihood_ratio, ratio_bound
+    rows_per_person, n_persons, accountant, random_state, device, verbose, likelihood_ratio, ratio_bound, \
+    groups_per_record
         See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
 
     Attributes
@@ -122,14 +123,15 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         task = replace(task, score=interval_score(choose_score(request) if auto else self.conformity_score))
         return replace(request, task=task), records
 
-    def _keep(self, released: Release, records: FitRecords) -> None:
-        super()._keep(released, records)
+    def _keep_task(self, released: Release, records: FitRecords) -> None:  # noqa: ARG002
         assert isinstance(released.task, Regression)
         self.y_bounds_ = check_range("y_bounds", released.task.y_bounds)
         self.conformity_score_ = score_name(released.task.score)
 
-    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
-        super()._restore(header, arrays, module)
+    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         self.y_bounds_ = check_range("y_bounds", self.ledger_.public_facts.get("y_bounds", self._declared("y_bounds")))
         # files of versions before 0.3 have the score only among the parameters
         saved = header["parameters"].get("conformity_score")

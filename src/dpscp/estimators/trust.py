@@ -11,17 +11,14 @@ from dpscp._base.trust import (
     OWN_STEP,
     PREFIT,
     PRIVATE_MODEL,
-    PROCESSES,
     TORCH_MODULE,
     is_own,
 )
-from dpscp.data.sources import DaskSource, DistributedSource
-from dpscp.data.sources.base import is_source
+from dpscp.data.sources.base import HasAssumption, is_source
 from dpscp.data.sources.dispatch import is_dask
-from dpscp.training.mechanism import Mechanism
-from dpscp.training.preprocessing.preprocess import Preprocessed
+from dpscp.training.mechanism import HasRowSteps, Mechanism
 from dpscp.training.preprocessing.sums import Step
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.private_model import find_private_model
 from dpscp.training.torch.modules import comes_from_torch
 from dpscp.training.torch.records import has_own_items
 
@@ -31,7 +28,7 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
     if prefit:
         yield PREFIT
         return
-    if isinstance(estimator, PrivateModel):
+    if find_private_model(estimator) is not None:
         yield PRIVATE_MODEL
         return
     if isinstance(estimator, list | tuple):
@@ -40,7 +37,7 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
             yield OWN_STEP
         yield from list_training_assumptions(last, prefit=False)
         return
-    if isinstance(estimator, Preprocessed) and any(map(is_own, estimator.steps)):
+    if isinstance(estimator, HasRowSteps) and any(map(is_own, estimator.row_steps)):
         yield OWN_STEP
     if comes_from_torch(estimator) or comes_from_torch(getattr(estimator, "module", None)):
         yield TORCH_MODULE
@@ -55,9 +52,10 @@ def list_record_assumptions(original: Any) -> Iterator[str]:
     """List the assumptions about the records that the caller passed."""
     if has_own_items(original):
         yield OWN_DATASET
-    if is_dask(original) or isinstance(original, DaskSource):
+    if is_dask(original):
         yield DASK
-    elif isinstance(original, DistributedSource):
-        yield PROCESSES
-    elif is_source(original) and is_own(original):
-        yield OWN_SOURCE
+    elif is_source(original):
+        if isinstance(original, HasAssumption):
+            yield original.assumption
+        if is_own(original):
+            yield OWN_SOURCE

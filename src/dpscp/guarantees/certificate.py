@@ -195,6 +195,7 @@ class Certificate:
     def _risk_head(self) -> str:
         """Return the promise about a loss."""
         who = self.unit.covered if self.unit.by_person else "a new record"
+        who += "" if self.terms.ratio_bound is None else " of the declared population"
         loss = "running maximum of the loss" if self.terms.running_maximum else "loss"
         sentences = [
             f"The mean {loss} of {who} is at most {at_most(self.risk)}, {self.on_average} ({self.one_release}); proven "

@@ -113,8 +113,19 @@ def stability_dpsgd_smooth(
 ) -> Stability:
     """Return the split of E_n by Markov: shift E_n**(2/3), delta_n E_n**(1/3).
 
-    Vacuous (delta_n = 1) once E_n reaches one, which is the usual case at real sample sizes. The parameters are those
-    of ``expected_gap_dpsgd_smooth``.
+    Vacuous (delta_n = 1) once E_n reaches one, which is the usual case at real sample sizes. See
+    ``expected_gap_dpsgd_smooth``.
+
+    Parameters
+    ----------
+    n_records : int
+    clip_norm : float
+    noise_std : float
+    n_parameters : int
+    learning_rate : float
+    steps : int
+    sampling_rate : float
+    smoothness : float
 
     Returns
     -------

@@ -22,6 +22,36 @@ class Terms(Mapping[str, Any]):
     As a mapping it shows the numbers that are present, by field name; ``n_units`` is shown as ``n_records`` or
     ``n_persons``. ``dpscp.report.numbers.TERMS`` explains each of them.
 
+    Attributes
+    ----------
+    unit : Unit
+        The unit of privacy; ``n_units`` counts such units in the whole table, ``calibration_units`` those held out.
+    n_units, calibration_units : int or None
+    inner_level : float or None
+        The level at which the search works.
+    count_noise, steps : float and int, or None
+        The noise of each count and the number of counts.
+    noise_offset, rank_target : float or None
+        The ranks added for the noise, and the noisy count that is accepted; means over the steps.
+    size_noise, released_size : float or None
+        The noise on the number of scores, and the noisy number.
+    smallest_n, smallest_n_calibration, smallest_group, smallest_group_calibration : int or None
+        Full sets are expected with fewer records.
+    finite_threshold_expected : bool
+    value_buffer : float or None
+        What was added to the threshold for the shift by one record.
+    ideal_miss_bound : float or None
+    release_confidence, release_level : float or None
+        The confidence and the level of a single release.
+    conformity_score : str or None
+    classes_declared : bool
+    resolution : int or None
+        Losses are counted in multiples of one over this number.
+    running_maximum : bool
+    ratio_bound : float or None
+    groups_per_record : int or None
+        The public maximum of groups of one record, where groups overlap.
+
     Theory: sections 5 and 6
     """
 
@@ -49,6 +79,7 @@ class Terms(Mapping[str, Any]):
     resolution: int | None = None
     running_maximum: bool = False
     ratio_bound: float | None = None
+    groups_per_record: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.unit, Unit):

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_count, check_nonnegative, check_probability, check_range
 from dpscp._base.trust import OWN_SCORES
 from dpscp.data.persons import choose_unit, keep_rows, require_unit
-from dpscp.data.populations import check_ratio_bound, check_ratios, keep_by_ratio
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
@@ -25,10 +24,11 @@ from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, univer
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.terms import Terms
 from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.pipeline.listed_scores import ListedScores
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
-from dpscp.privacy import Budget, Ledger, Unit, as_event, secure_generator
+from dpscp.privacy import Budget, Ledger, Unit, as_event
 from dpscp.privacy.accounting import Accountant
-from dpscp.privacy.random_streams import THINNING, child_seeds, seed_of, stream_seed
+from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, private_quantile
 from dpscp.quantile.counts import known_size
 from dpscp.quantile.observer import SearchObserver
@@ -39,6 +39,10 @@ __all__ = ["Calibration", "Thresholds", "calibrate", "search_thresholds"]
 INDEPENDENT = "for what a single release covers: the held-out {} are independent draws from one distribution"
 COINS = "each {} was held out by an independent coin; the promise is an average over these coins too"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
+OVERLAPPING_GROUPS = (
+    "a record's groups, {} at most, are fixed functions of the record; the promise holds within each group, because a "
+    "row gets the largest threshold of its groups"
+)
 ANOTHER_POPULATION = (
     "records are independent, and new ones come from the declared population: its density relative to that of the "
     "calibration records is proportional to likelihood_ratio (if it is not, the promise moves by at most the total "
@@ -229,8 +233,9 @@ def _make_certificate(
         terms = replace(terms, ratio_bound=rule.ratio_bound)
         exchangeable = (PERSONS_OF_ANOTHER if rule.unit.by_person else "{}").format(ANOTHER_POPULATION)
     assumptions = [exchangeable, *others, rule.guarantee.assumption]
+    several = rule.groups_per_record > 1
     if rule.has_groups:
-        assumptions.append(FIXED_GROUPS)
+        assumptions.append(OVERLAPPING_GROUPS.format(rule.groups_per_record) if several else FIXED_GROUPS)
     elif not rule.has_released_size:
         assumptions.insert(1, rule.unit.nominal_is_true)
     if rule.counted_size is not None:
@@ -246,6 +251,7 @@ def _make_certificate(
         terms = replace(_add_search_terms(terms, rule, q), finite_threshold_expected=expected)
         if rule.has_groups:
             terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
+            terms = replace(terms, groups_per_record=rule.groups_per_record if several else None)
         else:
             terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part)
         if not rule.guarantee.certified:
@@ -338,17 +344,17 @@ class Calibration:
 
     Attributes
     ----------
-    threshold : float
+    threshold : float, or array of shape (n_groups,) with groups
         Infinite where no finite one exists.
     ledger : Ledger
         What was spent, with training.
     certificate : Certificate
         What is proven about coverage.
     quantile : PrivateQuantile or None
-        The search; None where the level is impossible.
+        The search; None where the level is impossible, and with groups.
     """
 
-    threshold: float
+    threshold: Any
     ledger: Ledger
     certificate: Certificate
     quantile: PrivateQuantile | None
@@ -377,6 +383,9 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     release_confidence: float | None = None,
     likelihood_ratio: Any = None,
     ratio_bound: float | None = None,
+    groups: Any = None,
+    group_values: Sequence[Any] | None = None,
+    groups_per_record: int | None = None,
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
 ) -> Calibration:
@@ -437,6 +446,15 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         keeps each score with probability w / W.
     ratio_bound : float, optional
         The public bound W >= w.
+    groups : array of shape (n,), list of such arrays, or boolean array of shape (n, n_groups), optional
+        The group of each score: each group has its own threshold and promise. A score in no listed group counts in
+        none. With several arrays, or with ``groups_per_record``, groups overlap. A new row then gets the largest
+        threshold of its groups, or the full set if it is in no group.
+    group_values : list, optional
+        The public groups; for a list of arrays, a list of lists.
+    groups_per_record : int, optional
+        For a boolean array: the public maximum of groups of one record. They are charged together. A score in more
+        groups counts in none, and such a new row gets the full set.
     accountant : str or Accountant, default "pld"
     random_state : int, optional
         None uses system entropy. An integer makes the run repeatable and NOT private.
@@ -462,10 +480,10 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     chosen = _choose_guarantee(guarantee, held_out=held_out, trained=training is not None)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     spent = read_training_cost(training, unit).assume(OWN_SCORES)
-    thinned = None if likelihood_ratio is ratio_bound is None else _Thinned.of(scores, likelihood_ratio, ratio_bound)
+    listed = ListedScores.of(scores, likelihood_ratio, ratio_bound, groups, group_values, groups_per_record)
     if unit.by_person:
         places, n_records = _choose_one_row_each(scores, persons, unit, random_state), n_persons
-        scores, thinned = np.asarray(scores)[places], None if thinned is None else thinned.take(places)
+        scores, listed = np.asarray(scores)[places], listed.take(places)
     rule = make_rule(
         chosen,
         (alpha,),
@@ -473,12 +491,14 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         check_count(unit.count_name, n_records if n_records is not None else _count_scores(scores)),
         stability=stability,
         score_lipschitz=score_lipschitz,
+        n_groups=listed.n_groups,
         counted=n_records is None,
         release_confidence=release_confidence,
-    ).for_population(None if thinned is None else thinned.bound)
+    )
+    rule = rule.for_overlap(listed.groups_per_record).for_population(listed.ratio_bound)
     rule = _with_rank_buffer(replace(rule, failure_probability=failure_probability, unit=unit), rank_buffer)
     found = search_thresholds(
-        [scores if thinned is None else thinned.keep_scores(random_state)],
+        listed.scores_by_group(scores, random_state),
         plan_row_searches(rule, spent, budget, steps, accountant),
         spent=spent,
         score_range=score_range,
@@ -486,11 +506,18 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         random_state=random_state,
         extra_assumptions=stability.assumptions if chosen.needs_stability and stability is not None else (),
     )
-    threshold, certificate = float(found.values[0, 0]), found.certificates[0]
-    if certificate.is_vacuous or math.isinf(threshold):
-        warnings.warn(str(certificate), GuaranteeWarning, stacklevel=2)
+    return _make_calibration(found, unit, listed)
+
+
+def _make_calibration(found: Thresholds, unit: Unit, listed: ListedScores) -> Calibration:
+    """Return the calibration of one level; warn if its sets are full."""
+    thresholds, certificate = found.values[:, 0], found.certificates[0]
+    if certificate.is_vacuous or np.isinf(thresholds).any():
+        warnings.warn(str(certificate), GuaranteeWarning, stacklevel=3)
     ledger = found.ledger.convert_unit(unit).declare(**unit.limit_facts)
-    return Calibration(threshold, ledger, certificate, next(iter(found.quantiles), None))
+    if listed.groups is None:
+        return Calibration(float(thresholds[0]), ledger, certificate, next(iter(found.quantiles), None))
+    return Calibration(thresholds, ledger.declare(**listed.groups.facts), certificate, None)
 
 
 def _with_rank_buffer(rule: CalibrationRule, rank_buffer: float | None) -> CalibrationRule:
@@ -516,34 +543,6 @@ def plan_row_searches(
         return plan_search(rule, spent=spent, budget=budget, steps=steps, accountant=accountant)
 
     return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
-
-
-@dataclass(frozen=True)
-class _Thinned:
-    """Scores in memory that secret coins keep by their likelihood ratios.
-
-    Theory: Result K
-    """
-
-    scores: NDArray[Any]
-    ratios: NDArray[np.float64]
-    bound: float
-
-    @classmethod
-    def of(cls, scores: Any, ratios: Any, bound: Any) -> "_Thinned":
-        if ratios is None or bound is None:
-            raise ValueError("likelihood_ratio and ratio_bound go together: the ratio of each score, and its bound")
-        if np.ndim(scores) != 1:
-            raise ValueError("with likelihood_ratio, scores must be a one-dimensional array")
-        limit, values = check_ratio_bound(bound), np.asarray(scores)
-        return cls(values, check_ratios(ratios, limit, len(values)), limit)
-
-    def take(self, places: NDArray[np.int64]) -> "_Thinned":
-        return replace(self, scores=self.scores[places], ratios=self.ratios[places])
-
-    def keep_scores(self, random_state: int | None) -> NDArray[Any]:
-        coins = secure_generator(stream_seed(random_state, THINNING)).random(len(self.ratios))
-        return np.asarray(self.scores[keep_by_ratio(self.ratios, self.bound, coins)])
 
 
 def _choose_one_row_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[np.int64]:

@@ -18,8 +18,10 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp import metrics
+from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp._base.object_state import copy_if_possible
+from dpscp.data.groups import has_group, largest_thresholds
 from dpscp.data.sources import Block
 from dpscp.data.sources.places import Places
 from dpscp.data.validation import suppress_float_warnings
@@ -27,12 +29,7 @@ from dpscp.pipeline.noisy_rates import rate_interval, size_reach
 from dpscp.pipeline.tasks import Classification, Task
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.random_streams import PlacedDraws
-from dpscp.training.engine.networks import DenseModel
-from dpscp.training.mechanism import Model
-from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.preprocessing.scaling import ScaledTargetModel
-
-Array = NDArray[Any]
+from dpscp.training.model import Model, is_row_wise
 
 # Each interval of a fit that measures itself holds its number with this probability.
 SELF_CONFIDENCE = 0.95
@@ -42,7 +39,11 @@ SELF_CONFIDENCE = 0.95
 class PrivateEstimate:
     """A private estimate and an interval that holds the true mean with the stated confidence.
 
-    ``estimate`` is NaN where the noisy number of records is not positive.
+    Attributes
+    ----------
+    estimate : float
+        NaN where the noisy number of records is not positive.
+    interval : (low, high)
     """
 
     estimate: float
@@ -72,8 +73,10 @@ class PrivateEvaluation:
         classifier.
     by_class, by_group : coverage at the first level for each public class and group.
     n_records : noisy number of records, or of persons, with its interval.
+    targets : coverage that the release promises, one number for each level.
     confidence : with this probability over records and noise, each interval holds its number (each by itself).
     ledger : what the evaluation cost the evaluated records. It says nothing about the training records.
+    delta : delta at which its epsilon is printed.
     """
 
     coverages: tuple[PrivateEstimate, ...]
@@ -172,7 +175,8 @@ class LabeledOutcomes:
 
     ``covered`` is bool (n, levels), ``sizes`` (n, levels) are set sizes as shares of the largest possible one,
     ``hits`` and ``errors`` (n,) whether the prediction is right or how far it lies off, as a share of the range.
-    ``labels`` and ``groups`` are places in the public lists, -1 for a record of no group.
+    ``labels`` and ``groups`` are places in the public lists, -1 for a record of no group; ``groups`` may be
+    (n, groups_per_record).
     """
 
     covered: NDArray[np.bool_]
@@ -212,9 +216,9 @@ def outcomes_of_intervals(
     return LabeledOutcomes(covered, sizes, errors, None, groups)
 
 
-def sensitive_sums(n_levels: int, n_classes: int, n_groups: int) -> int:
-    """Return how many sums one record may change, each by at most one."""
-    return 2 + 2 * n_levels + 2 * bool(n_classes) + 2 * bool(n_groups)
+def sensitive_sums(n_levels: int, n_classes: int, groups_per_record: int) -> int:
+    """Return how many sums one record may change, each by at most one; it is in one class and some groups."""
+    return 2 + 2 * n_levels + 2 * bool(n_classes) + 2 * groups_per_record
 
 
 @dataclass(frozen=True)
@@ -244,11 +248,6 @@ class OutcomeCounts:
         )
 
     @property
-    def sensitive_sums(self) -> int:
-        """How many sums one record may change, each by at most one."""
-        return sensitive_sums(len(self.sums) // 2, len(self.classes), len(self.groups))
-
-    @property
     def arrays(self) -> tuple[float, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """The sums as a total that blocks of records add up."""
         return self.size, self.sums, self.classes, self.groups
@@ -267,9 +266,10 @@ def _sums_by_part(places: NDArray[np.int64] | None, covered: NDArray[np.bool_], 
     """The records and the covered records of each part, (n_parts, 2)."""
     if places is None or not n_parts:
         return np.zeros((0, 2))
-    inside = places >= 0
-    records = np.bincount(places[inside], minlength=n_parts)
-    hits = np.bincount(places[inside], weights=covered[inside], minlength=n_parts)
+    each = places.reshape(len(places), -1)  # a record may be in several groups
+    inside, hit = each >= 0, np.broadcast_to(covered[:, None], each.shape)
+    records = np.bincount(each[inside], minlength=n_parts)
+    hits = np.bincount(each[inside], weights=hit[inside], minlength=n_parts)
     return np.column_stack([records, hits])
 
 
@@ -366,10 +366,10 @@ class CountOutcomes:
         """Return the sums of one block."""
         drawn = self._draw_dither(block)
         if self.by_ratio and block.groups is not None:
-            kept = np.flatnonzero(block.groups >= 0)
+            kept = np.flatnonzero(has_group(block.groups))
             block, drawn = block.take_rows(kept, None), drawn[kept]
         # a custom model gets all rows at once, as in prediction, and only a copy of it
-        own = not isinstance(self.model, DenseModel | PreprocessedModel | ScaledTargetModel)
+        own = not is_row_wise(self.model)
         model = copy_if_possible(self.model) if own else self.model
         total: tuple[Any, ...] | None = None
         n_classes, n_groups = len(self.task.classes or ()), 0 if self.by_label else self.n_groups
@@ -400,7 +400,7 @@ class CountOutcomes:
             return outcomes_of_sets(scores <= thresholds, probabilities.argmax(axis=1), targets, groups)
         pair, (low, high) = self.task.pair(np.asarray(model.outputs(rows))), self.task.y_bounds
         intervals = self.task.intervals(pair, thresholds)
-        return outcomes_of_intervals(intervals, pair.centre, targets, high - low, groups)
+        return outcomes_of_intervals(intervals, self.task.predictions(pair), targets, high - low, groups)
 
     def _row_thresholds(self, groups: Array | None) -> NDArray[np.float64]:
         """One threshold for each level, for each row and level, or (by label) for each class and level."""
@@ -408,9 +408,7 @@ class CountOutcomes:
             return self.thresholds
         if groups is None:
             return np.asarray(self.thresholds[0])
-        # a record of no group gets full sets
-        unknown = np.full((1, self.thresholds.shape[1]), np.inf)
-        return np.asarray(np.vstack([self.thresholds, unknown])[groups])
+        return largest_thresholds(groups, self.thresholds)
 
 
 def evaluation_from_state(

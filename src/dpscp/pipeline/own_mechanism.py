@@ -1,9 +1,9 @@
 """The training mechanism of a caller's ``estimator``: a mechanism, a torch module, or a list of steps before one."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpscp.training import DPSGD, Mechanism, NormClip, Preprocessed, PublicBounds
+from dpscp.training.preprocessing.preprocess import put_steps_before
 from dpscp.training.preprocessing.scaling import ScaledTarget
 from dpscp.training.preprocessing.sums import Step
 from dpscp.training.torch.modules import comes_from_torch
@@ -26,20 +26,12 @@ def own_mechanism(request: "Request") -> Mechanism:
             "mechanism, a torch.nn.Module, a PrivateModel, or with prefit=True a fitted scikit-learn estimator, got "
             f"{type(mechanism).__name__}"
         )
-    found = _put_before(steps, mechanism)
+    found = put_steps_before(steps, mechanism)
     if request.feature_bounds is not None and not request.private_features:
         return Preprocessed((PublicBounds(*request.scaled_feature_bounds),), found)
     if request.feature_bound is not None:
         return Preprocessed((NormClip(request.feature_bound),), found)
     return found
-
-
-def _put_before(steps: tuple[Any, ...], mechanism: Mechanism) -> Mechanism:
-    if not steps:
-        return mechanism
-    if isinstance(mechanism, ScaledTarget):  # the steps and what is inside share one solution for the noise
-        return replace(mechanism, mechanism=_put_before(steps, mechanism.mechanism))
-    return Preprocessed(steps, mechanism)
 
 
 def _separate_steps(request: "Request") -> tuple[tuple[Any, ...], Any]:

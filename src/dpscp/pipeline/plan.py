@@ -13,9 +13,11 @@ import numpy as np
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.object_state import copy_if_possible, refuse_memory
+from dpscp.data.groups import group_facts
 from dpscp.data.persons import require_unit
 from dpscp.data.scales import LINEAR, bounds_on_scales
-from dpscp.data.sources import DistributedSource, RecordSource
+from dpscp.data.sources import RecordSource
+from dpscp.data.sources.base import Collective
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.base import Guarantee
@@ -44,12 +46,12 @@ from dpscp.privacy import (
     sized_lattice_noise,
 )
 from dpscp.privacy.split_budget import SplitBudget
-from dpscp.training import DPSGD, Mechanism, Model, Preprocessed, Trained
+from dpscp.training import Mechanism, Model, Preprocessed, Trained
 from dpscp.training.engine.cuda import check_device
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.mechanism import (
     Needs,
-    Shaped,
+    Observable,
     configured,
     find_dry_run,
     paid_event,
@@ -59,6 +61,7 @@ from dpscp.training.mechanism import (
     stages_of_trained,
     train_on,
 )
+from dpscp.training.model import Shaped
 from dpscp.training.preprocessing.private_bounds import PRIVATE, PrivateBounds
 from dpscp.training.preprocessing.scaling import ScaledTarget
 from dpscp.training.preprocessing.sums import ColumnScales
@@ -97,6 +100,8 @@ class Request:
     """The public scale of each feature; None: all are linear. ``feature_bounds`` are in units."""
     accountant: str | Accountant = "pld"
     group_values: tuple[Any, ...] | None = None
+    groups_per_record: int = 1
+    """How many groups one record may be in."""
     release_confidence: float | None = None
     unit: Unit = RECORDS
     """Who is protected and covered; ``n_records`` counts these."""
@@ -109,6 +114,8 @@ class Request:
     groups_are_labels: bool = False
     verbose: int = 0
     """1 shows the progress of training on standard error; public numbers only."""
+    model: PrivateModel | None = None
+    """A model that was trained elsewhere, in place of ``estimator``."""
     ratio_bound: float | None = None
     """The public bound of the likelihood ratio of another population that the promise is for (Result K)."""
 
@@ -120,7 +127,7 @@ class Request:
         release_accountant(self.accountant)
         check_count("verbose", self.verbose, minimum=0)
         if self.evaluation_fraction is not None:
-            check_evaluation_fraction(self.evaluation_fraction, self.guarantee, self.estimator)
+            self._check_evaluation_fraction(self.evaluation_fraction)
         for name in ("train_share", "calibration_fraction"):
             value = getattr(self, name)
             if value != "auto":
@@ -132,7 +139,8 @@ class Request:
             if self.feature_bounds is not None:
                 raise ValueError("pass feature_bound (of the row norm) or feature_bounds (of each feature), not both")
         if self.device is not None:
-            if self.estimator is not None and not comes_from_torch(self.estimator):
+            own = self.estimator if self.model is None else self.model
+            if own is not None and not comes_from_torch(own):
                 raise ValueError(
                     f"device={self.device!r} is for the recipe's model (estimator=None) and torch modules. Pass the "
                     "device to your mechanism: DPSGD(device=...), OpacusTraining(device=...)"
@@ -142,6 +150,20 @@ class Request:
             self.private_features or any(np.ndim(end) for end in self.feature_bounds or ())
         ):
             raise ValueError(f"feature_bounds must be two numbers (low, high), for records of {self.input_shape}")
+
+    def _check_evaluation_fraction(self, fraction: float) -> None:
+        """Refuse ``evaluation_fraction`` where no records are held out of training."""
+        check_probability("evaluation_fraction", fraction)
+        if self.model is not None:
+            raise ValueError(
+                "evaluation_fraction needs a fit that trains its model; evaluate a model that was trained elsewhere on "
+                "other records, with dp.evaluate"
+            )
+        if self.guarantee != AUTO and not guarantee_of(self.guarantee).held_out:
+            raise ValueError(
+                f"evaluation_fraction needs guarantee='split' (or 'auto'), got {self.guarantee!r}: with other "
+                "guarantees every record trains; evaluate on other records, with dp.evaluate"
+            )
 
     @property
     def private_features(self) -> bool:
@@ -174,7 +196,9 @@ class Request:
         declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
         declared["ratio_bound"] = self.ratio_bound
         facts |= {name: value for name, value in declared.items() if value is not None}
-        facts |= self.task.chosen
+        if self.group_values is not None and not self.groups_are_labels:
+            facts |= group_facts(self.group_values, self.groups_per_record)
+        facts |= self.task.score_facts
         if self.feature_bounds is not None and not self.private_features:
             facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds]
         return facts if self.feature_scales is None else {**facts, "feature_scale": list(self.feature_scales)}
@@ -225,17 +249,17 @@ class FitPlan:
         assert self.mechanism is not None
         if observer is None:
             return train_on(self.mechanism, source, random_state=random_state, n_records=self.n_training)
-        dpsgd = self.mechanism
-        if not isinstance(dpsgd, DPSGD):
-            raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(dpsgd).__name__}")
-        return dpsgd.train_source(source, random_state=random_state, n_records=self.n_training, observer=observer)
+        seen = self.mechanism
+        if not (isinstance(seen, Observable) and seen.takes_observer):
+            raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(seen).__name__}")
+        return seen.train_source(source, random_state=random_state, n_records=self.n_training, observer=observer)
 
     def check_source(self, source: RecordSource, task: Task) -> None:
         """Refuse a mechanism that cannot train on several blocks, before any cost."""
         if self.mechanism is not None and not is_in_memory(source):
             require_sources(self.mechanism)
         reader = innermost(source)
-        if isinstance(reader, DistributedSource):
+        if isinstance(reader, Collective):
             reader.check_picklable(self.mechanism, task)
 
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
@@ -255,20 +279,15 @@ def plan_fit(request: Request) -> FitPlan:
     ``guarantee="auto"`` chooses the certified guarantee with the smaller predicted sets, see ``guarantees.automatic``.
     A fixed guarantee is never replaced.
     """
-    if isinstance(request.estimator, PrivateModel):
-        return _for_private_model(request)
+    if request.model is not None:
+        return _for_private_model(request, request.model)
     epsilon, delta, n = request.budget.epsilon, request.budget.delta, request.n_records
     guarantee = choose_guarantee(request)
     if guarantee.held_out:
         given = request.calibration_fraction
         fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
-        measured = request.evaluation_fraction or 0.0
+        measured = check_evaluation_part(fraction, request.evaluation_fraction)
         held_out = fraction + measured
-        if held_out >= 1:
-            raise ValueError(
-                f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
-                f"{held_out:g}, and must be below 1"
-            )
         n_training, unit = max(1, round((1 - held_out) * n)), request.unit.counted
         mechanism, facts = _mechanism(request, guarantee, None, held_out, n_training)
         facts = {"guarantee": guarantee.name, **facts, "calibration_fraction": fraction}
@@ -292,7 +311,9 @@ def _plan_evaluation(request: Request, planned: FitPlan) -> EvaluationPlan:
     """
     measured, (epsilon, delta) = request.evaluation_fraction or 0.0, (request.budget.epsilon, request.budget.delta)
     n_groups = 0 if request.groups_are_labels else len(request.group_values or ())
-    counts = sensitive_sums(len(request.alphas), len(request.task.classes or ()), n_groups)
+    counts = sensitive_sums(
+        len(request.alphas), len(request.task.classes or ()), n_groups and request.groups_per_record
+    )
     secret = None if planned.secret_part is None else planned.secret_part + measured
     before = None if secret is None else planned.spent
     (noise,), _ = sized_lattice_noise(
@@ -301,19 +322,15 @@ def _plan_evaluation(request: Request, planned: FitPlan) -> EvaluationPlan:
     return EvaluationPlan(measured, noise, counts)
 
 
-def check_evaluation_fraction(fraction: float, guarantee: str | Guarantee, estimator: Any) -> None:
-    """Refuse ``evaluation_fraction`` where no records are held out of training."""
-    check_probability("evaluation_fraction", fraction)
-    if isinstance(estimator, PrivateModel):
+def check_evaluation_part(calibration: float, evaluation: float | None) -> float:
+    """Return the share of the evaluation part, 0 without one; refuse parts that leave nothing for training."""
+    measured = evaluation or 0.0
+    if calibration + measured >= 1:
         raise ValueError(
-            "evaluation_fraction needs a fit that trains its model; evaluate a model that was trained elsewhere on "
-            "other records, with dp.evaluate"
+            f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
+            f"{calibration + measured:g}, and must be below 1"
         )
-    if guarantee != AUTO and not guarantee_of(guarantee).held_out:
-        raise ValueError(
-            f"evaluation_fraction needs guarantee='split' (or 'auto'), got {guarantee!r}: with other guarantees every "
-            "record trains; evaluate on other records, with dp.evaluate"
-        )
+    return measured
 
 
 def choose_guarantee(request: Request) -> Guarantee:
@@ -332,7 +349,7 @@ def choose_score(request: Request) -> str:
     A caller's own mechanism or model has one output by default, and shift bounds are about the absolute residual. These
     get ``"absolute"``; for the others see ``recipe.pays_as_pair``.
     """
-    if request.estimator is not None or choose_guarantee(request).needs_stability:
+    if request.estimator is not None or request.model is not None or choose_guarantee(request).needs_stability:
         return "absolute"
     signal = request.n_records * gdp_mu(request.budget.epsilon, request.budget.delta) / request.unit.group
     return "cqr" if pays_as_pair(signal, request.n_features) else "absolute"
@@ -345,7 +362,7 @@ def _best_train_share(request: Request, guarantee: Guarantee) -> float:
     return gdp_epsilon(delta, mu) / epsilon
 
 
-def _for_private_model(request: Request) -> FitPlan:
+def _for_private_model(request: Request, model: PrivateModel) -> FitPlan:
     """Plan for a model from elsewhere; only ``split`` means it saw other records."""
     guarantee = UNIVERSAL if request.guarantee == AUTO else guarantee_of(request.guarantee)
     if request.release_confidence is not None:
@@ -364,7 +381,6 @@ def _for_private_model(request: Request) -> FitPlan:
             "y_scale and feature_scale need training in this fit, but a PrivateModel was trained elsewhere; transform "
             "target and features yourself, and leave them out"
         )
-    model = request.estimator
     spent = require_unit(model.ledger, request.unit)
     _check_shape(request, model.model.input_shape if isinstance(model.model, Shaped) else None)
     if model.model.n_features != request.n_features:

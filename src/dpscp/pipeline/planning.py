@@ -7,20 +7,23 @@ training is sampled (more than 20,000 records).
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
+from dpscp._base.checks import check_choice, check_probability
 from dpscp._base.format import at_least, format_level, format_odds, format_rate, html_paragraph, html_table, text_table
-from dpscp.data.populations import check_ratio_bound
 from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import Request, choose_guarantee, plan_fit
+from dpscp.guarantees.split import SPLIT
+from dpscp.pipeline.evaluation import SELF_CONFIDENCE, sensitive_sums
+from dpscp.pipeline.noisy_rates import rate_interval
+from dpscp.pipeline.plan import check_evaluation_part, choose_guarantee, plan_fit
+from dpscp.pipeline.public_numbers import PublicNumbers
 from dpscp.pipeline.search_plan import CalibrationRule, make_rule
-from dpscp.pipeline.tasks import Classification, Regression, Task
-from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu, secret_shares
+from dpscp.privacy import Ledger, gaussian_event, gdp_epsilon, gdp_mu, lattice_noise, secret_shares
 from dpscp.training.mechanism import shift_bound
 from dpscp.training.recipe import calibration_fraction as recipe_fraction
 from dpscp.training.recipe import train_share as recipe_share
@@ -70,6 +73,8 @@ class PlanRow:
         With fewer records only full sets keep the promise.
     release_level : float or None
         What a single release covers in 19 of 20 cases, or with the requested confidence; None if no bound is known.
+    evaluation_interval : (low, high) or None
+        With ``evaluation_fraction``: the 95 % interval that the fit reports if it measures the target exactly.
     """
 
     guarantee: str
@@ -87,6 +92,7 @@ class PlanRow:
     useful: bool
     smallest_n: int | None
     release_level: float | None = None
+    evaluation_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Plan:
     goal: float | None = None
     solved_for: str | None = None
     needed: tuple[float | None, ...] = ()
-    _numbers: "_PublicNumbers | None" = field(default=None, repr=False, compare=False)
+    _numbers: "PublicNumbers | None" = field(default=None, repr=False, compare=False)
 
     def row(self, guarantee: str) -> PlanRow:
         """Return the row of one guarantee."""
@@ -251,7 +257,7 @@ class Plan:
             f"sets; one release: what {self._describe_confidence} releases cover at least; "
             "best share: the share of epsilon for training that train_share='auto' chooses."
         )
-        notes += self._persons_note()
+        notes += [*self._persons_note(), *self._groups_note(), *self._evaluation_note()]
         return head, list(lines[0]), [list(line.values()) for line in lines], notes
 
     def __str__(self) -> str:
@@ -273,6 +279,29 @@ class Plan:
             text += f" Without ids, {k} rows must be protected together, and one row gets epsilon {one:.3g}."
         return [text]
 
+    def _groups_note(self) -> list[str]:
+        """Describe what groups cost."""
+        groups = None if self._numbers is None else self._numbers.n_groups
+        if self._numbers is None or groups is None:
+            return []
+        k = self._numbers.groups_per_record
+        size = f"groups: {groups} groups of equal size, each with its own threshold and noise; "
+        if k == 1:
+            return [size + "each record is in one of them, so groups cost no privacy."]
+        return [size + f"each record is in {k} of them, which are charged together: about sqrt({k}) times the noise."]
+
+    def _evaluation_note(self) -> list[str]:
+        """Describe what an evaluation part measures."""
+        fraction = None if self._numbers is None else self._numbers.evaluation_fraction
+        if fraction is None:
+            return []
+        text = f"evaluation: {format_rate(fraction, 0)} of the records measure a split privately, and do not train."
+        interval = self.row(SPLIT.name).evaluation_interval
+        if interval is not None:
+            low, high = interval
+            text += f" A measured {format_level(1 - self.alpha)} would have the 95 % interval {low:.1%} to {high:.1%}."
+        return [text]
+
     @property
     def _describe_confidence(self) -> str:
         confidence = self._numbers.release_confidence if self._numbers is not None else None
@@ -283,46 +312,6 @@ class Plan:
         if self.solved_for or row.useful:
             return ""
         return f"It gives full sets only; {_describe_remedies(row, self._numbers)}" if self._numbers else ""
-
-
-@dataclass(frozen=True)
-class _PublicNumbers:
-    """Hold the public numbers of a plan; n or epsilon is None if it is solved for."""
-
-    n: int | None
-    epsilon: float | None
-    delta: float
-    alpha: float
-    task: Task
-    n_features: int
-    train_share: float | str
-    calibration_fraction: float | str
-    release_confidence: float | None = None
-    rows_per_person: int | None = None
-    counted: bool = False
-    ratio_bound: float | None = None
-
-    def with_value(self, name: str, value: float) -> "_PublicNumbers":
-        changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
-        return replace(self, **changed)
-
-    def request(self, guarantee: str) -> Request:
-        assert self.n is not None
-        assert self.epsilon is not None
-        return Request(
-            task=self.task,
-            estimator=None,
-            budget=Budget(self.epsilon, self.delta),
-            alphas=(self.alpha,),
-            guarantee=guarantee,
-            n_records=self.n,
-            n_features=self.n_features,
-            train_share=self.train_share,
-            calibration_fraction=self.calibration_fraction,
-            # only the choice of 'auto' uses it; other guarantees are shown for comparison
-            release_confidence=self.release_confidence if guarantee == AUTO else None,
-            ratio_bound=self.ratio_bound if guarantee == AUTO else None,
-        )
 
 
 def plan(  # noqa: PLR0913 (public: one argument a choice)
@@ -341,6 +330,9 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     rows_per_person: int | None = None,
     counted: bool = False,
     ratio_bound: float | None = None,
+    n_groups: int | None = None,
+    groups_per_record: int = 1,
+    evaluation_fraction: float | None = None,
 ) -> Plan:
     """Predict what a privacy budget gives, for every guarantee.
 
@@ -376,6 +368,12 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     ratio_bound : float, optional
         The bound W of a likelihood ratio. The row of ``split`` then promises coverage for another population, and about
         one in W of its held-out records is used.
+    n_groups : int, optional
+        The number of groups with thresholds of their own, planned with equal sizes; the rows are for one group.
+    groups_per_record : int, default 1
+        How many of them one record may be in; their searches are charged together.
+    evaluation_fraction : float, optional
+        The row of ``split`` holds out this share more, which measures the release privately.
 
     Returns
     -------
@@ -391,39 +389,32 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
 
     Theory: Results B, C, E, F, G, H, I and K; section 6
     """
-    delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
-    labels = _list_labels(classes)
-    public = _PublicNumbers(
-        n=None if n is None else check_count("n", n),
-        epsilon=None if epsilon is None else check_positive("epsilon", epsilon),
+    public = PublicNumbers.checked(
+        n=n,
+        epsilon=epsilon,
         delta=delta,
         alpha=alpha,
-        task=Regression(y_bounds) if labels is None else Classification(labels),
-        n_features=check_count("n_features", n_features),
+        classes=classes,
+        y_bounds=y_bounds,
+        n_features=n_features,
         train_share=train_share,
         calibration_fraction=calibration_fraction,
-        release_confidence=None
-        if release_confidence is None
-        else check_probability("release_confidence", release_confidence),
-        rows_per_person=None if rows_per_person is None else check_count("rows_per_person", rows_per_person),
+        release_confidence=release_confidence,
+        rows_per_person=rows_per_person,
         counted=counted,
-        ratio_bound=None if ratio_bound is None else check_ratio_bound(ratio_bound),
+        ratio_bound=ratio_bound,
+        n_groups=n_groups,
+        groups_per_record=groups_per_record,
+        evaluation_fraction=evaluation_fraction,
     )
-    needed: tuple[float | None, ...] = ()
     solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)
-    here = [public] * len(PLANNED)
-    if solved_for is not None:
-        goal = check_probability("overshoot", overshoot)
-        needed = tuple(_find_needed(g, public, solved_for, goal) for g in PLANNED)
-        grid: Sequence[float] = _SIZES if solved_for == "n" else _EPSILONS
-        # an impossible goal is shown at the end of the searched range
-        here = [public.with_value(solved_for, grid[-1] if value is None else value) for value in needed]
+    needed, here = _solve(public, solved_for, overshoot)
     rows = tuple(_plan_row(g, p) for g, p in zip(PLANNED, here, strict=True))
     return Plan(
         n=public.n,
         epsilon=public.epsilon,
-        delta=delta,
-        alpha=alpha,
+        delta=public.delta,
+        alpha=public.alpha,
         task=public.task.name,
         n_features=public.n_features,
         automatic=None if solved_for else choose_guarantee(public.request(AUTO)).name,
@@ -433,6 +424,19 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         needed=needed,
         _numbers=public,
     )
+
+
+def _solve(
+    public: PublicNumbers, solved_for: str | None, overshoot: float | None
+) -> tuple[tuple[float | None, ...], list[PublicNumbers]]:
+    """Return the needed value of each guarantee, and the numbers of its row."""
+    if solved_for is None:
+        return (), [public] * len(PLANNED)
+    goal = check_probability("overshoot", overshoot)
+    needed = tuple(_find_needed(g, public, solved_for, goal) for g in PLANNED)
+    grid: Sequence[float] = _SIZES if solved_for == "n" else _EPSILONS
+    # an impossible goal is shown at the end of the searched range
+    return needed, [public.with_value(solved_for, grid[-1] if value is None else value) for value in needed]
 
 
 def _find_missing_number(n: int | None, epsilon: float | None, *, solving: bool) -> str | None:
@@ -452,14 +456,7 @@ def _format_needed(value: float | None) -> str:
     return f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
 
 
-def _list_labels(classes: int | Sequence[Any] | None) -> tuple[Any, ...] | None:
-    """Return the labels of a plan; None for regression."""
-    if isinstance(classes, int):
-        return tuple(range(check_count("classes", classes, minimum=2)))
-    return None if classes is None else tuple(classes)
-
-
-def _plan_row(guarantee: str, public: _PublicNumbers, *, bare: bool = False) -> PlanRow:
+def _plan_row(guarantee: str, public: PublicNumbers, *, bare: bool = False) -> PlanRow:
     """Plan one guarantee at one n and epsilon.
 
     ``bare`` leaves out the smallest n, for searches.
@@ -473,7 +470,8 @@ def _plan_row(guarantee: str, public: _PublicNumbers, *, bare: bool = False) -> 
     if chosen.held_out:
         setting = public.calibration_fraction
         fraction = recipe_fraction(n, epsilon, delta) if setting == "auto" else check_probability("fraction", setting)
-        shared, spent = secret_shares(epsilon, delta, fraction, n), Ledger()
+        measured = check_evaluation_part(fraction, public.evaluation_fraction)
+        shared, spent = secret_shares(epsilon, delta, fraction + measured, n), Ledger()
         train_epsilon, mu_left = shared.train_epsilon, shared.held_out_mu
     else:
         best = gdp_epsilon(delta, math.sqrt(recipe_share(guarantee, epsilon, delta, n)) * mu) / epsilon
@@ -492,9 +490,10 @@ def _plan_row(guarantee: str, public: _PublicNumbers, *, bare: bool = False) -> 
         n,
         part=fraction or 1.0,
         stability=stability,
+        n_groups=public.n_groups,
         counted=public.counted,
         release_confidence=promised,
-    )
+    ).for_overlap(public.groups_per_record)
     rule = rule.for_population(public.ratio_bound if chosen.held_out else None).with_sharper_size(mu_left)
     smallest = None if bare else _find_smallest_n(guarantee, public)
     return PlanRow(
@@ -507,13 +506,12 @@ def _plan_row(guarantee: str, public: _PublicNumbers, *, bare: bool = False) -> 
         inner_level=1 - rule.inner[0] if rule.possible[0] else 1.0,
         value_buffer=rule.shift,
         smallest_n=smallest,
+        evaluation_interval=None if bare or not chosen.held_out else _plan_evaluation(public, mu_left),
         **_plan_search_numbers(rule, public, mu_left, bare=bare),
     )
 
 
-def _plan_search_numbers(
-    rule: CalibrationRule, public: _PublicNumbers, mu_left: float, *, bare: bool
-) -> dict[str, Any]:
+def _plan_search_numbers(rule: CalibrationRule, public: PublicNumbers, mu_left: float, *, bare: bool) -> dict[str, Any]:
     """Plan the threshold search: steps, noise, offset, overshoot, single release."""
     if not rule.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
@@ -537,7 +535,18 @@ def _plan_search_numbers(
     }
 
 
-def _bound_stability(public: _PublicNumbers, guarantee: Guarantee) -> Stability | None:
+def _plan_evaluation(public: PublicNumbers, mu: float) -> tuple[float, float] | None:
+    """Return the interval of a fit that measures its target exactly; None without an evaluation part."""
+    if public.evaluation_fraction is None or public.n is None:
+        return None
+    per_record = 0 if public.n_groups is None else public.groups_per_record
+    counts = sensitive_sums(1, len(public.task.classes or ()), per_record)
+    noise = lattice_noise(math.sqrt(counts) / mu, Fraction(1))
+    size = round(public.evaluation_fraction * public.n)
+    return rate_interval((1 - public.alpha) * size, size, noise, SELF_CONFIDENCE)
+
+
+def _bound_stability(public: PublicNumbers, guarantee: Guarantee) -> Stability | None:
     """Return the bound of the recipe's stable training."""
     assert public.n is not None
     mechanism = plan_fit(public.request(guarantee.name)).mechanism
@@ -545,7 +554,7 @@ def _bound_stability(public: _PublicNumbers, guarantee: Guarantee) -> Stability 
     return shift_bound(mechanism, public.n_features, public.n, public.task.classes)
 
 
-def _find_smallest_n(guarantee: str, public: _PublicNumbers) -> int | None:
+def _find_smallest_n(guarantee: str, public: PublicNumbers) -> int | None:
     """Find the smallest n with a finite threshold at this budget; None if none."""
     found = _find_first(
         lambda n: _plan_row(guarantee, public.with_value("n", n), bare=True).useful, _SIZES[::3], whole=True
@@ -553,7 +562,7 @@ def _find_smallest_n(guarantee: str, public: _PublicNumbers) -> int | None:
     return None if found is None else int(found)
 
 
-def _describe_remedies(row: PlanRow, public: _PublicNumbers) -> str:
+def _describe_remedies(row: PlanRow, public: PublicNumbers) -> str:
     """Describe what gives this guarantee smaller sets; each remedy was tried."""
     ways = [] if row.smallest_n is None else [f"{row.smallest_n:,} records"]
     for name, now, values in (("epsilon", public.epsilon, _TRIED_EPSILONS), ("alpha", public.alpha, _TRIED_ALPHAS)):
@@ -563,7 +572,7 @@ def _describe_remedies(row: PlanRow, public: _PublicNumbers) -> str:
     return f"smaller sets need {', or '.join(ways)}." if ways else "use another guarantee."
 
 
-def _find_needed(guarantee: str, public: _PublicNumbers, vary: str, goal: float) -> float | None:
+def _find_needed(guarantee: str, public: PublicNumbers, vary: str, goal: float) -> float | None:
     """Find the smallest value of ``vary`` with an overshoot of at most ``goal``."""
 
     def reaches(value: float) -> bool:

@@ -5,7 +5,8 @@ does not use scikit-learn: the estimators check the arguments, call ``release`` 
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +39,8 @@ from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, ch
 from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
-from dpscp.training.mechanism import Model, Trained
+from dpscp.training.mechanism import Trained
+from dpscp.training.model import Model
 
 Observer = Callable[[StepView | SearchView], None]
 
@@ -106,25 +108,26 @@ def release(
     planned = plan_release_search(request, strategy)  # what does not fit the budget is refused before a record is used
     reservation = None if store is None else store.reserve(planned.ledger(strategy.spent), note=note)
     training_seed, split_seed, search_seed = child_seeds(random_state, 3)
-    # no message of a step may reveal a record; the caller has warned about the seed already
-    with suppress_float_warnings(), warnings.catch_warnings(), verbosity(request.verbose):
-        warnings.simplefilter("ignore", SeededWarning)
+    with quiet_steps(), verbosity(request.verbose):
         announce(f"train with guarantee {strategy.guarantee.name!r}")
         for_training, for_threshold, for_evaluation = _parts(records, strategy, split_seed)
         trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
         request.task.check_model(trained.model)
-        request = replace(request, task=request.task.after(trained))
-        spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
+        request = replace(request, task=request.task.with_found_range(trained))
+        spent = Ledger(
+            (), declared_facts(trained, request.public_facts() | dict(strategy.facts)), seeded=random_state is not None
+        )
         spent = strategy.enter(spent, trained).assume(*assumed)
         scoring = Scoring(request.task, trained, corrected=strategy.guarantee.needs_trajectory)
-        scores_by_group, told = _scores_by_group(scoring, for_threshold, request, search_seed), scoring.told
+        scores_by_group = _scores_by_group(scoring, for_threshold, request, search_seed)
+        assumptions = (*request.task.assumptions, *scoring.assumptions)
         stability = trained.stability if request.task.natural_score else None
         rule = _rule(strategy.guarantee, request, strategy, spent, stability)
         searches = planned
         if (rule, spent.event) != (planned.rule, strategy.spent.event):
             searches = plan_search(rule, spent=spent, budget=request.budget, accountant=request.accountant)
         if strategy.guarantee.needs_stability and trained.stability is not None:
-            told = (*told, *trained.stability.assumptions)
+            assumptions = (*assumptions, *trained.stability.assumptions)
         announce("search the thresholds")
         found = search_thresholds(
             scores_by_group,
@@ -133,7 +136,7 @@ def release(
             score_range=request.task.score_range,
             fine_near=request.task.fine_near,
             random_state=search_seed,
-            extra_assumptions=(*request.task.assumptions, *told),
+            extra_assumptions=assumptions,
             observer=observer,
         )
         counted = _count_outcomes(for_evaluation, request, strategy, trained.model, found.values, search_seed)
@@ -141,7 +144,7 @@ def release(
     ledger = found.ledger.convert_unit(request.unit).declare(**request.unit.limit_facts)
     if reservation is not None:
         reservation.commit(ledger)
-    score = request.task.chosen.get("conformity_score")
+    score = request.task.score_facts.get("conformity_score")
     certificates = tuple(replace(c, terms=replace(c.terms, conformity_score=score)) for c in found.certificates)
     if request.task.classes_found:
         certificates = tuple(certificate.with_found_classes() for certificate in certificates)
@@ -191,7 +194,8 @@ def _rule(
         n_groups=None if request.group_values is None else len(request.group_values),
         counted=request.n_found,
         release_confidence=request.release_confidence,
-    ).for_population(request.ratio_bound)
+    )
+    rule = rule.for_overlap(request.groups_per_record).for_population(request.ratio_bound)
     if strategy.calibration_fraction is not None:
         rule = rule.with_sharper_size(split_shares(request, strategy.held_out or 0.0).held_out_mu)
     return replace(rule, unit=request.unit, secret_part=strategy.secret_part, evaluation=strategy.evaluation)
@@ -292,10 +296,17 @@ def _scores_by_group(scoring: Scoring, records: RecordSource, request: Request, 
     return [BlockCounts(scored, group) for group in range(request.n_group_places)] or [BlockCounts(scored)]
 
 
-def _declared_facts(trained: Trained, request: Request, strategy: FitPlan) -> dict[str, Any]:
-    """Collect everything that was declared public, as JSON values."""
+def declared_facts(trained: Trained, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect everything that training and this fit (``own``) declare public, as JSON values."""
     found = {name: plain(value) for name, value in trained.public_facts.items() if name != "seeded"}
     facts = {name: str(trained.public_facts[name]) if v is NOT_PLAIN else v for name, v in found.items()}
-    own = request.public_facts()
-    taken = [*facts.pop("taken_from_data", []), *own.pop("taken_from_data", [])]
-    return facts | own | dict(strategy.facts) | ({"taken_from_data": list(dict.fromkeys(taken))} if taken else {})
+    taken = dict.fromkeys([*facts.get("taken_from_data", ()), *own.get("taken_from_data", ())])
+    return facts | dict(own) | ({"taken_from_data": list(taken)} if taken else {})
+
+
+@contextmanager
+def quiet_steps() -> Iterator[None]:
+    """Let no message of a step reveal a record; the caller has warned about the seed already."""
+    with suppress_float_warnings(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeededWarning)
+        yield

@@ -4,22 +4,20 @@ Scores are computed block by block and stay with their blocks: only counts leave
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import Array
 from dpscp._base.object_state import copy_if_possible
+from dpscp.data.groups import is_member
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.pipeline.tasks import Task, correction_notes
 from dpscp.quantile.counts import look_at
-from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import Trained
+from dpscp.training.model import is_row_wise
 from dpscp.training.preprocessing.preprocess import unwrap_model
-from dpscp.training.preprocessing.scaling import ScaledTargetModel
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Scoring:
     def scores(self, block: Block) -> Array:
         """Return the score of every record."""
         # a model of the caller's own sees its rows at once, as it does in prediction
-        own = not isinstance(unwrap_model(self.trained.model)[0], DenseModel | ScaledTargetModel)
+        own = not is_row_wise(self.trained.model)
         # and a copy of it sees them: what it keeps of them is thrown away
         model, steps = unwrap_model(copy_if_possible(self.trained.model) if own else self.trained.model)
         trained, block = replace(self.trained, model=model), block.with_steps(*steps)
@@ -56,10 +54,9 @@ class Scoring:
         return np.concatenate(found[1:] or found)
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[str, ...]:
         """The assumptions of the correction."""
-        model, _ = unwrap_model(self.trained.model)
-        return correction_notes(replace(self.trained, model=model)) if self.corrected else ()
+        return correction_notes(self.trained) if self.corrected else ()
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,9 @@ class _Look:
     group: int | None
 
     def __call__(self, block: Block) -> tuple[int, NDArray[np.int64]]:
-        scores = block.targets if self.group is None else block.targets[block.groups == self.group]
+        scores = block.targets
+        if self.group is not None and block.groups is not None:
+            scores = block.targets[is_member(block.groups, self.group)]
         return look_at(scores, self.thresholds)
 
 

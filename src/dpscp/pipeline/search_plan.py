@@ -50,7 +50,8 @@ class CalibrationRule:
     secret_part : the same share, where secret coins drew it and the cost of the mixture is charged.
     evaluation : the part, drawn by the same coins, on which the release is evaluated; None without one.
     shift, rank_buffer, failure_probability : what the guarantee adds to the threshold or to the rank.
-    n_groups : the number of disjoint groups with thresholds of their own; None without groups.
+    n_groups : the number of groups with thresholds of their own; None without groups.
+    groups_per_record : how many groups one record may be in; 1 for disjoint groups.
     unit : what is counted, records or persons.
     counted : whether ``n_records`` was counted in the table and is public.
     resolution : counts are multiples of one over it (Result J).
@@ -77,6 +78,7 @@ class CalibrationRule:
     evaluation: EvaluationPlan | None = None
     resolution: int = 1
     ratio_bound: float | None = None
+    groups_per_record: int = 1
 
     @property
     def secret_shares(self) -> tuple[float, ...] | None:
@@ -108,24 +110,30 @@ class CalibrationRule:
     def steps(self, unit_noise: float) -> int:
         """Return the number of halvings of a search.
 
-        ``unit_noise`` is the noise of a single count with the whole budget.
+        ``unit_noise`` is the noise of a single count in each group of a record, with the whole budget.
         """
         graded = self.guarantee.correction.is_graded
         return default_steps(self.n_nominal, unit_noise=unit_noise / math.sqrt(1 - self.size_share), graded=graded)
 
     def planned_aim(self, index: int, mu: float) -> Aim:
-        """Return the aim of one level's search when all searches of a group are mu-GDP.
+        """Return the aim of one level's search when all searches that one record takes part in are mu-GDP.
 
         The released size is assumed to be the planned one, and the noise to be normal.
         """
         level = search_level(self.inner[index], size_is_released=self.has_released_size)
         unit, levels = float(self.rank.sensitivity(level)) / mu, sum(self.possible)
-        steps = self.steps(unit * math.sqrt(levels))
-        noise = unit * math.sqrt(sum(_new_counts(self, levels, steps)) / (1 - self.size_share))
+        copies = self.groups_per_record
+        steps = self.steps(unit * math.sqrt(copies * levels))
+        noise = unit * math.sqrt(copies * sum(_new_counts(self, levels, steps)) / (1 - self.size_share))
         size: KnownSize | NoisySize | CountedSize = self.counted_size or KnownSize(self.n_nominal)
         if self.has_released_size:
-            size = NoisySize(self.n_nominal, 1 / (mu * math.sqrt(self.size_share)))
+            size = NoisySize(self.n_nominal, math.sqrt(copies / self.size_share) / mu)
         return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
+
+    def for_overlap(self, groups_per_record: int) -> "CalibrationRule":
+        """Return the rule for groups of which one record may be in so many; the size of a group is a plan only."""
+        nominal = max(1, round(self.part * self.n_records * groups_per_record / (self.n_groups or 1)))
+        return replace(self, n_nominal=nominal, groups_per_record=groups_per_record)
 
     def for_population(self, ratio_bound: float | None) -> "CalibrationRule":
         """Return the rule for another population; of its scores about one in ``ratio_bound`` is kept, by secret coins.
@@ -142,8 +150,8 @@ class CalibrationRule:
                 "population needs records that training did not see"
             )
         part = self.part / ratio_bound
-        nominal = max(1, round(part * self.n_records / (self.n_groups or 1)))
-        return replace(self, part=part, n_nominal=nominal, has_released_size=True, ratio_bound=ratio_bound)
+        sized = replace(self, part=part, has_released_size=True, ratio_bound=ratio_bound)
+        return sized.for_overlap(self.groups_per_record)
 
     def with_sharper_size(self, mu: float) -> "CalibrationRule":
         """Return the rule without a released size, if the coins' law is sharper.
@@ -194,7 +202,7 @@ def make_rule(
     stability : Stability, optional
     score_lipschitz : float, optional
     n_groups : int, optional
-        The number of disjoint groups with thresholds of their own.
+        The number of groups with thresholds of their own; disjoint, see ``CalibrationRule.for_overlap``.
     counted : bool
         Whether ``n_records`` is the true number, declared public. Otherwise it is a plan, and the true number is
         private.
@@ -278,19 +286,25 @@ class SearchPlan:
 
     @property
     def events(self) -> tuple[DpEvent, ...]:
-        """The cost of each level's search in one group; the first releases the size too."""
-        events = [noise.event(count) for noise, count in zip(self.noises, self.counts, strict=True)]
+        """The cost of each level's searches in the groups of one record; the first releases the sizes too."""
+        copies = self.rule.groups_per_record
+        events = [noise.event(copies * count) for noise, count in zip(self.noises, self.counts, strict=True)]
         if self.size_noise is not None:
-            events[0] = compose(self.size_noise.event(1), events[0])
+            events[0] = compose(self.size_noise.event(copies), events[0])
         return tuple(events)
 
     def ledger(self, spent: Ledger) -> Ledger:
         """Return ``spent`` with these searches.
 
-        Groups are disjoint and cost the same, so the ledger has one of them.
+        Groups cost the same, and one record changes the counts of ``groups_per_record`` of them at most. So the ledger
+        has that many: by adaptive composition the others, whose counts do not change, cost nothing.
         """
         rule, unit, notes = self.rule, self.rule.unit.counted, []
         groups = f", {rule.n_groups} disjoint groups in parallel" if (rule.n_groups or 1) > 1 else ""
+        if rule.groups_per_record > 1:
+            groups = (
+                f", {rule.n_groups} groups, each record in at most {rule.groups_per_record} of them; these are charged"
+            )
         for place, (i, noise, count) in enumerate(zip(self.level_indices, self.noises, self.counts, strict=True)):
             size = ""
             if place == 0 and self.size_noise is not None:
@@ -335,8 +349,9 @@ def plan_search(
 ) -> SearchPlan:
     """Plan the searches of a rule with the noise that the budget leaves.
 
-    Levels share the budget; each group gets all of it. Held-out records are not those of ``spent``: each part may spend
-    the whole budget, and more where the split is secret.
+    Levels share the budget, and so do the groups that one record may be in. Disjoint groups get all of it each.
+    Held-out records are not those of ``spent``: each part may spend the whole budget, and more where the split is
+    secret.
     """
     accountant = release_accountant(accountant)
     level_indices = tuple(i for i, possible in enumerate(rule.possible) if possible)
@@ -362,13 +377,14 @@ def plan_search(
             secret,
             beside,
             rule.resolution,
+            rule.groups_per_record,
         )
 
     if steps is None and secret is not None:
         # this only sets the number of halvings, so an approximation is enough
         held_out = sum(rule.secret_shares or ())
         mu = spare_mu(budget.epsilon, budget.delta, held_out, spent.epsilon(budget.delta, accountant))
-        steps = rule.steps(float(sensitivities[0]) * math.sqrt(len(level_indices)) / mu)
+        steps = rule.steps(float(sensitivities[0]) * math.sqrt(rule.groups_per_record * len(level_indices)) / mu)
     elif steps is None:
         steps = rule.steps(noise(1, 0.0)[0][0].count_noise)
     counts = _new_counts(rule, len(level_indices), steps)

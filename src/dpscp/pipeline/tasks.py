@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_range
 from dpscp.data.persons import Persons
 from dpscp.data.scales import LINEAR, finite_on_scale, from_scale, to_scale
-from dpscp.scores import OWN_SCORE, IntervalScore, LabelScore, Pair, interval_score, label_score
-from dpscp.scores.intervals import OwnIntervalScore, score_name
-from dpscp.scores.labels import OwnLabelScore
-from dpscp.training.engine.influence import NoInfluenceFormError, corrected_outputs, has_influence_form
+from dpscp.scores import Pair, interval_score, label_score
+from dpscp.scores.intervals import CheckedIntervalScore, score_name
+from dpscp.scores.labels import CheckedLabelScore
+from dpscp.training.engine.influence import corrected_outputs, has_influence_form
 from dpscp.training.engine.networks import softmax
-from dpscp.training.mechanism import Model, Trained
+from dpscp.training.mechanism import Trained
+from dpscp.training.model import Model, NoInfluenceFormError
 
 _FLOATS = (-np.finfo(np.float64).max, np.finfo(np.float64).max)
 HARD_BOUNDS = "every target lies within y_bounds: intervals are cut there, and a target outside is in none"
@@ -35,7 +36,7 @@ class Classification:
     ----------
     classes : tuple
         The public labels.
-    score : LabelScore
+    score : CheckedLabelScore
     model_labels : tuple or None
         The labels of the model's columns; None for indices, if this release trains the model.
     classes_found : bool
@@ -43,7 +44,7 @@ class Classification:
     """
 
     classes: tuple[Any, ...]
-    score: LabelScore = field(default_factory=lambda: label_score("lac"))
+    score: CheckedLabelScore = field(default_factory=lambda: label_score("lac"))
     model_labels: tuple[Any, ...] | None = None
     """The labels of the model's columns; None: indices, because this release trains it."""
     classes_found: bool = False
@@ -55,10 +56,10 @@ class Classification:
     private_range: ClassVar[bool] = False
     quantile_pair: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = (ALL_LABELS,)
-    chosen: ClassVar[Mapping[str, Any]] = {}
+    score_facts: ClassVar[Mapping[str, Any]] = {}
 
-    def after(self, trained: Trained) -> "Classification":  # noqa: ARG002
-        """Return the task unchanged, because labels are declared."""
+    def with_found_range(self, trained: Trained) -> "Classification":  # noqa: ARG002
+        """Return the task unchanged, because labels have no range to find."""
         return self
 
     @property
@@ -79,12 +80,11 @@ class Classification:
     @property
     def score_assumptions(self) -> tuple[str, ...]:
         """The assumptions about a caller's own score."""
-        return (OWN_SCORE,) if isinstance(self.score, OwnLabelScore) else ()
+        return self.score.assumptions
 
     def try_score(self) -> None:
         """Check a caller's own score on synthetic probabilities."""
-        if isinstance(self.score, OwnLabelScore):
-            self.score.check_on_synthetic_rows(len(self.classes))
+        self.score.check_on_synthetic_rows(len(self.classes))
 
     def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return the indices unchanged."""
@@ -124,11 +124,7 @@ class Classification:
         return np.asarray(np.maximum(scores, self._of_own_label(softmax(outputs), targets)))
 
     def _of_own_label(self, probabilities: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
-        if isinstance(self.score, OwnLabelScore):
-            scores = self.score.of_labels(probabilities, thorough=True)
-        else:
-            scores = self.score.of_labels(probabilities)
-        return np.asarray(scores[np.arange(len(labels)), labels])
+        return np.asarray(self.score.of_records(probabilities)[np.arange(len(labels)), labels])
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ class Regression:
     ----------
     y_bounds : (low, high)
         The public range of the target.
-    score : IntervalScore
+    score : CheckedIntervalScore
     hard_bounds : bool
         Whether the caller declares that no target lies outside ``y_bounds``; intervals then end there.
     private_range : bool
@@ -150,7 +146,7 @@ class Regression:
     """
 
     y_bounds: tuple[float, float]
-    score: IntervalScore = field(default_factory=lambda: interval_score("absolute"))
+    score: CheckedIntervalScore = field(default_factory=lambda: interval_score("absolute"))
     hard_bounds: bool = False
     """Whether the caller says that no target lies outside ``y_bounds``: intervals then end there."""
     private_range: bool = False
@@ -166,13 +162,13 @@ class Regression:
         return (HARD_BOUNDS,) if self.hard_bounds else ()
 
     @property
-    def chosen(self) -> Mapping[str, Any]:
-        """The name of the score, if it has one, and the scale of the target, if it has one."""
+    def score_facts(self) -> Mapping[str, Any]:
+        """The name of the score and the scale of the target as public facts, where they have one."""
         name = score_name(self.score)
         scale = {} if self.y_scale == LINEAR else {"y_scale": self.y_scale}
         return scale if name is None else {"conformity_score": name, **scale}
 
-    def after(self, trained: Trained) -> "Regression":
+    def with_found_range(self, trained: Trained) -> "Regression":
         """Return the task with the range that training found."""
         if not self.private_range:
             return self
@@ -212,12 +208,11 @@ class Regression:
     @property
     def score_assumptions(self) -> tuple[str, ...]:
         """The assumptions about a caller's own score."""
-        return (OWN_SCORE,) if isinstance(self.score, OwnIntervalScore) else ()
+        return self.score.assumptions
 
     def try_score(self) -> None:
         """Check a caller's own score on synthetic targets."""
-        if isinstance(self.score, OwnIntervalScore):
-            self.score.check_on_synthetic_rows(self.scaled_bounds)
+        self.score.check_on_synthetic_rows(self.scaled_bounds)
 
     def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return the targets on their scale, clipped to the public range unless training has to find one."""
@@ -239,7 +234,7 @@ class Regression:
 
     def predictions(self, pair: Pair) -> NDArray[np.float64]:
         """Return the predicted targets in their units, (n,)."""
-        return from_scale(pair.centre, self.y_scale)
+        return from_scale(pair.center, self.y_scale)
 
     def intervals(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
         """Return the targets whose score is at most the threshold, (n, 2, n_levels), in their units."""

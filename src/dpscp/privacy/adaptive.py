@@ -15,8 +15,8 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from scipy import special
 
+from dpscp._base.arrays import FloatArray
 from dpscp.privacy.accounting import as_accountant, is_private
-from dpscp.privacy.accounting.base import Array
 from dpscp.privacy.events import frozen_event
 from dpscp.privacy.tradeoff import last_where
 
@@ -75,7 +75,7 @@ def _charge(event: DpEvent, slack: float) -> Charge:
     return Charge(_dominating_mu(epsilons, accountant.delta(event, epsilons) + _ROUNDING, slack), slack)
 
 
-def _dominating_mu(epsilons: Array, deltas: Array, slack: float) -> float:
+def _dominating_mu(epsilons: FloatArray, deltas: FloatArray, slack: float) -> float:
     """Return the smallest mu that dominates a profile with these points.
 
     Then slack + (1 - slack) * delta of mu-GDP is nowhere below the profile. The profile is convex in e^epsilon, so a

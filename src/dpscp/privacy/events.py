@@ -24,6 +24,13 @@ from dp_accounting.dp_event import (
 
 from dpscp._base.checks import check_count, check_fraction, check_nonnegative, check_positive, check_probability
 from dpscp.exceptions import UnsupportedEventError
+from dpscp.privacy.event_types import (
+    ApproximateDpEvent,
+    BoundedRangeDpEvent,
+    DiscreteGaussianDpEvent,
+    ParallelDpEvent,
+    SecretSplitDpEvent,
+)
 
 __all__ = [
     "ApproximateDpEvent",
@@ -64,85 +71,6 @@ class TooManyHistoriesError(UnsupportedEventError):
     """Parallel parts have too many combinations to examine each."""
 
 
-@attr.frozen
-class DiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
-    """Discrete Gaussian noise of scale ``sigma`` on an integer statistic.
-
-    Exactly rho-zCDP with rho = (sensitivity / sigma)^2 / 2. Its trade-off curve lies slightly below that of the
-    continuous Gaussian, so it has its own privacy loss distribution.
-
-    Attributes
-    ----------
-    sigma : int
-        The noise scale.
-    sensitivity : int
-        The largest change of the statistic when one record is added or removed.
-    """
-
-    sigma: int
-    sensitivity: int = 1
-
-
-@attr.frozen
-class ApproximateDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
-    """A mechanism of which only an (epsilon, delta) guarantee is known."""
-
-    epsilon: float
-    delta: float = 0.0
-
-
-@attr.frozen
-class BoundedRangeDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
-    """A mechanism whose privacy losses lie within an interval of fixed length.
-
-    One record changes the log-probabilities of all outputs by amounts that differ by at most ``loss_range``. Such a
-    mechanism is (loss_range, 0)-DP and loss_range^2 / 8-zCDP.
-
-    An exponential mechanism with weights exp(-rate u(e)) has loss range rate * r, if one record changes u by amounts
-    within r of each other over all e. In general r is twice the sensitivity. It is the sensitivity itself if an added
-    record never lowers u.
-    """
-
-    loss_range: float
-
-
-@attr.frozen
-class ParallelDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
-    """Mechanisms on disjoint parts: each record is used by one of ``events``.
-
-    The cost is that of the most expensive part, not the sum (parallel composition of f-DP).
-
-    Assumes: the part is a fixed function of the record itself, or is drawn for each record on its own.
-    """
-
-    events: tuple[DpEvent, ...] = attr.field(converter=tuple)
-
-
-@attr.frozen
-class SecretSplitDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
-    """Two mechanisms; each record is secretly assigned to one of them.
-
-    Each record is assigned to ``held_out`` with probability ``fraction``, otherwise to ``training``. ``held_out`` may
-    use the output of ``training``. The cost is that of the mixture, which is below that of the more expensive part.
-
-    Assumes: the assignment and everything that depends on it stay secret. In particular, no exact size of a part is
-    published, used or named in a message. A size may be released with noise by ``held_out`` or ``training``, which then
-    pay for it.
-
-    Attributes
-    ----------
-    training, held_out : DpEvent
-    fraction : float
-        The probability that a record is held out.
-
-    Theory: docs/guarantees.md, the secret split
-    """
-
-    training: DpEvent
-    held_out: DpEvent
-    fraction: float
-
-
 def _count(name: str, value: object) -> int:
     count = check_count(name, value)
     if count > _LARGEST_COUNT:
@@ -158,6 +86,10 @@ def gaussian_event(noise_multiplier: float, count: int = 1) -> DpEvent:
     noise_multiplier : float
         The noise scale divided by the sensitivity.
     count : int
+
+    Returns
+    -------
+    DpEvent
     """
     event = GaussianDpEvent(check_positive("noise_multiplier", noise_multiplier))
     count = _count("count", count)
@@ -174,6 +106,10 @@ def dpsgd_event(noise_multiplier: float, sampling_rate: float, steps: int) -> Dp
     sampling_rate : float
         The probability that a record enters a batch; 1 is full-batch descent.
     steps : int
+
+    Returns
+    -------
+    DpEvent
 
     Paper: Algorithm 3 [alg:dp-sgd]
     """
@@ -193,6 +129,10 @@ def discrete_gaussian_event(sigma: int, sensitivity: int = 1, count: int = 1) ->
     sigma : int
         The noise scale.
     sensitivity, count : int
+
+    Returns
+    -------
+    DpEvent
     """
     event = DiscreteGaussianDpEvent(_count("sigma", sigma), _count("sensitivity", sensitivity))
     count = _count("count", count)
@@ -205,6 +145,10 @@ def approximate_dp_event(epsilon: float, delta: float = 0.0) -> DpEvent:
     Parameters
     ----------
     epsilon, delta : float
+
+    Returns
+    -------
+    DpEvent
     """
     epsilon, delta = check_nonnegative("epsilon", epsilon), check_nonnegative("delta", delta)
     if delta >= 1:
@@ -221,6 +165,10 @@ def bounded_range_event(loss_range: float, count: int = 1) -> DpEvent:
         See ``BoundedRangeDpEvent``.
     count : int
         The number of draws.
+
+    Returns
+    -------
+    DpEvent
     """
     event = BoundedRangeDpEvent(check_positive("loss_range", loss_range))
     count = _count("count", count)
@@ -228,7 +176,12 @@ def bounded_range_event(loss_range: float, count: int = 1) -> DpEvent:
 
 
 def non_private_event() -> DpEvent:
-    """Return the event of a step without privacy: epsilon becomes infinite."""
+    """Return the event of a step without privacy: epsilon becomes infinite.
+
+    Returns
+    -------
+    DpEvent
+    """
     return NonPrivateDpEvent()
 
 
@@ -238,6 +191,10 @@ def compose(*events: DpEvent) -> DpEvent:
     Parameters
     ----------
     *events : DpEvent
+
+    Returns
+    -------
+    DpEvent
     """
     for event in events:
         require_event(event)
@@ -253,6 +210,10 @@ def parallel(*events: DpEvent) -> DpEvent:
     ----------
     *events : DpEvent
         See ``ParallelDpEvent`` for the condition on the parts.
+
+    Returns
+    -------
+    DpEvent
     """
     for event in events:
         require_event(event)
@@ -271,6 +232,10 @@ def secret_split(training: DpEvent, held_out: DpEvent, fraction: float) -> DpEve
     fraction : float
         The probability that a record is held out; see ``SecretSplitDpEvent``.
 
+    Returns
+    -------
+    DpEvent
+
     Theory: docs/guarantees.md, the secret split
     """
     check_probability("fraction", fraction)
@@ -284,6 +249,17 @@ def secret_parts(training: DpEvent, *held_out: tuple[DpEvent, float]) -> DpEvent
 
     One secret coin of a record's own, with a face for each part, decides. The mixture of three is a secret split whose
     held-out side is a secret split again.
+
+    Parameters
+    ----------
+    training : DpEvent
+        The event of the part that the shares leave.
+    *held_out : tuple of (DpEvent, float)
+        The event of each other part and the probability that a record is in it.
+
+    Returns
+    -------
+    DpEvent
 
     Theory: docs/guarantees.md, the secret split
     """

@@ -273,7 +273,13 @@ def shared_lattice_noise(
 ) -> tuple[LatticeNoise, ...]:
     """Return the noise of ``shared_count_noise`` as objects to sample from.
 
-    The parameters are those of ``shared_count_noise``.
+    Parameters
+    ----------
+    epsilon, delta : float
+    steps : int
+    sensitivities : sequence of float
+    training : DpEvent or Ledger, optional
+    accountant : str or Accountant
 
     Returns
     -------
@@ -283,7 +289,7 @@ def shared_lattice_noise(
     return sized_lattice_noise(epsilon, delta, steps, sensitivities, training, accountant)[0]
 
 
-def sized_lattice_noise(
+def sized_lattice_noise(  # noqa: PLR0913 (one argument a choice)
     epsilon: float,
     delta: float,
     steps: int | Sequence[int],
@@ -294,6 +300,7 @@ def sized_lattice_noise(
     secret_part: float | None = None,
     beside: tuple[DpEvent, float] | None = None,
     multiple: int = 1,
+    copies: int = 1,
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
     """Return ``shared_lattice_noise`` and the noise of one release of the size.
 
@@ -314,6 +321,8 @@ def sized_lattice_noise(
         Another event on a secret part of its own, and the share of that part.
     multiple : int
         See ``lattice_noise``.
+    copies : int
+        One record takes part in so many releases of all of this, each with its own noise.
 
     Returns
     -------
@@ -340,10 +349,10 @@ def sized_lattice_noise(
 
     def spending(ratio: float) -> DpEvent:
         own = size(ratio)
-        searches = (lattice.event(n) for lattice, n in zip(lattices(ratio), counts, strict=True))
-        return compose(*([] if own is None else [own.event(1)]), *searches)
+        searches = (lattice.event(copies * n) for lattice, n in zip(lattices(ratio), counts, strict=True))
+        return compose(*([] if own is None else [own.event(copies)]), *searches)
 
-    weight = releases / (1 - size_share)
+    weight = copies * releases / (1 - size_share)
     ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant, secret_part, beside)
     return lattices(ratio), size(ratio)
 

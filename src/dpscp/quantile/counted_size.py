@@ -37,7 +37,7 @@ def counted_miss_bound(
     """
     alpha, count_noise = check_probability("alpha", alpha), check_positive("count_noise", count_noise)
     sizes, masses = size.law
-    needed = real_number("offset", offset) + (0.5 - alpha) * (float(size.planned) - sizes) - alpha * (sizes + 1)
+    needed = real_number("offset", offset) + (0.5 - alpha) * (float(size.nominal_size) - sizes) - alpha * (sizes + 1)
     misses = count_noise * worst_excess(needed / count_noise, check_count("steps", steps), graded=graded) / (sizes + 1)
     return float(masses @ np.minimum(1.0, misses)) + LEFT_OUT
 

@@ -59,7 +59,7 @@ class Rank(StrEnum):
             return Fraction(1, 2)
         return max(level, 1 - level) if self is Rank.LINEAR else Fraction(1)
 
-    def removed(self, level: Fraction, size: Fraction | int) -> Fraction:
+    def subtracted_rank(self, level: Fraction, size: Fraction | int) -> Fraction:
         """Return what the statistic subtracts from a count of ``size`` scores."""
         if self is Rank.CEIL:
             return Fraction(conformal_rank(level, size))
@@ -206,9 +206,9 @@ class Aim:
             raise ValueError(f"n_min must be None with {name}, got {self.least:g}: the size is not assumed; remove it")
 
     @property
-    def planned(self) -> Fraction:
+    def nominal_size(self) -> Fraction:
         """The number of scores from which the target is computed."""
-        return Fraction(self.size.planned)
+        return Fraction(self.size.nominal_size)
 
     @property
     def wanted_rank(self) -> Fraction:
@@ -217,8 +217,8 @@ class Aim:
         It is an integer if the statistic or the buffer of the paper needs one.
         """
         if self.rank is Rank.CEIL or (self.correction is Correction.UNION and self.rank is not Rank.LINEAR):
-            return Fraction(conformal_rank(self.level, self.planned))
-        return (1 - self.level) * (self.planned + 1)
+            return Fraction(conformal_rank(self.level, self.nominal_size))
+        return (1 - self.level) * (self.nominal_size + 1)
 
     @property
     def mean_rise(self) -> float:
@@ -226,13 +226,13 @@ class Aim:
         return self.count_noise * self.correction.mean_rise(self.steps)
 
     @property
-    def spread(self) -> float:
+    def rank_deviation(self) -> float:
         """The standard deviation of the aim, in ranks, due to an unknown size."""
         return abs(0.5 - float(self.level)) * self.size.deviation
 
-    def needed(self, offset: Fraction) -> Fraction:
+    def final_target(self, offset: Fraction) -> Fraction:
         """Return what the statistic must reach at the last step."""
-        return self.wanted_rank - self.rank.removed(self.level, self.planned) + offset
+        return self.wanted_rank - self.rank.subtracted_rank(self.level, self.nominal_size) + offset
 
     def public_numbers(self, offset: Fraction) -> dict[str, Any]:
         """Return the public numbers of a result; offset and target are step means."""
@@ -344,7 +344,7 @@ class Aim:
             released, noise = float(self.size.released), self.size.size_noise
             around = (replace(self, size=replace(self.size, released=released + z * noise)) for z in _NODES)
             mean = sum(weight * float(aim.offset()) for weight, aim in zip(_WEIGHTS, around, strict=True))
-        return mean + self.mean_rise + self.spread
+        return mean + self.mean_rise + self.rank_deviation
 
     def with_size(self, n: int) -> "Aim":
         """Return the aim of the same search if ``n`` scores are known or expected."""

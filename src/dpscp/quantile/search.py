@@ -280,7 +280,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     level = search_level(alpha, size_is_released=is_released)
     _check_numbers(rank_buffer, failure_probability, n_records, n_min, steps)
     plan = _NoisePlan.of(mu, count_noise, statistic_kind.sensitivity(level), graded=kind.is_graded)
-    n_records = n_records or (None if counted_size is None else max(1, round(counted_size.planned)))
+    n_records = n_records or (None if counted_size is None else max(1, round(counted_size.nominal_size)))
     stream_steps = steps or plan.stream_steps(n_records)
     may_be_empty = is_released or counted_size is not None or n_min is not None
     counter = as_counter(scores, span, stream_steps, allow_empty=may_be_empty, halving=halving)
@@ -344,7 +344,7 @@ def _size_known(
     """Return what a search knows about the number of its scores."""
     if counted_size is not None:
         return counted_size
-    return KnownSize(nominal) if released_size is None else released_size.known()
+    return KnownSize(nominal) if released_size is None else released_size.as_noisy_size()
 
 
 def _for_this_search(
@@ -375,8 +375,8 @@ class _Statistic:
 
         ``size`` is the true number of scores.
         """
-        removed = aim.rank.removed(aim.level, size)
-        return cls(noise.scale, removed, aim.needed(offset), aim.lattice_rises(noise.sigma))
+        removed = aim.rank.subtracted_rank(aim.level, size)
+        return cls(noise.scale, removed, aim.final_target(offset), aim.lattice_rises(noise.sigma))
 
     @property
     def base(self) -> int:

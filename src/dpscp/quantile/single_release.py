@@ -69,35 +69,10 @@ class _Blocks:
         return cls(np.arange(low, high + 1, width), width, None, charge)
 
 
-@dataclass(frozen=True)
-class KnownSize:
-    """The number of scores is public: n.
+class _LinearRank:
+    """The rank of a search that subtracts 1 - alpha of its number of scores: nothing of the size is uncertain."""
 
-    Parameters
-    ----------
-    n : int
-    """
-
-    n: int
-
-    def __post_init__(self) -> None:
-        check_count("n", self.n, minimum=0)
-
-    @property
-    def planned(self) -> int:
-        """The number of scores from which the target is computed."""
-        return self.n
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the planned number around the true one."""
-        return 0.0
-
-    def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need them)
-        """Return the one value."""
-        return _Blocks.of(self.n, self.n, 1, 0.0)
-
-    def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
+    def rank_deviation(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
         """Return 0: no noise of the size enters the rank."""
         return 0.0, 0.0
 
@@ -111,7 +86,36 @@ class KnownSize:
 
 
 @dataclass(frozen=True)
-class DrawnSize:
+class KnownSize(_LinearRank):
+    """The number of scores is public: n.
+
+    Parameters
+    ----------
+    n : int
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_count("n", self.n, minimum=0)
+
+    @property
+    def nominal_size(self) -> int:
+        """The number of scores from which the target is computed."""
+        return self.n
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the nominal size around the true one."""
+        return 0.0
+
+    def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need them)
+        """Return the one value."""
+        return _Blocks.of(self.n, self.n, 1, 0.0)
+
+
+@dataclass(frozen=True)
+class DrawnSize(_LinearRank):
     """Each of ``n_records`` was drawn with probability ``part``.
 
     The search uses the linear statistic, which needs no n.
@@ -132,18 +136,6 @@ class DrawnSize:
     def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need it)
         """Return the binomial law of n."""
         return _drawn_blocks(self, alpha, count_noise)
-
-    def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
-        """Return 0: no noise of the size enters the rank."""
-        return 0.0, 0.0
-
-    def target(self, alpha: float, n: int) -> float:
-        """Return the target rank of a search of n scores, without the offset."""
-        return (1 - alpha) * (n + 1)
-
-    def step(self, alpha: float) -> float:
-        """Return how much one more score can raise a count relative to the target."""
-        return alpha
 
 
 @dataclass(frozen=True)
@@ -169,13 +161,13 @@ class CountedSize:
         check_fraction("part", self.part)
 
     @property
-    def planned(self) -> Fraction:
+    def nominal_size(self) -> Fraction:
         """The number of scores from which the target is computed: the expected one."""
         return Fraction(self.part) * self.n_records
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the planned number around the true one."""
+        """The standard deviation of the nominal size around the true one."""
         return math.sqrt(self.n_records * self.part * (1 - self.part))
 
     @property
@@ -187,13 +179,13 @@ class CountedSize:
         """Return the binomial law of the number of scores."""
         return _drawn_blocks(self, alpha, count_noise)
 
-    def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
+    def rank_deviation(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
         """Return 0: the law of the size is in the blocks."""
         return 0.0, 0.0
 
     def target(self, alpha: float, n: int) -> float:
         """Return the target rank of a search of n scores, without the offset."""
-        return 0.5 * (n + 1) + (0.5 - alpha) * (float(self.planned) + 1)
+        return 0.5 * (n + 1) + (0.5 - alpha) * (float(self.nominal_size) + 1)
 
     def step(self, alpha: float) -> float:  # noqa: ARG002 (others need it)
         """Return how much one more score can raise a count relative to the target."""
@@ -224,13 +216,13 @@ class NoisySize:
         check_nonnegative("size_unit", self.size_unit)
 
     @property
-    def planned(self) -> float | Fraction:
+    def nominal_size(self) -> float | Fraction:
         """The number of scores from which the target is computed."""
         return self.released
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the planned number around the true one."""
+        """The standard deviation of the nominal size around the true one."""
         return self.size_noise
 
     def reach(self, confidence: float) -> float:
@@ -250,7 +242,7 @@ class NoisySize:
         high = max(low, math.floor(self.released + self._reach(charge)))
         return _Blocks.of(low, high, _block_width(low, alpha, count_noise, alpha), charge)
 
-    def spread(self, alpha: float) -> tuple[float, float]:
+    def rank_deviation(self, alpha: float) -> tuple[float, float]:
         """Return deviation and lattice spacing of (1/2 - alpha) times the size's noise."""
         swing = abs(0.5 - alpha)
         return swing * self.size_noise, swing * self.size_unit
@@ -321,7 +313,13 @@ def release_level(
 ) -> float:
     """Return the largest level that a release covers with this confidence.
 
-    Parameters and assumptions are those of ``release_miss_bound``.
+    The assumptions are those of ``release_miss_bound``.
+
+    Parameters
+    ----------
+    confidence : float
+    size, alpha, offset, count_noise, steps, graded
+        See ``release_miss_bound``.
 
     Returns
     -------
@@ -347,8 +345,14 @@ def release_offset(
 ) -> float:
     """Return the smallest offset with which a release covers ``level``.
 
-    It does so with probability ``confidence``. Parameters and assumptions are those of ``release_miss_bound``. With a
+    It does so with probability ``confidence``. The assumptions are those of ``release_miss_bound``. With a
     ``NoisySize`` the result holds for every released number, so it may depend on it.
+
+    Parameters
+    ----------
+    confidence, level : float
+    size, alpha, count_noise, steps, graded
+        See ``release_miss_bound``.
 
     Returns
     -------
@@ -385,7 +389,7 @@ class _Search:
         self.count_noise = check_positive("count_noise", count_noise)
         steps = check_count("steps", steps)
         self.rises = tuple(step_rises(steps).tolist()) if graded else (0.0,) * steps
-        spread, self.unit = size.spread(self.alpha)
+        spread, self.unit = size.rank_deviation(self.alpha)
         self.spread = spread / self.count_noise
         self.sizes = size.blocks(self.alpha, self.count_noise, tail)
         self._laws: dict[tuple[float, int], tuple[Numbers, Numbers]] = {}

@@ -60,7 +60,7 @@ class ReleasedSize:
         """The standard deviation of its noise."""
         return self.noise.count_noise
 
-    def known(self) -> NoisySize:
+    def as_noisy_size(self) -> NoisySize:
         """Return what is known about the true number."""
         return NoisySize(self.value, self.size_noise, 1 / self.noise.scale)
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpscp import metrics
+from dpscp.data.groups import is_member
 from dpscp.data.schema import check_metadata
 from dpscp.data.schema_text import METADATA_KEYS
 from dpscp.data.validation import label_index
@@ -48,6 +49,7 @@ TERMS: Mapping[str, str] = {
     "resolution": "losses are counted in multiples of one over this number, rounded by a secret uniform (Result J)",
     "running_maximum": "whether the promise is about the running maximum of a loss that may rise with the threshold",
     "ratio_bound": "the public bound W on the likelihood ratio of the declared population (Result K)",
+    "groups_per_record": "the public maximum of groups of one record; their searches are charged together",
     "finite_threshold_expected": "whether sets smaller than full are expected at these numbers",
 }
 
@@ -365,14 +367,14 @@ def _list_groups(estimator: Any) -> Sequence[Any]:
 
 
 class _Parts:
-    """Add up results for parts of the records; place -1 is in no part."""
+    """Add up results for parts of the records; place -1 is in no part, and a record may be in several."""
 
     def __init__(self, names: Sequence[Any]) -> None:
         self.names = [str(name) for name in names]
         self._sums: tuple[Any, ...] = (0, 0, 0)
 
     def add(self, place: NDArray[np.int64], covered: NDArray[np.bool_], sizes: NDArray[Any]) -> None:
-        member = place == np.arange(len(self.names))[:, None]
+        member = np.stack([is_member(place, part) for part in range(len(self.names))])
         added = (member.sum(axis=1), member.astype(np.int64) @ covered, member.astype(np.float64) @ sizes)
         self._sums = tuple(a + b for a, b in zip(self._sums, added, strict=True))
 

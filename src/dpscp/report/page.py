@@ -109,7 +109,14 @@ def write_report(
     about: About | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write ``html_report`` to exactly ``path``; a failure leaves no partial file."""
+    """Write ``html_report`` to exactly ``path``; a failure leaves no partial file.
+
+    Parameters
+    ----------
+    path : str or path
+    estimator, evaluation, title, about, metadata
+        See ``html_report``.
+    """
     page = html_report(estimator, evaluation=evaluation, title=title, about=about, metadata=metadata)
     write_atomically(path, page.encode())
 

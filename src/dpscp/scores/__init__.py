@@ -21,6 +21,7 @@ from dpscp.scores.functions import (
 )
 from dpscp.scores.intervals import INTERVAL_SCORES, IntervalScore, Pair, interval_score
 from dpscp.scores.labels import LABEL_SCORES, LabelScore, label_score
+from dpscp.scores.losses import class_costs, false_discoveries, missed_labels
 
 __all__ = [
     "INTERVAL_SCORES",
@@ -32,12 +33,15 @@ __all__ = [
     "absolute_residual",
     "aps",
     "aps_of_labels",
+    "class_costs",
     "cqr",
+    "false_discoveries",
     "infinite_without_probabilities",
     "interval_score",
     "label_score",
     "lac",
     "lac_of_labels",
+    "missed_labels",
     "normalized_residual",
     "raps",
     "raps_of_labels",

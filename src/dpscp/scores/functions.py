@@ -184,7 +184,18 @@ def raps(
 
 
 def raps_range(n_classes: int, *, penalty: float = 0.01, free_labels: int = 1) -> tuple[float, float]:
-    """Return the public range of ``raps`` for a number of classes."""
+    """Return the public range of ``raps`` for a number of classes.
+
+    Parameters
+    ----------
+    n_classes : int
+    penalty, free_labels
+        See ``raps``.
+
+    Returns
+    -------
+    (low, high) : floats
+    """
     penalty, free_labels = check_nonnegative("penalty", penalty), check_count("free_labels", free_labels, minimum=0)
     return 0.0, 1.0 + penalty * max(check_count("n_classes", n_classes) - free_labels, 0)
 

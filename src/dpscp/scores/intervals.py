@@ -1,14 +1,16 @@
 """Scores of real targets: the outputs they need, their range and their intervals."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice
 from dpscp._base.object_state import copy_if_possible, refuse_memory
+from dpscp._base.trust import OWN_SCORE
 from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
 from dpscp.scores.sets import normalized_interval, quantile_interval, residual_interval
@@ -49,9 +51,15 @@ class Pair:
         return cls(inside.min(axis=1), inside.max(axis=1), y_bounds)
 
     @property
-    def centre(self) -> NDArray[Any]:
+    def center(self) -> NDArray[Any]:
         """The prediction: the middle of the pair, (n,)."""
         return self.lower if self.lower is self.upper else (self.lower + self.upper) / 2
+
+    @property
+    def centre(self) -> NDArray[Any]:
+        """The older name of ``center``, deprecated."""
+        warnings.warn("`centre` of a pair is deprecated; use `center`", DeprecationWarning, stacklevel=2)
+        return self.center
 
     @property
     def scale(self) -> NDArray[Any]:
@@ -88,8 +96,28 @@ class IntervalScore(Protocol):
         """
 
 
+class CheckedIntervalScore(IntervalScore, Protocol):
+    """A score as a release uses it: a built-in one, or a caller's own with its checks."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a certificate assumes of the score."""
+
+    def check_on_synthetic_rows(self, y_bounds: tuple[float, float]) -> None:
+        """Refuse a score that cannot work; the check uses synthetic targets only."""
+
+
+class _BuiltIn:
+    """What all built-in scores have in common."""
+
+    assumptions: ClassVar[tuple[str, ...]] = ()
+
+    def check_on_synthetic_rows(self, y_bounds: tuple[float, float]) -> None:
+        """Pass: this package tests its own scores."""
+
+
 @dataclass(frozen=True)
-class _Absolute:
+class _Absolute(_BuiltIn):
     """Score by |y - prediction|."""
 
     natural: bool = True
@@ -99,14 +127,14 @@ class _Absolute:
         return 0.0, y_bounds[1] - y_bounds[0]
 
     def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
-        return absolute_residual(targets, pair.centre)
+        return absolute_residual(targets, pair.center)
 
     def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
-        return residual_interval(pair.centre, thresholds)
+        return residual_interval(pair.center, thresholds)
 
 
 @dataclass(frozen=True)
-class _Normalized:
+class _Normalized(_BuiltIn):
     """Score by |y - center| / half-width of the pair."""
 
     natural: bool = False
@@ -116,14 +144,14 @@ class _Normalized:
         return 0.0, 1 / _SMALLEST_SCALE
 
     def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
-        return normalized_residual(targets, pair.centre, pair.scale)
+        return normalized_residual(targets, pair.center, pair.scale)
 
     def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
-        return normalized_interval(pair.centre, pair.scale, thresholds)
+        return normalized_interval(pair.center, pair.scale, thresholds)
 
 
 @dataclass(frozen=True)
-class _Cqr:
+class _Cqr(_BuiltIn):
     """Score by the distance from the pair, negative inside."""
 
     natural: bool = False
@@ -144,6 +172,8 @@ class OwnIntervalScore:
     """Wrap a caller's score and check that each score comes from its record alone."""
 
     score: IntervalScore
+
+    assumptions: ClassVar[tuple[str, ...]] = (OWN_SCORE,)
 
     @property
     def natural(self) -> bool:
@@ -199,15 +229,24 @@ class OwnIntervalScore:
         return score.interval(pair, thresholds)
 
 
-INTERVAL_SCORES: Mapping[str, IntervalScore] = {
+INTERVAL_SCORES: Mapping[str, CheckedIntervalScore] = {
     "absolute": _Absolute(),
     "normalized": _Normalized(),
     "cqr": _Cqr(),
 }
 
 
-def interval_score(score: str | IntervalScore) -> IntervalScore:
-    """Return the named score, or wrap the caller's own."""
+def interval_score(score: str | IntervalScore) -> CheckedIntervalScore:
+    """Return the named score, or wrap the caller's own.
+
+    Parameters
+    ----------
+    score : str or IntervalScore
+
+    Returns
+    -------
+    CheckedIntervalScore
+    """
     if isinstance(score, IntervalScore):
         return OwnIntervalScore(score)
     return INTERVAL_SCORES[check_choice("conformity_score", score, INTERVAL_SCORES)]

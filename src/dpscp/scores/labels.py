@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice
 from dpscp._base.object_state import copy_if_possible, refuse_memory
+from dpscp._base.trust import OWN_SCORE
 from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.scores.functions import (
     aps_of_labels,
@@ -40,6 +41,20 @@ class LabelScore(Protocol):
         """Compute the score of every label, (n, n_classes)."""
 
 
+class CheckedLabelScore(LabelScore, Protocol):
+    """A score as a release uses it: a built-in one, or a caller's own with its checks."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a certificate assumes of the score."""
+
+    def check_on_synthetic_rows(self, n_classes: int) -> None:
+        """Refuse a score that cannot work; the check uses synthetic probabilities only."""
+
+    def of_records(self, probabilities: NDArray[Any]) -> NDArray[Any]:
+        """Compute the score of every label (n, n_classes) for records of a fit; refuse scores that mix rows."""
+
+
 @dataclass(frozen=True)
 class _Known:
     """Hold a built-in score."""
@@ -47,11 +62,18 @@ class _Known:
     function: Callable[[NDArray[Any]], NDArray[Any]]
     natural: bool = False
 
+    assumptions: ClassVar[tuple[str, ...]] = ()
+
     def range(self, n_classes: int) -> tuple[float, float]:
         return raps_range(n_classes) if self.function is raps_of_labels else (0.0, 1.0)
 
     def of_labels(self, probabilities: NDArray[Any]) -> NDArray[Any]:
         return infinite_without_probabilities(self.function, probabilities)
+
+    def check_on_synthetic_rows(self, n_classes: int) -> None:
+        """Pass: this package tests its own scores."""
+
+    of_records = of_labels
 
 
 @dataclass(frozen=True)
@@ -77,6 +99,8 @@ class OwnLabelScore:
 
     score: LabelScore
 
+    assumptions: ClassVar[tuple[str, ...]] = (OWN_SCORE,)
+
     @property
     def natural(self) -> bool:
         return self.score.natural
@@ -100,6 +124,9 @@ class OwnLabelScore:
             )
         return scores
 
+    def of_records(self, probabilities: NDArray[Any]) -> NDArray[Any]:
+        return self.of_labels(probabilities, thorough=True)
+
     def check_on_synthetic_rows(self, n_classes: int) -> None:
         """Refuse a score that cannot work; the check uses synthetic probabilities only."""
         with refuse_memory("conformity_score", self.score):
@@ -119,15 +146,24 @@ class OwnLabelScore:
         return np.where(np.isnan(scores), np.inf, scores)
 
 
-LABEL_SCORES: Mapping[str, LabelScore] = {
+LABEL_SCORES: Mapping[str, CheckedLabelScore] = {
     "lac": _Known(lac_of_labels, natural=True),
     "aps": _Known(aps_of_labels),
     "raps": _Known(raps_of_labels),
 }
 
 
-def label_score(score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]]) -> LabelScore:
-    """Return the named score, or wrap the caller's own score or function."""
+def label_score(score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]]) -> CheckedLabelScore:
+    """Return the named score, or wrap the caller's own score or function.
+
+    Parameters
+    ----------
+    score : str, LabelScore, or function of probabilities (n, n_classes) that returns scores of the same shape
+
+    Returns
+    -------
+    CheckedLabelScore
+    """
     if isinstance(score, LabelScore):
         return OwnLabelScore(score)
     if callable(score):

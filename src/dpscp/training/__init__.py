@@ -4,10 +4,11 @@ from dpscp.guarantees.stability import Stability
 from dpscp.training.coupling import CoupledRun, coupled_run
 from dpscp.training.engine.influence import corrected_outputs, self_shift_bounds
 from dpscp.training.engine.networks import DenseModel
-from dpscp.training.mechanism import Mechanism, Model, Trained, Trajectory
+from dpscp.training.mechanism import Mechanism, Trained
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics
+from dpscp.training.model import Model, Trajectory
 from dpscp.training.preprocessing.components import PrivatePCA
 from dpscp.training.preprocessing.preprocess import Preprocessed, PreprocessedModel
 from dpscp.training.preprocessing.private_bounds import PrivateBounds

@@ -12,23 +12,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.privacy import secure_generator
 from dpscp.training.engine.loop import EngineBlock, GridNoise, draw_steps, run
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.engine.padding import one_blas_thread
 from dpscp.training.mechanisms.dpsgd import DPSGD
 
-Array = NDArray[Any]
-
 
 @dataclass(frozen=True)
 class CoupledRun:
     """The outcome of a coupled run.
 
-    `gaps[t]` is the distance of the two iterates after t steps (so gaps[0] = 0), `released_gap` the distance
-    of the released (possibly averaged) parameters, `without` and `joined` the two models, `draws` how often
-    the extra record was sampled. `iterates` holds the iterates of the run without the extra record, the
-    starting point first, when the mechanism keeps its trajectory.
+    Attributes
+    ----------
+    gaps : array of shape (steps + 1,)
+        The distance of the two iterates after each step; the first is 0.
+    released_gap : float
+        The distance of the released (possibly averaged) parameters.
+    without, joined : DenseModel
+        The models without and with the extra record.
+    draws : int
+        How often the extra record was sampled.
+    iterates : array of shape (steps + 1, n_parameters), or None
+        The iterates of the run without the extra record, when the mechanism keeps its trajectory.
 
     Paper: [thm:dpsgd_stability_smooth], Experiment I
     """
@@ -53,8 +60,23 @@ def coupled_run(
 ) -> CoupledRun:
     """Train with and without one record, sharing masks, noise and constants.
 
-    The extra record has its own mask, drawn with the others. `n_records=None` takes the size without it, for
-    both runs.
+    The extra record has its own mask, drawn with the others.
+
+    Parameters
+    ----------
+    mechanism : DPSGD
+    X : array of shape (n, n_features)
+    y : array of shape (n,)
+    x_new : array of shape (n_features,)
+        The row of the extra record, and its target ``y_new``.
+    y_new : label or number
+    n_records : int or None
+        The nominal number of records of both runs; None: that without the extra record.
+    random_state : int or None
+
+    Returns
+    -------
+    CoupledRun
 
     Paper: Section 4.2 (synchronized coupling) [thm:proj_dpsgd_stability]
     """

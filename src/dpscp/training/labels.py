@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.data.validation import label_index
-
-Array = NDArray[Any]
 
 
 def check_classes(classes: Any, loss: str) -> tuple[Any, ...]:

@@ -20,6 +20,9 @@ from dpscp._base.checks import check_choice
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.places import as_one_block
 from dpscp.privacy import RECORDS, Unit, dpsgd_event, noise_multiplier, non_private_event
+from dpscp.training.model import Model as Model  # an earlier place of the three
+from dpscp.training.model import Shaped as Shaped
+from dpscp.training.model import Trajectory as Trajectory
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -27,89 +30,7 @@ if TYPE_CHECKING:
     from dpscp.data.persons import Persons
     from dpscp.guarantees.stability import Stability
     from dpscp.privacy import Accountant
-    from dpscp.training.engine.loop import UpdateRule
-
-
-@runtime_checkable
-class Model(Protocol):
-    """A released predictor.
-
-    Parameters and public constants, nothing whose size grows with the records.
-    """
-
-    @property
-    def task(self) -> str:
-        """Return "classification" or "regression"."""
-
-    @property
-    def n_features(self) -> int:
-        """Return the width of a row."""
-
-    @property
-    def classes(self) -> tuple[Any, ...] | None:
-        """Return the public labels in the order of the columns of `outputs`.
-
-        None for regression.
-        """
-
-    def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Return logits (n, classes), or real outputs (n, k).
-
-        K = 1, or one column a quantile.
-        """
-
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Return class probabilities (n, classes); TypeError for regression."""
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the parameters, for saving."""
-
-    def config(self) -> dict[str, Any]:
-        """Return the public constants as JSON values.
-
-        With `arrays` enough to rebuild the model.
-        """
-
-    @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild the model that `config` and `arrays` came from."""
-
-
-@runtime_checkable
-class Shaped(Protocol):
-    """A model whose records have a shape of their own.
-
-    It takes them as rows of so many numbers too.
-    """
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Return the shape of one record."""
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """Hold the points where DP-SGD took its gradients, and their weights.
-
-    `iterates[t]` (a flat parameter vector) is where step t + 1 took its clipped gradients. `weights[t]` is minus the
-    derivative of the released parameters with respect to that step's normalized clipped gradient when later gradients
-    are held fixed: the learning rate for plain SGD, smaller under iterate averaging, larger under momentum, None under
-    Adam. `rule` gives the weights when later gradients respond. `row_length` is the length of every row where
-    preprocessing gives them one.
-
-    Privacy: all of it is a function of the noisy iterates, for which the accounting of DP-SGD already pays, and of
-    public constants.
-
-    Theory: Result D
-    """
-
-    iterates: NDArray[Any]
-    weights: NDArray[Any] | None
-    clip_norm: float
-    normaliser: float
-    sampling_rate: float
-    rule: "UpdateRule | None" = None
-    row_length: float | None = None
+    from dpscp.training.engine.loop import StepObserver
 
 
 @dataclass(frozen=True)
@@ -322,6 +243,42 @@ class HasDryRun(Protocol):
         """
 
 
+@runtime_checkable
+class HasRowSteps(Protocol):
+    """A mechanism with preprocessing steps, which may be a caller's own."""
+
+    @property
+    def row_steps(self) -> tuple[Any, ...]:
+        """Return the steps, the first one first."""
+
+
+@runtime_checkable
+class HasPlaceForSteps(Protocol):
+    """A mechanism around another one that puts preprocessing steps in front of the inner one."""
+
+    def with_steps(self, steps: tuple[Any, ...]) -> Mechanism:
+        """Return the mechanism with these steps inside it."""
+
+
+@runtime_checkable
+class Observable(Protocol):
+    """A mechanism that can show each noisy step to an observer, for tests and audits."""
+
+    @property
+    def takes_observer(self) -> bool:
+        """Return whether it does."""
+
+    def train_source(
+        self,
+        source: RecordSource,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        observer: "StepObserver | None" = None,
+    ) -> Trained:
+        """Train on a source; what the observer sees is not private."""
+
+
 def find_dry_run(mechanism: Mechanism, input_shape: tuple[int, ...]) -> DryRun | None:
     """Run the mechanism on synthetic records.
 
@@ -347,7 +304,7 @@ def trains_persons(mechanism: Mechanism) -> bool:
     return isinstance(mechanism, PersonWise) and mechanism.trains_persons
 
 
-def require_persons(mechanism: Mechanism) -> PersonWise:
+def require_persons(mechanism: object) -> PersonWise:
     """Return the mechanism, or raise TypeError if it cannot train on persons."""
     if isinstance(mechanism, PersonWise) and mechanism.trains_persons:
         return mechanism
@@ -375,7 +332,7 @@ def train_persons(
     return replace(trained, unit=persons.unit)  # a mechanism of the caller's own may leave the default
 
 
-def trains_sources(mechanism: Mechanism) -> bool:
+def trains_sources(mechanism: object) -> bool:
     """Return whether a mechanism can train on records in several blocks."""
     # a class of mechanisms has the names of one, and is none
     able = isinstance(mechanism, SourceWise) and not isinstance(mechanism, type) and mechanism.trains_sources
@@ -392,7 +349,7 @@ def _changes_train_alone(kind: type) -> bool:
     return definers[0] is not definers[1] and issubclass(definers[0], definers[1])
 
 
-def require_sources(mechanism: Mechanism) -> None:
+def require_sources(mechanism: object) -> None:
     """Raise TypeError for a mechanism that needs all records in one array."""
     if not trains_sources(mechanism):
         raise TypeError(

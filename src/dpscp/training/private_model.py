@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_count
 from dpscp.privacy import Ledger
 from dpscp.training.engine.networks import check_rows, softmax
-from dpscp.training.mechanism import Model, Trained
+from dpscp.training.mechanism import Trained
+from dpscp.training.model import Model
 
 __all__ = ["FunctionModel", "PrivateModel"]
 
@@ -40,6 +41,14 @@ class FunctionModel(Unsaved):
     """A model known only by the function that computes its outputs.
 
     It cannot be saved.
+
+    Parameters
+    ----------
+    function : callable
+        From rows (n, n_features) to logits (n, n_classes) or real outputs (n, k).
+    task : "classification" or "regression"
+    n_features : int
+    classes : tuple or None
 
     Theory: section 1.7
     """
@@ -225,3 +234,8 @@ class PrivateModel:
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Return class probabilities; TypeError for regression."""
         return self.model.predict_proba(X)
+
+
+def find_private_model(value: Any) -> PrivateModel | None:
+    """Return the value if it is a PrivateModel; None for anything else."""
+    return value if isinstance(value, PrivateModel) else None

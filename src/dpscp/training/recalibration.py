@@ -20,30 +20,24 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.places import is_in_memory, unit_of_blocks
 from dpscp.privacy import Accountant, compose, gaussian_event, gdp_mu, secure_generator
 from dpscp.privacy.random_streams import RECALIBRATION, stream_seed
-from dpscp.training.engine.batching import WrappedMechanism, nominal_count
+from dpscp.training.engine.batching import TrainingRun, WrappedMechanism, nominal_count
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, total_of_blocks
 from dpscp.training.labels import encode_labels
 from dpscp.training.mechanism import (
-    Model,
     Stages,
     Trained,
     paid_event,
     require_noise,
-    require_persons,
-    require_sources,
     stages_of,
     stages_of_trained,
-    train_on,
 )
-from dpscp.training.preprocessing.preprocess import with_affine_outputs
+from dpscp.training.model import Model, scale_outputs
 from dpscp.training.preprocessing.private_target import calibrate_beside
-
-Array = NDArray[np.float64]
 
 # The instrument h is cut here. Lower cuts need more noise and gain nothing on the tables of docs/recipe.md.
 _CUT = 2.0
@@ -64,7 +58,16 @@ _LONGEST_STEP = 1.0
 class Recalibrated(WrappedMechanism):
     """Train a classification mechanism, then recalibrate its probabilities privately.
 
-    ``share`` is the part of the squared Gaussian-DP budget that ``calibrated`` spends on ``steps`` noisy sums.
+    Parameters
+    ----------
+    mechanism : Mechanism
+        It must train a classifier.
+    share : float in (0, 1)
+        The part of the squared Gaussian-DP budget that ``calibrated`` spends on the steps.
+    steps : int
+        The number of noisy sums.
+    noise_multiplier : float or None
+        Noise scale over sensitivity; None: call ``calibrated`` first.
 
     Privacy: each step releases one sum over the records with Gaussian noise. A record adds a vector of norm at most
     sqrt(7), see ``record_sums``; the weights of a person add up to at most one. The unit is one record or person.
@@ -116,19 +119,13 @@ class Recalibrated(WrappedMechanism):
         inner = calibrate_beside(self.mechanism, beside, self.share, epsilon, delta, accountant)
         return replace(self, noise_multiplier=noise, mechanism=inner)
 
-    def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
-    ) -> Trained:
+    def _train(self, run: TrainingRun) -> Trained:
         """Train, then recalibrate on the same records."""
         own = _paid(self)  # fails before any record is used while some noise is not set
         paid_event(self.mechanism)
-        if unit_of_blocks(source).by_person:
-            require_persons(self)  # before anything is released
-        if not is_in_memory(source):
-            require_sources(self)
-        n, _ = nominal_count(source, n_records)
-        trained = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
-        model = self._recalibrate(trained.model, source, n, stream_seed(random_state, RECALIBRATION))
+        n, _ = nominal_count(run.source, run.n_records)
+        trained = run.train_inner(self.mechanism, run.source)
+        model = self._recalibrate(trained.model, run.source, n, stream_seed(run.random_state, RECALIBRATION))
         return replace(
             trained,
             model=model,
@@ -141,7 +138,7 @@ class Recalibrated(WrappedMechanism):
     def _recalibrate(self, model: Model, source: RecordSource, n_records: int, seed: int | None) -> Model:
         """Return the model with the factor and the intercepts in its last layer."""
         classes = model.classes
-        with_affine_outputs(model, 1.0, 0.0)  # refuses a model without a last layer before anything is released
+        scale_outputs(model, 1.0, 0.0)  # refuses a model without a last layer before anything is released
         assert classes is not None
         rng = secure_generator(seed)
         noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n_records))
@@ -149,7 +146,7 @@ class Recalibrated(WrappedMechanism):
         for _ in range(self.steps):
             total = total_of_blocks(RecordSums(model, search.place, len(classes)), source, n_records)
             search = search.after(gaussian_release(total, noise, rng, n_records), noise)
-        return with_affine_outputs(model, math.exp(search.place[0]), search.intercepts)
+        return scale_outputs(model, math.exp(search.place[0]), search.intercepts)
 
 
 def n_intercepts(n_classes: int) -> int:
@@ -165,10 +162,10 @@ class RecordSums:
     """
 
     model: Model
-    place: Array
+    place: FloatArray
     n_classes: int
 
-    def __call__(self, block: Block) -> Array:
+    def __call__(self, block: Block) -> FloatArray:
         """Return the weighted sums over a block.
 
         Never released as they are.
@@ -181,11 +178,11 @@ class RecordSums:
         weights = np.ones(len(block)) if block.weights is None else block.weights
         return sum_in_parts(self._part_sums, logits, labels, weights)
 
-    def _part_sums(self, logits: Array, labels: NDArray[np.int64], weights: Array) -> Array:
+    def _part_sums(self, logits: FloatArray, labels: NDArray[np.int64], weights: FloatArray) -> FloatArray:
         return np.asarray(weights @ record_sums(logits, labels, self.place))
 
 
-def record_sums(logits: Array, labels: NDArray[np.int64], place: Array) -> Array:
+def record_sums(logits: FloatArray, labels: NDArray[np.int64], place: FloatArray) -> FloatArray:
     """Return what each record adds to the sums of a step, one row each, of norm at most `SENSITIVITY`.
 
     With u = factor * logits + intercepts less the largest, p = softmax(u), h = max(u, -2) and the label y, these are
@@ -229,9 +226,9 @@ def record_sums(logits: Array, labels: NDArray[np.int64], place: Array) -> Array
 class _Search:
     """The estimate between two steps: a normal distribution of the place, from released numbers only."""
 
-    place: Array
-    mean: Array
-    precision: Array
+    place: FloatArray
+    mean: FloatArray
+    precision: FloatArray
     n_classes: int
 
     @classmethod
@@ -245,11 +242,11 @@ class _Search:
         return cls(place, place, np.diag(spread**-2.0), n_classes)
 
     @property
-    def intercepts(self) -> Array:
+    def intercepts(self) -> FloatArray:
         """Return one intercept for each class."""
         return self.place[1:] if len(self.place) > 1 else np.zeros(self.n_classes)
 
-    def after(self, noisy: Array, noise: float) -> "_Search":
+    def after(self, noisy: FloatArray, noise: float) -> "_Search":
         """Return the estimate with the noisy sums of one more step.
 
         The sums are about curvature @ (place - solution), with the variance of a sum over records (the curvature) and

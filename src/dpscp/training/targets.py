@@ -1,4 +1,4 @@
-"""Clip regression targets to public bounds."""
+"""Clip and scale regression targets by public bounds."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,3 +22,9 @@ def unit_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.floa
     low, high = y_bounds
     unit = (bounded_targets(y, y_bounds) - (low + high) / 2) * (2 / (high - low))
     return np.clip(unit, -1.0, 1.0)  # rounding may leave the range
+
+
+def target_units(outputs: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.float64]:
+    """Return outputs for targets in [-1, 1] in the units of the target: the inverse of ``unit_targets``."""
+    low, high = y_bounds
+    return np.asarray((low + high) / 2 + (high - low) / 2 * np.asarray(outputs, dtype=np.float64))

@@ -37,9 +37,9 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.data.persons import Persons
 
-Array = NDArray[Any]
 Index = NDArray[np.int64]
 Rows = Callable[[Array], Array]
 Total = TypeVar("Total")
@@ -66,8 +66,8 @@ class Block:
         The targets of the chosen rows.
     persons : Persons or None
         The persons of the chosen rows. A person's rows are side by side in one block. None: each row is its own person.
-    groups : int array of shape (n_records,) or None
-        The public group of each chosen row.
+    groups : int array of shape (n_records,) or (n_records, groups_per_record), or None
+        The public group, or groups, of each chosen row; -1 for none.
     chosen : int array of shape (n_records,) or None
         The rows of the table that belong to the block; None: all.
     steps : tuple of functions
@@ -222,6 +222,34 @@ class InMemory(Protocol):
     @property
     def blocks(self) -> Sequence[Block]:
         """Return the blocks, in the order of their ids."""
+
+
+@runtime_checkable
+class Collective(Protocol):
+    """A source whose records are in several processes that all call the same code; one of them leads."""
+
+    @property
+    def is_leading(self) -> bool:
+        """Return whether the leading process leads now and the others serve it."""
+
+    @property
+    def by_person(self) -> bool:
+        """Return whether the blocks have person ids."""
+
+    def lead(self, work: Callable[[], Total]) -> Total:
+        """Run ``work`` in the leading process while the others serve; return its outcome in all."""
+
+    def check_picklable(self, *code: Any) -> None:
+        """Raise TypeError for the caller's code that cannot be sent to processes."""
+
+
+@runtime_checkable
+class HasAssumption(Protocol):
+    """A source of this package whose other processes must be trusted."""
+
+    @property
+    def assumption(self) -> str:
+        """Return what a ledger states about them."""
 
 
 def for_block(function: Callable[[Block], Total], number: int) -> Callable[[Block], Total]:

@@ -7,10 +7,11 @@ stay in the workers. The scheduler is the one that Dask uses: threads of this pr
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
+from dpscp._base.trust import DASK
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, added, capture_error, for_block, unwrap_results
 from dpscp.data.sources.persons import PersonRows, join_person_block, split_by_person
@@ -43,6 +44,8 @@ class DaskSource:
     Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does. They belong inside
     the trusted side. Use encrypted connections (``distributed.Security``) where the network of the cluster is shared.
     """
+
+    assumption: ClassVar[str] = DASK
 
     def __init__(self, X: Any, y: Any) -> None:
         rows, targets = _chunks(X, 2), _chunks(y, 1)

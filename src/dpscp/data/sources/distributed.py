@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
 import numpy as np
 
 from dpscp._base.checks import check_count
+from dpscp._base.trust import PROCESSES
 from dpscp.data.persons import number_persons
 from dpscp.data.sources.array import ArraySource
 from dpscp.data.sources.base import Block, Failure, RecordSource, added, capture_error, is_source, unwrap_results
@@ -58,6 +59,8 @@ class DistributedSource:
     Privacy: processes see records, keys of batches and exact sums. They, and the network between them, belong inside
     the trusted side.
     """
+
+    assumption: ClassVar[str] = PROCESSES
 
     def __init__(self, X: Any, y: Any = None, *, persons: Any = None, n_blocks: int = 1) -> None:
         def own() -> tuple[_OwnedRows | TableSource | RecordSource, int]:

@@ -15,8 +15,8 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.data.person_ids import PersonIds, read_person_ids
 from dpscp.data.persons import Persons, choose_kept_rows
 from dpscp.data.sources.base import Block
@@ -24,7 +24,6 @@ from dpscp.data.sources.places import Places
 from dpscp.data.sources.spill import Scratch
 from dpscp.privacy.random_streams import PlacedDraws
 
-Array = NDArray[Any]
 PersonRows = tuple[Array, Array, PersonIds, Array]
 """Rows, targets, the id of each row's person, and each row's number in the order of the table."""
 

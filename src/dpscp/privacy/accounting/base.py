@@ -13,8 +13,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent, NonPrivateDpEvent
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.accounting.group import group_epsilon
@@ -51,7 +52,6 @@ __all__ = [
     "tradeoff_of",
 ]
 
-Array = NDArray[np.float64]
 History = Mapping[DpEvent, int]
 """How often each basic event used one record."""
 
@@ -77,7 +77,7 @@ class Profile(Protocol):
     def epsilon(self, delta: float) -> float:
         """Return the smallest epsilon that is proven at ``delta``."""
 
-    def delta(self, epsilons: Array, direction: Direction) -> Array:
+    def delta(self, epsilons: FloatArray, direction: Direction) -> FloatArray:
         """Return the smallest delta that is proven at each epsilon.
 
         Parameters
@@ -218,7 +218,7 @@ class Accountant:
         levels = [profile.mu for profile in self._profiles(event)]
         return None if None in levels else max(mu for mu in levels if mu is not None)
 
-    def _pairs(self, event: DpEvent, direction: Direction, tail: float) -> tuple[Array, Array]:
+    def _pairs(self, event: DpEvent, direction: Direction, tail: float) -> tuple[FloatArray, FloatArray]:
         """Return proven pairs (epsilon, delta) of one direction.
 
         The epsilons may be negative.

@@ -11,13 +11,13 @@ from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution as Loss
 from scipy import fft, signal
 
-from dpscp.privacy.accounting.base import Array
+from dpscp._base.arrays import FloatArray
 
 # Exponents of the Chernoff bound on the ends of a composition, as multiples of one over the number of losses
 _ORDERS = np.arange(1, 21)
 
 
-def connect_dots(bucket: float, low: int, deltas: Array) -> DensePLDPmf:
+def connect_dots(bucket: float, low: int, deltas: FloatArray) -> DensePLDPmf:
     """Return a loss on the grid whose profile connects these deltas.
 
     A profile is convex in e^epsilon, so the chords lie above it (Algorithm 1 of Doroshenko et al. 2022).
@@ -68,7 +68,7 @@ def _compose_pmfs(first: PLDPmf, second: PLDPmf, tail: float) -> PLDPmf:
     return DensePLDPmf(first._discretization, low, kept, infinite + masses[right:].sum(), True)
 
 
-def _prefix_below(masses: Array, most: float) -> int:
+def _prefix_below(masses: FloatArray, most: float) -> int:
     """Return the length of the prefix before the sum first exceeds ``most``; 0 if it never does."""
     return int(np.argmax(np.cumsum(masses) > most))
 
@@ -85,7 +85,7 @@ def _self_compose_pmf(pmf: PLDPmf, count: int, tail: float) -> PLDPmf:
     return DensePLDPmf(pmf._discretization, pmf._lower_loss * count + low, composed, infinite, True)
 
 
-def _likely_range(masses: Array, count: int, tail: float) -> tuple[int, int]:
+def _likely_range(masses: FloatArray, count: int, tail: float) -> tuple[int, int]:
     """Return places outside of which at most ``tail`` of the composed mass lies, by Chernoff's bound."""
     last = masses.size - 1
     growth = np.exp(np.arange(masses.size) / masses.size)

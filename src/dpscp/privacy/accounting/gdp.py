@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 
-from dpscp.privacy.accounting.base import Accountant, Array, Direction, History
+from dpscp._base.arrays import FloatArray
+from dpscp.privacy.accounting.base import Accountant, Direction, History
 from dpscp.privacy.tradeoff import gdp_deltas, gdp_epsilon
 
 
@@ -23,7 +24,7 @@ class GaussianProfile:
     def epsilon(self, delta: float) -> float:
         return gdp_epsilon(delta, self.mu)
 
-    def delta(self, epsilons: Array, direction: Direction) -> Array:  # noqa: ARG002 (both directions are alike)
+    def delta(self, epsilons: FloatArray, direction: Direction) -> FloatArray:  # noqa: ARG002 (both directions are alike)
         return gdp_deltas(epsilons, self.mu)
 
 

@@ -19,8 +19,9 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution 
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from dpscp._base.arrays import FloatArray
 from dpscp.privacy.accounting import dense_loss
-from dpscp.privacy.accounting.base import Accountant, Array, Direction, History, Profile
+from dpscp.privacy.accounting.base import Accountant, Direction, History, Profile
 from dpscp.privacy.accounting.gdp import GDP
 from dpscp.privacy.accounting.rdp import RDP
 from dpscp.privacy.events import (
@@ -61,7 +62,7 @@ class _LossProfile:
             return math.inf
         return max(_epsilon_of_pmf(side, delta - self.short) for side in self._sides("both"))
 
-    def delta(self, epsilons: Array, direction: Direction) -> Array:
+    def delta(self, epsilons: FloatArray, direction: Direction) -> FloatArray:
         worst = np.max([_deltas_of_pmf(side, epsilons) for side in self._sides(direction)], axis=0)
         return np.asarray(np.maximum(worst, 0.0) + self.short)
 
@@ -113,7 +114,7 @@ def _epsilon_of_pmf(pmf: pld_pmf.PLDPmf, delta: float) -> float:
 
 # a caller needs the deltas and the epsilon of one loss, in several calls
 @lru_cache(maxsize=4)
-def _tail_sums(pmf: pld_pmf.DensePLDPmf) -> tuple[Array, Array, Array]:
+def _tail_sums(pmf: pld_pmf.DensePLDPmf) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the losses >= 0, and the sums of P and e^-loss P from each loss on."""
     first = max(0, -pmf._lower_loss)
     losses = (np.arange(first, pmf.size) + pmf._lower_loss) * pmf._discretization

@@ -11,7 +11,8 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from dpscp.privacy.accounting.base import Accountant, Array, Direction, History, Profile
+from dpscp._base.arrays import FloatArray
+from dpscp.privacy.accounting.base import Accountant, Direction, History, Profile
 from dpscp.privacy.accounting.gdp import GaussianProfile
 from dpscp.privacy.events import BoundedRangeDpEvent, DiscreteGaussianDpEvent
 
@@ -38,7 +39,7 @@ class _RenyiProfile:
     def epsilon(self, delta: float) -> float:
         return float(self.composed.get_epsilon(delta))
 
-    def delta(self, epsilons: Array, direction: Direction) -> Array:  # noqa: ARG002 (the bound holds for both)
+    def delta(self, epsilons: FloatArray, direction: Direction) -> FloatArray:  # noqa: ARG002 (the bound holds for both)
         """Return the bounds of dp-accounting for all epsilons at once.
 
         An order whose divergence was rounded to 0 proves nothing and is left out.
@@ -64,7 +65,7 @@ def _compose_divergences(history: tuple[tuple[DpEvent, int], ...]) -> Profile:
 
 
 @lru_cache(maxsize=64)
-def _divergences(event: DpEvent) -> Array:
+def _divergences(event: DpEvent) -> FloatArray:
     """Return the divergences of one release; cached, since noise searches repeat it."""
     with _quiet_orders():
         return np.asarray(RdpAccountant(OPACUS_ORDERS).compose(_STANDS_FOR[type(event)](event))._rdp)

@@ -17,7 +17,8 @@ from dp_accounting.dp_event import DpEvent
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution as Loss
 
-from dpscp.privacy.accounting.base import Array, Direction
+from dpscp._base.arrays import FloatArray
+from dpscp.privacy.accounting.base import Direction
 from dpscp.privacy.accounting.pld import PLD, largest_loss
 from dpscp.privacy.events import SecretSplitDpEvent
 
@@ -92,8 +93,8 @@ class _Ratios:
     without. ``beyond`` is the mass of the law with the record where the other law has none.
     """
 
-    ratios: Array
-    masses: Array
+    ratios: FloatArray
+    masses: FloatArray
     beyond: float
 
 
@@ -112,7 +113,7 @@ def _ratios(event: DpEvent, direction: Direction) -> _Ratios:
     return _Ratios(np.append(0.0, 1 / ratios), np.append(infinite, ratios * masses[1:]), 0.0)
 
 
-def _profile(event: DpEvent, epsilons: Array, direction: Direction) -> Array:
+def _profile(event: DpEvent, epsilons: FloatArray, direction: Direction) -> FloatArray:
     """Return delta of an event in one direction at increasing ``epsilons``.
 
     The epsilons may be negative.
@@ -124,7 +125,7 @@ def _profile(event: DpEvent, epsilons: Array, direction: Direction) -> Array:
     return np.concatenate([swapped, PLD.delta(event, rest, direction)])
 
 
-def _lower_convex_hull(deltas: Array, ratios: Array) -> Array:
+def _lower_convex_hull(deltas: FloatArray, ratios: FloatArray) -> FloatArray:
     """Return the largest convex function of the ratio below these points.
 
     The profile is convex, so it lies below this function too.
@@ -138,7 +139,7 @@ def _lower_convex_hull(deltas: Array, ratios: Array) -> Array:
         kept = kept[~is_above]
 
 
-def _connect_dots(deltas: Array, ratios: Array) -> tuple[Array, float]:
+def _connect_dots(deltas: FloatArray, ratios: FloatArray) -> tuple[FloatArray, float]:
     """Return the lower law of a discrete pair whose profile connects the deltas.
 
     The result has the masses at ratio 0 and at each of ``ratios``, and the mass of the upper law where the lower one

@@ -27,14 +27,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.data.persons import Persons
 from dpscp.training.engine.gradients import LARGEST_SQUARES
 from dpscp.training.engine.loop import EngineBlock, RunConstants, StepObserver, StepView, UpdateRule, check_batch
 from dpscp.training.engine.networks import Loss, Network
 from dpscp.training.engine.padding import whole_lanes
 from dpscp.training.torch.modules import load_torch
-
-Array = NDArray[Any]
 
 # Records in one float64 product: many short products keep a GPU busy where one long product would not.
 _PRODUCT_ROWS = 1 << 10

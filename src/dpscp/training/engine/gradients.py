@@ -12,11 +12,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.training.engine.networks import CHUNK_NUMBERS, MOST_ROWS, Loss, Network
 from dpscp.training.engine.padding import (
     AlikeBlocks,
@@ -26,8 +25,6 @@ from dpscp.training.engine.padding import (
     blas_threads,
     whole_lanes,
 )
-
-Array = NDArray[Any]
 
 # The clipped sum's sensitivity is at most clip_norm * (1 + CLIP_SLACK) in floating point: the noise is scaled for it.
 # Proven for batches of at most MOST_RECORDS: see `ClippedGradient`.

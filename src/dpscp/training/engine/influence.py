@@ -6,11 +6,11 @@ sensitivity of a count.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import Array
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
 from dpscp.training.engine.gradients import ClippedGradient
@@ -27,26 +27,15 @@ from dpscp.training.engine.networks import (
 )
 from dpscp.training.engine.padding import aligned_empty
 from dpscp.training.labels import encode_targets
-from dpscp.training.mechanism import Model, Trajectory
-from dpscp.training.preprocessing.preprocess import unwrap_model
-from dpscp.training.preprocessing.scaling import ScaledTargetModel
+from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, Trajectory, find_influence_form
 from dpscp.training.preprocessing.transforms import scaled_rows
-from dpscp.training.targets import unit_targets
-
-Array = NDArray[Any]
+from dpscp.training.targets import target_units, unit_targets
 
 # Synthetic records answer more than real ones do, whose labels the model predicts worse and whose directions are
 # uneven: on the development data the true response was .6 to 1 of theirs. Half of it keeps the correction on the safe
 # side.
 _RESPONSE_SHARE = 0.5
 _N_SYNTHETIC = 256
-
-
-class NoInfluenceFormError(TypeError, ValueError):
-    """No sound form of the correction is known for this model or this training.
-
-    Both kinds, because a model of the wrong kind and a missing trajectory have always raised the one and the other.
-    """
 
 
 def corrected_outputs(
@@ -79,17 +68,30 @@ def corrected_outputs(
     of more than `max_points` steps is read at that many evenly spaced iterates, each standing for its
     neighbors' weights.
 
-    Raises NoInfluenceFormError for a network with hidden layers (no sound form is known) and without a usable
-    trajectory.
+    Parameters
+    ----------
+    model : Model
+    trajectory : Trajectory or None
+    X : array of shape (n, n_features)
+    y : array of shape (n,)
+    max_points : int
+    persons : Persons or None
+    y_bounds : (low, high) or None
+
+    Returns
+    -------
+    array of shape (n, n_outputs)
+
+    Raises
+    ------
+    NoInfluenceFormError
+        For a network with hidden layers (no sound form is known) and without a usable trajectory.
 
     Theory: Results D and H
     """
-    if isinstance(model, ScaledTargetModel):
-        options: dict[str, Any] = {"max_points": max_points, "persons": persons, "y_bounds": (-1.0, 1.0)}
-        return model.rescale_outputs(
-            corrected_outputs(model.inner, trajectory, X, unit_targets(y, model.y_bounds), **options)
-        )
-    head, X = _head(model, X)
+    form = find_influence_form(model)
+    head, X, y = form.head, _head_rows(form, X), _head_targets(form, y)
+    y_bounds = (-1.0, 1.0) if form.target_ranges else y_bounds
     path, points, starts = _read(trajectory, max_points)
     length = min(path.row_length or 0.0, math.inf if head.feature_bound is None else head.feature_bound)
     curvature = _curvature(head, path, points, length, y_bounds) if length else np.zeros(len(points))
@@ -100,15 +102,15 @@ def corrected_outputs(
     units = Persons.of_rows(persons, len(rows))
     z = RowOutputs(head.network, head.parameters)(rows[:, : head.n_features])
     z = z + _own_pull(rows, summed, units, float(head.network.intercept))
+    for scaled in reversed(form.target_ranges):
+        z = target_units(z, scaled)
     return with_zero_column(z) if head.loss.name == "logistic" else z
 
 
 def has_influence_form(model: Model, trajectory: Trajectory | None) -> bool:
     """Return whether `corrected_outputs` works for this model and trajectory."""
-    inner = model.inner if isinstance(model, ScaledTargetModel) else model
     try:
-        # no row is read
-        _head(inner, np.empty((0, inner.n_features)))
+        find_influence_form(model)
         _read(trajectory, 1)
     except NoInfluenceFormError:
         return False
@@ -126,12 +128,24 @@ def self_shift_bounds(
     learning rate at most 2 / smoothness) and every iterate is read (`max_points` >= steps). The bounds depend
     on the records: they are for study, not for release.
 
+    Parameters
+    ----------
+    model : Model
+    trajectory : Trajectory or None
+    X : array of shape (n, n_features)
+    y : array of shape (n,)
+    max_points : int
+
+    Returns
+    -------
+    array of shape (n,)
+
     Theory: Result D
     """
-    head, X = _head(model, X)
+    form = find_influence_form(model)
     path, points, starts = _read(trajectory, max_points)
     weights = np.add.reduceat(_step_weights(path, None), starts)[None]
-    rows, _, lengths = _summed_errors(head, path, X, y, points, weights)
+    rows, _, lengths = _summed_errors(form.head, path, _head_rows(form, X), _head_targets(form, y), points, weights)
     bounds: Array = np.sqrt(squared_norms(rows)) * lengths
     return bounds
 
@@ -156,22 +170,19 @@ def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) ->
     return pull
 
 
-def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike]:
-    """Return the linear head inside a model, and the rows as it sees them."""
-    model, steps = unwrap_model(model)
-    if steps:
-        X = check_rows(X)
-        for step in steps:
-            X = step(X)
-    if not isinstance(model, DenseModel):
-        raise NoInfluenceFormError(
-            f"the self-influence correction works for linear heads only, not for {type(model).__name__}"
-        )
-    if len(model.network.widths) > 2:
-        raise NoInfluenceFormError(
-            "the self-influence correction works for linear heads only; this model has hidden layers"
-        )
-    return model, X
+def _head_rows(form: InfluenceForm, X: ArrayLike) -> ArrayLike:
+    """Return the rows of a model as its linear head sees them."""
+    rows = check_rows(X) if form.row_steps else X
+    for step in form.row_steps:
+        rows = step(np.asarray(rows))
+    return rows
+
+
+def _head_targets(form: InfluenceForm, y: ArrayLike) -> ArrayLike:
+    """Return the targets of a model as its linear head was trained on them."""
+    for scaled in form.target_ranges:
+        y = unit_targets(y, scaled)
+    return y
 
 
 def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArray[np.int64], NDArray[np.int64]]:

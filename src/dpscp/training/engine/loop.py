@@ -17,13 +17,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, ClippedGradient
 from dpscp.training.engine.networks import Loss, Network, squared_norms
 from dpscp.training.engine.padding import aligned_empty, is_aligned
-
-Array = NDArray[Any]
 
 # Spacing of the released grid in noise standard deviations: a power of two, so that scaling by it is exact.
 GRID = 2.0**-20

@@ -5,19 +5,19 @@ A linear head is a network without hidden layers.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 
+from dpscp._base.arrays import Array
 from dpscp._base.checks import check_choice
 from dpscp.training.engine.padding import AlikeBlocks, aligned_empty, blas_threads, is_aligned
 from dpscp.training.mechanism import saved_as
-
-Array = NDArray[Any]
+from dpscp.training.model import InfluenceForm, NoInfluenceFormError
 
 # Rows are clipped this much below a feature bound, relatively: rounding cannot lift them above it.
 ROW_SLACK = {"float32": 1e-6, "float64": 1e-13}
@@ -383,6 +383,15 @@ class DenseModel:
     `outputs` gives logits for classification (for the logistic loss the columns 0 and z) and real outputs for
     regression. Rows are clipped to `feature_bound` here as in training.
 
+    Parameters
+    ----------
+    network : Network
+    loss : Loss
+    parameters : array of shape (n_parameters,)
+    classes : tuple or None
+        The public labels in the order of the outputs; None for regression.
+    feature_bound : float or None
+
     Paper: [alg:dp-sgd]
     """
 
@@ -439,6 +448,30 @@ class DenseModel:
         for part, z in RowOutputs(self.network, self.parameters).parts(len(rows), fill):
             out[part] = finish(with_zero_column(z) if pair else z)[: part.stop - part.start]
         return out
+
+    @property
+    def is_row_wise(self) -> bool:
+        return True
+
+    @property
+    def checks_rows(self) -> bool:
+        return True
+
+    def influence_form(self) -> InfluenceForm:
+        if len(self.network.widths) > 2:
+            raise NoInfluenceFormError(
+                "the self-influence correction works for linear heads only; this model has hidden layers"
+            )
+        return InfluenceForm(self)
+
+    def with_output_scale(self, scale: float, shift: ArrayLike) -> Self:
+        if not self.network.intercept or self.loss.name == "logistic":
+            raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")
+        parameters = np.array(self.parameters)
+        last = self.network.layers(parameters)[-1]
+        last *= scale
+        last[:, -1] += shift
+        return replace(self, parameters=parameters)
 
     def arrays(self) -> dict[str, Array]:
         return {"parameters": self.parameters}

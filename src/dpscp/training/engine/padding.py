@@ -16,10 +16,10 @@ from threading import Lock
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController  # comes with scikit-learn
 
-Array = NDArray[Any]
+from dpscp._base.arrays import Array
+
 Item = TypeVar("Item")
 KnownSizes = tuple[dict[int, bool], list[Array]]
 """Which sizes round alike, and what synthetic records get in a full block."""

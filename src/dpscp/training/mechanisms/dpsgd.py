@@ -7,7 +7,6 @@ noisy step too. Every field of `DPSGD` is a public constant; the starting point 
 """
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import Array
 from dpscp._base.checks import (
     check_choice,
     check_count,
@@ -30,19 +30,21 @@ from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, RecordSource
 from dpscp.data.sources.places import Places, blocks_in_memory, places_of, unit_of_blocks
-from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
 from dpscp.privacy import RECORDS, Unit, secure_generator
 from dpscp.training.engine.batching import (
     EngineBlockBuilder,
     SourceTotals,
+    SourceTraining,
+    TrainingRun,
     array_source,
     observed_source_labels,
     unit_count,
 )
 from dpscp.training.engine.cuda import DeviceDescent, DeviceRecords, check_device
 from dpscp.training.engine.cuda_noise import DeviceNoise
+from dpscp.training.engine.gaussian_release import warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
 from dpscp.training.engine.loop import (
     GRID,
@@ -66,14 +68,13 @@ from dpscp.training.torch.modules import translate_memory_errors
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
 
-Array = NDArray[Any]
 
 LOSSES = ("cross_entropy", "logistic", "squared", "huber", "pinball")
 SCHEDULES = ("constant", "cosine", "linear")
 
 
 @dataclass(frozen=True)
-class DPSGD(GaussianSums):
+class DPSGD(SourceTraining, GaussianSums):
     """Train a linear head or dense network by differentially private SGD.
 
     Gradients are clipped per record. ``sampling_rate=1`` is full-batch private gradient descent. With persons the sums
@@ -174,6 +175,7 @@ class DPSGD(GaussianSums):
     device: str | None = None
 
     trains_persons: ClassVar[bool] = True
+    takes_observer: ClassVar[bool] = True
     trains_sources: ClassVar[bool] = True
 
     def __post_init__(self) -> None:  # noqa: C901, PLR0912 (one check after the other)
@@ -264,51 +266,8 @@ class DPSGD(GaussianSums):
         if self.device is not None:
             check_device(self.device)
 
-    def train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: Persons | None = None,
-        observer: StepObserver | None = None,
-    ) -> Trained:
-        """Train privately on arrays; the cost is `event`, whatever the records are.
-
-        Parameters
-        ----------
-        X : array of shape (n_rows, n_features)
-        y : array of shape (n_rows,)
-        random_state : int or None
-            None uses the operating system's entropy. An int makes the run repeatable and therefore not private.
-        n_records : int or None
-            The public nominal number of records, or of persons; None declares the true number public.
-        persons : Persons or None
-            The persons to whom the rows belong, where one may have several.
-        observer : callable or None
-            For tests and audits: called with a `StepView` of each step. What it sees is not private.
-
-        Returns
-        -------
-        Trained
-        """
-        setup = self.prepare(X, y, n_records=n_records, persons=persons)
-        return self._run(setup, random_state, observer)
-
-    def train_source(
-        self,
-        source: RecordSource,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        observer: StepObserver | None = None,
-    ) -> Trained:
-        """Train on the records of a source; see `train`.
-
-        The division into blocks changes the order of sums only.
-        """
-        return self._run(self.prepare_source(source, n_records=n_records), random_state, observer)
+    def _train(self, run: TrainingRun) -> Trained:
+        return self._run(self.prepare_source(run.source, n_records=run.n_records), run.random_state, run.observer)
 
     def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
         if self.device is None:
@@ -372,13 +331,7 @@ class DPSGD(GaussianSums):
                 f"sampling_rate * {unit.count_name} (times rows_per_person) must be at most {MOST_RECORDS // 2}, "
                 f"got {expected:g}, because the rounding of larger sums is not bounded; lower sampling_rate"
             )
-        if self.budget is not None and self.budget[1] * n_records >= 1:
-            warnings.warn(
-                f"delta = {self.budget[1]:g} is not below 1 / n_records = {1 / n_records:g}. A delta this large would "
-                "permit publishing one random record; choose a smaller delta",
-                GuaranteeWarning,
-                stacklevel=3,
-            )
+        warn_large_delta(self.budget, n_records)
         classes = self.classes
         if self.task == "classification" and classes is None:
             classes = check_classes(observed_source_labels(source), self.loss)

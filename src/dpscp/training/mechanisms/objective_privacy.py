@@ -26,13 +26,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special, stats
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_nonnegative, check_positive
 from dpscp.exceptions import BudgetError
-
-Array = NDArray[np.float64]
 
 _REACH = 8.5  # noise beyond this many standard deviations is handled by the analytic tail
 _CELLS = 1500
@@ -69,7 +67,7 @@ class ObjectiveLoss:
         if self.rank > 1 and self.expansion >= 1:
             raise BudgetError("the penalty must exceed the smoothness of one record's loss; raise the penalty")
 
-    def profile(self, epsilon: Array) -> Array:
+    def profile(self, epsilon: FloatArray) -> FloatArray:
         """Return an upper bound on delta(epsilon) for adding and removing a record.
 
         ``epsilon`` is at least 0.
@@ -88,7 +86,7 @@ class ObjectiveLoss:
         # the factor covers the rounding of the suffix sums
         return np.asarray(np.minimum(1.0, np.maximum(inside, 0.0) * (1 + 1e-9) + missing + 1e-15))
 
-    def log_tail(self, epsilon: Array) -> Array:
+    def log_tail(self, epsilon: FloatArray) -> FloatArray:
         """Return the log of a bound on delta(epsilon) that holds far in the tail.
 
         It stays sharp where ``profile`` is below rounding.
@@ -96,13 +94,13 @@ class ObjectiveLoss:
         radius = np.maximum(0.0, (epsilon - self.log_determinant) / self.mu - self.mu / 2)
         return np.asarray(stats.chi2.logsf(radius**2, self.rank))
 
-    def _one_sided_profile(self, epsilon: Array) -> Array:
+    def _one_sided_profile(self, epsilon: FloatArray) -> FloatArray:
         beyond = np.asarray(epsilon, dtype=np.float64) - self.log_determinant
         before = np.minimum(beyond, 0.0)
         inside = -np.expm1(before) + np.exp(before) * _gaussian_profile(np.zeros(1), self.mu)
         return np.where(beyond >= 0, _gaussian_profile(np.maximum(beyond, 0.0), self.mu), inside)
 
-    def _atoms(self) -> tuple[Array, Array]:
+    def _atoms(self) -> tuple[FloatArray, FloatArray]:
         """Return values and masses of a finite law above the privacy loss.
 
         The law is stochastically larger.
@@ -130,7 +128,7 @@ class ObjectiveLoss:
         return (ends + self.log_determinant).ravel(), masses.ravel()
 
 
-def _gaussian_profile(epsilon: Array, mu: float) -> Array:
+def _gaussian_profile(epsilon: FloatArray, mu: float) -> FloatArray:
     # gdp_delta for arrays; absolute error about 1e-16
     second = np.exp(epsilon + special.log_ndtr(-epsilon / mu - mu / 2))
     return np.asarray(np.maximum(0.0, special.ndtr(mu / 2 - epsilon / mu) - second))

@@ -8,19 +8,21 @@ records; neither the event nor the noise depends on it.
 """
 
 import math
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
-import numpy as np
 from dp_accounting.dp_event import DpEvent
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count, check_positive, check_range
 from dpscp.data.persons import Persons
 from dpscp.guarantees.stability import Stability, stability_objective_perturbation, stability_output_perturbation
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
+from dpscp.training.engine.batching import SourceTraining, TrainingRun
 from dpscp.training.engine.gaussian_release import gaussian_release, grid_slack, warn_large_delta
-from dpscp.training.engine.networks import DenseModel, Loss, Network, check_rows, feature_rows
+from dpscp.training.engine.networks import DenseModel, Loss, Network, feature_rows
 from dpscp.training.labels import check_classes, encode_labels, observed_labels
 from dpscp.training.mechanism import GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
@@ -29,7 +31,6 @@ from dpscp.training.targets import bounded_targets
 
 __all__ = ["ObjectivePerturbation", "OutputPerturbation"]
 
-Array = NDArray[np.float64]
 
 LOSSES = ("cross_entropy", "logistic", "squared", "huber")
 # Gradient norm at which the solver may stop, in units of one record's largest gradient.
@@ -41,7 +42,131 @@ EXPANSION_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class OutputPerturbation(GaussianSums):
+class _TrainingData:
+    """Checked records and public sizes; lives only while training runs."""
+
+    rows: FloatArray
+    target: NDArray[Any]
+    persons: Persons
+    n_records: int
+    n_outputs: int
+    classes: tuple[Any, ...] | None
+    center: float
+    public_facts: dict[str, object]
+
+
+@dataclass(frozen=True)
+class _Perturbation(SourceTraining):
+    """The constants and the parts of training that both mechanisms have; see ``OutputPerturbation``."""
+
+    loss: str = "cross_entropy"
+    feature_bound: float = 1.0
+    _: KW_ONLY
+    noise_multiplier: float | None = None
+    classes: tuple[Any, ...] | None = None
+    y_bounds: tuple[float, float] | None = None
+    huber_delta: float | None = None
+    fit_intercept: bool = True
+    parameter_norm: float | None = None
+    budget: tuple[float, float] | None = None
+
+    trains_sources: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, LOSSES)
+        check_positive("feature_bound", self.feature_bound)
+        constants = {"noise_multiplier": self.noise_multiplier, "huber_delta": self.huber_delta}
+        constants |= {"parameter_norm": self.parameter_norm, **self._own_constants}
+        for name, value in constants.items():
+            if value is not None:
+                check_positive(name, value)
+        if self.loss in ("squared", "huber"):
+            if self.y_bounds is None:
+                raise ValueError(f"y_bounds=(low, high) is required with loss={self.loss!r}")
+            object.__setattr__(self, "y_bounds", check_range("y_bounds", self.y_bounds))
+        if self.classes is not None:
+            object.__setattr__(self, "classes", check_classes(self.classes, self.loss))
+
+    @property
+    @abstractmethod
+    def _own_constants(self) -> dict[str, float | None]:
+        """Return the constants of this mechanism alone, by name; each is positive or None."""
+
+    def configured(self, needs: Needs) -> Self:
+        return replace(self, classes=needs.classes)
+
+    def _half_range(self) -> float:
+        low, high = self.y_bounds or (-1.0, 1.0)
+        return (high - low) / 2 if self.fit_intercept else max(abs(low), abs(high))
+
+    def _reach(self) -> float:
+        if self.parameter_norm is not None:
+            return float(self.parameter_norm)
+        scale = 2 * self._half_range() if self.y_bounds is not None else 10.0
+        return scale / float(self.feature_bound)
+
+    def _risk(self, n_outputs: int, strength: float) -> LinearRisk:
+        reach = math.hypot(self.feature_bound, 1.0) if self.fit_intercept else float(self.feature_bound)
+        half = self._half_range()
+        if self.loss == "squared":
+            return LinearRisk("huber", reach, 1, strength, 2 * half)
+        if self.loss == "huber":
+            return LinearRisk("huber", reach, 1, strength, float(self.huber_delta or half))
+        return LinearRisk(self.loss, reach, n_outputs if self.loss == "cross_entropy" else 1, strength)
+
+    def _prepare(self, run: TrainingRun) -> _TrainingData:
+        """Check the records and encode their targets."""
+        block = run.block
+        raw, y, units = block.read(), block.targets, block.owners
+        rows = feature_rows(raw, feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64")
+        from_data = [] if run.n_records is not None else [units.count_name]
+        n = check_count(units.count_name, units.count if run.n_records is None else run.n_records)
+        warn_large_delta(self.budget, n)
+        classes, center = self.classes, 0.0
+        target: NDArray[Any]
+        if self.y_bounds is not None and self.loss in ("squared", "huber"):
+            low, high = self.y_bounds
+            # without an intercept nothing can undo the centering
+            center = (low + high) / 2 if self.fit_intercept else 0.0
+            target, classes = bounded_targets(y, self.y_bounds) - center, None
+        else:
+            if classes is None:
+                classes = check_classes(observed_labels(y), self.loss)
+                from_data.append("classes")
+            target = encode_labels(y, classes)
+        facts: dict[str, object] = {
+            "mechanism": type(self).__name__,
+            "noise_multiplier": require_noise(self.noise_multiplier),
+            **units.public_facts(n),
+            "n_features": raw.shape[1],
+            "feature_bound": self.feature_bound,
+            "taken_from_data": tuple(from_data),
+        }
+        if classes is not None:
+            facts["classes"] = classes
+        if self.y_bounds is not None:
+            facts["y_bounds"] = self.y_bounds
+        if run.random_state is not None:
+            facts["seeded"] = True
+        outputs = len(classes) if classes is not None and self.loss == "cross_entropy" else 1
+        return _TrainingData(rows, target, units, n, outputs, classes, center, facts)
+
+    def _build_result(
+        self, data: _TrainingData, theta: FloatArray, event: DpEvent, bound: Stability, output_noise: float
+    ) -> Trained:
+        """Return the model with its cost and its shift bound; ``theta`` is released."""
+        stability = replace(bound, shift_bound=bound.shift_bound + grid_slack(output_noise, len(theta)))
+        network = Network((data.rows.shape[1] - self.fit_intercept, data.n_outputs), "relu", self.fit_intercept)
+        if self.fit_intercept:
+            theta = theta.copy()
+            network.layers(theta)[0][:, -1] += data.center
+        delta = self.huber_delta or self._half_range()
+        model = DenseModel(network, Loss(self.loss, (), delta), theta, data.classes, self.feature_bound)
+        return Trained(model, event, stability, data.public_facts, unit=data.persons.unit)
+
+
+@dataclass(frozen=True)
+class OutputPerturbation(_Perturbation, GaussianSums):
     """Minimize a penalized linear risk and add Gaussian noise to the minimizer.
 
     Privacy: ``event`` is one Gaussian release. The unit is one record, or one person with weighted records. It moves
@@ -74,25 +199,15 @@ class OutputPerturbation(GaussianSums):
     Paper: Supplement S3 [sec:assumption_validation]
     """
 
-    loss: str = "cross_entropy"
-    feature_bound: float = 1.0
+    _: KW_ONLY
     regularisation: float | None = None
-    noise_multiplier: float | None = None
-    classes: tuple[Any, ...] | None = None
-    y_bounds: tuple[float, float] | None = None
-    huber_delta: float | None = None
-    fit_intercept: bool = True
-    parameter_norm: float | None = None
-    budget: tuple[float, float] | None = None
 
     trains_persons: ClassVar[bool] = True
     releases: ClassVar[tuple[float, int]] = (1.0, 1)
 
-    def __post_init__(self) -> None:
-        _check_fields(self)
-
-    def configured(self, needs: Needs) -> Self:
-        return replace(self, classes=needs.classes)
+    @property
+    def _own_constants(self) -> dict[str, float | None]:
+        return {"regularisation": self.regularisation}
 
     def strength(self, n_records: int) -> float:
         """Return the penalty on the sum of losses.
@@ -104,29 +219,21 @@ class OutputPerturbation(GaussianSums):
         """
         if self.regularisation is not None:
             return self.regularisation * n_records
-        unit = _risk(self, 2, 1.0)
-        reach = _parameter_norm(self)
+        unit = self._risk(2, 1.0)
+        reach = self._reach()
         noise = require_noise(self.noise_multiplier) * unit.head.gradient_bound / reach
         excess = 2 * n_records * unit.head.smoothness * noise**2
         return float(excess ** (1 / 3))
 
-    def train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: Persons | None = None,
-    ) -> Trained:
-        """Minimize, add noise, release; the cost is ``event``, whatever the records are."""
+    def _train(self, run: TrainingRun) -> Trained:
+        """Minimize, add noise, release."""
         event = paid_event(self)
-        data = _prepare(self, X, y, n_records, persons)
-        risk = _risk(self, data.n_outputs, self.strength(data.n_records))
+        data = self._prepare(run)
+        risk = self._risk(data.n_outputs, self.strength(data.n_records))
         tolerance = SOLVER_SHARE * risk.head.gradient_bound
         noise = require_noise(self.noise_multiplier) * (risk.head.gradient_bound + 2 * tolerance) / risk.strength
         minimizer = risk.minimize(data.rows, data.target, tolerance=tolerance, weights=data.persons.weights)
-        theta = gaussian_release(minimizer, noise, secure_generator(random_state))
+        theta = gaussian_release(minimizer, noise, secure_generator(run.random_state))
         bound = stability_output_perturbation(
             gradient_bound=risk.head.gradient_bound,
             regularisation=risk.strength / data.n_records,
@@ -134,11 +241,11 @@ class OutputPerturbation(GaussianSums):
             tolerance=tolerance / data.n_records,
             score_lipschitz=risk.head.score_lipschitz,
         )
-        return _build_result(self, data, theta, event, bound, noise, random_state)
+        return self._build_result(data, theta, event, bound, noise)
 
 
 @dataclass(frozen=True)
-class ObjectivePerturbation:
+class ObjectivePerturbation(_Perturbation):
     """Minimize a penalized linear risk with a random linear term.
 
     The linear term has coordinates of standard deviation noise_multiplier * gradient_bound.
@@ -165,19 +272,14 @@ class ObjectivePerturbation:
     Paper: Supplement S3 [sec:assumption_validation]
     """
 
-    loss: str = "cross_entropy"
-    feature_bound: float = 1.0
+    _: KW_ONLY
     penalty: float | None = None
-    noise_multiplier: float | None = None
-    classes: tuple[Any, ...] | None = None
-    y_bounds: tuple[float, float] | None = None
-    huber_delta: float | None = None
-    fit_intercept: bool = True
-    parameter_norm: float | None = None
-    budget: tuple[float, float] | None = None
 
-    def __post_init__(self) -> None:
-        _check_fields(self)
+    trains_persons: ClassVar[bool] = False
+
+    @property
+    def _own_constants(self) -> dict[str, float | None]:
+        return {"penalty": self.penalty}
 
     @property
     def event(self) -> DpEvent | None:
@@ -204,31 +306,23 @@ class ObjectivePerturbation:
     def with_noise(self, noise_multiplier: float) -> Self:
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def configured(self, needs: Needs) -> Self:
-        return replace(self, classes=needs.classes)
-
     def strength(self, n_features: int) -> float:
         """Return the penalty on the sum of losses: ``penalty``, or the public rule."""
         if self.penalty is not None:
             return float(self.penalty)
         noise = require_noise(self.noise_multiplier)
-        unit = _risk(self, self._outputs, 1.0)
+        unit = self._risk(self._outputs, 1.0)
         size = self._outputs * (n_features + self.fit_intercept)
-        fitting = noise * unit.head.gradient_bound * math.sqrt(size) / _parameter_norm(self)
+        fitting = noise * unit.head.gradient_bound * math.sqrt(size) / self._reach()
         return max(unit.head.smoothness / self._largest_expansion(1 / noise), fitting)
 
-    def train(
-        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
-    ) -> Trained:
-        """Draw the linear term, minimize, add the trace of noise, release.
-
-        The cost is ``event``.
-        """
+    def _train(self, run: TrainingRun) -> Trained:
+        """Draw the linear term, minimize, add the trace of noise, release."""
         self._require_classes()
         event = paid_event(self)
-        data = _prepare(self, X, y, n_records)
-        risk = _risk(self, data.n_outputs, self.strength(data.rows.shape[1] - self.fit_intercept))
-        rng = secure_generator(random_state)
+        data = self._prepare(run)
+        risk = self._risk(data.n_outputs, self.strength(data.rows.shape[1] - self.fit_intercept))
+        rng = secure_generator(run.random_state)
         size = data.n_outputs * data.rows.shape[1]
         linear = rng.normal(0.0, require_noise(self.noise_multiplier) * risk.head.gradient_bound, size)
         tolerance = SOLVER_SHARE * risk.head.gradient_bound
@@ -241,7 +335,7 @@ class ObjectivePerturbation:
             tolerance=tolerance / data.n_records,
             score_lipschitz=risk.head.score_lipschitz,
         )
-        return _build_result(self, data, gaussian_release(theta, trace, rng), event, bound, trace, random_state)
+        return self._build_result(data, gaussian_release(theta, trace, rng), event, bound, trace)
 
     @property
     def _outputs(self) -> int:
@@ -260,7 +354,7 @@ class ObjectivePerturbation:
         return EXPANSION_SHARE * mu / max(1.0, (self._outputs - 1) / 3)
 
     def _privacy_loss(self, mu: float) -> ObjectiveLoss:
-        unit = _risk(self, self._outputs, 1.0)
+        unit = self._risk(self._outputs, 1.0)
         expansion = self._largest_expansion(mu) if self.penalty is None else unit.head.smoothness / self.penalty
         rank = max(1, self._outputs - 1)
         if self.loss == "cross_entropy":
@@ -270,118 +364,3 @@ class ObjectivePerturbation:
             log_determinant = math.log1p(expansion)
         one_sided = self.loss == "logistic" or (self.loss == "cross_entropy" and self._outputs == 2)
         return ObjectiveLoss(mu, expansion, log_determinant, rank, one_sided)
-
-
-# ---- what both share
-
-
-@dataclass(frozen=True)
-class _TrainingData:
-    """Checked records and public sizes; lives only while training runs."""
-
-    rows: Array
-    target: NDArray[Any]
-    persons: Persons
-    n_records: int
-    n_outputs: int
-    classes: tuple[Any, ...] | None
-    center: float
-    public_facts: dict[str, object]
-
-
-_Perturbation = OutputPerturbation | ObjectivePerturbation
-
-
-def _check_fields(mechanism: _Perturbation) -> None:
-    check_choice("loss", mechanism.loss, LOSSES)
-    check_positive("feature_bound", mechanism.feature_bound)
-    for name in ("regularisation", "penalty", "noise_multiplier", "huber_delta", "parameter_norm"):
-        if getattr(mechanism, name, None) is not None:
-            check_positive(name, getattr(mechanism, name))
-    if mechanism.loss in ("squared", "huber"):
-        if mechanism.y_bounds is None:
-            raise ValueError(f"y_bounds=(low, high) is required with loss={mechanism.loss!r}")
-        object.__setattr__(mechanism, "y_bounds", check_range("y_bounds", mechanism.y_bounds))
-    if mechanism.classes is not None:
-        object.__setattr__(mechanism, "classes", check_classes(mechanism.classes, mechanism.loss))
-
-
-def _half_range(mechanism: _Perturbation) -> float:
-    low, high = mechanism.y_bounds or (-1.0, 1.0)
-    return (high - low) / 2 if mechanism.fit_intercept else max(abs(low), abs(high))
-
-
-def _parameter_norm(mechanism: _Perturbation) -> float:
-    if mechanism.parameter_norm is not None:
-        return float(mechanism.parameter_norm)
-    scale = 2 * _half_range(mechanism) if mechanism.y_bounds is not None else 10.0
-    return scale / float(mechanism.feature_bound)
-
-
-def _risk(mechanism: _Perturbation, n_outputs: int, strength: float) -> LinearRisk:
-    reach = math.hypot(mechanism.feature_bound, 1.0) if mechanism.fit_intercept else float(mechanism.feature_bound)
-    half = _half_range(mechanism)
-    if mechanism.loss == "squared":
-        return LinearRisk("huber", reach, 1, strength, 2 * half)
-    if mechanism.loss == "huber":
-        return LinearRisk("huber", reach, 1, strength, float(mechanism.huber_delta or half))
-    return LinearRisk(mechanism.loss, reach, n_outputs if mechanism.loss == "cross_entropy" else 1, strength)
-
-
-def _prepare(
-    mechanism: _Perturbation, X: ArrayLike, y: ArrayLike, n_records: int | None, persons: Persons | None = None
-) -> _TrainingData:
-    raw = check_rows(X, finite=False)
-    rows = feature_rows(raw, feature_bound=mechanism.feature_bound, intercept=mechanism.fit_intercept, dtype="float64")
-    units = Persons.of_rows(persons, len(raw))
-    from_data = [] if n_records is not None else [units.count_name]
-    n = check_count(units.count_name, units.count if n_records is None else n_records)
-    warn_large_delta(mechanism.budget, n)
-    classes, center = mechanism.classes, 0.0
-    target: NDArray[Any]
-    if mechanism.y_bounds is not None and mechanism.loss in ("squared", "huber"):
-        low, high = mechanism.y_bounds
-        # without an intercept nothing can undo the centering
-        center = (low + high) / 2 if mechanism.fit_intercept else 0.0
-        target, classes = bounded_targets(y, mechanism.y_bounds) - center, None
-    else:
-        if classes is None:
-            classes = check_classes(observed_labels(y), mechanism.loss)
-            from_data.append("classes")
-        target = encode_labels(y, classes)
-    if len(target) != len(raw):
-        raise ValueError("X and y must hold the same number of records")
-    facts: dict[str, object] = {
-        "mechanism": type(mechanism).__name__,
-        "noise_multiplier": require_noise(mechanism.noise_multiplier),
-        **units.public_facts(n),
-        "n_features": raw.shape[1],
-        "feature_bound": mechanism.feature_bound,
-        "taken_from_data": tuple(from_data),
-    }
-    if classes is not None:
-        facts["classes"] = classes
-    if mechanism.y_bounds is not None:
-        facts["y_bounds"] = mechanism.y_bounds
-    outputs = len(classes) if classes is not None and mechanism.loss == "cross_entropy" else 1
-    return _TrainingData(rows, target, units, n, outputs, classes, center, facts)
-
-
-def _build_result(
-    mechanism: _Perturbation,
-    data: _TrainingData,
-    theta: Array,
-    event: DpEvent,
-    bound: Stability,
-    output_noise: float,
-    random_state: int | None,
-) -> Trained:
-    stability = replace(bound, shift_bound=bound.shift_bound + grid_slack(output_noise, len(theta)))
-    network = Network((data.rows.shape[1] - mechanism.fit_intercept, data.n_outputs), "relu", mechanism.fit_intercept)
-    if mechanism.fit_intercept:
-        theta = theta.copy()
-        network.layers(theta)[0][:, -1] += data.center
-    delta = mechanism.huber_delta or _half_range(mechanism)
-    model = DenseModel(network, Loss(mechanism.loss, (), delta), theta, data.classes, mechanism.feature_bound)
-    facts = data.public_facts | ({"seeded": True} if random_state is not None else {})
-    return Trained(model, event, stability, facts, unit=data.persons.unit)

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
+from dpscp._base.arrays import FloatArray
 from dpscp.guarantees.stability import LinearHead
-
-Array = NDArray[np.float64]
 
 _QUASI_NEWTON_STEPS = 2000
 
@@ -45,8 +44,13 @@ class LinearRisk:
         return LinearHead(self.loss, self.row_bound, self.huber_delta)
 
     def value_and_gradient(
-        self, theta: Array, rows: Array, target: NDArray[Any], linear: Array, weights: Array | None = None
-    ) -> tuple[float, Array]:
+        self,
+        theta: FloatArray,
+        rows: FloatArray,
+        target: NDArray[Any],
+        linear: FloatArray,
+        weights: FloatArray | None = None,
+    ) -> tuple[float, FloatArray]:
         """Return the objective and its gradient at the flat parameters ``theta``.
 
         Each record's loss is multiplied by its weight.
@@ -74,13 +78,13 @@ class LinearRisk:
 
     def minimize(
         self,
-        rows: Array,
+        rows: FloatArray,
         target: NDArray[Any],
         *,
         tolerance: float,
-        linear: Array | None = None,
-        weights: Array | None = None,
-    ) -> Array:
+        linear: FloatArray | None = None,
+        weights: FloatArray | None = None,
+    ) -> FloatArray:
         """Return parameters at which the gradient's norm is at most ``tolerance``.
 
         ``weights`` of the records are at most one each, and one for all where None.
@@ -91,7 +95,7 @@ class LinearRisk:
         size = self.n_outputs * rows.shape[1]
         offset = np.zeros(size) if linear is None else linear
 
-        def objective(theta: Array) -> tuple[float, Array]:
+        def objective(theta: FloatArray) -> tuple[float, FloatArray]:
             return self.value_and_gradient(theta, rows, target, offset, weights)
 
         options = {"maxiter": _QUASI_NEWTON_STEPS, "maxcor": 20, "gtol": tolerance / (2 * math.sqrt(size)), "ftol": 0.0}
@@ -103,13 +107,13 @@ class LinearRisk:
 
     def _accelerated(
         self,
-        theta: Array,
-        rows: Array,
+        theta: FloatArray,
+        rows: FloatArray,
         target: NDArray[Any],
-        linear: Array,
+        linear: FloatArray,
         tolerance: float,
-        weights: Array | None = None,
-    ) -> Array:
+        weights: FloatArray | None = None,
+    ) -> FloatArray:
         # smoothness of the whole objective from the rows at hand: it steers the solver and is never released
         largest = float(np.linalg.norm(rows, 2)) ** 2 if len(rows) else 0.0
         smooth = self.head.smoothness / self.row_bound**2 * largest + self.strength

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import optimize
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive, check_probability, check_range
-from dpscp.data.persons import Persons
 from dpscp.guarantees.stability import Stability, stability_summary
 from dpscp.privacy import secure_generator
+from dpscp.training.engine.batching import SourceTraining, TrainingRun
 from dpscp.training.engine.gaussian_release import (
     SUM_SLACK,
     gaussian_release,
@@ -30,11 +31,9 @@ from dpscp.training.targets import bounded_targets
 
 __all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimiser"]
 
-Array = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
-class SufficientStatistics(GaussianSums):
+class SufficientStatistics(SourceTraining, GaussianSums):
     """Fit a ridge regression on a noisy Gram matrix and noisy cross moments.
 
     Rows are clipped to norm ``feature_bound`` (in prediction too), targets to ``y_bounds`` and centered there. The
@@ -77,6 +76,7 @@ class SufficientStatistics(GaussianSums):
     budget: tuple[float, float] | None = None
 
     trains_persons: ClassVar[bool] = True
+    trains_sources: ClassVar[bool] = False
     releases: ClassVar[tuple[float, int]] = (1.0, 1)
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class SufficientStatistics(GaussianSums):
         size = n_features + self.fit_intercept
         return max(self.row_bound**2, self.gram_noise * math.sqrt(2 * size))
 
-    def moments(self, X: ArrayLike, y: ArrayLike, weights: Array | None = None) -> tuple[Array, Array]:
+    def moments(self, X: ArrayLike, y: ArrayLike, weights: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Return the exact weighted Gram matrix and cross moments.
 
         ``train`` adds noise to them; they are never released without it.
@@ -143,26 +143,15 @@ class SufficientStatistics(GaussianSums):
             rows, target = rows * roots[:, None], target * roots
         return sum_in_parts(lambda part: part.T @ part, rows), sum_in_parts(lambda part, y: part.T @ y, rows, target)
 
-    def train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: Persons | None = None,
-    ) -> Trained:
-        """Release the noisy moments once and solve.
-
-        The cost is ``event``, whatever the records are.
-        """
+    def _train(self, run: TrainingRun) -> Trained:
+        """Release the noisy moments once and solve."""
         event = paid_event(self)
-        raw = check_rows(X, finite=False)
-        units = Persons.of_rows(persons, len(raw))
-        n = check_count(units.count_name, units.count if n_records is None else n_records)
+        block = run.block
+        raw, units = block.read(), block.owners
+        n = check_count(units.count_name, units.count if run.n_records is None else run.n_records)
         warn_large_delta(self.budget, n)
-        gram, cross = self.moments(raw, y, units.weights)
-        rng = secure_generator(random_state)
+        gram, cross = self.moments(raw, block.targets, units.weights)
+        rng = secure_generator(run.random_state)
         noisy_gram = self._release_gram(gram, rng)
         noisy_cross = gaussian_release(cross, self.cross_noise, rng)
         floor, reach = self.smallest_eigenvalue(raw.shape[1]), self._reach(raw.shape[1], n)
@@ -180,9 +169,9 @@ class SufficientStatistics(GaussianSums):
             "n_features": raw.shape[1],
             "feature_bound": self.feature_bound,
             "y_bounds": self.y_bounds,
-            "taken_from_data": () if n_records is not None else (units.count_name,),
+            "taken_from_data": () if run.n_records is not None else (units.count_name,),
         }
-        if random_state is not None:
+        if run.random_state is not None:
             facts["seeded"] = True
         model = DenseModel(network, Loss("squared"), theta, None, self.feature_bound)
         return Trained(model, event, self.stability(raw.shape[1], n), facts, unit=units.unit)
@@ -219,7 +208,7 @@ class SufficientStatistics(GaussianSums):
             return float(self.radius)
         return n_records * self.row_bound * self.target_bound / self.smallest_eigenvalue(n_features)
 
-    def _release_gram(self, gram: Array, rng: np.random.Generator) -> Array:
+    def _release_gram(self, gram: FloatArray, rng: np.random.Generator) -> FloatArray:
         upper = np.triu_indices(len(gram))
         stretch = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
         released = np.zeros_like(gram)
@@ -227,7 +216,7 @@ class SufficientStatistics(GaussianSums):
         return np.asarray(released + np.triu(released, 1).T)
 
 
-def adaptive_ridge(gram: Array, floor: float) -> Array:
+def adaptive_ridge(gram: FloatArray, floor: float) -> FloatArray:
     """Lift the smallest eigenvalue of ``gram`` to ``floor``.
 
     The smallest sufficient multiple of the identity is added.
@@ -236,7 +225,7 @@ def adaptive_ridge(gram: Array, floor: float) -> Array:
     return np.asarray(gram + max(0.0, floor - smallest) * np.eye(len(gram)))
 
 
-def ball_minimiser(matrix: Array, linear: Array, radius: float) -> Array:
+def ball_minimiser(matrix: FloatArray, linear: FloatArray, radius: float) -> FloatArray:
     """Minimize theta' matrix theta / 2 - linear' theta over a ball.
 
     ``matrix`` is positive definite.

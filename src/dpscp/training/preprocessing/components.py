@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.training.preprocessing.second_moment import MatrixTransform, SecondMomentStep
 from dpscp.training.preprocessing.transforms import scaled_rows
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class ComponentTransform(MatrixTransform):
 
     kind: ClassVar[str] = "components"
 
-    def apply(self, X: ArrayLike) -> Array:
+    def apply(self, X: ArrayLike) -> FloatArray:
         # once more after the product, whose rounding may lengthen a row
         return scaled_rows(self.multiply(self.scale_rows(X, self.bound, unit=False)), self.bound, unit=False)
 
@@ -33,7 +32,7 @@ class ComponentTransform(MatrixTransform):
         return {"kind": self.kind, "bound": self.bound}
 
     @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         return cls(np.asarray(arrays["matrix"], dtype=np.float64), check_positive("bound", config["bound"]))
 
 
@@ -81,7 +80,7 @@ class PrivatePCA(SecondMomentStep):
             raise ValueError(f"n_components must be at most the number of columns, {width}, got {self.n_components}")
         return self.n_components
 
-    def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> ComponentTransform:
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> ComponentTransform:
         """Return the transform with the leading directions in it."""
         second, _ = self.release_moment(total, n_records=n_records, rng=rng)
         _, vectors = np.linalg.eigh(second)  # by rising eigenvalues

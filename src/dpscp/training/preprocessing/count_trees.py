@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dpscp._base.arrays import FloatArray
+
 Counts = NDArray[np.int64]
 
 # A third of the cells is spaced evenly, a third by the logarithm of the distance to the nearer end, a third by that of
@@ -23,7 +24,7 @@ _OCTAVES = 20
 _DIVIDED_FROM = 3.0
 
 
-def cell_edges(low: float, high: float, n_cells: int) -> Array:
+def cell_edges(low: float, high: float, n_cells: int) -> FloatArray:
     """Return the inner edges of ``n_cells`` cells between public bounds, closer together at the ends and in the middle.
 
     >>> cell_edges(-1.0, 1.0, 4).tolist()
@@ -37,7 +38,7 @@ def cell_edges(low: float, high: float, n_cells: int) -> Array:
     apart = np.interp(np.minimum(at, 2 - at), np.r_[0.0, place, 1.0], np.r_[0.0, distance, 1.0])
     position = np.where(at <= 1, apart - 1, 1 - apart)
     middle, half = low / 2 + high / 2, high / 2 - low / 2
-    inner: Array = np.clip(middle + half * position, low, high)
+    inner: FloatArray = np.clip(middle + half * position, low, high)
     return inner
 
 
@@ -45,8 +46,8 @@ def cell_edges(low: float, high: float, n_cells: int) -> Array:
 class DistributionFunction:
     """A released distribution function: ``levels[i]`` of the records lie below ``knots[i]``; linear between them."""
 
-    knots: Array
-    levels: Array
+    knots: FloatArray
+    levels: FloatArray
 
     def quantile(self, level: float) -> float:
         """Return the smallest number with this share of the records below it."""
@@ -78,7 +79,7 @@ def level_sizes(branching: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def distribution_function(
-    noisy: Array, noise: float, total: float, branching: tuple[int, ...], low: float, high: float
+    noisy: FloatArray, noise: float, total: float, branching: tuple[int, ...], low: float, high: float
 ) -> DistributionFunction:
     """Return the distribution function that fits the noisy counts of one column.
 
@@ -101,7 +102,7 @@ def distribution_function(
 
 
 def _divided(
-    levels: list[Array], noise: list[float], total: float, branching: tuple[int, ...], edges: Array
+    levels: list[FloatArray], noise: list[float], total: float, branching: tuple[int, ...], edges: FloatArray
 ) -> tuple[list[float], list[float]]:
     """Return the edges of the cells that are kept, and what is between them."""
     knots, masses = [float(edges[0])], []
@@ -125,7 +126,7 @@ def _divided(
     return knots, masses
 
 
-def project_on_simplex(values: Array, total: float) -> Array:
+def project_on_simplex(values: FloatArray, total: float) -> FloatArray:
     """Return the nearest non-negative numbers that add up to ``total``.
 
     >>> project_on_simplex(np.array([3.0, 1.0, -2.0]), 3.0).tolist()

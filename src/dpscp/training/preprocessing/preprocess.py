@@ -19,20 +19,20 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.base import Rows
-from dpscp.data.sources.places import as_one_block, is_in_memory, resize_rows, unit_of_blocks
+from dpscp.data.sources.places import as_one_block, resize_rows
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant, compose, epsilon_of, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
 from dpscp.privacy.noise_search import start_below
 from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
-from dpscp.training.engine.batching import ArrayTraining, nominal_count
+from dpscp.training.engine.batching import SourceTraining, TrainingRun, nominal_count
 from dpscp.training.engine.gaussian_release import source_sum
-from dpscp.training.engine.networks import DenseModel, check_rows
+from dpscp.training.engine.networks import check_rows
 from dpscp.training.mechanism import (
     DryRun,
     HasEvent,
+    HasPlaceForSteps,
     Mechanism,
-    Model,
     Needs,
     Stages,
     Trained,
@@ -42,24 +42,30 @@ from dpscp.training.mechanism import (
     load_model,
     paid_event,
     require_noise,
-    require_persons,
-    require_sources,
     saved_as,
     shift_bound,
     stages_of,
-    train_on,
     trains_persons,
     trains_sources,
 )
+from dpscp.training.model import InfluenceForm, Model, find_influence_form, is_row_wise, scale_outputs
 from dpscp.training.preprocessing.components import ComponentTransform
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.preprocessing.sums import (
+    ResizingStep,
     SourceStep,
     Step,
     SummedStep,
     WeightedStep,
 )
-from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, ScaleTransform, Transform
+from dpscp.training.preprocessing.transforms import (
+    FeatureTransform,
+    HasRowLength,
+    HasWidth,
+    RowTransform,
+    ScaleTransform,
+    Transform,
+)
 from dpscp.training.preprocessing.whitening import WhiteningTransform
 
 _TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, ScaleTransform, WhiteningTransform)
@@ -69,6 +75,14 @@ _TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform,
 @dataclass(frozen=True)
 class PreprocessedModel:
     """A model behind fitted transforms: parameters and released numbers only.
+
+    Parameters
+    ----------
+    transforms : tuple of Transform
+        Applied to rows in this order.
+    inner : Model
+    n_features : int
+        The width of a row before the transforms.
 
     Theory: section 1.7
     """
@@ -103,6 +117,22 @@ class PreprocessedModel:
         rows = check_rows(X, self.n_features, finite=False)  # each part is looked at while it is in cache
         block = Block(0, rows, rows[:, 0]).with_steps(self.transform)
         return np.concatenate([of_rows(part) for _, part in block.parts()] or [of_rows(block.read())])
+
+    @property
+    def is_row_wise(self) -> bool:
+        return is_row_wise(self.inner)
+
+    @property
+    def checks_rows(self) -> bool:
+        return True
+
+    def influence_form(self) -> InfluenceForm:
+        form = find_influence_form(self.inner)
+        steps = (step.apply for step in self.transforms)
+        return replace(form, row_steps=(*steps, *form.row_steps))
+
+    def with_output_scale(self, scale: float, shift: ArrayLike) -> Self:
+        return replace(self, inner=scale_outputs(self.inner, scale, shift))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, for saving.
@@ -149,35 +179,24 @@ def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
     return model, steps
 
 
-def with_affine_outputs(model: Model, scale: float, shift: ArrayLike) -> Model:
-    """Return the model with every output z as shift + scale * z; both go into its last layer.
-
-    TypeError for a model without a last layer of its own.
-    """
-    if isinstance(model, PreprocessedModel):
-        return replace(model, inner=with_affine_outputs(model.inner, scale, shift))
-    if not isinstance(model, DenseModel) or not model.network.intercept or model.loss.name == "logistic":
-        raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")
-    parameters = np.array(model.parameters)
-    last = model.network.layers(parameters)[-1]
-    last *= scale
-    last[:, -1] += shift
-    return replace(model, parameters=parameters)
-
-
 def _length_after(transforms: list[Transform]) -> float | None:
     """Return the length that the last transform gives to rows, or None.
 
     Rows of zeros stay zero.
     """
     last = transforms[-1] if transforms else None
-    if isinstance(last, WhiteningTransform):
-        return 1.0
-    return last.bound if isinstance(last, RowTransform) and last.unit and last.shift is None else None
+    return last.row_length if isinstance(last, HasRowLength) else None
+
+
+def put_steps_before(steps: tuple[Step, ...], mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism behind these steps, which are inside it where it has a place for them."""
+    if not steps:
+        return mechanism
+    return mechanism.with_steps(steps) if isinstance(mechanism, HasPlaceForSteps) else Preprocessed(steps, mechanism)
 
 
 @dataclass(frozen=True)
-class Preprocessed(ArrayTraining):
+class Preprocessed(SourceTraining):
     """Put preprocessing steps in front of a mechanism, as one mechanism.
 
     Privacy: ``event`` is the composition of the private steps and the mechanism; the unit is that of the mechanism.
@@ -218,6 +237,10 @@ class Preprocessed(ArrayTraining):
         parts: tuple[HasEvent, ...] = (*self._private_steps, self.mechanism)
         known = [part.event for part in parts if part.event is not None]
         return compose(*known) if len(known) == len(parts) else None
+
+    @property
+    def row_steps(self) -> tuple[Step, ...]:
+        return self.steps
 
     @property
     def _private_steps(self) -> tuple[Step, ...]:
@@ -267,7 +290,7 @@ class Preprocessed(ArrayTraining):
         """Return the shape of a record behind the steps."""
         width = before = math.prod(input_shape)
         for step in self.steps:
-            width = step.width_after(width) if isinstance(step, SummedStep) else width
+            width = step.width_after(width) if isinstance(step, ResizingStep) else width
         return input_shape if width == before else (width,)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
@@ -312,27 +335,21 @@ class Preprocessed(ArrayTraining):
         )
         return replace(self, steps=steps, mechanism=tunable.with_noise(noise))
 
-    def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
-    ) -> Trained:
+    def _train(self, run: TrainingRun) -> Trained:
         """Fit the steps one after the other, then train on the transformed rows."""
         paid_event(self)  # fails before any data is touched while some noise is not set
-        width = source.width
-        if unit_of_blocks(source).by_person:
-            require_persons(self)  # before a step releases anything
-        if not is_in_memory(source):
-            require_sources(self)
+        source, width = run.source, run.source.width
         if any(isinstance(step, SourceStep) for step in self.steps):
             self.run_dry((width,))  # refuses a module whose width would be known too late
-        n, _ = nominal_count(source, n_records)
-        rng = secure_generator(stream_seed(random_state, PREPROCESSING))
+        n, _ = nominal_count(source, run.n_records)
+        rng = secure_generator(stream_seed(run.random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
-            transforms.append(_fit_step(step, source, n, rng, random_state))
+            transforms.append(_fit_step(step, source, n, rng, run.random_state))
             source = source.map(methodcaller("with_steps", transforms[-1].apply))
-            if isinstance(transforms[-1], QuantileRows | ComponentTransform):
+            if isinstance(transforms[-1], HasWidth):
                 source = resize_rows(source, transforms[-1].width)
-        inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
+        inner = run.train_inner(self.mechanism, source)
         independent = all(step.data_independent for step in self.steps)
         trajectory = inner.trajectory
         if trajectory is not None and not isinstance(inner.model, PreprocessedModel):

@@ -19,31 +19,23 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive, check_probability
-from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources import Block
 from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import is_in_memory, places_of, unit_of_blocks
+from dpscp.data.sources.places import places_of, unit_of_blocks
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
 from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
-from dpscp.training.engine.batching import WrappedMechanism
-from dpscp.training.mechanism import (
-    Model,
-    Stages,
-    Trained,
-    require_persons,
-    require_sources,
-    stages_of,
-    stages_of_trained,
-    train_on,
-)
+from dpscp.training.engine.batching import TrainingRun, WrappedMechanism
+from dpscp.training.mechanism import Stages, Trained, stages_of, stages_of_trained
+from dpscp.training.model import Model
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.private_target import calibrate_beside
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.preprocessing.transforms import FeatureTransform
 from dpscp.training.targets import unit_targets
 
-Array = NDArray[np.float64]
 # What callers write in place of bounds.
 PRIVATE = "private"
 # Numbers below 2^_SMALLEST in size are in the cell of zero, those from 2^_LARGEST on in the last one.
@@ -61,8 +53,19 @@ class PrivateBounds(WrappedMechanism):
     """Train a mechanism inside privately found bounds of features, target, or both.
 
     The mechanism sees features and target in [-1, 1]; the model is returned in their own units. The bounds are released
-    and are public facts. There is no stability bound, because the bounds depend on the records. ``share`` is the part
-    of the squared Gaussian-DP budget that ``calibrated`` spends on the counts.
+    and are public facts. There is no stability bound, because the bounds depend on the records.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+    n_features : int
+        The number of features whose bounds are found; 0 for none.
+    target : bool
+        Whether the bounds of the target are found.
+    share : float
+        The part of the squared Gaussian-DP budget that ``calibrated`` spends on the counts.
+    noise : LatticeNoise or None
+        The noise of a count; None: call ``calibrated`` first.
 
     Privacy: the counts of one column are one release of sensitivity 1 with exact discrete Gaussian noise, because one
     record (or one random record of each person) is in one cell of each column. ``event`` composes all columns and the
@@ -127,7 +130,7 @@ class PrivateBounds(WrappedMechanism):
             total += np.stack([np.bincount(column, minlength=_CELLS) for column in np.hstack(columns).T])
         return total
 
-    def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[Array, Array]:
+    def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[FloatArray, FloatArray]:
         """Return the lower and upper bounds of the columns from noisy counts."""
         noise = self.noise
         assert noise is not None
@@ -137,20 +140,14 @@ class PrivateBounds(WrappedMechanism):
         ends = np.array([_outermost(column, alarm, likely) for column in noisy])
         return _edges(ends[:, 0])[0], _edges(ends[:, 1])[1]
 
-    def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
-    ) -> Trained:
+    def _train(self, run: TrainingRun) -> Trained:
         """Find the bounds and train inside them.
 
         The model is returned in the units of the records.
         """
         own = _paid(self)  # fails before any record is used while the noise is not set
-        seed = stream_seed(random_state, BOUNDS)
-        if unit_of_blocks(source).by_person:
-            require_persons(self)  # before anything is released
-        if not is_in_memory(source):
-            require_sources(self)
-        counted = source
+        seed = stream_seed(run.random_state, BOUNDS)
+        source = counted = run.source
         if unit_of_blocks(source).by_person:
             draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
             counted = source.map(OneRowEach(draws, places_of(source)))
@@ -167,7 +164,7 @@ class PrivateBounds(WrappedMechanism):
         inside = source.map(_ScaleIntoBounds(transforms, y_bounds))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HintWarning)  # about bounds that the caller could give
-            inner = train_on(self.mechanism, inside, random_state=random_state, n_records=n_records)
+            inner = run.train_inner(self.mechanism, inside)
         model: Model = inner.model if y_bounds is None else ScaledTargetModel(inner.model, y_bounds)
         if transforms:
             model = PreprocessedModel(transforms, model, self.n_features)
@@ -218,7 +215,7 @@ def _outermost(noisy: NDArray[np.int64], alarm: float, likely: float) -> tuple[i
     return first, last
 
 
-def _edges(cells: NDArray[np.int64]) -> tuple[Array, Array]:
+def _edges(cells: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
     """Return the lower and upper edge of each cell."""
     level = cells - _LEVELS
     outer = np.ldexp(1.0, _SMALLEST + np.abs(level))

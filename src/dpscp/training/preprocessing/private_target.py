@@ -15,12 +15,11 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_positive, check_probability, check_range
-from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.places import is_in_memory, unit_of_blocks
+from dpscp.data.sources import Block
 from dpscp.exceptions import BudgetError, HintWarning
 from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.random_streams import TARGET_SCALE, stream_seed
-from dpscp.training.engine.batching import WrappedMechanism, nominal_count
+from dpscp.training.engine.batching import TrainingRun, WrappedMechanism, nominal_count
 from dpscp.training.engine.gaussian_release import (
     gaussian_release,
     sum_in_parts,
@@ -33,11 +32,8 @@ from dpscp.training.mechanism import (
     Trained,
     paid_event,
     require_noise,
-    require_persons,
-    require_sources,
-    train_on,
 )
-from dpscp.training.preprocessing.preprocess import with_affine_outputs
+from dpscp.training.model import scale_outputs
 from dpscp.training.targets import unit_targets
 
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
@@ -111,21 +107,16 @@ class PrivateTarget(WrappedMechanism):
     def _block_moments(self, block: Block) -> NDArray[np.float64]:
         return self.moments(block.targets, block.weights)
 
-    def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
-    ) -> Trained:
+    def _train(self, run: TrainingRun) -> Trained:
         """Release mean and scale, then train on standardized targets.
 
         The model is returned in the units of the target.
         """
         paid_event(self)  # fails before any record is used while some noise is not set
-        if unit_of_blocks(source).by_person:
-            require_persons(self)  # before anything is released
-        if not is_in_memory(source):
-            require_sources(self)
-        n, _ = nominal_count(source, n_records)
+        source = run.source
+        n, _ = nominal_count(source, run.n_records)
         noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n))
-        rng = secure_generator(stream_seed(random_state, TARGET_SCALE))
+        rng = secure_generator(stream_seed(run.random_state, TARGET_SCALE))
         total = total_of_blocks(self._block_moments, source, n)
         mean, square = gaussian_release(total, noise, rng, n) / n
         mean = float(np.clip(mean, -1.0, 1.0))
@@ -140,12 +131,12 @@ class PrivateTarget(WrappedMechanism):
                 stacklevel=2,
             )
         standardized = source.map(_StandardizeTargets(self.y_bounds, mean, scale))
-        inner = train_on(self.mechanism, standardized, random_state=random_state, n_records=n_records)
+        inner = run.train_inner(self.mechanism, standardized)
         low, high = self.y_bounds
         half, middle = (high - low) / 2, (low + high) / 2
         if inner.model.task != "regression":
             raise TypeError("PrivateTarget needs a mechanism for regression")
-        model = with_affine_outputs(inner.model, scale * half, middle + mean * half)
+        model = scale_outputs(inner.model, scale * half, middle + mean * half)
         # what the mechanism did spend: one that is not ours may say more than it planned
         event = compose(gaussian_event(require_noise(self.noise_multiplier)), inner.event)
         return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds}, unit=inner.unit)

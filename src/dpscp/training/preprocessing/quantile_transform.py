@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.data.sources import ArraySource, Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
@@ -34,8 +35,6 @@ from dpscp.training.preprocessing.count_trees import (
 )
 from dpscp.training.preprocessing.sums import broadcast_bounds, check_bounds
 from dpscp.training.preprocessing.transforms import FeatureTransform
-
-Array = NDArray[np.float64]
 
 # Mean and scale leave out this share of the records at either end, or what noise can make up.
 _TAIL = 0.002
@@ -65,7 +64,7 @@ class QuantileRows:
         """Return the number of features of a transformed row."""
         return len(self.scaled.shift) + len(self.columns)
 
-    def apply(self, X: ArrayLike) -> Array:
+    def apply(self, X: ArrayLike) -> FloatArray:
         rows = check_rows(X, len(self.scaled.shift), finite=False)
         out = np.empty((len(rows), self.width))
         out[:, : rows.shape[1]] = self.scaled.apply(rows)
@@ -74,7 +73,7 @@ class QuantileRows:
             out[:, place] = (2 * level - 1) * math.sqrt(3)
         return out
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, FloatArray]:
         """Return the released numbers.
 
         Those of the scaled features, and the knots and levels of columns 0, 1, ...
@@ -88,7 +87,7 @@ class QuantileRows:
         return {"kind": self.kind, "columns": list(self.columns), "scaled": self.scaled.config()}
 
     @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         columns = tuple(check_count("columns[i]", column, minimum=0) for column in config["columns"])
         functions = tuple(
             DistributionFunction(*(np.asarray(arrays[f"{part}{c}"], dtype=np.float64) for part in ("knots", "levels")))
@@ -107,6 +106,17 @@ class QuantileTransform:
     exact discrete Gaussian noise.
 
     The quantile of a feature is left out where it differs from the scaled feature by no more than its noise.
+
+    Parameters
+    ----------
+    low, high : float, or array of shape (n_features,)
+    n_features : int
+    branching : tuple of int
+        The number of cells that each level divides a cell into.
+    noise : LatticeNoise or None
+        The noise of a count; None while it is not set.
+    limit : float
+        Scaled features are clipped to +-limit.
 
     Theory: sections 1.1 and 1.5; Result H; docs/guarantees.md
     """
@@ -171,7 +181,7 @@ class QuantileTransform:
         return total
 
     @cached_property
-    def _edges(self) -> tuple[Array, ...]:
+    def _edges(self) -> tuple[FloatArray, ...]:
         low, high = broadcast_bounds(self.low, self.high, self.n_features)
         return tuple(cell_edges(low[i], high[i], self._cells) for i in range(self.n_features))
 
@@ -251,7 +261,7 @@ class _Column:
         return cls(function, float(start + mean * half), scale * float(half), needed)
 
 
-def _distance(scaled: Array, function: DistributionFunction, masses: Array) -> float:
+def _distance(scaled: FloatArray, function: DistributionFunction, masses: FloatArray) -> float:
     """Return the part of the quantile's spread that no linear function of the scaled column gives."""
     levels = (function.levels[:-1] + function.levels[1:]) / 2
     levels = levels - masses @ levels

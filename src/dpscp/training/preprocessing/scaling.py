@@ -9,12 +9,15 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_range
-from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources import Block
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant
-from dpscp.training.engine.batching import WrappedMechanism
-from dpscp.training.mechanism import Model, Trained, load_model, saved_as, shift_bound, train_on
-from dpscp.training.targets import unit_targets
+from dpscp.training.engine.batching import TrainingRun, WrappedMechanism
+from dpscp.training.mechanism import Trained, load_model, saved_as, shift_bound
+from dpscp.training.model import InfluenceForm, Model, checks_rows, find_influence_form, is_row_wise
+from dpscp.training.preprocessing.preprocess import put_steps_before
+from dpscp.training.preprocessing.sums import Step
+from dpscp.training.targets import target_units, unit_targets
 
 
 @saved_as("scaled_target")
@@ -34,17 +37,24 @@ class ScaledTargetModel:
     def n_features(self) -> int:
         return self.inner.n_features
 
-    def rescale_outputs(self, outputs: ArrayLike) -> NDArray[np.float64]:
-        """Return inner outputs in the target's own units."""
-        low, high = self.y_bounds
-        return np.asarray((low + high) / 2 + (high - low) / 2 * np.asarray(outputs, dtype=np.float64))
-
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return outputs (n, k) in the target's own units."""
-        return self.rescale_outputs(self.inner.outputs(X))
+        return target_units(self.inner.outputs(X), self.y_bounds)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:  # noqa: ARG002
         raise TypeError("predict_proba needs a classification model; this one was trained for regression")
+
+    @property
+    def is_row_wise(self) -> bool:
+        return is_row_wise(self.inner)
+
+    @property
+    def checks_rows(self) -> bool:
+        return checks_rows(self.inner)
+
+    def influence_form(self) -> InfluenceForm:
+        form = find_influence_form(self.inner)
+        return replace(form, target_ranges=(self.y_bounds, *form.target_ranges))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return self.inner.arrays()
@@ -91,16 +101,17 @@ class ScaledTarget(WrappedMechanism):
         half_width = (self.y_bounds[1] - self.y_bounds[0]) / 2
         return replace(bound, score_lipschitz=bound.score_lipschitz * half_width)
 
+    def with_steps(self, steps: tuple[Step, ...]) -> Self:
+        # the steps and what is inside share one solution for the noise
+        return replace(self, mechanism=put_steps_before(steps, self.mechanism))
+
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
 
     def _in_unit(self, block: Block) -> Block:
         return block.with_targets(unit_targets(block.targets, self.y_bounds))
 
-    def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
-    ) -> Trained:
-        """Train the inner mechanism on the rescaled targets."""
-        trained = train_on(self.mechanism, source.map(self._in_unit), random_state=random_state, n_records=n_records)
+    def _train(self, run: TrainingRun) -> Trained:
+        trained = run.train_inner(self.mechanism, run.source.map(self._in_unit))
         stability = self._in_target_units(trained.stability)
         return replace(trained, model=ScaledTargetModel(trained.model, self.y_bounds), stability=stability)

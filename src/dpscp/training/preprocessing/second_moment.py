@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack
 from dpscp.training.engine.networks import Network, RowOutputs, check_rows
@@ -16,25 +17,23 @@ from dpscp.training.mechanism import require_noise
 from dpscp.training.preprocessing.sums import SummedStep
 from dpscp.training.preprocessing.transforms import scaled_rows
 
-Array = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class MatrixTransform:
     """Multiply rows by a released matrix of shape (n_features, width)."""
 
-    matrix: Array
+    matrix: FloatArray
 
     @property
     def width(self) -> int:
         """The number of columns of the result."""
         return int(self.matrix.shape[1])
 
-    def scale_rows(self, X: ArrayLike, bound: float, *, unit: bool) -> Array:
+    def scale_rows(self, X: ArrayLike, bound: float, *, unit: bool) -> FloatArray:
         """Return the rows, scaled or shortened to ``bound``."""
         return scaled_rows(check_rows(X, self.matrix.shape[0], finite=False), bound, unit=unit)
 
-    def multiply(self, rows: Array) -> Array:
+    def multiply(self, rows: FloatArray) -> FloatArray:
         """Return the product; the bits of a row do not depend on the other rows."""
         threads = blas_threads()  # a product rounds by their number: see `AlikeBlocks`
         if threads not in self._products:
@@ -49,7 +48,7 @@ class MatrixTransform:
         """Pickle the fields only, not what is computed from them."""
         return {name: value for name, value in vars(self).items() if name != "_products"}
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, FloatArray]:
         return {"matrix": self.matrix}
 
 
@@ -74,7 +73,7 @@ class SecondMomentStep(SummedStep):
         if self.noise_multiplier is not None:
             check_positive("noise_multiplier", self.noise_multiplier)
 
-    def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sum of outer products."""
         scaled = scaled_rows(rows, self.bound, unit=False)
         scaled /= self.bound
@@ -82,14 +81,9 @@ class SecondMomentStep(SummedStep):
             scaled *= np.sqrt(weights)[:, None]
         return np.asarray(scaled.T @ scaled)
 
-    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        """Return the exact weighted sum of outer products, in orthonormal coordinates.
-
-        ``fit`` adds noise, never released.
-        """
-        return _coordinates(self._total(X, weights))
-
-    def release_moment(self, total: Array, *, n_records: int, rng: np.random.Generator) -> tuple[Array, float]:
+    def release_moment(
+        self, total: FloatArray, *, n_records: int, rng: np.random.Generator
+    ) -> tuple[FloatArray, float]:
         """Return the private second moment, (n_features, n_features), and the noise scale of the sum."""
         n, width = check_count("n_records", n_records), len(total)
         noise = require_noise(self.noise_multiplier) * (1 + sum_slack(n))
@@ -101,7 +95,7 @@ class SecondMomentStep(SummedStep):
         return second, noise
 
 
-def _coordinates(symmetric: Array) -> Array:
+def _coordinates(symmetric: FloatArray) -> FloatArray:
     """Return a symmetric matrix in an orthonormal basis of the symmetric ones."""
     i, j = np.triu_indices(len(symmetric))
     return np.asarray(symmetric[i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))

@@ -20,6 +20,7 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.data.scales import check_scale
 from dpscp.data.sources import RecordSource
@@ -34,8 +35,6 @@ from dpscp.training.preprocessing.transforms import (
     Transform,
     scaled_rows,
 )
-
-Array = NDArray[np.float64]
 
 
 @runtime_checkable
@@ -70,10 +69,12 @@ class WeightedStep(Step, Protocol):
     Theory: Result H
     """
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
+    def fit(
+        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: FloatArray | None = None
+    ) -> Transform:
         """Return the fitted transform; the weights of one person add up to at most one."""
 
-    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
+    def moments(self, X: ArrayLike, weights: FloatArray | None = None) -> FloatArray:
         """Return the exact weighted sums that ``fit`` adds noise to.
 
         Never released as they are.
@@ -96,6 +97,14 @@ class SourceStep(Step, Protocol):
         """
 
 
+@runtime_checkable
+class ResizingStep(Protocol):
+    """A step that changes the number of columns by public constants."""
+
+    def width_after(self, width: int) -> int:
+        """Return the number of columns behind this step, for rows of ``width``; both are public."""
+
+
 class SummedStep(ABC):
     """A private step in two halves.
 
@@ -108,34 +117,30 @@ class SummedStep(ABC):
     noise_multiplier: float | None
 
     @abstractmethod
-    def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the exact weighted sums over some rows.
 
         A function of them alone, and so of each row alone.
         """
 
     @abstractmethod
-    def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> Transform:
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> Transform:
         """Return the transform with the noisy total in it."""
-
-    def width_after(self, width: int) -> int:
-        """Return the number of columns behind this step, for rows of ``width``; both are public."""
-        return width
 
     @property
     def event(self) -> DpEvent | None:
         return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
 
-    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        return self._total(X, weights)
-
-    def _total(self, X: ArrayLike, weights: Array | None) -> Array:
+    def moments(self, X: ArrayLike, weights: FloatArray | None = None) -> FloatArray:
+        """Return the exact weighted sums that ``release`` adds noise to; never released as they are."""
         rows = check_rows(X)
         arrays = (rows,) if weights is None else (rows, weights)
         return sum_in_parts(lambda part, weights=None: self.part_moments(part, weights), *arrays)
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
-        return self.release(self._total(X, weights), n_records=n_records, rng=rng)
+    def fit(
+        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: FloatArray | None = None
+    ) -> Transform:
+        return self.release(self.moments(X, weights), n_records=n_records, rng=rng)
 
 
 class _PublicStep:
@@ -160,8 +165,12 @@ class _PublicStep:
 class PublicBounds(_PublicStep):
     """Clip each feature to public bounds and rescale it to [-1, 1].
 
-    ``low`` and ``high`` are numbers, or one number per feature. They must come from outside the data. No
-    privacy cost.
+    No privacy cost.
+
+    Parameters
+    ----------
+    low, high : float, or array of shape (n_features,)
+        They must come from outside the data.
 
     Theory: section 1.1
     """
@@ -180,6 +189,11 @@ class PublicBounds(_PublicStep):
 @dataclass(frozen=True)
 class ColumnScales(_PublicStep):
     """Put each feature on a public scale: "linear", "log" or "log1p"; no privacy cost.
+
+    Parameters
+    ----------
+    scales : tuple of str
+        The public scale of each column.
 
     Theory: section 1.1
     """
@@ -211,6 +225,11 @@ class UnitNorm(_PublicStep):
 class NormClip(_PublicStep):
     """Shorten every row longer than the public ``bound`` to it; no privacy cost.
 
+    Parameters
+    ----------
+    bound : float
+        The largest norm of a row.
+
     Theory: section 1.1
     """
 
@@ -234,6 +253,12 @@ class PrivateCentring(SummedStep):
     sensitivity ``bound``. The noise scale is noise_multiplier * bound in each coordinate (0.01 % more, for the rounding
     of the sum). The sum is divided by the public n_records.
 
+    Parameters
+    ----------
+    bound : float
+    noise_multiplier : float or None
+        None while it is not set.
+
     Theory: sections 1.1, 1.5
     """
 
@@ -247,11 +272,11 @@ class PrivateCentring(SummedStep):
     def with_noise(self, noise_multiplier: float) -> Self:
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sum of the rows."""
         return np.asarray(weighted_rows(scaled_rows(rows, self.bound, unit=False), weights).sum(axis=0))
 
-    def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> RowTransform:
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> RowTransform:
         """Return the transform with the private mean in it."""
         noise = require_noise(self.noise_multiplier) * self.bound * (1 + sum_slack(n_records))
         mean = gaussian_release(total, noise, rng, n_records) / check_count("n_records", n_records)
@@ -268,6 +293,14 @@ class PrivateStandardize(SummedStep):
 
     Privacy: ``event`` is one Gaussian release of the sum of (v, v^2 - 1/2) over the rows; the unit is one record or
     person, the sensitivity sqrt(5/4 * features) in norm.
+
+    Parameters
+    ----------
+    low, high : float, or array of shape (n_features,)
+        The public bounds.
+    noise_multiplier : float or None
+        None while it is not set.
+    scale_floor, limit : float
 
     Theory: sections 1.1, 1.5
     """
@@ -287,7 +320,7 @@ class PrivateStandardize(SummedStep):
     def with_noise(self, noise_multiplier: float) -> Self:
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sums of (v, v^2 - 1/2), shape (2, features)."""
         unit = self._to_unit(rows.shape[1]).apply(rows)
         return np.stack([weighted_rows(v, weights).sum(axis=0) for v in (unit, unit**2 - 0.5)])
@@ -299,7 +332,7 @@ class PrivateStandardize(SummedStep):
         """
         return math.sqrt(1.25 * n_features)
 
-    def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
         """Return the transform with the private mean and scale in it."""
         n, width = check_count("n_records", n_records), total.shape[1]
         noise = require_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + sum_slack(n))
@@ -346,7 +379,7 @@ def check_bounds(step: HasBounds) -> None:
         object.__setattr__(step, name, float(value) if value.ndim == 0 else tuple(value.tolist()))
 
 
-def broadcast_bounds(low: Any, high: Any, width: int) -> tuple[Array, Array]:
+def broadcast_bounds(low: Any, high: Any, width: int) -> tuple[FloatArray, FloatArray]:
     """Return the bounds as arrays with one number for each feature."""
     for name, bound in (("low", low), ("high", high)):
         if np.ndim(bound) == 1 and len(bound) != width:

@@ -11,12 +11,11 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_positive
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale
 from dpscp.training.engine.networks import check_rows, largest_entries, squared_norms
 from dpscp.training.engine.padding import aligned_empty
-
-Array = NDArray[np.float64]
 
 # Temporaries of so many numbers stay in the cache.
 _NUMBERS_AT_ONCE = 1 << 16
@@ -29,17 +28,35 @@ class Transform(Protocol):
     A fixed function of one row, with nothing in it that was not paid for.
     """
 
-    def apply(self, X: ArrayLike) -> Array:
+    def apply(self, X: ArrayLike) -> FloatArray:
         """Return the transformed rows, as a new float64 array.
 
         The caller of the steps checks that numbers are finite.
         """
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, FloatArray]:
         """Return the released numbers, for saving."""
 
     def config(self) -> dict[str, Any]:
         """Return the public constants as JSON values."""
+
+
+@runtime_checkable
+class HasRowLength(Protocol):
+    """A transform that may give every row the same length; rows of zeros stay zero."""
+
+    @property
+    def row_length(self) -> float | None:
+        """Return the length; None where rows differ in length."""
+
+
+@runtime_checkable
+class HasWidth(Protocol):
+    """A transform that changes the number of columns."""
+
+    @property
+    def width(self) -> int:
+        """Return the number of columns of a transformed row."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +70,22 @@ class FeatureTransform:
     Theory: section 1.5
     """
 
-    low: Array
-    high: Array
-    shift: Array
-    scale: Array
+    low: FloatArray
+    high: FloatArray
+    shift: FloatArray
+    scale: FloatArray
     limit: float = math.inf
 
     kind: ClassVar[str] = "feature"
 
-    def apply(self, X: ArrayLike) -> Array:
+    def apply(self, X: ArrayLike) -> FloatArray:
         rows = np.array(check_rows(X, len(self.shift), finite=False), dtype=np.float64)
         np.clip(rows, self.low, self.high, out=rows)
         rows -= self.shift
         rows /= self.scale
         return np.clip(rows, -self.limit, self.limit, out=rows) if math.isfinite(self.limit) else rows
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, FloatArray]:
         return {"low": self.low, "high": self.high, "shift": self.shift, "scale": self.scale}
 
     def config(self) -> dict[str, Any]:
@@ -76,7 +93,7 @@ class FeatureTransform:
         return {"kind": self.kind, "limit": self.limit if math.isfinite(self.limit) else None}
 
     @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         limit = math.inf if config["limit"] is None else check_positive("limit", config["limit"])
         low, high, shift, scale = (
             np.asarray(arrays[name], dtype=np.float64) for name in ("low", "high", "shift", "scale")
@@ -95,7 +112,7 @@ class ScaleTransform:
 
     kind: ClassVar[str] = "scale"
 
-    def apply(self, X: ArrayLike) -> Array:
+    def apply(self, X: ArrayLike) -> FloatArray:
         rows = np.array(check_rows(X, len(self.scales), finite=False), dtype=np.float64)
         for place, scale in enumerate(self.scales):
             if scale != LINEAR:
@@ -105,14 +122,14 @@ class ScaleTransform:
                 )
         return rows
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, FloatArray]:
         return {}
 
     def config(self) -> dict[str, Any]:
         return {"kind": self.kind, "scales": list(self.scales)}
 
     @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:  # noqa: ARG003
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:  # noqa: ARG003
         return cls(tuple(check_scale("scales[i]", scale, None) for scale in config["scales"]))
 
 
@@ -129,31 +146,35 @@ class RowTransform:
 
     bound: float
     unit: bool
-    shift: Array | None = None
+    shift: FloatArray | None = None
     n_features: int | None = None
 
     kind: ClassVar[str] = "row"
 
-    def apply(self, X: ArrayLike) -> Array:
+    @property
+    def row_length(self) -> float | None:
+        return self.bound if self.unit and self.shift is None else None
+
+    def apply(self, X: ArrayLike) -> FloatArray:
         rows = scaled_rows(check_rows(X, self.n_features, finite=False), self.bound, unit=self.unit)
         if self.shift is not None:
             rows -= self.shift
         return rows
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, FloatArray]:
         return {} if self.shift is None else {"shift": self.shift}
 
     def config(self) -> dict[str, Any]:
         return {"kind": self.kind, "bound": self.bound, "unit": self.unit, "n_features": self.n_features}
 
     @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         shift = arrays.get("shift")
         released = None if shift is None else np.asarray(shift, dtype=np.float64)
         return cls(check_positive("bound", config["bound"]), bool(config["unit"]), released, config["n_features"])
 
 
-def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> Array:
+def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> FloatArray:
     """Return a float64 copy with every row scaled or shortened to ``bound``.
 
     No row is longer than ``bound`` after rounding.

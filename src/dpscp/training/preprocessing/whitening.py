@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_positive
 from dpscp.training.preprocessing.second_moment import MatrixTransform, SecondMomentStep
 from dpscp.training.preprocessing.transforms import scaled_rows
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,9 @@ class WhiteningTransform(MatrixTransform):
     """
 
     kind: ClassVar[str] = "whitening"
+    row_length: ClassVar[float] = 1.0
 
-    def apply(self, X: ArrayLike) -> Array:
+    def apply(self, X: ArrayLike) -> FloatArray:
         # Unit rows first: the result does not depend on a row's length, and the product cannot overflow.
         return scaled_rows(self.multiply(self.scale_rows(X, 1.0, unit=True)), 1.0, unit=True)
 
@@ -39,7 +39,7 @@ class WhiteningTransform(MatrixTransform):
         return {"kind": self.kind}
 
     @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:  # noqa: ARG003
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:  # noqa: ARG003
         return cls(np.asarray(arrays["matrix"], dtype=np.float64))
 
 
@@ -52,6 +52,14 @@ class PrivateWhitening(SecondMomentStep):
     the noise alone, so directions that the noise hides stay unchanged.
 
     Privacy: one Gaussian release of the second moment, see ``SecondMomentStep``.
+
+    Parameters
+    ----------
+    bound : float
+        The public bound on the norm of a row.
+    noise_multiplier : float or None
+        None while it is not set.
+    ridge : float
 
     >>> step = PrivateWhitening(noise_multiplier=2.0)
     >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [10, 1, 1]
@@ -72,7 +80,7 @@ class PrivateWhitening(SecondMomentStep):
     def with_noise(self, noise_multiplier: float) -> Self:
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
         """Return the transform with the private second moment in it."""
         second, noise = self.release_moment(total, n_records=n_records, rng=rng)
         values, vectors = np.linalg.eigh(second)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_range
 from dpscp.data.persons import Persons
 from dpscp.quantile.loss_sums import LossSums
 
-Array = NDArray[np.float64]
 # Losses that were computed in floating point may leave [0, 1], or rise, by this much: they are put back.
 _ROUNDING = 1e-9
 
@@ -25,7 +25,7 @@ _ROUNDING = 1e-9
 class LossColumns:
     """Losses at increasing public thresholds, one column after the other; ``column(j)`` has one loss for each row."""
 
-    thresholds: Array
+    thresholds: FloatArray
     column: Callable[[int], Any]
 
     @classmethod
@@ -52,12 +52,12 @@ class LossColumns:
     def __len__(self) -> int:
         return len(self.thresholds)
 
-    def thresholds_at(self, places: Array) -> Array:
+    def thresholds_at(self, places: FloatArray) -> FloatArray:
         """Return the thresholds at released places, infinite beyond the last one."""
         return np.append(self.thresholds, np.inf)[np.minimum(places, len(self)).astype(np.int64)]
 
 
-def check_thresholds(thresholds: Any) -> Array:
+def check_thresholds(thresholds: Any) -> FloatArray:
     """Return public thresholds as an increasing array, or raise ValueError."""
     points = np.asarray(thresholds)
     if points.ndim != 1 or not len(points) or points.dtype.kind not in "iuf":
@@ -90,7 +90,7 @@ def sum_losses(
     dither = generator.random(owners.count)
     members = [np.arange(owners.count)] if groups is None else list(groups)
     sums = np.zeros((len(members), len(columns)), dtype=np.int64)
-    after: Array | None = None
+    after: FloatArray | None = None
     for j in reversed(range(len(columns))):
         losses = check_losses(columns.column(j))
         if after is not None and len(after) != len(losses):
@@ -111,7 +111,7 @@ def sum_losses(
     return [LossSums(len(units), resolution, row) for units, row in zip(members, sums, strict=True)]
 
 
-def check_losses(losses: Any) -> Array:
+def check_losses(losses: Any) -> FloatArray:
     """Return one column of losses in [0, 1]; ValueError without a value for anything else."""
     column = np.asarray(losses)
     if column.ndim != 1 or column.dtype.kind not in "biuf":
@@ -125,13 +125,13 @@ def check_losses(losses: Any) -> Array:
     return np.asarray(np.clip(column, 0.0, 1.0))
 
 
-def _person_means(losses: Array, owners: Persons) -> Array:
+def _person_means(losses: FloatArray, owners: Persons) -> FloatArray:
     """The mean loss of each person's rows."""
     if owners.count == owners.n_rows:
         return losses
     return np.asarray(np.add.reduceat(losses, owners.offsets[:-1]) / owners.sizes)
 
 
-def _round_gains(losses: Array, dither: Array, resolution: int) -> NDArray[np.int64]:
+def _round_gains(losses: FloatArray, dither: FloatArray, resolution: int) -> NDArray[np.int64]:
     """floor(resolution (1 - loss) + U): never falls as the loss falls, ``resolution`` where there is no loss."""
     return np.minimum(np.floor(resolution * (1 - losses) + dither), resolution).astype(np.int64)

@@ -1,0 +1,9 @@
+"""Short names of array types."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+FloatArray = NDArray[np.float64]

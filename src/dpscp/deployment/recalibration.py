@@ -1,0 +1,184 @@
+"""Calibrate a released model again on new labeled records, such as the newest batch after an alarm.
+
+Theory: Results E and L
+"""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dpscp._base.checks import check_count
+from dpscp.data.groups import RecordGroups
+from dpscp.data.persons import keep_rows
+from dpscp.data.validation import label_index, suppress_float_warnings, validate_labels, validate_targets
+from dpscp.deployment.labeled import evaluated_unit
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.guarantees import Certificate
+from dpscp.guarantees.split import SPLIT
+from dpscp.pipeline.calibrate import search_thresholds
+from dpscp.pipeline.search_plan import make_rule, plan_search
+from dpscp.privacy import Budget, Ledger, Unit
+from dpscp.privacy.random_streams import child_seeds, seed_of
+from dpscp.privacy.store import BudgetStore
+from dpscp.training.mechanism import Trained
+
+STAGE = "new thresholds"
+OTHER_PERSONS = (
+    "the recalibration used records of other persons than the fit and earlier recalibrations; somebody who is in "
+    "several of them pays for each (a budget store adds this up)"
+)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Scores of new records with their groups, one record of each person; private."""
+
+    scores: NDArray[Any]
+    groups: RecordGroups | None
+    unit: Unit
+
+    @property
+    def by_group(self) -> Sequence[NDArray[Any]]:
+        """The scores of each group, or all of them."""
+        if self.groups is None:
+            return [self.scores]
+        return [self.scores[member] for member in self.groups.members]
+
+
+def recalibrate(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    *,
+    epsilon: float,
+    delta: float,
+    persons: Any = None,
+    n_records: int | None = None,
+    budget: BudgetStore | None = None,
+    random_state: int | None = None,
+) -> Any:
+    """Return a copy of a fitted estimator with thresholds from new labeled records.
+
+    The model stays as it is. Levels, groups, score and ``release_confidence`` are those of the fit. The promise is then
+    about new records of the population that these records come from.
+
+    Parameters
+    ----------
+    estimator : fitted PrivateConformalClassifier or PrivateConformalRegressor
+    X, y : (n, n_features) and (n,) labeled records that training did not use.
+    epsilon, delta : privacy budget of each of these records, or persons.
+    persons : (n,) ids where the fit had ids; one random record of each person is used.
+    n_records : public nominal number of records, or of persons; the true number stays private and a noisy one is
+        released. None declares it public.
+    budget : budget store of these records; the cost is reserved before a record is counted.
+    random_state : None for system entropy; an integer makes the run repeatable and NOT private.
+
+    Returns
+    -------
+    estimator of the same class, fitted
+        Its ledger has the fit and the recalibration as parts on disjoint records: each person is in one of them and
+        pays for that one (parallel composition). Its certificate is that of the recalibration.
+
+    Privacy: (epsilon, delta) for adding or removing one of the new records (with ``persons``, one person). Somebody
+    whose records were also used for training, monitoring or evaluation pays for each; a budget store adds it up.
+
+    Assumes: the new records and those that follow are exchangeable, and training did not use them.
+
+    Theory: Results E, F, G and L
+    """
+    limit, seed = Budget(epsilon, delta), seed_of(random_state)
+    row_seed, search_seed = child_seeds(seed, 2)
+    check_is_fitted(estimator)
+    if budget is not None:
+        budget.require_spendable(seeded=seed is not None)
+    scored = _score(estimator, X, y, persons, row_seed)
+    unit, groups = scored.unit, scored.groups
+    rule = make_rule(
+        SPLIT,
+        tuple(round(1 - certificate.target, 12) for certificate in estimator.certificates_),
+        Ledger(),
+        check_count(unit.count_name, len(scored.scores) if n_records is None else n_records),
+        n_groups=None if groups is None else len(groups.names),
+        counted=n_records is None,
+        release_confidence=estimator.release_confidence,
+    )
+    rule = replace(rule.for_overlap(1 if groups is None else groups.per_record), unit=unit)
+    searches = plan_search(rule, spent=Ledger(), budget=limit, accountant=estimator.accountant)
+    cost = searches.ledger(Ledger())
+    reservation = None if budget is None else budget.reserve(cost, note="recalibrate")
+    task = estimator._task()
+    found = search_thresholds(
+        scored.by_group,
+        searches,
+        spent=Ledger(),
+        score_range=task.score_range,
+        fine_near=task.fine_near,
+        random_state=search_seed,
+        extra_assumptions=(*task.assumptions, *task.score_assumptions),
+    )
+    if reservation is not None:
+        reservation.commit(found.ledger)
+    ledger = _join(estimator.ledger_, found.ledger)
+    return _with_thresholds(estimator, found.values, found.certificates, ledger, limit)
+
+
+def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> _Scored:
+    """Score new records as the fit scored its own; refuse wrong ones before anything is spent."""
+    unit, fitted = evaluated_unit(persons), estimator.ledger_.unit
+    if fitted.group > 1 or fitted.by_person != unit.by_person:
+        raise ValueError(
+            "persons must be given where the fit had ids, and only there: the ledger of a release has one unit of "
+            "privacy"
+        )
+    task, classes = estimator._task(), getattr(estimator, "classes_", None)
+    estimator.require_readable_rows(X)
+    rows = estimator._read_new_rows(X).rows
+    n = len(rows)
+    by_label = classes is not None and estimator.groups == "label"
+    targets = validate_targets(y, n) if classes is None else label_index(validate_labels(y, n), tuple(classes.tolist()))
+    with suppress_float_warnings():
+        scores = task.scores(Trained(estimator.model_, estimator.ledger_.event, None), rows, targets, corrected=False)
+    groups = None
+    if estimator.group_values_ is not None:
+        places: NDArray[np.int64] = targets.astype(np.int64) if by_label else estimator.group_of(X, n)
+        groups = RecordGroups(tuple(estimator.group_values_), places, 1 if places.ndim == 1 else places.shape[1])
+    if persons is not None:
+        kept, _ = keep_rows(persons, n_rows=n, rows_per_person=1, random_state=seed)
+        scores, groups = scores[kept], None if groups is None else groups.take(kept)
+    return _Scored(np.asarray(scores), groups, unit)
+
+
+def _join(fitted: Ledger, added: Ledger) -> Ledger:
+    """Return the ledger of a fit and of a recalibration on records of other persons."""
+    stages = {"fit": fitted.event, STAGE: added.event}
+    note = "records of different persons, the more expensive part counts; " + "; ".join(e.note for e in added.entries)
+    joined = Ledger((), fitted.public_facts, fitted.seeded).add_disjoint(
+        stages, note, unit=fitted.unit.join(added.unit)
+    )
+    joined = joined.assume(*fitted.assumptions, *added.assumptions, OTHER_PERSONS)
+    sizes = {f"new_{name}": value for name, value in added.public_facts.items() if name == "released_sizes"}
+    joined = joined.declare(**sizes)
+    return joined.mark_seeded() if added.seeded else joined
+
+
+def _with_thresholds(
+    estimator: Any, values: NDArray[np.float64], certificates: tuple[Certificate, ...], ledger: Ledger, limit: Budget
+) -> Any:
+    """Return a copy of the estimator with other thresholds and their promises; warn if its sets are full."""
+    new = copy.copy(estimator)
+    score = estimator.certificate_.terms.conformity_score
+    new.threshold_ = values if estimator.group_values_ is not None else values[0]
+    new.certificates_ = tuple(replace(c, terms=replace(c.terms, conformity_score=score)) for c in certificates)
+    if not estimator.certificate_.classes_declared:
+        new.certificates_ = tuple(c.with_found_classes() for c in new.certificates_)
+    new.certificate_, new.ledger_, new.evaluation_ = new.certificates_[0], ledger, None
+    new.epsilon, new.delta = max(estimator.epsilon, limit.epsilon), max(estimator.delta, limit.delta)
+    if new.certificate_.is_vacuous or not np.isfinite(values).all():
+        warnings.warn(str(new.certificate_), GuaranteeWarning, stacklevel=3)
+    return new

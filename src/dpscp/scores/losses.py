@@ -1,0 +1,113 @@
+"""Losses of sets of labels as functions of a threshold, for ``dpscp.control_risk``.
+
+Each function returns another one: of a threshold t, with one loss in [0, 1] for each record.
+
+Theory: Result J
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["class_costs", "false_discoveries", "missed_labels"]
+
+Losses = Callable[[float], NDArray[np.float64]]
+
+
+def missed_labels(doubt: Any, truth: Any, costs: Any = None) -> Losses:
+    """Return the share of each record's true labels that the set {label : doubt <= t} misses.
+
+    Parameters
+    ----------
+    doubt : array of shape (n, n_labels)
+        How unlikely each label is, such as one minus its probability.
+    truth : indicator array of shape (n, n_labels)
+        Which labels are true. A record without true labels has no loss.
+    costs : array of shape (n_labels,), optional
+        The public cost of missing each label, positive; the loss is then the missed share of the cost of all true
+        labels. None: all labels cost the same.
+
+    Returns
+    -------
+    function of t that returns n losses, which do not rise with t
+
+    >>> losses = missed_labels([[0.1, 0.6], [0.9, 0.2]], [[1, 1], [1, 0]])
+    >>> losses(0.5).tolist(), losses(0.9).tolist()
+    ([0.5, 1.0], [0.0, 0.0])
+    """
+    shown, true = _same_shape(doubt, truth)
+    weights = true * (1.0 if costs is None else _check_costs(costs, true.shape[1], positive=True))
+    total = np.maximum(weights.sum(axis=1), np.finfo(float).tiny)
+    return lambda t: np.asarray(np.minimum((weights * (shown > t)).sum(axis=1) / total, 1.0))
+
+
+def false_discoveries(probability: Any, truth: Any) -> Losses:
+    """Return the share of the set {label : probability > t} that is not true; 0 for an empty set.
+
+    It may rise with t: control its running maximum, ``dpscp.control_risk(..., running_maximum=True)``. Where no finite
+    threshold is found the set is empty.
+
+    Parameters
+    ----------
+    probability : array of shape (n, n_labels)
+    truth : indicator array of shape (n, n_labels)
+
+    Returns
+    -------
+    function of t that returns n losses
+    """
+    shown, true = _same_shape(probability, truth)
+
+    def losses(t: float) -> NDArray[np.float64]:
+        inside = shown > t
+        return np.asarray((inside & ~true).sum(axis=1) / np.maximum(inside.sum(axis=1), 1))
+
+    return losses
+
+
+def class_costs(doubt: Any, y: Any, costs: Any) -> Losses:
+    """Return the cost of each record's class where the set {class : doubt <= t} misses it, and 0 elsewhere.
+
+    Parameters
+    ----------
+    doubt : array of shape (n, n_classes)
+        How unlikely each class is, such as one minus its probability.
+    y : int array of shape (n,)
+        The place of the true class.
+    costs : array of shape (n_classes,)
+        The public cost of missing each class, between 0 and 1; divide costs by the largest one.
+
+    Returns
+    -------
+    function of t that returns n losses, which do not rise with t
+    """
+    shown, places = np.asarray(doubt, dtype=np.float64), np.asarray(y)
+    if shown.ndim != 2 or places.shape != (len(shown),) or places.dtype.kind not in "iu":
+        raise ValueError("doubt must be (n, n_classes), and y one place of a class for each record")
+    if len(places) and not (places.min() >= 0 and places.max() < shown.shape[1]):
+        raise ValueError("y must hold places of classes, and that of some record is none")
+    price = _check_costs(costs, shown.shape[1], positive=False)
+    own, paid = shown[np.arange(len(places)), places], price[places]
+    return lambda t: np.asarray(paid * (own > t))
+
+
+def _same_shape(shown: Any, truth: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    values, true = np.asarray(shown, dtype=np.float64), np.asarray(truth)
+    if values.ndim != 2 or true.shape != values.shape:
+        raise ValueError("the true labels must be an indicator for each record and label, (n, n_labels)")
+    if not np.isin(true, (0, 1)).all():
+        raise ValueError("the true labels must be 0 or 1")
+    return values, true.astype(bool)
+
+
+def _check_costs(costs: Any, count: int, *, positive: bool) -> NDArray[np.float64]:
+    found = np.asarray(costs, dtype=np.float64)
+    if found.shape != (count,):
+        raise ValueError(f"costs must be {count} numbers, one for each label")
+    if positive and not (np.isfinite(found).all() and (found > 0).all()):
+        raise ValueError("costs must be positive numbers")
+    if not positive and not ((found >= 0) & (found <= 1)).all():
+        raise ValueError("costs must lie between 0 and 1; divide them by the largest one")
+    return found

@@ -1,0 +1,313 @@
+"""The multilabel classifier: heads within one budget, a secret split, and a mean loss that is bounded."""
+
+import json
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+import dpscp as dp
+from dpscp.estimators.multilabel import check_indicators
+from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of, gaussian_event
+from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
+from dpscp.scores import class_costs, false_discoveries, missed_labels
+from dpscp.training import DPSGD
+from dpscp.training.mechanisms.one_vs_rest import LabelHeads, OneVsRest
+
+RNG, DELTA = np.random.default_rng, 1e-5
+QUICK = DPSGD(steps=15, learning_rate=2.0)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dp.GuaranteeWarning)
+        yield
+
+
+def records(n, seed, n_labels=3):
+    """Records with some true labels; those of a record depend on each other, and some have none."""
+    rng = RNG(seed)
+    X = rng.normal(size=(n, n_labels))
+    truth = X + 0.7 * rng.normal(size=(n, 1)) + 0.7 * rng.normal(size=(n, n_labels)) > 0.4
+    return X, truth.astype(int)
+
+
+def multilabel(**options):
+    given = {"epsilon": 4.0, "delta": DELTA, "feature_bounds": (-3, 3), "accountant": "rdp", "random_state": 0}
+    return dp.PrivateMultilabelClassifier(estimator=QUICK, **given | options)
+
+
+def missed_share(sets, truth):
+    return ((truth == 1) & ~sets).sum(axis=1) / np.maximum(truth.sum(axis=1), 1)
+
+
+# ---- losses
+
+
+def test_losses_by_hand():
+    doubt, truth = np.array([[0.1, 0.6, 0.3], [0.2, 0.2, 0.9]]), np.array([[1, 1, 0], [0, 0, 0]])
+    assert missed_labels(doubt, truth)(0.55).tolist() == [0.5, 0.0]
+    assert missed_labels(doubt, truth, costs=[1, 3, 1])(0.3).tolist() == [0.75, 0.0]
+    found = false_discoveries(1 - doubt, truth)
+    assert found(0.5).tolist() == [0.5, 1.0]
+    assert found(0.99).tolist() == [0.0, 0.0]
+    cost = class_costs(doubt, [1, 2], [0.1, 0.4, 1.0])
+    assert cost(0.5).tolist() == [0.4, 1.0]
+    assert cost(0.7).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: missed_labels(np.zeros((2, 3)), np.zeros((2, 2))), "indicator for each record"),
+        (lambda: missed_labels(np.zeros((2, 3)), np.full((2, 3), 2)), "0 or 1"),
+        (lambda: missed_labels(np.zeros((2, 3)), np.zeros((2, 3)), [1, 2]), "3 numbers"),
+        (lambda: missed_labels(np.zeros((2, 3)), np.zeros((2, 3)), [1, 0, 1]), "positive"),
+        (lambda: class_costs(np.zeros((2, 3)), [0.0, 1.0], [1, 1, 1]), "one place of a class"),
+        (lambda: class_costs(np.zeros((2, 3)), [0, 3], [1, 1, 1]), "some record is none"),
+        (lambda: class_costs(np.zeros((2, 3)), [0, 1], [1, 2, 1]), "between 0 and 1"),
+    ],
+)
+def test_wrong_losses_are_refused(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()
+
+
+def test_costs_of_classes_are_controlled():
+    """Costs differ: the mean cost is bounded, although one class is missed more often than the level."""
+    rng, means = RNG(0), []
+    for seed in range(30):
+        y = rng.choice(3, 600, p=[0.6, 0.3, 0.1])
+        doubt = np.clip(rng.random((600, 3)) * (1 + (y[:, None] == 2)) / 2, 0, 1)
+        options = {"alpha": 0.05, "threshold_range": (0, 1), "epsilon": 2.0, "delta": DELTA, "random_state": seed}
+        found = dp.control_risk(class_costs(doubt, y, [0.1, 0.4, 1.0]), n_records=600, accountant="rdp", **options)
+        new = rng.choice(3, 4_000, p=[0.6, 0.3, 0.1])
+        doubt = np.clip(rng.random((4_000, 3)) * (1 + (new[:, None] == 2)) / 2, 0, 1)
+        means.append(class_costs(doubt, new, [0.1, 0.4, 1.0])(found.threshold).mean())
+    assert np.mean(means) <= 0.05 + 3 * np.std(means) / len(means) ** 0.5
+    assert np.mean(means) > 0.02
+
+
+# ---- the heads
+
+
+def test_the_heads_together_stay_within_the_budget():
+    heads = OneVsRest(QUICK, 4).calibrated(2.0, DELTA, accountant="rdp")
+    assert OneVsRest(QUICK, 4).event is None
+    assert heads.event == compose(*[heads.mechanism.event] * 4)
+    assert 1.9 < epsilon_of(heads.event, DELTA, "rdp") <= 2.0
+    with pytest.raises(dp.BudgetError):
+        OneVsRest(QUICK, 4).calibrated(2.0, 1e-300, accountant="rdp")
+
+    class NoisyEnough:
+        """A mechanism whose noise does not follow the budget."""
+
+        event = gaussian_event(0.5)
+
+        def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
+            return self
+
+        def train(self, X, y, *, random_state=None, n_records=None):
+            raise NotImplementedError
+
+    with pytest.raises(dp.BudgetError, match="keeps 4 labels within"):
+        OneVsRest(NoisyEnough(), 4).calibrated(2.0, DELTA, accountant="rdp")
+
+
+def test_heads_of_different_widths_are_refused():
+    X, truth = records(200, 0)
+    one = QUICK.calibrated(5.0, DELTA).train(X, truth[:, 0], random_state=0).model
+    two = QUICK.calibrated(5.0, DELTA).train(X[:, :2], truth[:, 0], random_state=0).model
+    both = LabelHeads((one, two))
+    with pytest.raises(ValueError, match="do not fit together"):
+        LabelHeads.from_parts(both.config(), both.arrays())
+
+
+# ---- the estimator
+
+
+def test_the_mean_loss_of_new_records_is_bounded():
+    """40 studies of 700 records: the mean of the missed share, at most the risk plus three standard errors."""
+    means, sizes = [], []
+    new, new_truth = records(5_000, 99)
+    for seed in range(40):
+        fitted = multilabel(random_state=seed, n_records=700).fit(*records(700, seed))
+        sets = fitted.predict_set(new)[1][:, :, 0]
+        means.append(missed_share(sets, new_truth).mean())
+        sizes.append(sets.sum(axis=1).mean())
+    assert np.mean(means) <= 0.1 + 3 * np.std(means) / len(means) ** 0.5
+    assert np.mean(means) > 0.05  # and not by full sets
+    assert np.mean(sizes) < 2.7
+
+
+def test_false_discoveries_are_bounded_by_their_running_maximum():
+    means, sizes = [], []
+    new, new_truth = records(4_000, 99)
+    for seed in range(12):
+        fitted = multilabel(loss="false_discoveries", risk=0.3, random_state=seed).fit(*records(1_500, seed))
+        sets = fitted.predict_set(new)[1][:, :, 0]
+        means.append(((sets & (new_truth == 0)).sum(axis=1) / np.maximum(sets.sum(axis=1), 1)).mean())
+        sizes.append(sets.sum(axis=1).mean())
+    assert fitted.certificate_.terms.running_maximum
+    assert np.mean(means) <= 0.3 + 3 * np.std(means) / len(means) ** 0.5
+    assert np.mean(sizes) > 0.3  # and not by empty sets
+
+
+def test_a_costly_label_is_missed_less_often():
+    X, truth = records(4_000, 0)
+    rates = []
+    for costs in (None, [20.0, 1.0, 1.0]):
+        fitted = multilabel(label_costs=costs, risk=0.2).fit(X, truth)
+        sets, new = fitted.predict_set(X)[1][:, :, 0], truth == 1
+        rates.append(missed_share(sets, truth).mean())
+        weights = new * (1.0 if costs is None else np.array(costs))
+        share = (weights * ~sets).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
+        assert share.mean() < 0.23
+    assert fitted.ledger_.public_facts["label_costs"] == (20.0, 1.0, 1.0)
+
+
+def test_ledger_and_certificate():
+    fitted = multilabel(risk=[0.2, 0.1], labels=["a", "b", "c"], accountant="pld").fit(*records(1_500, 0))
+    assert fitted.threshold_.shape == (2,)
+    assert fitted.threshold_[0] <= fitted.threshold_[1]
+    assert [c.risk for c in fitted.certificates_] == [0.2, 0.1]
+    assert "mean loss of a new record is at most 20" in str(fitted.certificate_)
+    (entry,) = fitted.ledger_.entries
+    assert isinstance(entry.event, SecretSplitDpEvent)
+    assert fitted.ledger_.epsilon(DELTA) <= 4.0
+    assert not fitted.ledger_.is_private  # a seed
+    assert fitted.ledger_.public_facts["labels"] == ("a", "b", "c")
+    assert fitted.ledger_.taken_from_data == ("n_records",)
+    # one training for each label, in the ledger of this release
+    trained = dict(entry.stages)["training"]
+    (history,) = possible_histories(trained)
+    assert sum(n for event, n in history.items() if not isinstance(event, DiscreteGaussianDpEvent)) == 45
+    declared = multilabel(n_records=1_500).fit(*records(1_500, 0))
+    assert "taken_from_data" not in declared.ledger_.public_facts
+
+
+def test_records_train_or_calibrate_and_never_both(monkeypatch):
+    seen = {}
+    train, losses = OneVsRest.train, dp.PrivateMultilabelClassifier._losses
+
+    def spy_training(self, X, y, **options):
+        seen["trained"] = X[:, 0].tolist()
+        return train(self, X, y, **options)
+
+    def spy_losses(self, probabilities, truth):
+        seen["calibrated"] = len(truth)
+        return losses(self, probabilities, truth)
+
+    monkeypatch.setattr(OneVsRest, "train", spy_training)
+    monkeypatch.setattr(dp.PrivateMultilabelClassifier, "_losses", spy_losses)
+    X, truth = records(1_000, 0)
+    multilabel(calibration_fraction=0.3).fit(X, truth)
+    assert len(set(seen["trained"])) + seen["calibrated"] == 1_000
+    assert 200 < seen["calibrated"] < 400
+
+
+def test_persons_are_protected_with_all_their_rows():
+    X, truth = records(1_200, 0)
+    persons = np.repeat(np.arange(400), 3)
+    fitted = multilabel(rows_per_person=2, n_persons=400).fit(X, truth, persons=persons)
+    assert fitted.ledger_.unit.by_person
+    assert fitted.certificate_.terms["n_persons"] == 400
+    assert "random record of a new person" in str(fitted.certificate_) or "person" in str(fitted.certificate_)
+    with pytest.raises(ValueError, match="persons=ids"):
+        multilabel(rows_per_person=2).fit(X, truth)
+
+
+def test_a_file_holds_the_release(tmp_path):
+    X, truth = records(900, 0)
+    frame = pd.DataFrame(X, columns=["u", "v", "w"])
+    fitted = clone(multilabel(labels=["a", "b", "c"])).fit(frame, truth)
+    fitted.save(tmp_path / "m.dpscp")
+    loaded = dp.load(tmp_path / "m.dpscp")
+    assert isinstance(loaded, dp.PrivateMultilabelClassifier)
+    for ours, theirs in zip(fitted.predict_set(frame), loaded.predict_set(frame), strict=True):
+        assert np.array_equal(ours, theirs)
+    assert loaded.labels_ == ("a", "b", "c")
+    assert loaded.ledger_.to_json() == fitted.ledger_.to_json()
+    assert loaded.certificate_ == fitted.certificate_
+    assert np.array_equal(loaded.predict(frame), (loaded.predict_proba(frame) >= 0.5).astype(int))
+    assert list(loaded.feature_names_in_) == ["u", "v", "w"]
+    plain = multilabel().fit(X, truth)
+    plain.save(tmp_path / "n.dpscp")
+    assert np.array_equal(dp.load(tmp_path / "n.dpscp").threshold_, plain.threshold_)
+    plain.threshold_ = np.array([np.nan])
+    plain.save(tmp_path / "n.dpscp")
+    with pytest.raises(ValueError, match="do not match"):
+        dp.load(tmp_path / "n.dpscp")
+    from dpscp.cli import main
+
+    assert main(["statement", str(tmp_path / "m.dpscp")]) == 1  # a model for Python alone
+
+
+@pytest.mark.parametrize(
+    ("options", "y", "match"),
+    [
+        ({"loss": "hamming"}, None, "loss"),
+        ({"risk": 1.5}, None, "risk must lie"),
+        ({"labels": ["a", "b"]}, None, "3 distinct names"),
+        ({"labels": ["a", "b", "b"]}, None, "3 distinct names"),
+        ({"label_costs": [1, 2]}, None, "3 numbers"),
+        ({"label_costs": [1, 2, 3], "loss": "false_discoveries"}, None, "remove it"),
+        ({"feature_bound": 1.0}, None, "not both"),
+        ({"calibration_fraction": 2.0}, None, "calibration_fraction"),
+        ({}, np.zeros(300), "indicator array"),
+        ({}, np.full((300, 3), 7), "0 and 1 only"),
+        ({}, np.full((300, 3), np.nan), "0 and 1 only"),
+        ({}, np.zeros((299, 3)), "same number"),
+        ({}, [[1], [0, 1]], "indicator array"),
+        ({"epsilon": 1e-9}, None, "epsilon|budget|noise"),
+    ],
+)
+def test_wrong_arguments_are_named_and_nothing_is_spent(options, y, match, tmp_path):
+    store = dp.BudgetStore.create(tmp_path / "study", 9.0, DELTA, dataset="synthetic")
+    X, truth = records(300, 0)
+    with pytest.raises((ValueError, dp.BudgetError), match=match):
+        multilabel(random_state=None, **options).fit(X, truth if y is None else y, budget=store)
+    assert not store.ledger().entries
+
+
+def test_a_store_pays_and_a_wrong_mechanism_is_refused(tmp_path):
+    store = dp.BudgetStore.create(tmp_path / "study", 9.0, DELTA, dataset="synthetic")
+    X, truth = records(400, 0)
+    fitted = multilabel(random_state=None, feature_bounds=None, feature_bound=3.0).fit(X, truth, budget=store)
+    assert store.ledger().entries
+    assert fitted.ledger_.is_private
+    with pytest.raises(TypeError, match="training mechanism"):
+        dp.PrivateMultilabelClassifier(estimator=object()).fit(X, truth)
+    with pytest.raises(ValueError, match="seed"):
+        multilabel().fit(X, truth, budget=store)
+    assert json.dumps(fitted.ledger_.to_dict())
+
+
+def test_the_recipe_and_a_mechanism_with_its_own_noise():
+    X, truth = records(800, 0)
+    own = QUICK.calibrated(1.0, DELTA, accountant="rdp").configured(dp.training.mechanism.Needs((0, 1)))
+    fitted = dp.PrivateMultilabelClassifier(estimator=own, epsilon=4.0, accountant="rdp", random_state=0).fit(X, truth)
+    assert fitted.ledger_.epsilon(DELTA, "rdp") <= 4.0
+    assert check_indicators(np.ones((2, 1), bool)).tolist() == [[1], [1]]
+    fitted = dp.PrivateMultilabelClassifier(epsilon=8.0, accountant="rdp", random_state=0).fit(X, truth)
+    assert (fitted.predict(X) == truth).mean() > 0.6
+
+
+def test_steps_around_the_fit_that_learn_void_the_promises(tmp_path):
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    X, truth = records(500, 0)
+    with pytest.warns(dp.GuaranteeWarning, match="StandardScaler"):
+        pipe = make_pipeline(StandardScaler(), multilabel(random_state=None)).fit(X, truth)
+    assert not pipe[-1].ledger_.is_private
+    assert not pipe[-1].certificate_.is_certified
+    store = dp.BudgetStore.create(tmp_path / "study", 9.0, DELTA, dataset="synthetic")
+    with pytest.raises(dp.BudgetError):
+        pipe.set_params(privatemultilabelclassifier__random_state=None).fit(
+            X, truth, privatemultilabelclassifier__budget=store
+        )
+    assert not store.ledger().entries
