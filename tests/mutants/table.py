@@ -1211,7 +1211,7 @@ mutant(
     "norms + (roundings + places * places + 16) * ROUNDING * sizes",
     "norms",
     "a ghost norm loses what its rounding hides",
-    "tests/training/test_torch_layers.py::test_places_that_cancel_add_at_most_one_clip_norm_each",
+    "tests/training/test_torch_layers.py::test_ghost_norms_are_not_below_the_true_ones",
 )
 mutant(
     "training.torch.layer_terms:ClipRule.factors",

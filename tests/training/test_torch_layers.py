@@ -340,6 +340,22 @@ def test_places_that_cancel_add_at_most_one_clip_norm_each():
     assert float(factors[-1] * magnitude) <= rule.cancellation([term]) * (1 + 1e-9)
 
 
+def test_ghost_norms_are_not_below_the_true_ones():
+    """Where nearly everything cancels, the sum over pairs of places is rounding alone."""
+    torch.manual_seed(7)
+    n, places = 12, 16
+    errors, inputs = torch.randn(n, places, 2), torch.randn(n, places, 3)
+    errors[:, 1::2], inputs[:, 1::2] = -errors[:, ::2], inputs[:, ::2] * (1 + 2.0**-22)
+    term = ProductTerm(torch.zeros(2, 3), errors, inputs)
+    for i, found in enumerate(term.squared_norms()):
+        exact = [
+            sum(Fraction(float(errors[i, t, a])) * Fraction(float(inputs[i, t, b])) for t in range(places))
+            for a in range(2)
+            for b in range(3)
+        ]
+        assert Fraction(float(found)) >= sum(value * value for value in exact)
+
+
 @pytest.mark.parametrize("scale", [1e-44, 1e-20, 1.0, 1e18, 1e38])
 @pytest.mark.parametrize("clip_norm", [1e-30, 1.0, 1e30])
 def test_no_record_is_longer_than_the_clip_norm_at_any_scale(scale, clip_norm):

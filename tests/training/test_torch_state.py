@@ -453,11 +453,11 @@ def test_mixing_that_starts_in_larger_batches_is_refused_before_anything_is_spen
     assert (tmp_path / "store").read_bytes() == before
 
 
-def test_a_module_in_float64_is_refused_before_anything_is_spent(tmp_path):
+def test_a_module_in_float16_is_refused_before_anything_is_spent(tmp_path):
     store = BudgetStore.create(tmp_path / "store", 4.0, 1e-2, dataset="synthetic")
     before = (tmp_path / "store").read_bytes()
-    with pytest.raises(ValueError, match=r"fails on synthetic rows of float32, .* module\.float\(\)"):
-        classifier(nn.Linear(6, 2).double()).fit(*records(300), budget=store)
+    with pytest.raises(ValueError, match=r"fails on synthetic rows of torch\.float32, .* module\.float\(\)"):
+        classifier(nn.Linear(6, 2).half()).fit(*records(300), budget=store)
     assert (tmp_path / "store").read_bytes() == before
     converts = Own(lambda _, rows: rows.double()).double()
     assert training(converts).train(*records()).model.outputs(records()[0]).shape == (60, 2)

@@ -37,7 +37,7 @@ _SEEDS = (1, 2, 3)
 _STEP = 0.05
 # Far from the start a layer that limits its own parameters does so.
 _FAR = 30.0
-_MOST_NUMBERS = 2**20
+_MOST_NUMBERS = 2**18
 _MOST_ROWS = 4096
 
 Losses = Callable[[Any, Any], Any]

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["OpacusTraining", "TorchModel", "ledger_of_engine", "torch_model"]
 
 # Records that go through the module at once: on a processor they stay in cache, on a GPU they keep it busy.
-_AT_ONCE = {"cpu": 512, "cuda": 2048}
+_AT_ONCE = {"cpu": 320, "cuda": 2048}
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
 _MORE_RECORDS = 2**12
 # Numbers of the single gradients that Opacus holds at once.
