@@ -111,6 +111,19 @@ CASES: dict[str, Case] = {
         _classes(50, n_features=20, n_clusters_per_class=1, class_sep=2.0),
         {"feature_bounds": (-10.0, 10.0), "classes": list(range(50))},
     ),
+    **{
+        f"{k} classes of {clusters} clusters, n = {n:,}": Case(
+            n,
+            _classes(k, n_features=16, n_clusters_per_class=clusters, class_sep=distance),
+            {"feature_bounds": (-10.0, 10.0), "classes": list(range(k))},
+        )
+        for k, n, clusters, distance in (
+            (12, 2_500, 2, 1.0),
+            (20, 3_000, 2, 1.5),
+            (30, 4_000, 1, 1.0),
+            (50, 8_000, 2, 2.0),
+        )
+    },
     "a class of 1 %": Case(
         20_000, _classes(2, weights=[0.99], flip_y=0.002), {"feature_bounds": (-8.0, 8.0), "classes": [0, 1]}
     ),

@@ -225,7 +225,7 @@ def test_every_level_is_evaluated_on_its_own_sets(kind):
 
 def test_tracks_of_a_sequential_and_of_a_parallel_ledger():
     sequential = budget_tracks(fit("classification", guarantee="universal").ledger_, 2.0, 1e-5)
-    assert [item.stage for item in sequential[0]] == ["training", "calibration"]
+    assert [item.stage for item in sequential[0]] == ["training", "recalibration", "calibration"]
     assert sum(item.share for item in sequential[0]) == pytest.approx(1.0, abs=5e-3)
     parallel = budget_tracks(fit("classification", guarantee="split").ledger_, 2.0, 1e-5)
     assert [[item.stage for item in track] for track in parallel] == [["training"], ["calibration"]]

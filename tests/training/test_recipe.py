@@ -69,6 +69,14 @@ def test_a_weak_signal_gets_a_linear_model():
         assert engine(plan.mechanism).hidden == ()
 
 
+@pytest.mark.parametrize(("n", "hidden"), [(3_000, ()), (8_000, (64,))])
+def test_many_classes_get_a_linear_model_until_each_has_a_signal(n, hidden):
+    """The signal is about 0.13 for each record: 20 for each of 20 classes, and 52."""
+    classes = tuple(range(20))
+    plan = recipe("classification", n_records=n, n_features=8, classes=classes, epsilon=0.5, delta=1e-5)
+    assert engine(plan.mechanism).hidden == hidden
+
+
 def test_widths_never_shrink_when_records_are_added():
     for task in ("classification", "regression"):
         sizes = [

@@ -141,9 +141,10 @@ class PrivateConformal(FittedEstimator):
         BudgetError
             If the budget, or what is left in the store, is too small.
         """
+        # the parameters and the store first: what they forbid is refused before a record is looked at
+        self._start(budget, fit_params)
         if isinstance(X, Collective) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
-        self._start(budget, fit_params)
         outer = find_outer_use()
         outer.warn(budget)
         fit_input = self._read(X, y, persons, schema)

@@ -50,6 +50,8 @@ LARGEST_BATCH = 20_000
 # Below it hidden layers do not pay for a classifier, and centering and whitening do better than private
 # feature scales.
 WEAK_SIGNAL = 300
+# Below it for each class, a hidden layer learns less than its noise hides: docs/recipe.md.
+_LEAST_CLASS_SIGNAL = 30
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
 SEARCH_COST = 20.0
 LEAST_HELD_OUT = 0.125
@@ -376,7 +378,8 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
     """A small dense net (a linear head where the signal is too weak) on standardized features."""
     s = problem.signal
     if problem.task == "classification":
-        hidden = _by_signal(s, ((10_000, (64,)), (math.inf, (128,))))
+        weakest = _LEAST_CLASS_SIGNAL * len(problem.classes or ())
+        hidden = _by_signal(s, ((weakest, ()), (10_000, (64,)), (math.inf, (128,))))
     elif problem.quantiles is not None:
         hidden = _by_signal(s, ((60, ()), (1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
     else:
