@@ -37,10 +37,10 @@ def test_an_implementation_that_forgets_a_weight_is_caught(monkeypatch):
 
 @KINDS
 def test_a_person_with_five_scores_is_found_in_the_search_no_better_than_a_record(alike):
-    result = dp.audit(PersonSearchGame(steps=1, alike=alike), runs=400)
+    result = dp.audit(PersonSearchGame(steps=1, alike=alike), runs=500)
     assert result.passed
     if alike:
-        assert result.audited[0] > 0
+        assert max(result.audited) > 0  # at one delta alone, about one audit in a thousand finds nothing
 
 
 def test_counting_every_row_of_a_person_is_caught(monkeypatch):

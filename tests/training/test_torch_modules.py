@@ -330,7 +330,7 @@ def classifier(module, **changed):
         (lambda: nn.Linear(6, 3), "one output for each of the 2 classes"),
         (lambda: nn.Linear(6, 1), "one output for each of the 2 classes"),
         (lambda: folds_tokens(6), "exactly one row per record"),
-        (lambda: OpacusTraining(nn.Linear(6, 2), "squared"), "is for regression"),
+        (lambda: OpacusTraining(nn.Linear(6, 2), "squared"), "must train a classification model"),
     ],
 )
 def test_errors_of_torch_come_before_anything_is_reserved(tmp_path, module, message):

@@ -22,6 +22,8 @@ from dpscp.privacy.random_streams import secure_bytes
 # in 64 bits.
 _LATTICE_SCALE = 4096
 _INT64_SCALE = 2**15
+# Words of 64 bits that are drawn at once: a draw of noise needs a few hundred, a few at a time.
+_WORDS_AT_ONCE = 256
 
 
 class IntegerSource:
@@ -35,6 +37,7 @@ class IntegerSource:
 
     def __init__(self, random_state: int | None = None) -> None:
         self._bytes = secure_bytes(random_state)
+        self._unused: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
 
     def below(self, bound: int, size: int) -> NDArray[Any]:
         """Return independent integers, exactly uniform on 0 .. bound - 1, by rejection.
@@ -61,13 +64,20 @@ class IntegerSource:
 
     def _small(self, bound: int, size: int) -> NDArray[np.int64]:
         mask = np.uint64((1 << (bound - 1).bit_length()) - 1)
-        drawn = np.empty(size, dtype=np.int64)
-        todo = np.arange(size)
+        drawn = (self._words(size) & mask).astype(np.int64)
+        todo = np.flatnonzero(drawn >= bound)
         while todo.size:
-            words = np.frombuffer(self._bytes(8 * todo.size), dtype="<u8") & mask
-            drawn[todo] = words
-            todo = todo[words >= bound]
+            drawn[todo] = self._words(todo.size) & mask
+            todo = todo[drawn[todo] >= bound]
         return drawn
+
+    def _words(self, count: int) -> NDArray[np.uint64]:
+        """Return the next words; each one is used once."""
+        if count > self._unused.size:
+            fresh = np.frombuffer(self._bytes(8 * max(count, _WORDS_AT_ONCE)), dtype="<u8")
+            self._unused = np.concatenate([self._unused, fresh])
+        words, self._unused = self._unused[:count], self._unused[count:]
+        return words
 
     def bernoulli(self, numerator: Any, denominator: int) -> NDArray[np.bool_]:
         """Return independent Bernoulli(numerator / denominator) draws.
