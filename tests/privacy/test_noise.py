@@ -228,6 +228,7 @@ def test_discrete_laplace_of_large_scale(t):
 SAMPLER = [
     IntegerSource.below,
     IntegerSource._small,
+    IntegerSource._words,
     IntegerSource.bernoulli,
     IntegerSource.bernoulli_exp,
     IntegerSource._exp_below_one,
@@ -238,6 +239,7 @@ INTEGER_NUMPY = {
     "arange",
     "asarray",
     "bool_",
+    "concatenate",
     "delete",
     "empty",
     "flatnonzero",
@@ -248,7 +250,7 @@ INTEGER_NUMPY = {
     "where",
     "zeros",
 }
-BUILTINS = {"NDArray", "Any", "IntegerSource", "abs", "bool", "check_count", "int", "len", "object", "range"}
+BUILTINS = {"NDArray", "Any", "IntegerSource", "abs", "bool", "check_count", "int", "len", "max", "object", "range"}
 
 
 def float_traces(tree):
@@ -264,7 +266,7 @@ def float_traces(tree):
             if node.attr not in INTEGER_NUMPY:
                 yield f"np.{node.attr}"
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            known = BUILTINS | stored | {"np", "_discrete_laplace", "_INT64_SCALE"}
+            known = BUILTINS | stored | {"np", "_discrete_laplace", "_INT64_SCALE", "_WORDS_AT_ONCE"}
             if node.id not in known:
                 yield node.id
         elif isinstance(node, ast.Attribute) and node.attr in ("mean", "std", "var", "dot", "random", "normal"):
