@@ -4,7 +4,7 @@ The filter is added here and not in pyproject.toml: there it would import dpscp 
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +19,51 @@ collect_ignore = [] if find_spec("triton") else ["src/dpscp/training/engine/trit
 def pytest_configure(config: pytest.Config) -> None:
     """Let seeded runs through."""
     config.addinivalue_line("filterwarnings", "ignore::dpscp.SeededWarning")
+
+
+def identify(value: Any) -> Hashable:
+    """What tells a value of a parameter from the others."""
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return type(value), value
+
+
+def values_of(case: pytest.Item, names: tuple[str, ...]) -> set[tuple[str, Hashable]]:
+    """Name and value of each parameter of a case; only of the named parameters where there are names."""
+    found = case.callspec.params.items()  # type: ignore[attr-defined]
+    return {(name, identify(value)) for name, value in found if name in names or not names}
+
+
+def thin(cases: list[pytest.Item], names: tuple[str, ...]) -> None:
+    """Mark as slow what is left when each value of each parameter occurs in a case: greedy, the first case wins."""
+    values = {case: values_of(case, names) for case in cases}
+    missing = set().union(*values.values())
+    while missing:
+        chosen = max(values, key=lambda case: len(values[case] & missing))
+        missing -= values.pop(chosen)
+    for case in values:
+        case.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Thin the families that ask for it, before the marker expression selects."""
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("covering"):
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in families.values():
+        marker = cases[0].get_closest_marker("covering")
+        assert marker
+        thin(cases, marker.args)
+
+
+@pytest.fixture(scope="session")
+def is_quick(request: pytest.FixtureRequest) -> bool:
+    """Whether slow tests are left out: seeded simulations then repeat less, with the wider tolerance that follows."""
+    return "not slow" in str(request.config.option.markexpr)
 
 
 @pytest.fixture

@@ -234,6 +234,7 @@ def test_only_exact_linear_smoothers_get_a_closed_form(estimator):
 
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize(("n", "d", "ridge"), [(12, 3, 0.0), (15, 2, 1.3), (8, 12, 0.7)])
+@pytest.mark.covering
 def test_full_regression_equals_refitting_with_each_candidate(n, d, ridge, intercept):
     X, y = regression(n, d)
     rng = np.random.default_rng(5)
@@ -394,6 +395,7 @@ def test_the_network_of_a_private_run_without_its_noise():
 
 @pytest.mark.parametrize("split", ["independent", "exact"])
 @pytest.mark.parametrize(("epsilon", "levels", "accountant"), [(0.5, 0.9, "pld"), (2.0, [0.8, 0.9, 0.95], "rdp")])
+@pytest.mark.covering
 def test_dp_split_spends_the_budget_once_for_each_half(split, epsilon, levels, accountant):
     X, y = classification(n=1000)
     model = DPSplit(head(), epsilon=epsilon, delta=1e-6, confidence_level=levels, split=split, accountant=accountant)

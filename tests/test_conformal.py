@@ -271,6 +271,7 @@ class TestScores:
 
     @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr"])
     @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected"])
+    @pytest.mark.covering
     def test_intervals(self, score, guarantee):
         X, y = measured(2500)
         model = regressor(guarantee=guarantee, conformity_score=score).fit(X[:1250], y[:1250])
@@ -412,6 +413,7 @@ class TestMechanisms:
         ids=["output", "objective", "preprocessed", "network", "own classes"],
     )
     @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected", "stability"])
+    @pytest.mark.covering
     def test_classification(self, mechanism, guarantee):
         X, y = labelled()
         model = classifier(mechanism, guarantee=guarantee)
@@ -437,6 +439,7 @@ class TestMechanisms:
         ids=["sgd", "output", "objective", "statistics"],
     )
     @pytest.mark.parametrize("guarantee", ["universal", "split"])
+    @pytest.mark.covering
     def test_regression(self, mechanism, guarantee):
         X, y = measured()
         model = regressor(mechanism, guarantee=guarantee).fit(X, y)
@@ -720,6 +723,7 @@ class TestRandomness:
 
     @pytest.mark.parametrize("guarantee", ["universal", "split"])
     @pytest.mark.parametrize("make", ["classifier", "regressor"])
+    @pytest.mark.covering
     def test_a_seeded_run_says_once_that_it_is_not_private(self, make, guarantee):
         model, data = (classifier(), labelled()) if make == "classifier" else (regressor(), measured())
         with warnings.catch_warnings(record=True) as caught:
@@ -990,6 +994,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("guarantee", CERTIFIED)
     @pytest.mark.parametrize("n", [1, 2, 20])
+    @pytest.mark.covering
     def test_too_few_records_is_a_warning_and_full_sets(self, guarantee, n):
         X, y = labelled(n)
         with pytest.warns(GuaranteeWarning, match="VACUOUS"):

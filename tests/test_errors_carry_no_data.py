@@ -82,6 +82,7 @@ def test_refusals_say_nothing_about_the_scores(kind, call):
 @pytest.mark.parametrize("call", ["nominal n", "calibrate"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.covering
 def test_a_score_that_is_not_finite_is_the_end_of_the_range_and_nothing_tells_of_it(call, bad, dtype):
     """One record whose score overflows must not decide whether the call raises or warns."""
     found = []

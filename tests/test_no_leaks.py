@@ -141,6 +141,7 @@ def assert_file_holds_nothing_of(fitted, X, y, path):
 class TestFittedObject:
     @pytest.mark.parametrize("guarantee", [*GUARANTEES, "stability", "finite"])
     @pytest.mark.parametrize("kind", ["recipe", "mechanism"])
+    @pytest.mark.covering
     def test_classifier(self, tmp_path, guarantee, kind):
         X, y = labelled()
         bounded = DPSGD(steps=20, learning_rate=0.1, clip_norm=4.0, feature_bound=2.0)
@@ -151,6 +152,7 @@ class TestFittedObject:
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     @pytest.mark.parametrize("score", ["absolute", "cqr"])
+    @pytest.mark.covering
     def test_regressor(self, tmp_path, guarantee, score):
         X, y = measured()
         fitted = regressor(None, guarantee=guarantee, conformity_score=score).fit(X, y)
@@ -197,6 +199,7 @@ class TestFittedObject:
     @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")  # half of the declared records: full sets
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     @pytest.mark.parametrize("make", [classifier, regressor])
+    @pytest.mark.covering
     def test_nothing_in_it_grows_with_the_records(self, make, guarantee):
         X, y = labelled()
         sizes = []
@@ -257,6 +260,7 @@ class TestRareRecord:
     @pytest.mark.parametrize("guarantee", [*GUARANTEES, "auto"])
     @pytest.mark.parametrize("kind", ["recipe", "mechanism"])
     @pytest.mark.parametrize("groups", [None, "label"])
+    @pytest.mark.covering
     def test_label(self, guarantee, kind, groups):
         X, y = labelled()
         names = np.array(["u", "v", "w", CANARY_TEXT])
@@ -276,6 +280,7 @@ class TestRareRecord:
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     @pytest.mark.parametrize("score", ["absolute", "cqr", "normalized"])
+    @pytest.mark.covering
     def test_target(self, guarantee, score):
         X, y = measured()
         model = regressor(None, guarantee=guarantee, conformity_score=score)
@@ -369,6 +374,7 @@ def assert_says_nothing(call):
 class TestMessages:
     @pytest.mark.parametrize("name", BAD_ROWS)
     @pytest.mark.parametrize("make", [classifier, regressor])
+    @pytest.mark.covering
     def test_rows(self, make, name):
         if name != "five columns":
             assert_says_nothing(lambda: make(guarantee="split").fit(BAD_ROWS[name], GOOD_Y))

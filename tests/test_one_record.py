@@ -114,11 +114,13 @@ def with_a_proof(scores):
 
 class TestOneFiniteRecord:
     @pytest.mark.parametrize(("guarantee", "score"), with_a_proof([*LABEL_SCORES, squared]))
+    @pytest.mark.covering
     def test_labels(self, guarantee, score):
         model = classifier(STABLE, guarantee=guarantee, conformity_score=score)
         assert_no_record_shows(model, *labelled(), records=strange_rows(1))
 
     @pytest.mark.parametrize(("guarantee", "score"), with_a_proof(["absolute", "normalized", "cqr"]))
+    @pytest.mark.covering
     def test_numbers(self, guarantee, score):
         model = regressor(None, guarantee=guarantee, conformity_score=score, **BOUNDED)
         assert_no_record_shows(model, *measured(), records=STRANGE_TARGETS | {"both": (ROWS["largest"], -LARGEST)})
@@ -137,6 +139,7 @@ class TestOneFiniteRecord:
         ids=["recipe", "linear", "float64", "hidden", "output", "objective"],
     )
     @pytest.mark.parametrize("bounds", [{}, {"feature_bound": 3.0}, BOUNDED], ids=["unbounded", "norm", "features"])
+    @pytest.mark.covering
     def test_classifiers(self, guarantee, estimator, bounds):
         records = strange_rows(1, LARGEST if bounds else LARGEST_SINGLE)
         assert_no_record_shows(classifier(estimator, guarantee=guarantee, **bounds), *labelled(), records=records)
@@ -151,6 +154,7 @@ class TestOneFiniteRecord:
         ],
         ids=["linear", "hidden", "summaries"],
     )
+    @pytest.mark.covering
     def test_regressors(self, guarantee, estimator):
         assert_no_record_shows(
             regressor(estimator, guarantee=guarantee), *measured(), records=strange_rows(1e300, LARGEST_SINGLE)
@@ -199,6 +203,7 @@ class TestOneFiniteRecord:
 
     @pytest.mark.parametrize("method", [DPSplit, PrivatePredictionSets, DPCP])
     @pytest.mark.parametrize("task", ["classification", "regression"])
+    @pytest.mark.covering
     def test_the_private_baselines(self, task, method):
         if task == "classification":
             estimator, records, target = DPSGD(steps=5, classes=(0, 1, 2)), labelled(), 1

@@ -70,6 +70,7 @@ class TestReturn:
     @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")  # full sets come back as well
     @pytest.mark.parametrize("score", ["lac", "aps", "raps"])
     @pytest.mark.parametrize("kind", ["recipe", "sgd", "objective", "preprocessed", "network"])
+    @pytest.mark.covering
     def test_classifier(self, tmp_path, kind, score):
         mechanism = {
             "recipe": None,

@@ -64,6 +64,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("make", [classifier, regressor])
 @pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.covering
 def test_one_row_a_person_equals_the_row_level_fit_number_for_number(make, name):
     X, y, _ = table()
     settings = dict(SETTINGS[name])

@@ -211,6 +211,7 @@ def test_a_larger_budget_is_not_advised_where_it_makes_things_worse():
 
 @pytest.mark.parametrize("guarantee", ["split", "corrected", "finite"])
 @pytest.mark.parametrize("epsilon", [0.3, 2.0])
+@pytest.mark.covering
 def test_following_the_advice_of_the_other_guarantees_improves_them(guarantee, epsilon):
     part = 0.3 if guarantee == "split" else 1.0
     now = searched(guarantee, 25, epsilon, part=part)

@@ -410,6 +410,7 @@ STABLE = DPSGD(steps=10, learning_rate=0.1, clip_norm=2.0, feature_bound=1.0)
 @pytest.mark.parametrize("groups", [None, "label"])
 @pytest.mark.parametrize("levels", [0.8, [0.7, 0.9]], ids=["one level", "two levels"])
 @pytest.mark.parametrize("guarantee", ["universal", "stability", "split", "corrected", "finite", "asymptotic"])
+@pytest.mark.covering
 def test_what_is_reserved_is_what_is_spent(guarantee, levels, groups, tmp_path):
     X, y = labelled()
     store = BudgetStore.create(tmp_path / "study", 5.0, DELTA, dataset="made up")

@@ -443,6 +443,7 @@ CURVES = {
 
 @pytest.mark.parametrize("name", CURVES)
 @pytest.mark.parametrize("direction", ["both", "add", "remove"])
+@pytest.mark.covering
 def test_tradeoff_is_a_tradeoff_function(name, direction):
     f = tradeoff_of(CURVES[name], direction=direction)(X)
     assert np.all((f >= 0) & (f <= 1 - X + 1e-12))
@@ -469,6 +470,7 @@ def test_one_direction_is_never_worse_than_both(name):
 
 @pytest.mark.parametrize("name", CURVES)
 @pytest.mark.parametrize("direction", ["both", "add", "remove"])
+@pytest.mark.covering
 def test_tradeoff_agrees_with_the_profile(name, direction):
     event = CURVES[name]
     f = tradeoff_of(event, direction=direction)

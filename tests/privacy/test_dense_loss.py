@@ -63,6 +63,7 @@ def test_two_releases(first, second):
 
 @pytest.mark.parametrize("loss", [gaussian(9.0), sampled(1.0, 0.01), few_losses()], ids=["alike", "two sides", "few"])
 @pytest.mark.parametrize("count", [2, 40])
+@pytest.mark.covering
 def test_many_releases_of_one_kind(loss, count):
     ours, theirs = self_compose(loss, count, TAIL), loss.self_compose(count, TAIL)
     np.testing.assert_allclose(ours.get_delta_for_epsilon(EPSILONS), theirs.get_delta_for_epsilon(EPSILONS), atol=1e-13)

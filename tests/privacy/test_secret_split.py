@@ -167,6 +167,7 @@ def test_files_keep_it_and_refuse_others():
 
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 4.0])
 @pytest.mark.parametrize("fraction", [0.05, 0.125, 0.5])
+@pytest.mark.covering
 def test_planned_shares_fit_the_budget(epsilon, fraction):
     """The plan is no proof, but the accountant must find room for nearly all of it."""
     shared = split_budget(epsilon, 1e-5, fraction, 5_000)

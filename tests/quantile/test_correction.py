@@ -33,6 +33,7 @@ def test_expected_maximum(steps, expected):
 
 @pytest.mark.parametrize("rank", ["centred", "linear", "ceil"])
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5])
+@pytest.mark.covering
 def test_one_lattice_unit_covers_the_discreteness(rank, alpha):
     """E[min(c - max Z, alpha (n_min + 1))] >= 0 for the integer noise that is really drawn, at c plus one unit."""
     for count_noise in (0.3, 10.0, 400.0):

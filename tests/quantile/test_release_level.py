@@ -41,6 +41,7 @@ def by_order_statistics(n, level, rank_target, count_noise, steps):
 @pytest.mark.parametrize("n", [3, 30, 300])
 @pytest.mark.parametrize(("level", "offset"), [(0.9, 4.0), (0.85, 0.0), (0.7, 9.3)])
 @pytest.mark.parametrize(("count_noise", "steps"), [(0.7, 12), (5.0, 8)])
+@pytest.mark.covering
 def test_bound_is_the_average_over_order_statistics(n, level, offset, count_noise, steps):
     bound = release_miss_bound(
         level, KnownSize(n), alpha=0.1, offset=offset, count_noise=count_noise, steps=steps, confidence=0.9

@@ -128,6 +128,7 @@ def test_the_same_blocks_give_the_same_bits_everywhere(kind, tmp_path, small_blo
     ("column", "value", "said"),
     [("a", CANARY, "'a' is declared numeric"), ("b", CANARY, "declared categories"), ("label", None, "'label' has")],
 )
+@pytest.mark.covering
 def test_trouble_in_a_late_block_has_the_words_of_a_table_in_memory(
     kind, column, value, said, tmp_path, small_blocks, caplog
 ):

@@ -49,6 +49,7 @@ MECHANISMS = {
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.covering
 def test_without_noise_it_is_the_run_of_the_processor(name, device):
     X, labels, target = problem()
     constants = {"steps": 12, "noise_multiplier": 0.0, "feature_bound": 3.0, **MECHANISMS[name]}

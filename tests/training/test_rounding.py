@@ -55,6 +55,7 @@ def positive(n):
 
 @pytest.mark.parametrize("mechanism", [HEAD, NET], ids=["head", "net"])
 @pytest.mark.parametrize("data", [ordinary, all_alike, positive])
+@pytest.mark.covering
 def test_a_record_in_front_moves_the_sum_of_many_by_one_clip_norm(mechanism, data):
     assert change(mechanism, *data(100_000)) <= 1 + CLIP_SLACK
 
@@ -76,6 +77,7 @@ def on_the_edge(n, weights, dtype="float32"):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("d", "outputs"), [(32, 16), (64, 4), (40, 1)])
+@pytest.mark.covering
 def test_a_record_never_changes_the_error_of_another_one(d, outputs, dtype):
     """The pinball loss jumps at its target. Matrix products of two sizes round differently, and all records would jump
     at once: 28 clip norms for 300 records before blocks had sizes that round alike."""
@@ -130,6 +132,7 @@ def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
 @pytest.mark.parametrize("d", [3, 20_000])
 @pytest.mark.parametrize("clip_norm", [1e-30, 1e-20, 1.0, 1e20])
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e18])
+@pytest.mark.covering
 def test_squared_norms_lose_nothing_in_wide_rows_and_at_tiny_clip_norms(d, clip_norm, scale):
     X = (scale * np.random.default_rng(2).normal(size=(2, d))).astype(np.float32)
     mechanism = DPSGD(loss="logistic", classes=(0, 1), noise_multiplier=1.0, clip_norm=clip_norm)
@@ -142,6 +145,7 @@ def test_squared_norms_lose_nothing_in_wide_rows_and_at_tiny_clip_norms(d, clip_
 
 @pytest.mark.parametrize("hidden", [(44,), (300, 20)])
 @pytest.mark.parametrize("clip_norm", [1e-20, 1.0])
+@pytest.mark.covering
 def test_no_record_of_a_network_is_longer_than_the_clip_norm(hidden, clip_norm):
     """Layers take their norms in float32, of rows that are too small or too large for their squares as well."""
     rng = np.random.default_rng(5)

@@ -54,6 +54,7 @@ def different_results(function, d, order="C"):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("hidden", HIDDEN.values(), ids=HIDDEN)
 @pytest.mark.parametrize(("d", "outputs"), [(20, 1), (33, 7), (100, 10)])
+@pytest.mark.covering
 def test_outputs_and_probabilities_of_a_row_are_its_own(d, outputs, hidden, dtype, order):
     model = dense(d, outputs, "logistic" if outputs == 1 else "cross_entropy", hidden, dtype)
     assert different_results(model.outputs, d, order) == 1
@@ -64,6 +65,7 @@ def test_outputs_and_probabilities_of_a_row_are_its_own(d, outputs, hidden, dtyp
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("d", [5, 33, 100])
+@pytest.mark.covering
 def test_a_transformed_row_is_its_own(d, order):
     model = whitened(dense(d, 3, "cross_entropy"))
     assert different_results(model.transform, d, order) == 1

@@ -35,6 +35,7 @@ def in_noise_units(mechanism, gram, cross):
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.covering
 def test_one_record_moves_the_release_by_at_most_one_noise_multiplier(share, intercept):
     mechanism = SufficientStatistics(1.5, (0.0, 10.0), noise_multiplier=2.0, gram_share=share, fit_intercept=intercept)
     X, y = problem(20)

@@ -74,6 +74,7 @@ class TestLemma1:
     @pytest.mark.parametrize("n", [195, 199])
     @pytest.mark.parametrize("rank", ["centred", "linear", "ceil"])
     @pytest.mark.parametrize("noise", [0.5, 20.0])
+    @pytest.mark.covering
     def test_holds(self, n, rank, noise):
         trials = 800
         assert self.failures(n, rank, trials=trials, noise=noise) <= self.BETA + standard_errors(self.BETA, trials)

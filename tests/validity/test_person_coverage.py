@@ -87,6 +87,7 @@ def fit(model, X, y, ids):
 
 @pytest.mark.parametrize("task", [intervals, label_sets])
 @pytest.mark.parametrize("guarantee", ["universal", "split", "auto"])
+@pytest.mark.covering
 def test_new_persons_are_covered(guarantee, task):
     rng = np.random.default_rng([len(guarantee), task is intervals])
     settings = {"guarantee": guarantee, "rows_per_person": 5, "n_persons": PERSONS}

@@ -135,6 +135,7 @@ def test_a_smaller_offset_breaks_it(monkeypatch, n, noise, steps):
 
 @pytest.mark.parametrize("rank", ["centred", "linear", "ceil"])
 @pytest.mark.parametrize("n", [5, 20, 200, 5000])
+@pytest.mark.covering
 def test_random_staircases_ties_and_atoms_are_covered(n, rank):
     rng = np.random.default_rng(n)
     steps = 6
@@ -310,6 +311,7 @@ class TestCalibrate:
 
     @pytest.mark.parametrize("declared", [0.8, 1.2])
     @pytest.mark.parametrize("kind", ["universal", "split", "groups"])
+    @pytest.mark.covering
     def test_a_wrong_declaration_costs_no_coverage(self, kind, declared):
         """n_records off by a fifth either way: the released size decides, not the declaration."""
         n, trials = 1000, 40
