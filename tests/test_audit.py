@@ -32,9 +32,9 @@ def told(result: Audit) -> Audit:
 # ---- the bound itself
 
 
-def test_bound_stays_below_the_true_epsilon_and_comes_close():
+def test_bound_stays_below_the_true_epsilon_and_comes_close(is_quick):
     rng = np.random.default_rng(1)
-    deltas, trials, above = (0.01, 0.1), 200, 0
+    deltas, trials, above = (0.01, 0.1), 70 if is_quick else 200, 0
     true = np.array([gdp_epsilon(d, 1.0) for d in deltas])
     for _ in range(trials):
         found = audited_epsilons(rng.normal(size=2000), rng.normal(1.0, size=2000), deltas, confidence=0.9)
@@ -218,8 +218,8 @@ def test_quick_audit_of_sampled_training():
 
 
 @pytest.mark.parametrize("game", ["search", "training"])
-def test_null_control_gives_zero(game):
-    result = told(dp.audit(game, runs=6000, null=True))
+def test_null_control_gives_zero(game, is_quick):
+    result = told(dp.audit(game, runs=2000 if is_quick else 6000, null=True))
     assert result.passed
     assert result.audited == (0.0,) * len(result.deltas)
 
@@ -231,8 +231,8 @@ def test_quick_audit_of_the_pipeline(knowledge):
 
 
 @pytest.mark.parametrize("game", ["search", "training"])
-def test_quick_black_box_audit(game):
-    assert told(dp.audit(game, knowledge="black-box", runs=300)).passed
+def test_quick_black_box_audit(game, is_quick):
+    assert told(dp.audit(game, knowledge="black-box", runs=100 if is_quick else 300)).passed
 
 
 # ---- injected bugs: each must be caught

@@ -22,6 +22,7 @@ def everything(self, random_state):
 
 @KINDS
 @pytest.mark.parametrize("rate", [1.0, 0.5])
+@pytest.mark.covering
 def test_a_person_with_five_rows_is_found_in_training_no_better_than_a_record(alike, rate):
     game = PersonTrainingGame(audited_mechanism(1.0, 400, rate), alike=alike)
     result = dp.audit(game, runs=2000)
@@ -50,7 +51,7 @@ def test_counting_every_row_of_a_person_is_caught(monkeypatch):
 
 @pytest.mark.no_cover
 def test_a_person_with_rows_in_8_groups_keeps_the_claim_of_one_group():
-    assert dp.audit(PersonSearchGame(steps=1, rows=8, groups=8), runs=100).passed
+    assert dp.audit(PersonSearchGame(steps=1, rows=8, groups=8), runs=40).passed
 
 
 @pytest.mark.slow

@@ -648,7 +648,7 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
     ("column", "value", "said"),
     [
         ("age", CANARY, "column 'age' is declared numeric but has a value that is not a number"),
-        ("age", "", "column 'age' has missing values"),
+        pytest.param("age", "", "column 'age' has missing values", marks=pytest.mark.slow),
         ("region", CANARY, "column 'region' has a missing value or one that is not in its declared categories"),
         ("id", f"{CANARY},1", "cannot be read; check that all rows have the same length"),
         ("region", "latin", "is not written in utf-8"),
@@ -780,7 +780,7 @@ sys.exit(main(sys.argv[2:]))
     [
         (signal.SIGKILL, "writing"),
         (signal.SIGINT, "training"),
-        (signal.SIGINT, "writing"),
+        pytest.param(signal.SIGINT, "writing", marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, "training", marks=pytest.mark.slow),
     ],
 )
@@ -823,6 +823,7 @@ def test_an_interrupt_while_the_libraries_load_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "dpscp: interrupted before the command started\n"
 
 
+@pytest.mark.slow
 def test_piped_output_has_no_progress_bar(folder):
     process = _start(folder, "fit people.csv --schema people.toml -o piped.dpscp --json")
     out, err = process.communicate(timeout=120)
@@ -839,7 +840,8 @@ def _shell_blocks():
         text = "\n".join(re.findall(r"```bash\n(.*?)```", path.read_text(), flags=re.DOTALL))
         lines = [x for x in text.replace("\\\n", " ").splitlines() if x.startswith("dpscp ")]
         if lines:
-            yield pytest.param(lines, id=path.name)
+            is_long = path.stem in ("choosing", "start")  # what the others call too
+            yield pytest.param(lines, id=path.name, marks=[pytest.mark.slow] * is_long)
 
 
 @pytest.mark.parametrize("lines", list(_shell_blocks()))

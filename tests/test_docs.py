@@ -155,7 +155,16 @@ def _blocks(path: Path) -> list[str]:
 DOCUMENTS = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if _blocks(p)]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+# a second or more each, of estimators that other tests of this suite fit too
+LONG = {"groups", "maintainers", "monitoring", "own_model", "persons", "pitfalls", "privacy_model", "risk", "statement"}
+LONG_NOTEBOOKS = {"persons", "torch_cnn"}
+
+
+def _cases(paths, long):
+    return [pytest.param(p, id=p.name, marks=[pytest.mark.slow] * (p.stem in long)) for p in paths]
+
+
+@pytest.mark.parametrize("path", _cases(DOCUMENTS, LONG))
 def test_code_blocks_run(path, capsys):
     for block in _blocks(path):
         with warnings.catch_warnings():
@@ -179,7 +188,7 @@ def test_links_point_to_files(path):
             assert (path.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", _cases(NOTEBOOKS, LONG_NOTEBOOKS))
 def test_notebooks_run(path, tmp_path, monkeypatch, load_script):
     """Without Jupyter, with smaller numbers. A text that a cell keeps comes from a run: the same cells print."""
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,13 @@ def test_the_gallery_is_not_empty():
     assert len(EXAMPLES) >= 5
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+# more than a second each: the others fit tables, persons, modules and losses too
+LONG = {"choosing", "frozen_features", "groups", "images", "visits"}
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem in LONG)) for p in EXAMPLES]
+)
 def test_runs_and_covers(path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [path.name, "--quick"])
     runpy.run_path(str(path), run_name="__main__")

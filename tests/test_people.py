@@ -91,9 +91,10 @@ def test_demo_without_a_folder_makes_a_new_one(tmp_path):
     assert find_unused_folder(tmp_path / "demo") == tmp_path / "demo-3"
 
 
-def test_a_wrong_number_of_records_is_told_here_and_nowhere_else(run, tmp_path):
+def test_a_wrong_number_of_records_is_told_here_and_nowhere_else(run, tmp_path, is_quick):
     people(1500, 0).to_csv(tmp_path / "people.csv", index=False)
-    for declared, told in ((1500, False), (1550, False), (1600, True), (1400, True)):
+    cases = [(1550, False), (1600, True), (1500, False), (1400, True)]
+    for declared, told in cases[: 2 if is_quick else None]:
         (tmp_path / "people.toml").write_text(SCHEMA.format(n=declared))
         _, out, err = run("fit people.csv --schema people.toml --epsilon 2 --report r.html --json --force")
         assert ("do not publish this line" in err) == told

@@ -175,17 +175,25 @@ LAWS = {
     "tied": lambda u: np.ceil(u * 20) / 20,
     "atom just below": lambda u: np.where(u < 0.9 - 1e-4, 0.3, u),
 }
-ALLOWED = 0.05 + 4 * np.sqrt(0.05 * 0.95 / 150)
+
+
+@pytest.fixture
+def releases(is_quick):
+    return 70 if is_quick else 150
+
+
+def allowed(releases):
+    return 0.05 + 4 * np.sqrt(0.05 * 0.95 / releases)
 
 
 @pytest.mark.parametrize("law", list(LAWS))
-def test_19_of_20_releases_of_a_random_part_cover_the_level(law):
-    assert share_below(LAWS[law], 150, 0.95) <= ALLOWED
+def test_19_of_20_releases_of_a_random_part_cover_the_level(law, releases):
+    assert share_below(LAWS[law], releases, 0.95) <= allowed(releases)
 
 
 @pytest.mark.parametrize("law", ["smooth", "atom just below"])
-def test_without_it_they_do_not(law):
-    assert share_below(LAWS[law], 150, None) > ALLOWED
+def test_without_it_they_do_not(law, releases):
+    assert share_below(LAWS[law], releases, None) > allowed(releases)
 
 
 def test_it_needs_a_number_of_scores():

@@ -44,6 +44,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_site_builds_with_warnings_as_errors(site):
     assert "marriage" in (site / "gallery.html").read_text(encoding="utf-8")  # the scripts are on the page
     for page in PAGES[1:]:
@@ -55,6 +56,7 @@ def test_the_site_builds_with_warnings_as_errors(site):
         assert not re.search(r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="https?:', text)
 
 
+@pytest.mark.slow
 def test_every_link_and_picture_of_the_site_exists(site):
     """mkdocs checks the links in Markdown; this sees those in HTML as well, and the anchors of both."""
     pages = {page: page.read_text(encoding="utf-8") for page in site.rglob("*.html") if page.name != "404.html"}
@@ -73,6 +75,7 @@ def test_every_link_and_picture_of_the_site_exists(site):
     assert checked > 500
 
 
+@pytest.mark.slow
 def test_every_page_has_a_theme_switch_and_the_inner_ones_lead_on(site):
     page = (site / "choosing.html").read_text(encoding="utf-8")
     assert page.count('name="__palette"') == 3
@@ -80,6 +83,7 @@ def test_every_page_has_a_theme_switch_and_the_inner_ones_lead_on(site):
     assert 'class="md-footer__link md-footer__link--prev"' in page
 
 
+@pytest.mark.slow
 def test_the_api_pages_have_signatures_and_tables(site):
     page = (site / "api" / "estimators.html").read_text(encoding="utf-8")
     text = re.sub(r"<[^>]+>", "", html.unescape(page))
@@ -135,6 +139,7 @@ def test_docstrings_become_tables(load_script):
     assert lines[lines.index("```pycon") :][:3] == ["```pycon", ">>> 1 + 1", "2"]
 
 
+@pytest.mark.slow
 def test_the_search_ranks_how_tos_above_records_of_the_project(site):
     entries = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
     boosts = {entry["location"].partition("#")[0]: entry.get("boost", 1) for entry in entries}

@@ -40,10 +40,10 @@ def coverage_at(threshold, rng, x=None):
 
 
 @pytest.mark.parametrize("has_persons", [False, True])
-def test_the_declared_population_is_covered(has_persons):
+def test_the_declared_population_is_covered(has_persons, is_quick):
     """Rows of a person are copies of each other here: only one random row of each may count."""
     rng, kept, ignored = RNG(2), [], []
-    for seed in range(40):
+    for seed in range(16 if is_quick else 40):
         x = rng.random(800)
         scores, options = scores_of(x, rng), {"n_records": 800}
         if has_persons:
@@ -52,7 +52,7 @@ def test_the_declared_population_is_covered(has_persons):
             options = {"persons": rows, "rows_per_person": 5, "n_persons": 800}
         found = calibrated(scores, 4 * x**3, random_state=seed, **options)
         kept.append(coverage_at(found.threshold, rng))
-        if seed < 10:
+        if seed < (5 if is_quick else 10):
             plain = calibrated(scores, None, ratio_bound=None, random_state=seed, **options)
             ignored.append(coverage_at(plain.threshold, rng))
     assert np.mean(kept) >= 0.9 - 3 * np.std(kept) / len(kept) ** 0.5
@@ -239,14 +239,14 @@ def test_an_estimator_names_wrong_arguments_before_anything_is_spent(tmp_path, o
 
 
 @pytest.mark.parametrize("has_persons", [False, True])
-def test_the_risk_of_the_declared_population_is_bounded(has_persons):
+def test_the_risk_of_the_declared_population_is_bounded(has_persons, is_quick):
     """A loss that grows with x: a shift to large x loses more, unless the coins follow the ratio."""
     rng, kept, ignored = RNG(3), [], []
 
     def needs(x):
         return np.clip(x + 0.3 * rng.random(len(x)), 0, 1)
 
-    for seed in range(40):
+    for seed in range(16 if is_quick else 40):
         x = rng.random(800)
         options = {"n_records": 800}
         if has_persons:
@@ -259,7 +259,7 @@ def test_the_risk_of_the_declared_population_is_bounded(has_persons):
         )
         new = needs(rng.random(4_000) ** 0.25)
         kept.append(np.clip(2 * (new - found.threshold), 0, 1).mean())
-        if seed < 10:
+        if seed < (5 if is_quick else 10):
             plain = dp.control_risk(lambda t, need=need: np.clip(2 * (need - t), 0, 1), **table)
             ignored.append(np.clip(2 * (new - plain.threshold), 0, 1).mean())
     assert np.mean(kept) <= 0.1 + 3 * np.std(kept) / len(kept) ** 0.5

@@ -61,6 +61,7 @@ class TestRankStatistic:
     @pytest.mark.parametrize("correction", ["minimax", "marginal", "union", "none"])
     @pytest.mark.parametrize("rank", RANKS)
     @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.73, 0.123457])
+    @pytest.mark.covering
     def test_sensitivity_by_brute_force(self, statistic, rank, alpha, correction):
         """Adding one score changes the integer statistic by at most the sensitivity in the event, and by no less."""
         setting = {

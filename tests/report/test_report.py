@@ -134,7 +134,12 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=list(CASES))
+LONG = {"split", "not proven"}  # pages of both are in the tests below too
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in CASES]
+)
 def case(request):
     model, truth = CASES[request.param]()
     evaluation = evaluate(model, X[3000:], truth[3000:])

@@ -87,7 +87,7 @@ def by_sign(rows):
 SAMPLED = {"sampling_rate": 0.2, "steps": 25, "hidden": (4,), "noise_multiplier": 4.0}
 
 
-@pytest.mark.parametrize("guarantee", ["split", "universal", "corrected"])
+@pytest.mark.parametrize("guarantee", ["split", pytest.param("universal", marks=pytest.mark.slow), "corrected"])
 def test_every_source_gives_the_fit_of_an_array(table, guarantee, tmp_path):
     """Draws belong to the places of records: sums differ in their last bits, which the release grid absorbs."""
     X, y = table

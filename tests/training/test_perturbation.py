@@ -109,6 +109,7 @@ def hockey_stick(p, q, epsilon, cell):
 
 @pytest.mark.parametrize("loss", ["logistic", "huber"])
 @pytest.mark.parametrize("strength", [0.4, 3.0])
+@pytest.mark.covering
 def test_exact_divergences_stay_below_the_dominating_gaussian(loss, strength):
     # one feature: the density of the released minimiser is known in closed form, with and without the extra record
     noise = 2.0

@@ -562,7 +562,7 @@ def test_without_the_checks_the_audit_finds_the_violation(monkeypatch, attack):
 @pytest.mark.parametrize(
     ("attack", "alone"),
     [
-        ("tokens", "find_dry_run"),
+        pytest.param("tokens", "find_dry_run", marks=pytest.mark.slow),
         ("tokens", "rows"),
         ("buffers", "kinds"),
         ("buffers", "find_dry_run"),

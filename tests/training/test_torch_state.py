@@ -470,6 +470,7 @@ def test_a_module_in_float16_is_refused_before_anything_is_spent(tmp_path):
 MASK_RUNS = 80
 
 
+@pytest.mark.slow
 def test_the_audit_of_masks_under_a_known_seed_passes():
     """With masks of torch's own generator the same runs disprove the claim, see the next test."""
     assert audit("torch dropout", runs=MASK_RUNS).passed

@@ -68,8 +68,8 @@ def hits(make, draw, trials, seed):
 
 
 @pytest.mark.parametrize(("n", "d"), [(24, 3), (40, 32)])
-def test_full_conformal_covers_exactly(n, d):
-    trials, exact = 600, math.ceil(0.9 * (n + 1)) / (n + 1)
+def test_full_conformal_covers_exactly(n, d, is_quick):
+    trials, exact = 200 if is_quick else 600, math.ceil(0.9 * (n + 1)) / (n + 1)
     count = hits(lambda _: FullConformal(Ridge(0.3)), lambda rng: linear(rng, n, d), trials, 1)
     assert count >= least(trials, exact)
     if d < n / 2:  # otherwise the hull may add to the set
@@ -77,26 +77,26 @@ def test_full_conformal_covers_exactly(n, d):
 
 
 @pytest.mark.parametrize(("n", "d"), [(40, 3), (60, 28)])
-def test_split_conformal_covers_exactly(n, d):
-    trials, held_out = 600, n // 2
+def test_split_conformal_covers_exactly(n, d, is_quick):
+    trials, held_out = 200 if is_quick else 600, n // 2
     exact = math.ceil(0.9 * (held_out + 1)) / (held_out + 1)
     make = lambda seed: SplitConformal(LinearRegression(), random_state=seed)  # noqa: E731
     assert least(trials, exact) <= hits(make, lambda rng: linear(rng, n, d), trials, 2) <= most(trials, exact)
 
 
-def test_naive_reuse_fails_where_the_others_hold():
-    n, d, trials = 40, 30, 300
+def test_naive_reuse_fails_where_the_others_hold(is_quick):
+    n, d, trials = 40, 30, 100 if is_quick else 300
     draw = lambda rng: linear(rng, n, d)  # noqa: E731
     naive = hits(lambda _: NaiveFull(LinearRegression()), draw, trials, 3)
     jackknife = hits(lambda _: JackknifePlus(LinearRegression()), draw, trials, 3)
-    folds = hits(lambda seed: CVPlus(Ridge(1e-6), n_folds=10, random_state=seed), draw, 100, 3)
+    folds = hits(lambda seed: CVPlus(Ridge(1e-6), n_folds=10, random_state=seed), draw, trials // 2, 3)
     assert naive <= most(trials, 0.6)
     assert jackknife >= least(trials, 1 - 2 * ALPHA)
-    assert folds >= least(100, 1 - 2 * ALPHA - min(2 * 0.9 / 5, 0.75 / 11))
+    assert folds >= least(trials // 2, 1 - 2 * ALPHA - min(2 * 0.9 / 5, 0.75 / 11))
 
 
-def test_classification_coverage():
-    n, trials = 36, 200
+def test_classification_coverage(is_quick):
+    n, trials = 36, 70 if is_quick else 200
     draw = lambda rng: clusters(rng, n)  # noqa: E731
     full = hits(lambda _: FullConformal(Centroids()), draw, trials, 4)
     jackknife = hits(lambda _: JackknifePlus(Centroids()), draw, trials, 5)

@@ -81,8 +81,8 @@ MECHANISMS = {"classification": CLASSIFICATION, "regression": REGRESSION}
 
 @pytest.mark.parametrize("task", MECHANISMS)
 @pytest.mark.parametrize("guarantee", CERTIFIED)
-def test_certified_guarantees_keep_their_level(task, guarantee):
-    repetitions = 40
+def test_certified_guarantees_keep_their_level(task, guarantee, is_quick):
+    repetitions = 12 if is_quick else 40
     covered = mean_coverage(task, MECHANISMS[task], repetitions, guarantee=guarantee, epsilon=1.0)
     assert covered >= LEVEL - tolerance(repetitions)
 
@@ -173,19 +173,21 @@ class TestOverfitting:
         proven = {g: private(g) for g in ("universal", "split", "auto")} | ({"stability": stable} if stable else {})
         return proven, {"asymptotic": private("asymptotic"), "naive": lambda: NaiveFull(calibrated)}
 
-    def check(self, task, repetitions):
+    def check(self, task, repetitions, proven_repetitions=None):
         proven, unproven = self.contenders(task)
+        fewer = proven_repetitions or repetitions
         for name, make in proven.items():
-            covered = self.mean_coverage(make, repetitions, task)
-            assert covered >= LEVEL - tolerance(repetitions, 120), f"{name} covers {covered:.3f}"
+            covered = self.mean_coverage(make, fewer, task)
+            assert covered >= LEVEL - tolerance(fewer, 120), f"{name} covers {covered:.3f}"
         for name, make in unproven.items():
             covered = self.mean_coverage(make, repetitions, task)
             # the same test would notice a guarantee that breaks
             assert covered < LEVEL - tolerance(repetitions, 120), f"{name} covers {covered:.3f}"
 
     @pytest.mark.parametrize("task", MECHANISMS)
-    def test_proven_guarantees_hold_where_reuse_without_proof_breaks(self, task):
-        self.check(task, repetitions=8)
+    def test_proven_guarantees_hold_where_reuse_without_proof_breaks(self, task, is_quick):
+        # what breaks needs all of them to show
+        self.check(task, repetitions=8, proven_repetitions=4 if is_quick else 8)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("task", MECHANISMS)
@@ -209,8 +211,8 @@ class TestGroups:
         return hits / seen
 
     @pytest.mark.parametrize("guarantee", ["universal", "split"])
-    def test_labels(self, guarantee):
-        repetitions = 15
+    def test_labels(self, guarantee, is_quick):
+        repetitions = 6 if is_quick else 15
         covered = self.by_label(guarantee, repetitions, 4.0)
         assert (covered >= LEVEL - tolerance(repetitions, part=60, test=150)).all()
 
@@ -232,8 +234,8 @@ class TestGroups:
             found.append(np.mean((low <= y[N:])[wild] & (y[N:] <= high)[wild]))
         return np.mean(found)
 
-    def test_a_group_that_one_threshold_for_all_would_fail(self):
-        repetitions = 30
+    def test_a_group_that_one_threshold_for_all_would_fail(self, is_quick):
+        repetitions = 12 if is_quick else 30
         assert self.by_noise(repetitions) < LEVEL - tolerance(repetitions, part=60, test=200)
         grouped = self.by_noise(repetitions, groups=lambda X: np.abs(X[:, 0]) > 0.8, group_values=[False, True])
         assert grouped >= LEVEL - tolerance(repetitions, part=60, test=200)

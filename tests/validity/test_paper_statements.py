@@ -75,8 +75,8 @@ class TestLemma1:
     @pytest.mark.parametrize("rank", ["centred", "linear", "ceil"])
     @pytest.mark.parametrize("noise", [0.5, 20.0])
     @pytest.mark.covering
-    def test_holds(self, n, rank, noise):
-        trials = 800
+    def test_holds(self, n, rank, noise, is_quick):
+        trials = 400 if is_quick else 800
         assert self.failures(n, rank, trials=trials, noise=noise) <= self.BETA + standard_errors(self.BETA, trials)
 
     def test_is_nearly_attained(self):

@@ -122,9 +122,9 @@ def tolerance(trials):
 
 @pytest.mark.parametrize("name", ["uniform", "tied", "two atoms", "staircase"])
 @pytest.mark.parametrize("n", SIZES)
-def test_marginal_correction_covers(simulate, n, name):
+def test_marginal_correction_covers(simulate, n, name, is_quick):
     """All ranks take turns here; every combination runs in the slow test."""
-    trials = 1200
+    trials = 400 if is_quick else 1200
     rank = RANKS[(SIZES.index(n) + len(name)) % 3]
     law = laws(n, noise_for(n))[name]
     assert simulate(law, n, trials=trials, rank=rank) >= 1 - ALPHA - tolerance(trials)
@@ -142,9 +142,9 @@ def test_marginal_correction_covers_everywhere(simulate, n, name, rank, relative
 
 
 @pytest.mark.parametrize("n", [5, 8, 20, 60])
-def test_a_lower_bound_on_n_is_valid_for_every_larger_n(simulate, n):
+def test_a_lower_bound_on_n_is_valid_for_every_larger_n(simulate, n, is_quick):
     """One offset, for n_min = 5, serves parts of every size through the linear statistic."""
-    trials = 1200
+    trials = 400 if is_quick else 1200
     law = Law("two atoms", np.array([0.0, 1.0]), two_atom_masses(n, 10.0))
     coverage = simulate(law, n, trials=trials, rank="linear", noise=10.0, n_min=5, n_records=60)
     assert coverage >= 1 - ALPHA - tolerance(trials)
