@@ -3,6 +3,7 @@
 The filter is added here and not in pyproject.toml: there it would import dpscp before coverage is measured.
 """
 
+import gc
 import sys
 from collections.abc import Callable, Hashable
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -58,6 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = cases[0].get_closest_marker("covering")
         assert marker
         thin(cases, marker.args)
+
+
+def pytest_collection_finish() -> None:
+    """Take what is loaded by now out of the garbage collector's walks: it stays until the end."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -247,7 +247,14 @@ def test_little_is_proven_is_no_dead_end():
     assert searched("split", 2000, 12.0, part=0.3).is_certified
 
 
-@pytest.mark.parametrize(("n", "epsilon"), [(40, 3.0), (25, 5.0), (200, 0.1), (30, 1.0), (60, 0.1)])
+@pytest.mark.parametrize(
+    ("n", "epsilon"),
+    [
+        (40, 3.0),
+        (200, 0.1),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((25, 5.0), (30, 1.0), (60, 0.1))),
+    ],
+)
 def test_a_plan_of_full_sets_names_only_what_helps(n, epsilon):
     plan = dp.plan(n=n, epsilon=epsilon)
     row = plan.row(plan.automatic)

@@ -29,8 +29,14 @@ def expected_failures(estimator):
     }
 
 
-@parametrize_with_checks([CLASSIFIER, REGRESSOR, OWN_MECHANISM], expected_failed_checks=expected_failures)
+@parametrize_with_checks([CLASSIFIER, OWN_MECHANISM], expected_failed_checks=expected_failures)
 def test_scikit_learn_check(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([REGRESSOR], expected_failed_checks=expected_failures)
+def test_scikit_learn_check_of_the_recipe(estimator, check):
     check(estimator)
 
 

@@ -294,7 +294,10 @@ def grouped():
     return dp.PrivateConformalClassifier(**GROUPED).fit(people(), "bought", schema=SCHEMA)
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet", "blocks", "dask"])
+@pytest.mark.parametrize(
+    "kind",
+    ["csv", pytest.param("parquet", marks=pytest.mark.slow), pytest.param("blocks", marks=pytest.mark.slow), "dask"],
+)
 def test_groups_by_a_column_work_for_every_source(folder, kind, monkeypatch, grouped):
     """One code path: a frame, a file in memory, a file in blocks and a Dask frame have the same groups."""
     X = folder / "plain.csv"

@@ -100,11 +100,12 @@ def covered_share(n, p, epsilon, trials, seed):
 
 
 @pytest.mark.parametrize(("n", "p", "epsilon"), [(50, 0.1, 0.5), (400, 0.1, 2.0), (400, 0.02, 0.5)])
-def test_intervals_hold_with_the_noise(n, p, epsilon):
+def test_intervals_hold_with_the_noise(n, p, epsilon, is_quick):
+    trials = 60 if is_quick else 150
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dp.SeededWarning)
-        share = covered_share(n, p, epsilon, trials=150, seed=3)
-    assert share >= 0.9 - 3 * np.sqrt(0.9 * 0.1 / 150)
+        share = covered_share(n, p, epsilon, trials=trials, seed=3)
+    assert share >= 0.9 - 3 * np.sqrt(0.9 * 0.1 / trials)
 
 
 @pytest.mark.slow

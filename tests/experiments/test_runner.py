@@ -107,6 +107,7 @@ def test_a_failing_task_keeps_the_finished_ones(toy: Study, tmp_path: Path) -> N
     assert len(Cache(tmp_path / "cache" / "toy.jsonl").read()) == 2
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     rows = []
     for workers in (1, 2):

@@ -15,6 +15,7 @@ def test_a_full_run_has_every_task_size_and_budget():
     assert {task.config["n"] for task in set_sizes.tasks(Options(trials=1, quick=True))} == {set_sizes.SIZES[0]}
 
 
+@pytest.mark.slow
 def test_one_fit_is_measured_on_new_records_and_written(tmp_path):
     task = next(t for t in set_sizes.tasks(Options(trials=1)) if t.kind == "synthetic" and t.config["epsilon"] == 8)
     rows = set_sizes.run(task, None)

@@ -42,14 +42,15 @@ def mutated(rng, seed):
 
 
 @pytest.mark.parametrize("name", list(targets.TARGETS))
-def test_random_mutations(name):
+def test_random_mutations(name, is_quick):
     if name == "torch":
         pytest.importorskip("opacus")
     rng = np.random.default_rng(0)
     start = targets.seeds(name)
     for seed in start:
         targets.TARGETS[name](seed)
-    for i in range(400 if name in ("model", "torch", "store") else 4000):
+    runs = 400 if name in ("model", "torch", "store") else 4000
+    for i in range(runs // 4 if is_quick else runs):
         targets.TARGETS[name](mutated(rng, start[i % len(start)]))
 
 

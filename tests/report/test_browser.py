@@ -73,7 +73,7 @@ def measured(page, tmp_path, *options, width=1100):
     return json.loads(html.unescape(title))
 
 
-@pytest.mark.parametrize("width", [390, 1100])
+@pytest.mark.parametrize("width", [390, pytest.param(1100, marks=pytest.mark.slow)])
 def test_nothing_is_wider_than_the_window(page, tmp_path, width):
     scrolled, inner, wide, _ = measured(page, tmp_path, width=width)
     assert scrolled <= inner == width

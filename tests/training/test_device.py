@@ -283,14 +283,20 @@ def test_the_memory_of_sums_over_blocks_goes_with_the_last_step(monkeypatch):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_estimator_trains_its_recipe_there(device):
-    X, y, target = problem(1_500)
+def test_a_classifier_trains_its_recipe_there(device):
+    X, y, _ = problem(1_500)
     clf = dp.PrivateConformalClassifier(epsilon=4.0, classes=[0, 1], n_records=1_500, random_state=0, device=device)
     sets = clf.fit(X, y).predict_set(X)[1]
     assert clf.ledger_.public_facts["device"] == device
     assert clf.ledger_.epsilon(1e-5) <= 4
     assert sets[np.arange(len(y)), y, 0].mean() > 0.85  # 0.9 within six standard errors
     assert sets[:, :, 0].sum(1).mean() < 1.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_regressor_trains_its_recipe_there(device):
+    X, _, target = problem(1_500)
     bounds = {"y_bounds": (-30, 30), "feature_bounds": (-4, 4)}
     reg = dp.PrivateConformalRegressor(epsilon=4.0, n_records=1_500, random_state=0, device=device, **bounds)
     assert np.ptp(reg.fit(X, target).predict_interval(X)[1][:, :, 0], axis=1).mean() < 30

@@ -133,9 +133,9 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
     Examples
     --------
     >>> from sklearn.datasets import make_multilabel_classification
-    >>> X, Y = make_multilabel_classification(6000, 10, n_classes=3, random_state=0)
-    >>> clf = PrivateMultilabelClassifier(epsilon=4.0, random_state=0).fit(X[:5000], Y[:5000])
-    >>> labels, sets = clf.predict_set(X[5000:])
+    >>> X, Y = make_multilabel_classification(3000, 10, n_classes=3, random_state=0)
+    >>> clf = PrivateMultilabelClassifier(epsilon=4.0, random_state=0).fit(X[:2000], Y[:2000])
+    >>> labels, sets = clf.predict_set(X[2000:])
     >>> sets.shape, clf.certificate_.risk, clf.ledger_.epsilon(1e-5) <= 4.0
     ((1000, 3, 1), 0.1, True)
 
