@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # one thread for each process: the matrices are small, and tests and trials run side by side
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
+# compiled modules are kept: both test processes, and those that tests start, would compile all of them again
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-all test-spark fuzz mutants lint format bench reproduce docs clean
 
