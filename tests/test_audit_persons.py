@@ -36,7 +36,7 @@ def test_an_implementation_that_forgets_a_weight_is_caught(monkeypatch):
     assert not dp.audit(PersonTrainingGame(audited_mechanism(1.0, 400)), runs=2000).passed
 
 
-@KINDS
+@pytest.mark.parametrize("alike", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["alike", "different"])
 def test_a_person_with_five_scores_is_found_in_the_search_no_better_than_a_record(alike):
     result = dp.audit(PersonSearchGame(steps=1, alike=alike), runs=500)
     assert result.passed

@@ -156,7 +156,8 @@ DOCUMENTS = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md
 
 
 # a second or more each, of estimators that other tests of this suite fit too
-LONG = {"groups", "maintainers", "monitoring", "own_model", "persons", "pitfalls", "privacy_model", "risk", "statement"}
+LONG = {"groups", "maintainers", "monitoring", "opacus", "other_populations", "own_model", "persons", "pitfalls"}
+LONG |= {"privacy_model", "risk", "statement"}
 LONG_NOTEBOOKS = {"persons", "torch_cnn"}
 
 
