@@ -14,27 +14,27 @@ from typing import Any
 
 
 class DeferredModule(ModuleType):
-    """A module that is imported when a name of it is first asked for."""
+    """A module that is imported on the first use of one of its names."""
 
     def __getattr__(self, name: str) -> Any:
-        # import_module holds the lock of the module: threads that ask at the same time get a complete one
+        # import_module holds the lock of the module: threads that use it at the same time get a complete one
         return getattr(import_module(self.__name__), name)
 
 
 @contextmanager
 def defer_import(package: str, name: str) -> Iterator[None]:
     """Let ``from package import name`` bind a deferred module, unless the real one was imported already."""
-    parent = import_module(package)
+    names = vars(import_module(package))
     if f"{package}.{name}" in sys.modules:
         yield
         return
     deferred = DeferredModule(f"{package}.{name}")
-    setattr(parent, name, deferred)
+    names[name] = deferred
     try:
         yield
     finally:
-        if getattr(parent, name) is deferred:  # an import of the real module has replaced it
-            delattr(parent, name)
+        if names[name] is deferred:  # an import of the real module would have replaced it
+            del names[name]
 
 
 def import_accounting() -> None:
