@@ -137,7 +137,8 @@ def test_norms_and_sums_are_those_of_single_gradients(monkeypatch, name, channel
         clip_norm = float(norms.median())
         factors, finite = ClipRule(clip_norm, 100.0, 16).factors(terms, None)
         assert finite.all()
-        torch.testing.assert_close(factors, 1 / norms.clamp(min=clip_norm), rtol=1e-5, atol=0)
+        # the reference has float32 roundings of its own, 3e-5 on some processors
+        torch.testing.assert_close(factors, 1 / norms.clamp(min=clip_norm), rtol=2e-4, atol=0)
         for found, sample in zip(summed(terms, computed.trained, factors[:7]), expected, strict=True):
             wanted = torch.einsum("i,i...->...", factors[:7], sample[:7])
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)

@@ -235,7 +235,7 @@ class Engine:
             factors, finite = self.rule.factors(terms, None)
             factors, finite = factors[: len(part)], finite[: len(part)]
             if weights is not None:
-                factors = factors * weights[part]
+                factors = factors * weights[part].to(factors.device)
             self.add(terms, totals, factors, None if bool(finite.all()) else finite)
         return totals
 
