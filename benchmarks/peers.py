@@ -416,6 +416,7 @@ def accounting(peers: Peers, rounds: int) -> list[Table]:
 STARTS = {
     "python -m dpscp.cli --help": (["-m", "dpscp.cli", "--help"], ()),
     "dpscp, every public name": (["-c", "from dpscp import *"], ()),
+    "dpscp, one estimator": (["-c", "from dpscp import PrivateConformalClassifier"], ()),
     "numpy": (["-c", "import numpy"], ()),
     "scikit-learn, a linear model": (["-c", "import sklearn.linear_model"], ()),
     "MAPIE": (["-c", "import mapie.classification"], ("mapie",)),

@@ -77,6 +77,62 @@ def test_help_waits_for_no_numerical_library():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def run_alone(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_estimator_imports_neither_signal_processing_nor_the_trainer_of_torch():
+    """And computations of dp-accounting import what they need, here in several threads at once."""
+    run_alone(
+        "import sys\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from dpscp import PrivateConformalClassifier, privacy, training\n"
+        "heavy = {'scipy.signal', 'absl.logging', 'absl.flags', 'dpscp.training.torch.trainer'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "import absl, scipy\n"
+        "assert 'signal' not in vars(scipy) and 'logging' not in vars(absl)\n"
+        "from dp_accounting.pld import privacy_loss_distribution as pld\n"
+        "loss = lambda: pld.from_laplace_mechanism(1.0)\n"
+        "with ThreadPoolExecutor(4) as pool:\n"
+        "    runs = [pool.submit(lambda: loss().compose(loss()).get_epsilon_for_delta(1e-6)) for _ in range(4)]\n"
+        "    assert {round(run.result(), 3) for run in runs} == {2.0}\n"
+        "import scipy.signal\n"
+        "from dp_accounting.pld import common\n"
+        "assert common.signal.fftconvolve is scipy.signal.fftconvolve\n"
+        "event = privacy.dpsgd_event(1.0, 0.01, 10)\n"
+        "assert 0 < privacy.epsilon_of(event, 1e-6, accountant='rdp') < 10\n"
+        "import logging\n"
+        "from absl.logging import ABSLLogger\n"
+        "assert isinstance(logging.getLogger('absl'), ABSLLogger)\n"
+        "assert training.OpacusTraining.__module__ == 'dpscp.training.torch.trainer'"
+    )
+
+
+@pytest.mark.parametrize("first", ["scipy.signal", "dp_accounting"])
+def test_what_was_imported_before_is_left_as_it_is(first):
+    run_alone(
+        f"import scipy, {first}\n"
+        "before = scipy.signal\n"
+        "import dpscp.privacy\n"
+        "from dp_accounting.pld import common\n"
+        "assert scipy.signal is before is common.signal and type(before).__name__ == 'module'"
+    )
+
+
+def test_an_import_inside_replaces_the_deferred_module():
+    run_alone(
+        "import dpscp.privacy, sys\n"
+        "from dpscp._base.accounting_import import defer_import\n"
+        "with defer_import('xml', 'sax'):\n"
+        "    from xml import sax as deferred\n"
+        "    assert 'xml.sax' not in sys.modules\n"
+        "    import xml.sax\n"
+        "import xml\n"
+        "assert xml.sax is sys.modules['xml.sax'] is not deferred and deferred.parse is xml.sax.parse"
+    )
+
+
 def test_the_front_page_has_one_list_of_names():
     """What the type checker sees, what is answered for and what is promised are the same names."""
     for module in (dpscp, sys.modules["dpscp.audit"]):

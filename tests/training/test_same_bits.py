@@ -169,3 +169,23 @@ def test_one_more_record_changes_no_count_by_more_than_one(monkeypatch, kind, n)
             with_it = first_count(monkeypatch, model, more, np.full(n + 1, y), y_bounds)
             without = first_count(monkeypatch, model, few, np.full(n, y), y_bounds)
             assert abs(with_it - without) <= 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("large", [0.0, 1e29, 2.0**100, 1e31, 1e200, 1e300])
+def test_large_numbers_elsewhere_change_no_bit_of_a_row(large, dtype):
+    """Rows are copied where a sum of squares shows that they are small, and otherwise checked and clipped."""
+    model = dense(20, 3, "cross_entropy", dtype=dtype)
+    X = np.random.default_rng(4).normal(size=(500, 20))
+    X[3, :4] = 0.0, -0.0, 5e-324, 1e-40
+    alone = model.outputs(X)
+    X[-1] = large
+    among = model.outputs(X)
+    assert among[:-1].tobytes() == alone[:-1].tobytes()
+    assert among.tobytes() == model.outputs(np.asfortranarray(X)).tobytes()
+    X[-1] = min(large, {"float32": 2.0**100, "float64": 2.0**900}[dtype])
+    assert among.tobytes() == model.outputs(X).tobytes()
+    for bad in (np.nan, np.inf, -np.inf):
+        X[7, 7] = bad
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            model.outputs(X)

@@ -47,7 +47,8 @@ class Pair:
         if np.isnan(inside).any():  # the model overflowed
             inside[np.isnan(inside)] = (low + high) / 2
         if inside.shape[1] == 1:
-            return cls(inside[:, 0], inside[:, 0], y_bounds)
+            only = inside[:, 0]  # one object, which `center` returns as it is
+            return cls(only, only, y_bounds)
         return cls(inside.min(axis=1), inside.max(axis=1), y_bounds)
 
     @property

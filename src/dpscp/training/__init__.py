@@ -1,5 +1,8 @@
 """Private training mechanisms, each with its event, its stability and its public facts."""
 
+from typing import TYPE_CHECKING
+
+from dpscp._base.lazy import lazy_exports
 from dpscp.guarantees.stability import Stability
 from dpscp.training.coupling import CoupledRun, coupled_run
 from dpscp.training.engine.influence import corrected_outputs, self_shift_bounds
@@ -24,7 +27,11 @@ from dpscp.training.preprocessing.sums import (
 from dpscp.training.preprocessing.whitening import PrivateWhitening
 from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.recalibration import Recalibrated
-from dpscp.training.torch.trainer import OpacusTraining
+
+if TYPE_CHECKING:
+    from dpscp.training.torch.trainer import OpacusTraining
+else:  # six modules that only users of torch need
+    __getattr__ = lazy_exports({"OpacusTraining": "dpscp.training.torch.trainer"}, __name__)
 
 __all__ = [
     "DPSGD",

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution as Loss
-from scipy import fft, signal
+from scipy import fft
 
 from dpscp._base.arrays import FloatArray
 
@@ -58,6 +58,8 @@ def _compose_pmfs(first: PLDPmf, second: PLDPmf, tail: float) -> PLDPmf:
     if not (isinstance(first, DensePLDPmf) and isinstance(second, DensePLDPmf)):
         # few losses far apart: dp-accounting keeps them as a dictionary
         return Loss(first).compose(Loss(second), tail)._pmf_remove
+    from scipy import signal  # a tenth of a second to import, and only two unlike losses need it
+
     masses = signal.fftconvolve(first._probs, second._probs)
     left = _prefix_below(masses, tail / 2)
     right = max(masses.size - _prefix_below(masses[::-1], tail / 2), left + 1)

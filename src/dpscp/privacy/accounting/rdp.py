@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,7 @@ def _quiet_orders() -> Iterator[None]:
 
     Such an order gets an infinite divergence, so the bound of the other orders holds, and a caller can do nothing.
     """
+    import_module("absl.logging")  # creates the logger, with a class of its own
     logger = logging.getLogger("absl")
 
     def is_other(record: logging.LogRecord) -> bool:
