@@ -1,6 +1,6 @@
 """Import dp-accounting without the libraries that only its computations need.
 
-``import dp_accounting`` imports ``scipy.signal`` and absl's logging, a tenth of the time that our own import takes.
+``import dp_accounting`` imports ``scipy.signal`` and absl's logging, more than a tenth of a second.
 Its modules bind both names and use them in functions only. Here they are bound to a module that imports the real one on
 first use. Nothing of this stays outside dp-accounting: ``sys.modules`` and the two packages are as they would be.
 """
