@@ -414,9 +414,9 @@ def _require_float64(device: Any) -> None:
     powers = np.exp2(np.arange(count * count) * 37 % 80 - 40)  # large terms that cancel hide what is lost of small ones
     synthetic = Network((count, count), intercept=False)
     left, right = ((synthetic.initial(seed, 1.0) * powers).reshape(count, count) for seed in (1, 2))
-    there = [torch.from_numpy(values).to(device) for values in (left.T.copy(), right)]
-    product = there[0].new_zeros((count, count))
-    choose_sums(device, 1.0, intercept=False).add_product(product, *there, there[0].new_ones(count))
+    errors, values = (torch.from_numpy(numbers).to(device) for numbers in (left.T.copy(), right))
+    product = errors.new_zeros((count, count))
+    choose_sums(device, 1.0, intercept=False).add_product(product, errors, values, errors.new_ones(count))
     computed = product.cpu().numpy()
     allowed = count * 2.0**-53 * (np.abs(left) @ np.abs(right)) * (1 + 1e-9)
     for i in range(count):
