@@ -1,30 +1,18 @@
 """results/README.md: the whole story on one page, every number read from the CSV files beside it."""
 
-import csv
 import re
-import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from experiments.defaults import EARLIER
 from experiments.paper_tables import PRINTED_TRIALS, printed
 from experiments.runner import EPSILONS
 from experiments.synthetic_scaling import POOLS
-from experiments.tables import NAMES, grid, standard_errors
+from experiments.tables import NAMES, SETS, Line, commits_of, find_row, grid, read_csv, standard_errors, wrapped
 from experiments.validity_map import SEARCH_SURPLUS
 
 __all__ = ["write_story"]
 
-Line = dict[str, str]
-SETS = {
-    "housing": "California Housing (width)",
-    "bloodmnist": "BloodMNIST, high-resolution features (size)",
-    "bloodmnist_vgg16": "BloodMNIST, VGG features (size)",
-    "adult": "Adult (size)",
-    "bank": "Bank Marketing (size)",
-}
 STUDIES = (*SETS, "synthetic_scaling", "validity_map", "stability", "quantile_failures", "sharpness")
 # its table has columns of its own
 PERSONS = "persons"
@@ -35,7 +23,7 @@ def write_story(results: Path) -> bool:
     """Write the page if every study has left its table; say whether it did."""
     if not all((results / f"{name}.csv").exists() for name in STUDIES):
         return False
-    tables = {name: _read(results / f"{name}.csv") for name in STUDIES}
+    tables = {name: read_csv(results / f"{name}.csv") for name in STUDIES}
     blocks = [
         _opening(results, tables),
         "## Housing\n\n" + _main_table(tables["housing"], "housing"),
@@ -53,38 +41,10 @@ def write_story(results: Path) -> bool:
         _small_studies(tables),
         "![coupled trainings](stability.png)",
         (Path(__file__).parent / "unprinted_settings.md").read_text().strip(),
-        _changes(results),
         _missing(tables),
     ]
-    (results / "README.md").write_text("\n\n".join(_wrap(block) for block in blocks if block).rstrip() + "\n")
+    (results / "README.md").write_text("\n\n".join(wrapped(block) for block in blocks if block).rstrip() + "\n")
     return True
-
-
-def _wrap(block: str) -> str:
-    """Wrap the long lines of prose; tables and pictures stay as they are."""
-    return "\n".join(
-        textwrap.fill(
-            line, 118, subsequent_indent="  " * line.startswith("- "), break_on_hyphens=False, break_long_words=False
-        )
-        if len(line) > 120 and not line.startswith(("|", "!"))
-        else line
-        for line in block.split("\n")
-    )
-
-
-def _read(path: Path) -> list[Line]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _find(rows: Sequence[Line], method: str, epsilon: float | None, share: str = "0.5", n: int | None = None) -> Line:
-    wanted = "" if epsilon is None else f"{epsilon:g}"
-    for row in rows:
-        if row["method"] != method or row["epsilon"] != wanted or (n is not None and row["n"] != str(n)):
-            continue
-        if method not in ("dp-scp-f", "dp-scp-a") or row["train_share"] in (share, ""):
-            return row
-    raise KeyError(f"{method} at {epsilon} is not in the table")
 
 
 def _shown(row: Line) -> str:
@@ -95,7 +55,7 @@ def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
     gains = []
     for name in ("housing", "bloodmnist"):
         for epsilon in EPSILONS:
-            ours, theirs = _find(tables[name], "default", epsilon), _find(tables[name], "dp-scp-f", epsilon)
+            ours, theirs = find_row(tables[name], "default", epsilon), find_row(tables[name], "dp-scp-f", epsilon)
             gains.append(100 * (1 - float(ours["size"]) / float(theirs["size"])))
     spent, full = 0.0, 0.0
     for name in STUDIES:
@@ -106,9 +66,8 @@ def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
         spent += float(found.group(1))
         full += float(found.group(1)) * max(1.0, PRINTED_TRIALS / most)
     longer = "" if full < 1.01 * spent else f"; 30 trials of everything: about {full:.0f}, or {full / 2:.0f} on two"
-    clock = _clock(results)
     command, _, machine = (results / "housing.md").read_text().split("\n")[2:5]
-    commits = {_commit_of(results, name) for name in STUDIES}
+    commits = {commit for name in STUDIES for commit in commits_of(results / f"{name}.md")}
     source = [
         command,
         f"- commit {', '.join(sorted(commits))}" + (" (each page names its own)" if len(commits) > 1 else ""),
@@ -136,33 +95,16 @@ def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
             "budgets.",
             "",
             *source,
-            f"- all studies as shown here: {spent:.0f} minutes of one core{longer}{clock}.{opacus}",
+            f"- all studies as shown here: {spent:.0f} minutes of one core{longer}.{opacus}",
             "- make the page again: `python -m experiments` (30 trials), `python -m experiments --quick` (3 trials)",
             "- one page for each study: "
             + ", ".join(f"[{name}]({name}.md)" for name in STUDIES + ((PERSONS,) if _has_persons(results) else ()))
             + "; the same numbers are in CSV files of the same name",
             "- more pages: [settings that the paper does not print](unprinted_settings.md)"
-            + (", [competing methods](rivals.md)" if (results / "rivals.md").exists() else ""),
+            + (", [competing methods](rivals.md)" if (results / "rivals.md").exists() else "")
+            + ", [the defaults of each version](history.md)",
         ]
     )
-
-
-def _clock(results: Path) -> str:
-    """The time by the clock, if one run has computed everything."""
-    path = results / "run_time.csv"
-    if not path.exists():
-        return ""
-    times = _read(path)
-    return (
-        f"; a run of everything took {sum(float(r['wall_minutes']) for r in times):.0f} minutes by the clock, "
-        f"{times[0]['workers']} processes"
-    )
-
-
-def _commit_of(results: Path, study: str) -> str:
-    found = re.search(r"commit (.+?), dpscp", (results / f"{study}.md").read_text())
-    assert found is not None
-    return found.group(1)
 
 
 def _has_persons(results: Path) -> bool:
@@ -173,7 +115,7 @@ def _persons(results: Path) -> str:
     """What a promise to persons costs, beside a promise to rows; empty where the study was not run."""
     if not _has_persons(results):
         return ""
-    rows = [r for r in _read(results / f"{PERSONS}.csv") if r["unit"] in ("rows", "k = 3")]
+    rows = [r for r in read_csv(results / f"{PERSONS}.csv") if r["unit"] in ("rows", "k = 3")]
     head = ["", "eps", "rows: size", "coverage of persons", "eps of a person", "k = 3: size", "coverage of persons"]
     body = []
     for kind in ("diabetes", "made-up"):
@@ -194,45 +136,18 @@ def _persons(results: Path) -> str:
     )
 
 
-def _changes(results: Path) -> str:
-    """The library's rows with the defaults of version 0.3 beside those of the first run; empty if not run."""
-    if not (results / "defaults.csv").exists():
-        return ""
-    earlier = {(r["study"], r["method"], r["epsilon"]): r for r in _read(EARLIER)}
-    rows = [r for r in _read(results / "defaults.csv") if not r["variant"]]
-    told = []
-    for method in ("default", "corrected"):
-        pairs = [(r, earlier[r["study"], method, r["epsilon"]]) for r in rows if r["method"] == method]
-        ratios = [100 * (float(new["size"]) / float(old["size"]) - 1) for new, old in pairs]
-        then, now = ([float(pair[place]["coverage"]) for pair in pairs] for place in (1, 0))
-        told.append(
-            f"`{method}` {min(ratios):+.1f} to {max(ratios):+.1f} % in size, coverage {min(then):.3f} to "
-            f"{max(then):.3f} before and {min(now):.3f} to {max(now):.3f} now"
-        )
-    return (
-        "## What changed since version 0.1\n\n"
-        "- The minimax offset is larger at early steps, and the search grid follows the score.\n"
-        "- A noisy size is released, and the held-out part is smaller (Results F and G). The ledger accounts for the "
-        "secrecy of that part.\n"
-        "- `corrected` includes the response of the other records.\n\n"
-        "On Housing, BloodMNIST, Adult and Bank Marketing, "
-        f"{rows[0]['trials']} trials on the splits of the pages: {'; '.join(told)}. [Row by row](defaults.md). "
-        "The other pages were not run again; each names its commit. The numbers before are means of all 30 trials."
-    )
-
-
 def _main_table(rows: list[Line], study: str) -> str:
     head = ["", *(f"eps {e:g}" for e in EPSILONS)]
     body = []
     for method in ("dp-scp-f", "dp-scp-a", "dp-split"):
-        own = [_find(rows, method, e) for e in EPSILONS]
+        own = [find_row(rows, method, e) for e in EPSILONS]
         paper = [f"{float(r['paper_size']):.3f} ({float(r['paper_coverage']):.3f})" for r in own]
         body.append([f"{NAMES[method]}, printed in the paper", *paper])
         body.append([f"{NAMES[method]}, ours, the paper's settings", *map(_shown, own)])
     library = ("default", "split", "universal", "stability", "corrected")
-    body += [[f"**{NAMES[method]}**", *(_shown(_find(rows, method, e)) for e in EPSILONS)] for method in library]
+    body += [[f"**{NAMES[method]}**", *(_shown(find_row(rows, method, e)) for e in EPSILONS)] for method in library]
     for method in ("naive-full", "split-cp"):
-        one = _find(rows, method, None)
+        one = find_row(rows, method, None)
         paper = printed(study, method, None, None, int(one["n"]))
         assert paper is not None
         body.append([NAMES[method], f"{_shown(one)}; paper {paper.size:.3f} ({paper.coverage:.3f})", "", ""])
@@ -274,14 +189,14 @@ def _blood_match(tables: dict[str, list[Line]]) -> str:
     for name in ("bloodmnist", "bloodmnist_vgg16"):
         rows = tables[name]
         ordered = all(
-            float(_find(rows, "dp-scp-a", e)["size"])
-            < float(_find(rows, "dp-scp-f", e)["size"])
-            < float(_find(rows, "dp-split", e)["size"])
+            float(find_row(rows, "dp-scp-a", e)["size"])
+            < float(find_row(rows, "dp-scp-f", e)["size"])
+            < float(find_row(rows, "dp-split", e)["size"])
             for e in EPSILONS
         )
         gains = {
             m: " / ".join(
-                f"{100 * (1 - float(_find(rows, m, e)['size']) / float(_find(rows, 'dp-scp-f', e)['size'])):.0f}"
+                f"{100 * (1 - float(find_row(rows, m, e)['size']) / float(find_row(rows, 'dp-scp-f', e)['size'])):.0f}"
                 for e in EPSILONS
             )
             for m in ("corrected", "default")
@@ -321,7 +236,7 @@ def _honest(tables: dict[str, list[Line]]) -> str:
     compared += [(f"Synthetic II, n = {n:,} (size)", tables["synthetic_scaling"], n) for n in (10_000, 30_000)]
     for title, table, n in compared:
         for epsilon in EPSILONS:
-            rows = {m: _find(table, m, epsilon, n=n) for m in wins}
+            rows = {m: find_row(table, m, epsilon, n=n) for m in wins}
             best = min(rows, key=lambda m: float(rows[m]["size"]))
             wins[best] += 1
             certified[min(certified, key=lambda m: float(rows[m]["size"]))] += 1
@@ -347,7 +262,7 @@ def _times(count: int) -> str:
 def _map(rows: list[Line]) -> str:
     made, real = min(int(r["n"]) for r in rows), max(int(r["n"]) for r in rows)
     mapped = ("dp-scp-a", "dp-scp-f", "universal", "stability", "split")
-    at = {m: _find(rows, m, LARGEST_MAPPED_BUDGET, n=made) for m in mapped}
+    at = {m: find_row(rows, m, LARGEST_MAPPED_BUDGET, n=made) for m in mapped}
     reuse = {n: _where_reuse_wins(rows, n) for n in (made, real)}
     return (
         "## Where the uncorrected rules fail\n\nOn a task made to overfit, with a training budget of "
@@ -365,7 +280,7 @@ def _map(rows: list[Line]) -> str:
 def _where_reuse_wins(rows: list[Line], n: int) -> str:
     """Budgets of training; full-data rules spend a surplus on the search, so the split is read at the larger budget."""
     budgets = sorted({float(r["epsilon"]) for r in rows})
-    full, held = ([float(_find(rows, m, e, n=n)["size"]) for e in budgets] for m in ("universal", "split"))
+    full, held = ([float(find_row(rows, m, e, n=n)["size"]) for e in budgets] for m in ("universal", "split"))
     won = []
     # above the last budget the split is not known
     for epsilon, size in zip(budgets[:-1], full[:-1], strict=True):
@@ -382,12 +297,12 @@ def _scaling(rows: list[Line]) -> str:
     ratios = []
     for method in ("dp-scp-f", "dp-scp-a", "dp-split"):
         for epsilon in EPSILONS:
-            ends = [_find(rows, method, epsilon, n=n) for n in (10_000, 30_000)]
+            ends = [find_row(rows, method, epsilon, n=n) for n in (10_000, 30_000)]
             ours = float(ends[1]["size"]) / float(ends[0]["size"])
             paper = float(ends[1]["paper_size"]) / float(ends[0]["paper_size"])
             ratios.append(abs(ours / paper - 1))
     gains = [
-        1 - float(r["size"]) / float(_find(rows, "dp-scp-f", float(r["epsilon"]), n=int(r["n"]))["size"])
+        1 - float(r["size"]) / float(find_row(rows, "dp-scp-f", float(r["epsilon"]), n=int(r["n"]))["size"])
         for r in rows
         if r["method"] == "default"
     ]
@@ -409,8 +324,8 @@ def _small_studies(tables: dict[str, list[Line]]) -> str:
     error = min(float(r["size"]) for r in tables["stability"] if r["method"] == "estimation-error")
     midpoint = [1 - float(r["coverage"]) for r in tables["quantile_failures"] if r["method"] == "dp-split"]
     union = [1 - float(r["coverage"]) for r in tables["quantile_failures"] if r["method"] == "dp-scp-f"]
-    plain = " / ".join(f"{float(_find(tables['sharpness'], 'dp-scp-a', e)['coverage']):.3f}" for e in EPSILONS)
-    inner = " / ".join(f"{float(_find(tables['sharpness'], 'universal', e)['coverage']):.3f}" for e in EPSILONS)
+    plain = " / ".join(f"{float(find_row(tables['sharpness'], 'dp-scp-a', e)['coverage']):.3f}" for e in EPSILONS)
+    inner = " / ".join(f"{float(find_row(tables['sharpness'], 'universal', e)['coverage']):.3f}" for e in EPSILONS)
     return (
         "## Three small studies\n\n- [Stability](stability.md): two coupled trainings that differ by one record "
         f"end at most {gap:.3f} apart on average. The estimate is {error:.2f} or more from the truth.\n- "
