@@ -30,8 +30,9 @@ STUDIES = (
     "rivals",
     "unprinted_settings",
 )
-# asked for by name: the first needs torch and Opacus, two look again at parts of other studies, two are about tables
-EXTRA = ("opacus_time", "corrected", "set_sizes", "table_recipe", "range_ends")
+# asked for by name: the first needs torch and Opacus, two look again at parts of other studies, the last are
+# about tables; table_peers shows the peers that are installed
+EXTRA = ("opacus_time", "corrected", "set_sizes", "table_recipe", "range_ends", "table_peers")
 QUICK_TRIALS = 3
 
 
