@@ -379,8 +379,9 @@ class _GpuBlocks:
         if block.id not in self._resident:
             device, from_numpy = self._engine.device, load_torch().from_numpy
             rows, target = from_numpy(block.rows).to(self._rows.dtype), from_numpy(block.targets)
-            fits = 4 * block.rows.nbytes <= _free_memory(device)
-            self._resident[block.id] = (rows.to(device), target.to(device), True) if fits else (rows, target, False)
+            if 4 * block.rows.nbytes > _free_memory(device):
+                return rows, target, False  # not kept: a file may have more blocks than memory
+            self._resident[block.id] = rows.to(device), target.to(device), True
         return self._resident[block.id]
 
 
