@@ -54,8 +54,9 @@ WEAK_SIGNAL = 300
 # From here on a weak regression has a quarter of a row's squared length in random features, and the sum of its step
 # sizes grows with the root of the signal only.
 _CLEAR_WEAK_SIGNAL = 100
-# Below it for each class, a hidden layer learns less than its noise hides: docs/recipe.md.
-_LEAST_CLASS_SIGNAL = 30
+# For each class: below the first a classifier is linear, below the second it has random features, because a hidden
+# layer learns less than its noise hides: docs/recipe.md.
+_LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL = 30, 60
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
 SEARCH_COST = 20.0
 LEAST_HELD_OUT = 0.125
@@ -381,10 +382,15 @@ class _Problem:
 def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:
     """A small dense net (a linear head where the signal is too weak) on standardized features."""
     s = problem.signal
+    n_classes = len(problem.classes or ())
     if problem.task == "regression" and s < WEAK_SIGNAL:
-        return _weak_regression(problem, rows, guarantee, why)
+        # the linear part is learned at the second constant; more steps add noise to the random features
+        travelled = 0.9 * min(s, math.sqrt(_CLEAR_WEAK_SIGNAL * s)), "0.9 * signal, from 100 on 9 * its root,"
+        return _bent(problem, rows, guarantee, travelled, 0.25 * min(1.0, s / _CLEAR_WEAK_SIGNAL), why)
+    if _LEAST_CLASS_SIGNAL * n_classes <= s < _CLEAR_CLASS_SIGNAL * n_classes:
+        return _bent(problem, rows, guarantee, (1.8 * s, "1.8 * signal"), 0.25, why)
     if problem.task == "classification":
-        weakest = _LEAST_CLASS_SIGNAL * len(problem.classes or ())
+        weakest = _LEAST_CLASS_SIGNAL * n_classes
         hidden = _by_signal(s, ((weakest, ()), (10_000, (64,)), (math.inf, (128,))))
     elif problem.quantiles is not None:
         hidden = _by_signal(s, ((1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
@@ -398,24 +404,27 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
     return _behind(rows.standardizing_steps(s), engine, _TABLE_SHARE, why)
 
 
-def _weak_regression(
-    problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]
+def _bent(
+    problem: _Problem,
+    rows: _Rows,
+    guarantee: Guarantee,
+    travelled: tuple[float, str],
+    weight: float,
+    why: dict[str, tuple[object, str]],
 ) -> Mechanism:
-    """A linear model on standardized features and bent functions of fixed random directions."""
-    s = problem.signal
-    weight = 0.25 * min(1.0, s / _CLEAR_WEAK_SIGNAL)
+    """A linear model on standardized features and bent functions of fixed random directions.
+
+    ``travelled`` is the sum of the step sizes times the length of a row, with its formula: the noise in an output is
+    that of a parameter times this length.
+    """
     outlier = 4 * math.sqrt(rows.width)
-    # the noise in an output is that of a parameter times the length of a row
     length = math.sqrt(rows.width * (1 + weight) + 1)
-    total = (
-        0.9 * min(s, math.sqrt(_CLEAR_WEAK_SIGNAL * s)) / length,
-        "0.9 * signal (its geometric mean with 100 from there on) / length of a row / steps, times 1 - momentum",
-    )
+    total = travelled[0] / length, f"{travelled[1]} / length of a row / steps, times 1 - momentum"
     why["hidden"] = ((), "noise would drown a hidden layer; random features bend a linear model instead")
     why["random_features_weight"] = (weight, "squared length of the random features, in parts of that of a row")
     features = RandomFeatures(outlier, weight=weight)
     engine = _table_engine(problem, guarantee, (), total, outlier * math.sqrt(1 + weight), why)
-    return _behind((*rows.standardizing_steps(s), features), engine, _TABLE_SHARE, why)
+    return _behind((*rows.standardizing_steps(problem.signal), features), engine, _TABLE_SHARE, why)
 
 
 def _table_engine(
