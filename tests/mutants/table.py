@@ -1250,6 +1250,21 @@ mutant(
 )
 
 mutant(
+    "privacy.accounting.sampled_renyi:_infinite_series",
+    "decreasing & (np.maximum(below, above) < total - _NEGLIGIBLE)[:, 1:]",
+    "decreasing & (np.maximum(below, above) < total)[:, 1:]",
+    "a series of Rényi divergences ends too early",
+    "tests/privacy/test_sampled_renyi.py::test_divergences_are_those_of_dp_accounting",
+)
+mutant(
+    "data.sources.dataset:DatasetSource._blocks",
+    "any((row.shape != self._shape for row, _ in pairs))",
+    "False",
+    "items of another shape are taken for records",
+    "tests/sources/test_datasets.py::test_what_is_no_data_set_of_pairs_is_refused_without_its_numbers",
+)
+
+mutant(
     "quantile.counted_size:counted_miss_bound",
     "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (sizes + 1)",
     "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.nominal_size) + 1)",
