@@ -1365,8 +1365,8 @@ mutant(
 )
 mutant(
     "training.torch.dry_run:dry_run",
-    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    trial.check_outputs()\n    return trial.n_outputs",
-    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    return trial.n_outputs",
+    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, trial.sizes, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows(trial.count_numbers()), _SIZES[-1]), _SEEDS[:1])\n    trial.check_outputs()\n    return trial.n_outputs",
+    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, trial.sizes, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows(trial.count_numbers()), _SIZES[-1]), _SEEDS[:1])\n    return trial.n_outputs",
     "mixing while records are scored is not looked for",
     "tests/training/test_torch_state.py::test_mixing_that_starts_in_larger_batches_is_refused_before_anything_is_spent",
 )

@@ -44,7 +44,7 @@ def sampled_gaussian_divergences(rate: float, noise: float, orders: Sequence[flo
             logs[left] = _infinite_series(rate, noise, alpha[left], terms)
             left = left[np.isinf(logs[left])]
     # what is no number proves nothing either
-    return np.where(np.isnan(logs), np.inf, logs) / (alpha - 1)
+    return np.asarray(np.where(np.isnan(logs), np.inf, logs) / (alpha - 1))
 
 
 def _log_binomials(alpha: FloatArray, i: FloatArray) -> FloatArray:
