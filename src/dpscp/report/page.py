@@ -18,7 +18,7 @@ from dpscp.data.model_files import open_atomically
 from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
-from dpscp.guarantees.certificate import term_text
+from dpscp.guarantees.certificate import require_coverage, term_text
 from dpscp.pipeline.planning import plan
 from dpscp.privacy import SecretSplitDpEvent
 from dpscp.report.deployments import DEPLOYMENTS, scale_place
@@ -73,6 +73,7 @@ def html_report(
     str
     """
     check_is_fitted(estimator)
+    require_coverage(estimator.certificate_, type(estimator).__name__)
     try:
         import jinja2
     except ImportError:  # pragma: no cover (the test environment has it)

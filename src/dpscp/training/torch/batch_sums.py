@@ -381,8 +381,9 @@ class _GpuBlocks:
             values = (v if v.flags.writeable else np.array(v) for v in (block.rows, block.targets))
             rows, target = map(from_numpy, values)
             rows = rows.to(self._rows.dtype)
-            fits = 4 * block.rows.nbytes <= _free_memory(device)
-            self._resident[block.id] = (rows.to(device), target.to(device), True) if fits else (rows, target, False)
+            if 4 * block.rows.nbytes > _free_memory(device):
+                return rows, target, False  # not kept: a file may have more blocks than memory
+            self._resident[block.id] = rows.to(device), target.to(device), True
         return self._resident[block.id]
 
 
