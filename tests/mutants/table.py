@@ -984,9 +984,9 @@ mutant(
     "tests/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
 )
 mutant(
-    "training.opacus:_make_release",
-    "[torch.from_numpy(gaussian_release(total.numpy(), noise, rng)) for total in sums]",
-    "[torch.from_numpy(gaussian_release(t.numpy(), noise, rng)) if t.ndim > 1 else t for t in sums]",
+    "training.torch.release:_ProcessorRelease.__call__",
+    "[load_torch().from_numpy(add_to_noise(total.numpy(), own, self._noise)) for total, own in pairs]",
+    "[load_torch().from_numpy(add_to_noise(t.numpy(), o, self._noise)) if t.ndim > 1 else t for t, o in pairs]",
     "torch biases get no noise",
     "tests/training/test_opacus.py::test_the_noise_of_the_event_reaches_every_sum",
 )
