@@ -1191,6 +1191,35 @@ mutant(
     "tests/training/test_quantile_transform.py::test_a_person_counts_as_one_record",
 )
 mutant(
+    "training.preprocessing.random_features:RandomFeatures.fit",
+    "np.random.Generator(np.random.PCG64(self.seed))",
+    "rng",
+    "the public directions come from the generator of private noise",
+    "tests/training/test_random_features.py::test_directions_follow_from_the_seed_alone",
+)
+mutant(
+    "training.preprocessing.random_features:RandomFeatureRows.apply",
+    "self.directions.scale_rows(X, self.bound, unit=False)",
+    "self.directions.scale_rows(X, self.bound, unit=True)",
+    "the length of a row is lost",
+    "tests/training/test_random_features.py::test_rows_are_shortened_and_kept_and_bent_functions_are_added",
+)
+mutant(
+    "training.preprocessing.preprocess:Preprocessed.stability",
+    "math.prod(self._shape_after((n_features,)))",
+    "n_features",
+    "the shift bound of a mechanism is that of fewer columns than it sees",
+    "tests/training/test_random_features.py::test_a_shift_bound_counts_the_added_columns",
+)
+mutant(
+    "training.recipe:_bent",
+    "travelled[0] / length",
+    "travelled[0]",
+    "the noise in an output grows with the width of a table",
+    "tests/training/test_random_features.py::test_the_weight_rises_to_a_quarter_and_the_sum_of_steps_slows_down",
+    "tests/training/test_recipe.py::test_many_classes_get_a_linear_model_until_each_has_a_signal",
+)
+mutant(
     "tasks:Regression._of_targets",
     "to_scale(targets, self.y_scale)",
     "targets",
