@@ -16,7 +16,7 @@ from dpscp import BudgetStore, PrivateConformalClassifier, PrivateConformalRegre
 from dpscp.audit import ModuleGame, audit
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.private_model import PrivateModel
-from dpscp.training.torch import batch_sums
+from dpscp.training.torch import batch_sums, release
 from dpscp.training.torch import modules as torch_modules
 from dpscp.training.torch import trainer as opacus
 from dpscp.training.torch.batch_sums import add_clipped
@@ -471,15 +471,30 @@ def test_a_record_in_front_of_a_million_moves_the_clipped_sum_by_one_clip_norm_a
 
 
 def test_the_noise_is_scaled_for_the_stated_slack(monkeypatch):
-    scales = []
+    drawn, rounded, plain = [], [], release.add_to_noise
 
-    def listening(exact, noise_std, rng):
-        scales.append(noise_std)
-        return np.zeros_like(exact)
+    class Listening:
+        def __init__(self, generator):
+            self.generator = generator
 
-    monkeypatch.setattr(opacus, "gaussian_release", listening)
+        def __getattr__(self, name):
+            return getattr(self.generator, name)
+
+        def normal(self, loc, scale, shape):
+            drawn.append((loc, scale))
+            return self.generator.normal(loc, scale, shape)
+
+    def add(value, noise, noise_std):
+        rounded.append(noise_std)
+        return plain(value, noise, noise_std)
+
+    make = opacus.secure_generator
+    monkeypatch.setattr(opacus, "secure_generator", lambda random_state: Listening(make(random_state)))
+    monkeypatch.setattr(release, "add_to_noise", add)
     training(nn.Linear(6, 2), steps=3, noise_multiplier=2.5, clip_norm=7.0).train(*records())
-    assert scales == [2.5 * (1 + CLIP_SLACK)] * 6  # in clip norms, for weight and bias of every step
+    scale = 2.5 * (1 + CLIP_SLACK)  # in clip norms, for weight and bias of every step
+    assert drawn == [(0.0, scale)] * 6
+    assert rounded == [scale] * 6
 
 
 @pytest.mark.parametrize("clip_norm", [1e-300, 1e-30, 1e-3, 1.0, 1e30, 1e300])
