@@ -246,7 +246,7 @@ def _make_certificate(
         too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # the buffer alone contains every score
         is_reachable = q.rank_target <= rule.n_nominal
         if q.released_size is not None:
-            is_reachable = q.released_size.value >= _find_smallest_size(rule, index, q)
+            is_reachable = q.released_size.value >= (smallest if smallest_part is None else smallest_part)
         expected = (rule.has_groups or is_reachable) and not too_wide
         terms = replace(_add_search_terms(terms, rule, q), finite_threshold_expected=expected)
         if rule.has_groups:
