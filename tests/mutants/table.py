@@ -362,7 +362,7 @@ mutant(
     "tests/privacy/test_accounting.py::test_parallel_inside_sequential_takes_the_worst_history",
 )
 mutant(
-    "privacy.accounting.base:Accountant._pairs",
+    "privacy.accounting.base:_proven_pairs",
     "_OPPOSITE[direction]",
     "direction",
     "the trade-off's other half is taken from the same direction",

@@ -37,8 +37,8 @@ class PublicNumbers:
     alpha: float
     task: Task
     n_features: int
-    train_share: float | str
-    calibration_fraction: float | str
+    train_share: float | str = 0.5
+    calibration_fraction: float | str = "auto"
     release_confidence: float | None = None
     rows_per_person: int | None = None
     counted: bool = False
