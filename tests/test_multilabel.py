@@ -1,7 +1,6 @@
 """The multilabel classifier: heads within one budget, a secret split, and a mean loss that is bounded."""
 
 import json
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -16,15 +15,9 @@ from dpscp.scores import class_costs, false_discoveries, missed_labels
 from dpscp.training import DPSGD
 from dpscp.training.mechanisms.one_vs_rest import LabelHeads, OneVsRest
 
+pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
 RNG, DELTA = np.random.default_rng, 1e-5
 QUICK = DPSGD(steps=15, learning_rate=2.0)
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dp.GuaranteeWarning)
-        yield
 
 
 def records(n, seed, n_labels=3):

@@ -26,13 +26,6 @@ torch = pytest.importorskip("torch")
 layers = pytest.importorskip("opacus.layers")
 nn = torch.nn
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*non-full backward hook.*"),
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
-]
-
 
 def training(module, loss="cross_entropy", classes=(0, 1), **changed):
     constants = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": 1.0} | changed

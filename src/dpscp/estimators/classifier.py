@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.data.model_files import plain
@@ -306,9 +305,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         -------
         float
         """
-        check_is_fitted(self)
-        self.require_readable_rows(X)
-        return float(super().score(X, self._read_targets(X, y), sample_weight))
+        return float(super().score(X, self._read_labeled(X, y), sample_weight))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the most likely label of each row.

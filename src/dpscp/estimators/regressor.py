@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
@@ -185,9 +184,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         -------
         float
         """
-        check_is_fitted(self)
-        self.require_readable_rows(X)
-        return float(super().score(X, self._read_targets(X, y), sample_weight))
+        return float(super().score(X, self._read_labeled(X, y), sample_weight))
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict targets and prediction intervals.
