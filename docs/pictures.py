@@ -84,10 +84,9 @@ def read_sizes(path: Path, **wanted: str) -> list[float]:
 
 def _draw_study(axis: "Axes", study: str, scheme: str) -> None:
     measured = ROOT / "results" / f"{study}.csv"
-    defaults = ROOT / "results" / "defaults.csv"
     series = (
         (read_sizes(measured, method="dp-scp-f", train_share="0.5"), PAPER, "s-", "the paper's DP-SCP-F"),
-        (read_sizes(defaults, study=study, variant="", method="default"), OURS, "o-", "dpscp, certified"),
+        (read_sizes(measured, method="default"), OURS, "o-", "dpscp, certified"),
         (read_sizes(measured, method="split-cp"), PLAIN, "--", "not private (split conformal, the paper's model)"),
     )
     places = range(len(EPSILONS))

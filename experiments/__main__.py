@@ -7,12 +7,12 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import argparse  # noqa: E402
-import csv  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
 from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
 
+from experiments.history import write_history  # noqa: E402
 from experiments.runner import Options, Study, run_study  # noqa: E402
 from experiments.story import write_story  # noqa: E402
 
@@ -30,8 +30,9 @@ STUDIES = (
     "rivals",
     "unprinted_settings",
 )
-# asked for by name: the first needs torch and Opacus, three look again at parts of other studies, two are about tables
-EXTRA = ("opacus_time", "corrected", "defaults", "set_sizes", "table_recipe", "range_ends")
+# asked for by name: the first needs torch and Opacus, two look again at parts of other studies, the last are
+# about tables; table_peers shows the peers that are installed
+EXTRA = ("opacus_time", "corrected", "set_sizes", "table_recipe", "range_ends", "table_peers")
 QUICK_TRIALS = 3
 
 
@@ -79,36 +80,15 @@ def main(arguments: list[str] | None = None) -> int:
         fresh=given.fresh,
         kinds=tuple(given.kind or ()),
     )
-    times = []
     for name in given.study or STUDIES:
         started = time.monotonic()
-        outcomes = run_study(load(name), options, command(given))
-        minutes = (time.monotonic() - started) / 60
-        times.append((name, f"{minutes:.2f}", sum(o.fresh for o in outcomes), len(outcomes), options.workers))
+        run_study(load(name), options, command(given))
         if not options.kinds:
+            minutes = (time.monotonic() - started) / 60
             print(f"{name}: {minutes:.1f} minutes, {options.results}/{name}.md", flush=True)
-    if not given.study and not options.kinds:
-        write_times(options.results / "run_time.csv", times)
-    if not options.kinds and write_story(options.results):
+    if not options.kinds and write_history(options.results) and write_story(options.results):
         print(f"the whole story: {options.results}/README.md")
     return 0
-
-
-def write_times(path: Path, times: list[tuple[str, str, int, int, int]]) -> None:
-    """How long one run of all studies took by the clock.
-
-    A run that found everything finished says nothing new, and one that found a part of it has no such time.
-    """
-    computed = sum(fresh for _, _, fresh, _, _ in times)
-    if not computed:
-        return
-    if computed < sum(total for _, _, _, total, _ in times):
-        path.unlink(missing_ok=True)
-        return
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["study", "wall_minutes", "computed", "tasks", "workers"])
-        writer.writerows(times)
 
 
 def load(name: str) -> Study:

@@ -29,6 +29,22 @@ COLOURS = {
     "corrected": "#ff7f0e",
     "default": "#d62728",
 }
+# readable on white paper and on a dark screen: the background of a picture is transparent
+INK = "#777777"
+_STYLE = {
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.facecolor": "none",
+    "legend.edgecolor": INK,
+}
+mpl.rcParams.update(_STYLE)
 MARKS = {0.25: "P", 0.5: "o", 1.0: "s", 2.0: "^", 4.0: "D", 8.0: "v", None: "*"}
 TARGET = 0.9
 
@@ -66,7 +82,7 @@ def coverage_against_size(path: Path, title: str, summaries: Sequence[Summary], 
         )
         if s.paper is not None:
             axes.plot(s.paper.size, s.paper.coverage, mark, mec=colour, mfc="none", ms=11)
-    axes.axhline(TARGET, color="black", lw=0.8, ls="--")
+    axes.axhline(TARGET, color=INK, lw=0.8, ls="--")
     axes.set_xlabel(size_name)
     axes.set_ylabel("coverage")
     key = "circle, square, triangle: epsilon .5, 1, 2; star: not private; hollow: printed in the paper"
@@ -137,7 +153,7 @@ def lines(
         for label, (x, y) in (dotted or {}).get(name, {}).items():
             axes.plot(x, y, ":", marker="o", mfc="none", color=COLOURS.get(label))
         if target is not None:
-            axes.axhline(target, color="black", lw=0.8, ls="--")
+            axes.axhline(target, color=INK, lw=0.8, ls="--")
         if log_x:
             axes.set_xscale("log", base=2)
             ticks = sorted({v for x, _, _ in curves.values() for v in x})

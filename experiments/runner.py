@@ -28,7 +28,7 @@ import numpy as np
 
 import dpscp
 
-__all__ = ["Header", "Options", "Outcome", "Study", "Task", "processor", "run_study", "seed_of"]
+__all__ = ["Header", "Options", "Outcome", "Study", "Task", "processor", "run_study", "seed_of", "told_commits"]
 
 Row = dict[str, Any]
 DELTA = 1e-5
@@ -139,7 +139,7 @@ def run_study(study: Study, options: Options, command: str) -> list[Outcome]:
     done = store.read()
     waiting = [task for task in tasks if task.key not in done]
     with Bar(study.name, len(tasks), len(tasks) - len(waiting)) as bar:
-        for task, record in _execute(study, waiting, options):
+        for task, record in _execute(study, waiting, options, Code(_commit(), source_digest())):
             store.append(record)
             done[task.key] = record
             bar.advance()
@@ -153,15 +153,25 @@ def run_study(study: Study, options: Options, command: str) -> list[Outcome]:
     return outcomes
 
 
-def _execute(study: Study, tasks: Sequence[Task], options: Options) -> Iterator[tuple[Task, dict[str, Any]]]:
+@dataclass(frozen=True)
+class Code:
+    """The commit and the library's source with which a run began."""
+
+    commit: str
+    digest: str
+
+
+def _execute(
+    study: Study, tasks: Sequence[Task], options: Options, code: Code
+) -> Iterator[tuple[Task, dict[str, Any]]]:
     if options.workers <= 1 or len(tasks) <= 1:
         for task in tasks:
-            yield task, _work(study.run.__module__, task, options.data)
+            yield task, _work(study.run.__module__, task, options.data, code)
         return
     # spawn: a fresh interpreter in each process, so that results cannot depend on what the parent did before
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
         futures: dict[Future[dict[str, Any]], Task] = {
-            pool.submit(_work, study.run.__module__, task, options.data): task for task in tasks
+            pool.submit(_work, study.run.__module__, task, options.data, code): task for task in tasks
         }
         try:
             for future in as_completed(futures):
@@ -171,8 +181,10 @@ def _execute(study: Study, tasks: Sequence[Task], options: Options) -> Iterator[
             raise
 
 
-def _work(module: str, task: Task, data: Path | None) -> dict[str, Any]:
-    """Run one task in this process."""
+def _work(module: str, task: Task, data: Path | None, code: Code) -> dict[str, Any]:
+    """Run one task in this process; a process that started after a change of the library computes nothing."""
+    if source_digest() != code.digest:
+        raise RuntimeError("the library's source files changed while the study ran: start it again")
     started = time.process_time()
     rows = import_module(module).run(task, data)
     return {
@@ -182,7 +194,7 @@ def _work(module: str, task: Task, data: Path | None) -> dict[str, Any]:
         "trial": task.trial,
         "seed": task.seed,
         "config": dict(task.config),
-        "commit": _commit(),
+        "commit": code.commit,
         "seconds": time.process_time() - started,
         "rows": rows,
     }
@@ -273,11 +285,17 @@ def header(command: str, options: Options, outcomes: Iterable[Outcome]) -> Heade
     return Header(
         command=command,
         seed=options.seed,
-        commit=", ".join(sorted({o.commit for o in outcomes})) or _commit(),
+        commit=told_commits(o.commit for o in outcomes) or _commit(),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=_machine(),
         cpu_minutes=sum(o.seconds for o in outcomes) / 60,
     )
+
+
+def told_commits(commits: Iterable[str]) -> str:
+    """The commits at which tasks were computed; more than one of them means that a run was resumed."""
+    found = sorted(set(commits))
+    return ", ".join(found) + (" (the run was resumed)" if len(found) > 1 else "")
 
 
 @cache

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-import dpscp as dp
 from dpscp import privacy
 from dpscp.guarantees import blackbox_floor, universal_alpha
 from dpscp.privacy import CanonicalNoise, Tradeoff
@@ -92,7 +91,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
             + ".",
             "\n".join(tables.grid(head, body)),
             "Uncorrected, coverage falls to the floor f(alpha); calibrated at the inner level alpha' with "
-            f"f(alpha') = 0.90, it stays at 0.90: Result B loses nothing on its worst case. (dpscp {dp.__version__})",
+            "f(alpha') = 0.90, it stays at 0.90: Result B loses nothing on its worst case.",
         ],
     )
 

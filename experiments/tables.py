@@ -2,6 +2,8 @@
 
 import csv
 import math
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +17,21 @@ from experiments.runner import Header, Outcome
 __all__ = [
     "COLUMNS",
     "NAMES",
+    "SETS",
+    "Line",
     "Summary",
     "against_paper",
+    "commits_of",
+    "find_row",
     "grid",
     "number",
+    "read_csv",
     "rows_of",
     "side_by_side",
     "signed",
     "standard_errors",
     "summarise",
+    "wrapped",
     "write_csv",
     "write_page",
 ]
@@ -47,6 +55,16 @@ COLUMNS = (
     "paper_informativeness",
 )
 Row = dict[str, Any]
+# a row of a table that was read from its file
+Line = dict[str, str]
+# the data sets with a page of their own: study and title
+SETS = {
+    "housing": "California Housing (width)",
+    "bloodmnist": "BloodMNIST, high-resolution features (size)",
+    "bloodmnist_vgg16": "BloodMNIST, VGG features (size)",
+    "adult": "Adult (size)",
+    "bank": "Bank Marketing (size)",
+}
 NAMES = {
     "dp-scp-f": "DP-SCP-F",
     "dp-scp-a": "DP-SCP-A",
@@ -136,6 +154,44 @@ def _cell(name: str, value: Any) -> str:
     if name in ("n", "trials"):
         return str(int(value))
     return format(value, ".6g")
+
+
+def read_csv(path: Path) -> list[Line]:
+    """The rows of a table as text."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def find_row(
+    rows: Sequence[Line], method: str, epsilon: float | None, share: str = "0.5", n: int | None = None
+) -> Line:
+    """The row of a method at a budget; the paper's methods are taken at one training share."""
+    wanted = "" if epsilon is None else f"{epsilon:g}"
+    for row in rows:
+        if row["method"] != method or row["epsilon"] != wanted or (n is not None and row["n"] != str(n)):
+            continue
+        if method not in ("dp-scp-f", "dp-scp-a") or row["train_share"] in (share, ""):
+            return row
+    raise KeyError(f"{method} at {epsilon} is not in the table")
+
+
+def commits_of(page: Path) -> list[str]:
+    """The commits that the head of a page names."""
+    found = re.search(r"^- commit (.+?), dpscp", page.read_text(), re.MULTILINE)
+    assert found is not None
+    return found.group(1).replace(" (the run was resumed)", "").split(", ")
+
+
+def wrapped(block: str) -> str:
+    """Wrap the long lines of prose; tables and pictures stay as they are."""
+    return "\n".join(
+        textwrap.fill(
+            line, 118, subsequent_indent="  " * line.startswith("- "), break_on_hyphens=False, break_long_words=False
+        )
+        if len(line) > 120 and not line.startswith(("|", "!"))
+        else line
+        for line in block.split("\n")
+    )
 
 
 def grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:

@@ -123,6 +123,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
         "The paper's methods with other settings on the same splits as the main tables. `rms` is the root mean square "
         "difference from the printed sizes, over all rows shown and DP-SCP-F's. The first line of each table is what "
         "the main tables use.",
+        Path(__file__).with_suffix(".md").read_text().strip(),
     ]
     for study, title in TITLES.items():
         mine = [r for r in rows if r["study"] == study]

@@ -315,6 +315,10 @@ def test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it():
         TrainedInside(Around), feature_bound=3.0, evaluation_fraction=0.2, epsilon=4.0, classes=[0, 1], n_records=500
     ).fit(X, y)
     assert clf.model_.inner.seen == []
+    dp.recalibrate(clf, X, y, epsilon=1.0, delta=DELTA)
+    dp.evaluate(clf, X, y, epsilon=1.0, delta=DELTA)
+    dp.CoverageMonitor(clf, epsilon=0.5, delta=DELTA).update(X, y)
+    assert clf.model_.inner.seen == []
     clf.predict_proba(X)
     assert clf.model_.inner.seen == [500]
 

@@ -1,6 +1,7 @@
 """The multilabel classifier: heads within one budget, a secret split, and a mean loss that is bounded."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,9 +9,11 @@ import pytest
 from sklearn.base import clone
 
 import dpscp as dp
+from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators.multilabel import check_indicators
 from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of, gaussian_event
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
+from dpscp.report.page import html_report
 from dpscp.scores import class_costs, false_discoveries, missed_labels
 from dpscp.training import DPSGD
 from dpscp.training.mechanisms.one_vs_rest import LabelHeads, OneVsRest
@@ -29,8 +32,15 @@ def records(n, seed, n_labels=3):
 
 
 def multilabel(**options):
-    given = {"epsilon": 4.0, "delta": DELTA, "feature_bounds": (-3, 3), "accountant": "rdp", "random_state": 0}
-    return dp.PrivateMultilabelClassifier(estimator=QUICK, **given | options)
+    given = {
+        "estimator": QUICK,
+        "epsilon": 4.0,
+        "delta": DELTA,
+        "feature_bounds": (-3, 3),
+        "accountant": "rdp",
+        "random_state": 0,
+    }
+    return dp.PrivateMultilabelClassifier(**given | options)
 
 
 def missed_share(sets, truth):
@@ -304,3 +314,57 @@ def test_steps_around_the_fit_that_learn_void_the_promises(tmp_path):
             X, truth, privatemultilabelclassifier__budget=store
         )
     assert not store.ledger().entries
+
+
+@pytest.fixture(scope="module")
+def small_release():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return multilabel().fit(*records(300, 0))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda m, X, y: dp.recalibrate(m, X, y, epsilon=1.0, delta=DELTA),
+        lambda m, X, y: dp.evaluate(m, X, y, epsilon=1.0, delta=DELTA),
+        lambda m, *_: dp.CoverageMonitor(m, epsilon=1.0, delta=DELTA, tolerated=0.2),
+        lambda m, *_: privacy_statement(m),
+        lambda m, *_: html_report(m),
+    ],
+    ids=["recalibrate", "evaluate", "monitor", "statement", "report"],
+)
+def test_what_needs_coverage_refuses_a_bound_on_another_loss(use, small_release):
+    with pytest.raises(TypeError, match="got PrivateMultilabelClassifier, whose promise is about another loss"):
+        use(small_release, *records(50, 1))
+
+
+class KeepsRows:
+    """A model of the caller's own that stores the number of rows of every call."""
+
+    def __init__(self, inner):
+        self.inner, self.seen = inner, []
+
+    @property
+    def classes(self):
+        return self.inner.classes
+
+    def outputs(self, X):
+        return self.inner.outputs(X)
+
+    def predict_proba(self, X):
+        self.seen.append(len(X))
+        return self.inner.predict_proba(X)
+
+
+class TrainsKeepsRows(DPSGD):
+    """DPSGD that returns such a model."""
+
+    def train(self, *rows, **options):
+        trained = super().train(*rows, **options)
+        return replace(trained, model=KeepsRows(trained.model))
+
+
+def test_the_heads_keep_nothing_of_the_records_that_calibrate_them():
+    release = multilabel(estimator=TrainsKeepsRows(steps=5)).fit(*records(300, 0))
+    assert [head.inner.seen for head in release.model_.heads] == [[], [], []]

@@ -348,23 +348,23 @@ def wait_for(screen, text):
     return screen.getvalue()
 
 
-def test_a_quiet_command_shows_life_within_two_seconds(monkeypatch):
-    assert progress._FIRST_BEAT + 2 * progress._BEAT_SECONDS <= 2
+def test_a_quiet_command_shows_activity_within_two_seconds(monkeypatch):
+    assert progress._FIRST_SECONDS + 2 * progress._REDRAW_SECONDS <= 2
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setattr(progress, "_BEAT_SECONDS", 0.01)
-    monkeypatch.setattr(progress, "_FIRST_BEAT", 0.02)
-    with progress.show_life("dpscp fit"):
+    monkeypatch.setattr(progress, "_REDRAW_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "_FIRST_SECONDS", 0.02)
+    with progress.show_activity("dpscp fit"):
         assert "dpscp fit ... 0 s" in wait_for(screen, "dpscp fit ...")
         progress.announce("training")
         assert "training ... 0 s" in wait_for(screen, "training ...")
-        with progress.pause_life():
+        with progress.pause_activity():
             before = screen.getvalue()
             assert before.endswith("\r\033[K")
             time.sleep(0.1)
             assert screen.getvalue() == before  # a question is not overwritten
         assert len(wait_for(screen, before + "\r\033[Ktraining")) > len(before)
-        progress.clear_life()
+        progress.clear_activity()
     assert screen.getvalue().endswith("\r\033[K")
     assert threading.active_count() == 1 or not any("run" in t.name for t in threading.enumerate())
 
@@ -372,14 +372,14 @@ def test_a_quiet_command_shows_life_within_two_seconds(monkeypatch):
 def test_no_line_is_drawn_while_a_bar_is_shown(monkeypatch):
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setattr(progress, "_BEAT_SECONDS", 0.01)
-    monkeypatch.setattr(progress._heartbeat, "last_bar", time.monotonic() + 100)
-    with progress.show_life("quiet"):
+    monkeypatch.setattr(progress, "_REDRAW_SECONDS", 0.01)
+    monkeypatch.setattr(progress._activity, "last_bar", time.monotonic() + 100)
+    with progress.show_activity("quiet"):
         time.sleep(0.05)
     assert screen.getvalue() == ""
 
 
 def test_without_a_terminal_nothing_is_drawn(capsys):
-    with progress.show_life("dpscp fit"):
+    with progress.show_activity("dpscp fit"):
         pass
     assert capsys.readouterr().err == ""

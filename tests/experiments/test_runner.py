@@ -125,6 +125,29 @@ def test_the_header_names_machine_and_seed_and_no_folder(toy: Study, tmp_path: P
     assert str(tmp_path) not in text
 
 
+def test_a_page_names_the_commit_of_each_computation_not_of_its_writing(
+    toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "results" / "toy.md"
+    monkeypatch.setattr("experiments.runner._commit", lambda: "aaa")
+    run_study(toy, _options(tmp_path), "toy")
+    monkeypatch.setattr("experiments.runner._commit", lambda: "bbb")
+    run_study(toy, _options(tmp_path), "toy")
+    assert "commit aaa, dpscp" in page.read_text()
+    run_study(toy, _options(tmp_path, trials=4), "toy")
+    assert "commit aaa, bbb (the run was resumed), dpscp" in page.read_text()
+
+
+def test_a_library_that_changed_during_a_run_computes_nothing(
+    toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = iter(["one"] * 4)  # three keys and what the run began with
+    monkeypatch.setattr("experiments.runner.source_digest", lambda: next(digests, "two"))
+    with pytest.raises(RuntimeError, match="changed while the study ran"):
+        run_study(toy, _options(tmp_path), "toy")
+    assert calls == []
+
+
 def test_fresh_forgets_and_kinds_select(toy: Study, tmp_path: Path) -> None:
     run_study(toy, _options(tmp_path), "toy")
     run_study(toy, _options(tmp_path, fresh=True), "toy")

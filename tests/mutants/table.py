@@ -1063,7 +1063,7 @@ mutant(
 mutant(
     "training.torch.trainer:OpacusTraining._run_dry",
     "dry_run(*known, device=self.device, n_outputs=None if classes is None else len(classes), "
-    "most_rows=self._at_once(GradientPlan()))",
+    "most_rows=lambda numbers: self._at_once(GradientPlan(numbers=numbers)))",
     "2",
     "a module is first tried on the records",
     "tests/training/test_torch_modules.py::test_training_tries_a_module_on_made_up_records_first",
@@ -1815,4 +1815,32 @@ mutant(
     "second = total",
     "directions of the exact second moment",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_step_but_through_its_release",
+)
+mutant(
+    "deployment.labeled:separate_release",
+    "copy_if_possible(estimator.estimator)",
+    "estimator.estimator",
+    "an estimator of the caller keeps labeled records",
+    "tests/deployment/test_recalibration.py::test_a_model_of_the_caller_keeps_nothing_of_labeled_records",
+)
+mutant(
+    "deployment.labeled:separate_release",
+    "copy_if_possible(estimator.model_)",
+    "estimator.model_",
+    "a model of the caller keeps labeled records",
+    "tests/test_from_outside.py::test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it",
+)
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier._release",
+    "copy_if_possible(model)",
+    "model",
+    "a model of the caller keeps the records that calibrate it",
+    "tests/test_multilabel.py::test_the_heads_keep_nothing_of_the_records_that_calibrate_them",
+)
+mutant(
+    "deployment.recalibration:recalibrate",
+    '_join(estimator.ledger_, found.ledger, {f"new_{unit.count_name}": n}, counted=n_records is None)',
+    '_join(estimator.ledger_, found.ledger, {f"new_{unit.count_name}": n}, counted=False)',
+    "the counted number of new records is not listed",
+    "tests/deployment/test_recalibration.py::test_a_counted_number_of_new_records_is_listed_as_taken_from_them",
 )

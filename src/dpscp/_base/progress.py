@@ -15,7 +15,7 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 _QUIET_SECONDS = 2.0
-_FIRST_BEAT, _BEAT_SECONDS = 1.0, 0.5
+_FIRST_SECONDS, _REDRAW_SECONDS = 1.0, 0.5
 _REFRESH_SECONDS = 0.25
 _WIDTH = 30
 # Lines that a verbose run writes where no bar can be drawn.
@@ -24,7 +24,7 @@ _log = logging.getLogger("dpscp")
 _verbose: ContextVar[int] = ContextVar("dpscp_verbose", default=0)
 
 
-class _Heartbeat:
+class _ActivityLine:
     """A line on a terminal that shows the stage and the seconds, while no bar is drawn."""
 
     def __init__(self) -> None:
@@ -34,10 +34,10 @@ class _Heartbeat:
     def run(self, done: threading.Event) -> None:
         """Draw the line twice a second until ``done``."""
         start = time.monotonic()
-        while not done.wait(_BEAT_SECONDS):
+        while not done.wait(_REDRAW_SECONDS):
             with self.lock:
                 now = time.monotonic()
-                if not self.is_paused and now - start >= _FIRST_BEAT and now - self.last_bar > _FIRST_BEAT:
+                if not self.is_paused and now - start >= _FIRST_SECONDS and now - self.last_bar > _FIRST_SECONDS:
                     sys.stderr.write(f"\r\033[K{self.stage} ... {now - start:.0f} s ")
                     sys.stderr.flush()
                     self.is_shown = True
@@ -51,42 +51,42 @@ class _Heartbeat:
             self.is_shown = False
 
 
-_heartbeat = _Heartbeat()
+_activity = _ActivityLine()
 
 
 @contextmanager
-def show_life(stage: str) -> Iterator[None]:
+def show_activity(stage: str) -> Iterator[None]:
     """Show within two seconds, on a terminal, that work goes on."""
     if not sys.stderr.isatty():
         yield
         return
     done = threading.Event()
-    _heartbeat.stage = stage
-    thread = threading.Thread(target=_heartbeat.run, args=(done,), daemon=True)
+    _activity.stage = stage
+    thread = threading.Thread(target=_activity.run, args=(done,), daemon=True)
     thread.start()
     try:
         yield
     finally:
         done.set()
         thread.join()
-        _heartbeat.clear()
+        _activity.clear()
 
 
 @contextmanager
-def pause_life() -> Iterator[None]:
+def pause_activity() -> Iterator[None]:
     """Draw no line inside: a person types, or another process writes."""
-    with _heartbeat.lock:
-        _heartbeat.clear()
-        _heartbeat.is_paused = True
+    with _activity.lock:
+        _activity.clear()
+        _activity.is_paused = True
     try:
         yield
     finally:
-        _heartbeat.is_paused = False
+        _activity.is_paused = False
 
 
-def clear_life() -> None:
+def clear_activity() -> None:
     """Remove the line before other text is printed."""
-    _heartbeat.clear()
+    _activity.clear()
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def verbosity(verbose: int) -> Iterator[None]:
 def announce(stage: str) -> None:
     """Log that a stage begins, and say so where the run is verbose."""
     _log.info(stage)
-    _heartbeat.stage = stage
+    _activity.stage = stage
     if _verbose.get():
         sys.stderr.write(f"dpscp: {stage}\n")
         sys.stderr.flush()
@@ -142,11 +142,11 @@ def progress(
                 left = (now - start) * (total - done) / done
                 count = f"{done}/{total}" if position is None else f"{100 * done // total} %"
                 bar = "#" * filled + "." * (_WIDTH - filled)
-                with _heartbeat.lock:
-                    _heartbeat.clear()
+                with _activity.lock:
+                    _activity.clear()
                     sys.stderr.write(f"\r{label} [{bar}] {count}, {left:.0f} s left ")
                     sys.stderr.flush()
-                    _heartbeat.last_bar = now
+                    _activity.last_bar = now
                 due, shown = now + _REFRESH_SECONDS, True
     finally:
         if shown:

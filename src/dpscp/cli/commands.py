@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dpscp
-from dpscp._base.progress import clear_life, pause_life
+from dpscp._base.progress import clear_activity, pause_activity
 from dpscp.cli.errors import CommandError, describe_os_error
 from dpscp.cli.fit import choose_csv_format, fit_table, write_schema
 from dpscp.cli.lines import promise_lines, report_line, show_warning, useless_lines
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_error(error: BaseException, code: int) -> int:
-    clear_life()
+    clear_activity()
     print(f"dpscp: error: {' '.join(str(error).split())}", file=sys.stderr)
     return code
 
@@ -91,7 +91,7 @@ def _describe_interrupt(options: argparse.Namespace) -> str:
 
 def _print_result(options: argparse.Namespace, data: Any, *lines: str) -> None:
     """Print JSON if requested, otherwise lines of text."""
-    clear_life()
+    clear_activity()
     print(json.dumps(data) if options.json else "\n".join(lines))
 
 
@@ -252,7 +252,7 @@ def _reproduce(options: argparse.Namespace) -> int:
             "the experiments are not part of the installed package; use a source checkout (pip install -e .)"
         )
     command = [sys.executable, "-m", "experiments", *options.arguments]
-    with pause_life():
+    with pause_activity():
         return subprocess.run(command, cwd=root, check=False).returncode
 
 

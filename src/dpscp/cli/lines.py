@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_number, format_rate
-from dpscp._base.progress import clear_life
+from dpscp._base.progress import clear_activity
 from dpscp.report.numbers import WHY_BELOW
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning as one line on standard error."""
-    clear_life()
+    clear_activity()
     print(f"dpscp: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
@@ -44,7 +44,7 @@ def promise_lines(summary: dict[str, Any]) -> list[str]:
                 f"compare:  {format_rate(other['coverage'])} and {other['mean_size']:.3g} on average with a "
                 f"non-private model ({other['method']})"
             )
-        lines += _belowpromise_lines(summary)
+        lines += _below_promise_lines(summary)
         lines.append(_evaluation_line(evaluation["held_out"]))
     return lines
 
@@ -61,7 +61,7 @@ def useless_lines(reason: str | None) -> list[str]:
     return [] if reason is None else [_highlight(f"verdict:  NOT USEFUL. {reason}")]
 
 
-def _belowpromise_lines(summary: dict[str, Any]) -> list[str]:
+def _below_promise_lines(summary: dict[str, Any]) -> list[str]:
     """Write a line for each level that the evaluation shows to be below its promise."""
     return [
         _highlight(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import dpscp
-from dpscp._base.progress import show_life
+from dpscp._base.progress import show_activity
 from dpscp._base.suggestions import suggest
 from dpscp.audit.run import GAMES
 from dpscp.cli.completion import SHELLS
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = list(sys.argv[1:] if arguments is None else arguments)
         options = build_parser().parse_args(words)
         options.words = words  # to repeat the command in a message
-        with show_life(f"dpscp {options.command}"):
+        with show_activity(f"dpscp {options.command}"):
             from dpscp.cli.commands import run
 
             return run(options)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from dpscp._base.progress import pause_life
+from dpscp._base.progress import pause_activity
 from dpscp._base.suggestions import suggest
 from dpscp.cli.errors import CommandError
 from dpscp.data.schema import Column, Schema, SchemaError
@@ -54,7 +54,7 @@ def ask_declarations(
     backup = path.with_name(path.name + ".bak")
     if path.exists() and not backup.exists():  # comments of the user would be lost
         write_atomically(backup, path.read_bytes())
-    with pause_life(), _keep_answers(path, command):
+    with pause_activity(), _keep_answers(path, command):
         _say(f"Some declarations are missing. The answers are written to {path}; the same command continues there.")
         _say("Answer from public knowledge (code books, units, physical limits), not from the records.")
         wizard.run()

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpscp._base.checks import check_probability
 from dpscp.data.groups import Groups
-from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes, size_limit
+from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes, require_coverage_release, size_limit
 from dpscp.pipeline.evaluation import (
     CountedRelease,
     OutcomeCounts,
@@ -79,6 +79,7 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     row_seed, dither_seed, noise_seed = child_seeds(seed, 3)
     if budget is not None:
         budget.require_spendable(seeded=seed is not None)
+    require_coverage_release(estimator)
     found = _declared_groups(estimator, groups, group_values, groups_per_record)
     values = () if found is None else found.names
     outcomes = labeled_outcomes(estimator, X, y, persons=persons, groups=found, random_state=row_seed)

@@ -1,19 +1,45 @@
 """Score labeled records with a released model, one record of each person."""
 
+import copy
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
+from dpscp._base.object_state import copy_if_possible
 from dpscp.data.groups import Groups
 from dpscp.data.persons import keep_rows
 from dpscp.data.validation import label_index, validate_labels, validate_targets
+from dpscp.guarantees.certificate import require_coverage
 from dpscp.pipeline.evaluation import LabeledOutcomes, outcomes_of_intervals, outcomes_of_sets
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
+from dpscp.training.model import is_row_wise
 
 
 def evaluated_unit(persons: Any) -> Unit:
     """Return the unit of privacy of an evaluation: a record, or with ids a person."""
     return RECORDS if persons is None else PersonWithIds(1)
+
+
+def require_coverage_release(estimator: Any) -> None:
+    """Refuse what is not fitted, and a release whose promise is not about coverage."""
+    check_is_fitted(estimator)
+    require_coverage(estimator.certificate_, type(estimator).__name__)
+
+
+def separate_release(estimator: Any) -> Any:
+    """Return a release that may see records: with copies of a model or estimator of the caller's own.
+
+    What these keep of the records is discarded with the copy. A release without coverage is refused.
+    """
+    require_coverage_release(estimator)
+    if is_row_wise(estimator.model_) and not estimator.prefit:
+        return estimator
+    separate = copy.copy(estimator)
+    separate.model_ = copy_if_possible(estimator.model_)
+    if estimator.prefit:
+        separate.estimator = copy_if_possible(estimator.estimator)
+    return separate
 
 
 def size_limit(estimator: Any) -> float:
@@ -39,6 +65,7 @@ def labeled_outcomes(
     With ``persons``, one random record of each person is used. Invalid input is refused before any budget is spent, and
     no message contains a value of a record.
     """
+    estimator = separate_release(estimator)
     classes = getattr(estimator, "classes_", None)
     estimator.require_readable_rows(X)
     predicted, sets = estimator.predict_set(X) if classes is not None else estimator.predict_interval(X)

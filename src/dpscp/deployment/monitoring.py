@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dpscp._base.checks import check_count, check_positive, check_probability
-from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes
+from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes, require_coverage_release
 from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, shared_lattice_noise
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
@@ -144,6 +144,7 @@ class CoverageMonitor:
         expected_batch: int = 500,
         random_state: int | None = None,
     ) -> None:
+        require_coverage_release(estimator)
         self.budget = Budget(epsilon, delta)
         self.tolerated = _tolerated(estimator) if tolerated is None else check_probability("tolerated", tolerated)
         self.level = check_probability("level", level)

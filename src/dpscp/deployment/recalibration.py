@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_count
 from dpscp.data.groups import RecordGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.validation import label_index, suppress_float_warnings, validate_labels, validate_targets
-from dpscp.deployment.labeled import evaluated_unit
+from dpscp.deployment.labeled import evaluated_unit, separate_release
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.split import SPLIT
@@ -94,16 +93,17 @@ def recalibrate(
     """
     limit, seed = Budget(epsilon, delta), seed_of(random_state)
     row_seed, search_seed = child_seeds(seed, 2)
-    check_is_fitted(estimator)
+    separate = separate_release(estimator)
     if budget is not None:
         budget.require_spendable(seeded=seed is not None)
-    scored = _score(estimator, X, y, persons, row_seed)
+    scored = _score(separate, X, y, persons, row_seed)
     unit, groups = scored.unit, scored.groups
+    n = check_count(unit.count_name, len(scored.scores) if n_records is None else n_records)
     rule = make_rule(
         SPLIT,
         tuple(round(1 - certificate.target, 12) for certificate in estimator.certificates_),
         Ledger(),
-        check_count(unit.count_name, len(scored.scores) if n_records is None else n_records),
+        n,
         n_groups=None if groups is None else len(groups.names),
         counted=n_records is None,
         release_confidence=estimator.release_confidence,
@@ -124,7 +124,7 @@ def recalibrate(
     )
     if reservation is not None:
         reservation.commit(found.ledger)
-    ledger = _join(estimator.ledger_, found.ledger)
+    ledger = _join(estimator.ledger_, found.ledger, {f"new_{unit.count_name}": n}, counted=n_records is None)
     return _with_thresholds(estimator, found.values, found.certificates, ledger, limit)
 
 
@@ -154,8 +154,11 @@ def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> _S
     return _Scored(np.asarray(scores), groups, unit)
 
 
-def _join(fitted: Ledger, added: Ledger) -> Ledger:
-    """Return the ledger of a fit and of a recalibration on records of other persons."""
+def _join(fitted: Ledger, added: Ledger, size: dict[str, int], *, counted: bool) -> Ledger:
+    """Return the ledger of a fit and of a recalibration on records of other persons.
+
+    ``size`` is the public number of these; ``counted`` says that it was taken from them.
+    """
     stages = {"fit": fitted.event, STAGE: added.event}
     note = "records of different persons, the more expensive part counts; " + "; ".join(e.note for e in added.entries)
     joined = Ledger((), fitted.public_facts, fitted.seeded).add_disjoint(
@@ -163,7 +166,8 @@ def _join(fitted: Ledger, added: Ledger) -> Ledger:
     )
     joined = joined.assume(*fitted.assumptions, *added.assumptions, OTHER_PERSONS)
     sizes = {f"new_{name}": value for name, value in added.public_facts.items() if name == "released_sizes"}
-    joined = joined.declare(**sizes)
+    taken = (*fitted.taken_from_data, *(size if counted else ()))
+    joined = joined.declare(**size, **sizes, **({"taken_from_data": list(dict.fromkeys(taken))} if taken else {}))
     return joined.mark_seeded() if added.seeded else joined
 
 

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.format import at_least, format_epsilon
 from dpscp.guarantees import guarantee_of
+from dpscp.guarantees.certificate import require_coverage
 from dpscp.privacy import Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant, epsilon_of
 from dpscp.privacy.events import DpEvent, composed_parts, describe_event, event_to_dict, parallel_parts
@@ -91,6 +92,7 @@ def privacy_statement(estimator: Any, *, study: "StudyBudget | None" = None) -> 
     dict, as ``statement.schema.json`` describes it; epsilons are rounded up, and None stands for infinity.
     """
     check_is_fitted(estimator)
+    require_coverage(estimator.certificate_, type(estimator).__name__)
     ledger, accountant = estimator.ledger_, as_accountant(estimator.accountant)
     budget_epsilon, delta = float(estimator.epsilon), float(estimator.delta)
     spent = ledger.epsilon(delta, accountant)

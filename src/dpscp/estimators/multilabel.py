@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_choice, check_count, check_probability
+from dpscp._base.object_state import copy_if_possible
 from dpscp._base.sklearn_compat import BaseEstimator, ClassifierMixin
 from dpscp.data import model_files as persistence
 from dpscp.data.model_files import NOT_PLAIN, plain
@@ -256,7 +257,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         own_persons = own if records.unit.by_person else None
         model = plan.heads.train(rows, truth, random_state=train_seed, n_records=plan.n_training, persons=own_persons)
         rows, truth, own = records.part(is_held_out)
-        losses = self._losses(model.probabilities(rows), truth)
+        # a copy sees the records: what a model of the caller's own keeps of them is thrown away
+        losses = self._losses(copy_if_possible(model).probabilities(rows), truth)
         columns = LossColumns.of_function(losses, (0.0, 1.0), max(1, plan.searches.steps))
         sums = sum_losses(
             columns,

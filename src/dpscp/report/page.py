@@ -19,7 +19,7 @@ from dpscp.data.model_files import open_atomically
 from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
-from dpscp.guarantees.certificate import term_text
+from dpscp.guarantees.certificate import require_coverage, term_text
 from dpscp.pipeline.plan_rows import plan_others
 from dpscp.pipeline.public_numbers import PublicNumbers
 from dpscp.pipeline.tasks import Classification, Regression
@@ -76,6 +76,7 @@ def html_report(
     str
     """
     check_is_fitted(estimator)
+    require_coverage(estimator.certificate_, type(estimator).__name__)
     template = _page_template()
     about = (about or _NOTHING_DECLARED).with_metadata(metadata)
     if estimator.schema_ is not None:

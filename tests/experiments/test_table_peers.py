@@ -1,0 +1,209 @@
+"""The peers of tables: what each is told, that its noise fits its budget, and what the page says."""
+
+import csv
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from experiments.runner import Header, Options, Outcome, Task
+from experiments.table_models import Layout, Records
+
+from dpscp.privacy import gdp_delta, gdp_mu
+from experiments import table_models, table_peers
+
+HEADER = Header("x", 0, "c", "d", "m", 0.0)
+LAYOUT = Layout(np.array([0.0, -10.0]), np.array([4.0, 10.0]), (3, 2))
+
+
+def drawn(n: int, *, is_labeled: bool, seed: int = 0) -> Records:
+    """Two numbers and two groups of categories; the target follows the first of each."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.uniform([0.0, -10.0], [4.0, 10.0], (n, 2))
+    first, second = rng.integers(3, size=n), rng.integers(3, size=n)
+    X = np.column_stack([numbers, np.eye(3)[first], np.eye(3)[second][:, :2]])
+    signal = numbers[:, 0] / 2 - 1 + (first == 2)
+    if is_labeled:
+        return Records(X, (signal + 0.3 * rng.normal(size=n) > 0.3).astype(int), LAYOUT)
+    return Records(X, np.clip(signal + 0.1 * rng.normal(size=n), -2, 3), LAYOUT, (-2.0, 3.0))
+
+
+def test_a_layout_scales_numbers_and_names_categories() -> None:
+    X = np.array([[4.0, 0.0, 0, 1, 0, 0, 0], [9.0, -10.0, 0, 0, 1, 1, 0]])
+    assert LAYOUT.codes(X).tolist() == [[2, 0], [3, 1]]
+    assert LAYOUT.scaled(X)[:, :2].tolist() == [[0.5, 0.0], [0.5, -0.5]]
+    assert Layout(np.zeros(2), np.ones(2)).codes(X).shape == (2, 0)
+    lengths = np.linalg.norm(LAYOUT.scaled(drawn(500, is_labeled=True).X), axis=1)
+    assert lengths.max() <= LAYOUT.longest_row
+
+
+def test_targets_go_to_one_scale_and_back() -> None:
+    records = drawn(50, is_labeled=False)
+    assert np.allclose(records.restored(records.targets), records.y)
+    labeled = drawn(50, is_labeled=True)
+    assert set(labeled.targets) == {-1.0, 1.0}
+    assert np.array_equal(labeled.restored(labeled.targets), labeled.y)
+
+
+@pytest.mark.parametrize("is_labeled", [True, False])
+@pytest.mark.parametrize("model", ["random trees", "adassp"])
+def test_models_learn_with_a_large_budget_and_not_with_a_tiny_one(model: str, is_labeled: bool) -> None:
+    records, new = drawn(3_000, is_labeled=is_labeled), drawn(2_000, is_labeled=is_labeled, seed=1)
+    errors = [
+        np.mean(np.abs(table_models.fit_model(model, records, epsilon, 1e-5, 3)(new.X) - new.y))
+        for epsilon in (20.0, 0.001)
+    ]
+    plain = np.mean(np.abs(np.median(new.y) - new.y))
+    assert errors[0] < 0.6 * plain
+    assert errors[1] > 0.8 * plain
+
+
+def test_the_noise_of_all_trees_together_fits_the_budget() -> None:
+    rng = np.random.default_rng(0)
+    for is_labeled, weight in ((True, 2.0), (False, 0.5)):
+        reach = table_models.tree_reach(weight, is_labeled=is_labeled)
+        # the largest that one record adds to its leaf, over chances and residuals
+        chance, residual = rng.random(1_000), rng.uniform(-1, 1, 1_000)
+        added = np.hypot(1 - chance, weight * chance * (1 - chance)) if is_labeled else np.hypot(residual, weight)
+        assert added.max() <= reach
+        noise = reach * np.sqrt(400) / gdp_mu(1.0, 1e-5)
+        assert gdp_delta(1.0, np.sqrt(400) * reach / noise) <= 1.001e-5
+
+
+def test_trees_draw_their_tests_without_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    draw = table_models._draw_test
+    monkeypatch.setattr(table_models, "_draw_test", lambda *a: seen.append(draw(*a)) or seen[-1])
+    for seed in (0, 1):
+        table_models.random_trees(drawn(200, is_labeled=True, seed=seed), 1.0, 1e-5, 5)
+    half = len(seen) // 2
+    assert half == 399 * 3  # the first tree is one leaf
+    assert [repr(test) for test in seen[:half]] == [repr(test) for test in seen[half:]]
+    assert table_models.settings_of(20_000, 2.0, 1e-5).depth == 4
+
+
+def test_a_large_budget_makes_adaptive_ridge_least_squares() -> None:
+    records = drawn(2_000, is_labeled=False)
+    rows = np.column_stack([LAYOUT.scaled(records.X), np.ones(2_000)])
+    exact = rows @ np.linalg.lstsq(rows, records.targets, rcond=None)[0]
+    private = table_models.adaptive_ridge(records, 1e4, 1e-5, 0)(records.X)
+    assert np.abs(private - records.restored(exact)).max() < 0.1
+
+
+class _Boosted:
+    """Records what a package is told."""
+
+    told: dict[str, object]
+
+    def __init__(self, **settings: object) -> None:
+        type(self).told = settings
+
+    def fit(self, X: np.ndarray, _: np.ndarray) -> "_Boosted":
+        self.rows = X
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        return np.full(len(X), 9.0)
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        return np.tile([0.25, 0.75], (len(X), 1))
+
+
+def test_packages_get_the_public_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    privacy, forest = ModuleType("interpret.privacy"), "diffprivlib.models.forest"
+    privacy.DPExplainableBoostingClassifier = privacy.DPExplainableBoostingRegressor = _Boosted  # type: ignore[attr-defined]
+    linear, logistic = ModuleType("diffprivlib.models"), ModuleType("diffprivlib.models.logistic_regression")
+    linear.LinearRegression = _Boosted  # type: ignore[attr-defined]
+    told: list[object] = []
+
+    def path(X, y, epsilon, norm, **settings):
+        told.append((epsilon, norm))
+        return np.zeros((1, X.shape[1] + 1)), None, None
+
+    logistic._logistic_regression_path = path  # type: ignore[attr-defined]
+    package = ModuleType("interpret")
+    for module in (package, privacy, ModuleType("diffprivlib"), linear, logistic):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.delitem(sys.modules, forest, raising=False)
+    labeled, numbers = drawn(20, is_labeled=True), drawn(20, is_labeled=False)
+    assert set(table_models.fit_model("dp-ebm", labeled, 1.0, 1e-5, 0)(labeled.X)) == {0.75}
+    assert _Boosted.told["privacy_bounds"] == {0: (0.0, 4.0), 1: (-10.0, 10.0)}
+    assert _Boosted.told["feature_types"] == ["continuous"] * 2 + ["nominal"] * 2
+    assert set(table_models.fit_model("dp-ebm", numbers, 1.0, 1e-5, 0)(numbers.X)) == {3.0}
+    assert _Boosted.told["privacy_target_max"] == 3.0
+    assert set(table_models.fit_model("diffprivlib", labeled, 2.0, 1e-5, 0)(labeled.X)) == {0.5}
+    assert told == [(2.0, LAYOUT.longest_row)]
+    assert set(table_models.fit_model("diffprivlib", numbers, 1.0, 1e-5, 0)(numbers.X)) == {3.0}
+    assert _Boosted.told["bounds_y"] == (-2.0, 3.0)
+    monkeypatch.delitem(sys.modules, forest, raising=False)
+
+
+@pytest.mark.parametrize("is_labeled", [True, False])
+def test_every_kind_of_model_gives_sets_that_cover(is_labeled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = drawn(2_600, is_labeled=is_labeled)
+    monkeypatch.setattr(table_peers, "load_records", lambda *_: records)
+    table = "adult" if is_labeled else "housing"
+    for model in ("random trees", table_peers.OURS, table_peers.NOISELESS, table_peers.BOOSTING):
+        epsilon = None if model in table_peers.NOT_PRIVATE else 4.0
+        config = {"n": 1_000, "n_test": 1_600, "model": model, "epsilon": epsilon}
+        (row,) = table_peers.run(Task("table_peers", table, 0, 0, config), None)
+        # 150 records or more decide a threshold: five standard deviations
+        assert row["coverage"] > 0.9 - 5 * (0.09 / 150) ** 0.5, model
+        assert row["size"] < (1.7 if is_labeled else 4.0), model
+    assert ("log_loss" in row) == is_labeled
+
+
+def test_tables_are_loaded_with_their_public_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from experiments import data
+
+    for name, width in (("adult", 47), ("bank", 57), ("housing", 8)):
+        table = data.Table(np.zeros((3, width)), np.zeros(3, dtype=int))
+        monkeypatch.setattr(data, name, lambda _, table=table: table)
+        records = table_peers.load_records(name, None)
+        assert records.layout.n_numbers + sum(records.layout.groups) == width
+        assert (records.y_range is None) == (name != "housing")
+
+
+def test_an_infinite_threshold_where_too_few_are_held_out() -> None:
+    records = drawn(20, is_labeled=True)
+    _, sets = table_peers._calibrated(records, records.X, 5, lambda rows: np.full(len(rows), 0.5))
+    assert sets.all()
+
+
+def test_the_page_counts_where_ours_are_smaller_and_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_peers, "missing_models", lambda: ["dp-ebm"])
+    tasks = table_peers.tasks(Options(trials=2))
+    assert {t.config["model"] for t in tasks} == set(table_peers.TITLES) - {"dp-ebm"}
+    assert len(tasks) == 2 * (2 * 2 * (4 * 3 + 2) + 2 * (5 * 3 + 2))
+    assert {t.config["n"] for t in table_peers.tasks(Options(quick=True))} == {2_000}
+    sizes = {"random trees": 1.0, "adassp": 1.5}
+    outcomes = []
+    for task in tasks:
+        row = {name: task.config[name] for name in ("model", "epsilon", "n")}
+        row |= {"coverage": 0.9, "size": sizes.get(task.config["model"], 1.2) + 0.001 * task.trial}
+        row |= {"rmse": 0.5} if task.kind == "housing" else {"auc": 0.8, "log_loss": 0.3}
+        if task.config["model"] == "random trees" and task.trial:
+            row["size"] += 0.002  # or all differences would be equal, with no error at all
+        outcomes.append(Outcome(task, [row], 1.0, "c"))
+    table_peers.report(outcomes, HEADER, Options(results=tmp_path))
+    page = (tmp_path / "table_peers.md").read_text()
+    assert "Not installed, and therefore not shown: dp-ebm." in page
+    told = " ".join(page.split("On the same splits")[1].split("##")[0].split())
+    assert "AdaSSP: our sets are smaller in 18 of 18 cells; the peer's are smaller by more than two standard" in told
+    assert "tests: our sets are smaller in 0 of 18 cells" in told
+    assert "Adult n = 2,000, epsilon 0.5 (19.9 %)" in told
+    with (tmp_path / "table_peers.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {r["trials"] for r in rows} == {"2"}
+    assert {(r["rmse"], r["auc"]) for r in rows if r["table"] == "housing"} == {("0.5", "")}
+    one = [o for o in outcomes if o.task.trial == 0]
+    table_peers.report(one, HEADER, Options(results=tmp_path))
+    assert "two standard errors: nowhere" in " ".join((tmp_path / "table_peers.md").read_text().split())
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_models, "find_spec", lambda name: None if name == "interpret" else object())
+    assert table_models.missing_models() == ["dp-ebm"]
