@@ -1,6 +1,7 @@
 """The multilabel classifier: heads within one budget, a secret split, and a mean loss that is bounded."""
 
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
