@@ -793,7 +793,7 @@ sys.exit(main(sys.argv[2:]))
     ("sign", "place"),
     [
         (signal.SIGKILL, "writing"),
-        (signal.SIGINT, "training"),
+        pytest.param(signal.SIGINT, "training", marks=pytest.mark.slow),  # the next test, with a signal
         pytest.param(signal.SIGINT, "writing", marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, "training", marks=pytest.mark.slow),
     ],
@@ -822,6 +822,18 @@ def test_a_killed_or_interrupted_fit_leaves_no_half_written_file(folder, place, 
     assert not (folder / "killed.html").exists()
     for debris in folder.glob(".dpscp-*"):  # a kill leaves the temporary file, under a name of its own
         debris.unlink()
+
+
+def test_an_interrupt_in_training_leaves_no_file(run, folder, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpscp.training.mechanisms.dpsgd.progress", interrupt)
+    line = "fit people.csv --schema people.toml --epsilon 2 -o stopped.dpscp --report stopped.html"
+    assert run(line) == (130, "", "dpscp: error: interrupted; no output file was left incomplete\n")
+    assert not (folder / "stopped.dpscp").exists()
+    assert not (folder / "stopped.html").exists()
+    no_debris(folder)
 
 
 class _InterruptedImport:
