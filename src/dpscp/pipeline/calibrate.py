@@ -506,15 +506,15 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         random_state=random_state,
         extra_assumptions=stability.assumptions if chosen.needs_stability and stability is not None else (),
     )
-    return _make_calibration(found, unit, listed)
+    return _make_calibration(found, unit, listed, budget.delta)
 
 
-def _make_calibration(found: Thresholds, unit: Unit, listed: ListedScores) -> Calibration:
+def _make_calibration(found: Thresholds, unit: Unit, listed: ListedScores, delta: float) -> Calibration:
     """Return the calibration of one level; warn if its sets are full."""
     thresholds, certificate = found.values[:, 0], found.certificates[0]
     if certificate.is_vacuous or np.isinf(thresholds).any():
         warnings.warn(str(certificate), GuaranteeWarning, stacklevel=3)
-    ledger = found.ledger.convert_unit(unit).declare(**unit.limit_facts)
+    ledger = found.ledger.convert_unit(unit).declare(**unit.limit_facts).show_at(delta)
     if listed.groups is None:
         return Calibration(float(thresholds[0]), ledger, certificate, next(iter(found.quantiles), None))
     return Calibration(thresholds, ledger.declare(**listed.groups.facts), certificate, None)

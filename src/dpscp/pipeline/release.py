@@ -142,6 +142,7 @@ def release(
         counted = _count_outcomes(for_evaluation, request, strategy, trained.model, found.values, search_seed)
     # what one row meets becomes the promise to a person without ids
     ledger = found.ledger.convert_unit(request.unit).declare(**request.unit.limit_facts)
+    ledger = ledger.show_at(request.budget.delta)
     if reservation is not None:
         reservation.commit(ledger)
     score = request.task.score_facts.get("conformity_score")
