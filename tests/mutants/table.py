@@ -1844,3 +1844,24 @@ mutant(
     "the counted number of new records is not listed",
     "tests/deployment/test_recalibration.py::test_a_counted_number_of_new_records_is_listed_as_taken_from_them",
 )
+mutant(
+    "privacy.noise_search:_find_cell",
+    "tried.cost <= epsilon",
+    "tried.cost <= 1.1 * epsilon",
+    "noise over the budget is taken as within it",
+    "tests/privacy/test_solving.py::test_a_search_by_noise_ends_where_a_bisection_does",
+)
+mutant(
+    "privacy.noise:IntegerSource._few",
+    "value >= bound",
+    "value > bound",
+    "a few integers are not uniform",
+    "tests/privacy/test_noise.py::test_a_few_draws_are_those_of_arrays",
+)
+mutant(
+    "privacy.accounting.rdp:_fractional_log_moments",
+    "np.logaddexp(*sums)",
+    "sums[0]",
+    "half of the divergence of a sampled release is dropped",
+    "tests/privacy/test_accounting.py::test_divergences_of_a_sampled_gaussian_are_those_of_dp_accounting",
+)

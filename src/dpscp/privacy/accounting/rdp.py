@@ -124,14 +124,14 @@ def _fractional_log_moments(rate: float, sigma: float, orders: FloatArray) -> Fl
         below = i * math.log(rate) + rest * math.log1p(-rate) + (i * i - i) / (2 * sigma**2)
         above = rest * math.log(rate) + i * math.log1p(-rate) + (rest * rest - rest) / (2 * sigma**2)
         tails = special.log_ndtr((z0 - i) / sigma), special.log_ndtr((rest - z0) / sigma)
-        terms = np.stack([binomial + below + tails[0], binomial + above + tails[1]])
-        sums = np.logaddexp.accumulate(np.append(sums, terms, axis=2), axis=2)[:, :, 1:]
+        added = np.stack([binomial + below + tails[0], binomial + above + tails[1]])
+        sums = np.logaddexp.accumulate(np.append(sums, added, axis=2), axis=2)[:, :, 1:]
         total = np.logaddexp(*sums)
-        is_falling = (terms < np.append(last, terms[:, :, :-1], axis=2)).all(axis=0)
-        is_end = is_falling & (terms.max(axis=0) < total - _NEGLIGIBLE)
+        is_falling = (added < np.append(last, added[:, :, :-1], axis=2)).all(axis=0)
+        is_end = is_falling & (added.max(axis=0) < total - _NEGLIGIBLE)
         is_done, end = is_end.any(axis=1), is_end.argmax(axis=1)
         found[running[is_done]] = total[is_done, end[is_done]]
-        running, sums, last = running[~is_done], sums[:, ~is_done, -1:], terms[:, ~is_done, -1:]
+        running, sums, last = running[~is_done], sums[:, ~is_done, -1:], added[:, ~is_done, -1:]
         if not running.size:
             break
     return found
