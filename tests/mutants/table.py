@@ -1594,7 +1594,7 @@ mutant(
     "tests/deployment/test_risk.py::test_records_that_training_has_seen_need_a_smaller_level",
 )
 mutant(
-    "pipeline.calibrate:_make_certificate",
+    "pipeline.thresholds:_make_certificate",
     "rule.guarantee.held_out and rule.resolution == 1",
     "rule.guarantee.held_out",
     "rounded losses promise something about a single release",

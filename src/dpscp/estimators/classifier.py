@@ -17,8 +17,8 @@ from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.pipeline.plan import Request
 from dpscp.pipeline.release import Release
+from dpscp.pipeline.request import Request
 from dpscp.pipeline.tasks import Classification
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.sets import label_set

@@ -16,8 +16,9 @@ from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import Request, choose_score
+from dpscp.pipeline.plan import choose_score
 from dpscp.pipeline.release import Release
+from dpscp.pipeline.request import Request
 from dpscp.pipeline.tasks import HARD_BOUNDS, Regression
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.scores.intervals import INTERVAL_SCORES, score_name

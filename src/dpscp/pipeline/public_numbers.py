@@ -8,7 +8,7 @@ from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.data.groups import check_per_record
 from dpscp.data.populations import check_ratio_bound
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import Request
+from dpscp.pipeline.request import Request
 from dpscp.pipeline.tasks import Classification, Regression, Task
 from dpscp.privacy import Budget
 

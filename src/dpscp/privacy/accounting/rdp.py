@@ -89,13 +89,13 @@ def _sampled_gaussian_divergences(rate: float, sigma: float) -> FloatArray:
     if sigma == 0:
         return np.full(orders.shape, np.inf)
     if rate == 1:
-        return orders / (2 * sigma**2)
+        return np.asarray(orders / (2 * sigma**2))
     is_whole = orders == np.floor(orders)
     log_moments = np.empty_like(orders)
     with np.errstate(all="ignore"):
         log_moments[is_whole] = _whole_log_moments(rate, sigma, orders[is_whole])
         log_moments[~is_whole] = _fractional_log_moments(rate, sigma, orders[~is_whole])
-    return log_moments / (orders - 1)
+    return np.asarray(log_moments / (orders - 1))
 
 
 def _log_binomial(orders: FloatArray, term: int | NDArray[np.int64]) -> FloatArray:
