@@ -32,7 +32,7 @@ STUDIES = (
 )
 # asked for by name: the first needs torch and Opacus, two look again at parts of other studies, the last are
 # about tables; table_peers shows the peers that are installed
-EXTRA = ("opacus_time", "corrected", "set_sizes", "table_recipe", "range_ends", "table_peers")
+EXTRA = ("opacus_time", "corrected", "set_sizes", "table_recipe", "range_ends", "table_peers", "new_promises")
 QUICK_TRIALS = 3
 
 

@@ -1,26 +1,24 @@
 """Rényi DP on the order grid of Opacus: the accounting of the paper."""
 
-import math
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
-from numpy.typing import NDArray
-from scipy import special
 
 from dpscp._base.arrays import FloatArray
 from dpscp.privacy.accounting.base import Accountant, Direction, History, Profile
 from dpscp.privacy.accounting.gdp import GaussianProfile
+from dpscp.privacy.accounting.sampled_renyi import sampled_gaussian_divergences
 from dpscp.privacy.events import BoundedRangeDpEvent, DiscreteGaussianDpEvent
 
 OPACUS_ORDERS = tuple([1 + x / 10.0 for x in range(1, 100)] + list(range(12, 64)))
-# Where dp-accounting ends a series: at so many terms, or where a term is below exp of minus this of the sum.
-_MOST_TERMS, _NEGLIGIBLE = 1000, 30.0
-_CHUNK = 50
 
 
 # For each kind of event, an event of dp-accounting whose Rényi divergences are at least as large. The discrete Gaussian
@@ -71,70 +69,31 @@ def _compose_divergences(history: tuple[tuple[DpEvent, int], ...]) -> Profile:
 @lru_cache(maxsize=64)
 def _divergences(event: DpEvent) -> FloatArray:
     """Return the divergences of one release; cached, since noise searches repeat it."""
-    stands_for = _STANDS_FOR[type(event)](event)
-    if isinstance(stands_for, PoissonSampledDpEvent):
-        return _sampled_gaussian_divergences(stands_for.sampling_probability, stands_for.event.noise_multiplier)
-    return np.asarray(RdpAccountant(OPACUS_ORDERS).compose(stands_for)._rdp)
+    if isinstance(event, PoissonSampledDpEvent) and isinstance(event.event, GaussianDpEvent):
+        rate, noise = float(event.sampling_probability), float(event.event.noise_multiplier)
+        if 0 < rate < 1 and noise > 0:
+            return sampled_gaussian_divergences(rate, noise, OPACUS_ORDERS)
+    with _quiet_orders():
+        return np.asarray(RdpAccountant(OPACUS_ORDERS).compose(_STANDS_FOR[type(event)](event))._rdp)
 
 
-def _sampled_gaussian_divergences(rate: float, sigma: float) -> FloatArray:
-    """Return the divergences of one Poisson-sampled Gaussian release, for all orders at once.
+@contextmanager
+def _quiet_orders() -> Iterator[None]:
+    """Drop dp-accounting's messages about orders whose series does not converge.
 
-    These are the sums of dp-accounting, which adds them term by term for one order after the other. An order whose
-    series does not converge gets an infinite divergence, so the bound of the other orders holds.
+    Such an order gets an infinite divergence, so the bound of the other orders holds, and a caller can do nothing.
     """
-    orders = np.array(OPACUS_ORDERS)
-    if rate == 0:
-        return np.zeros(orders.shape)
-    if sigma == 0:
-        return np.full(orders.shape, np.inf)
-    if rate == 1:
-        return np.asarray(orders / (2 * sigma**2))
-    is_whole = orders == np.floor(orders)
-    log_moments = np.empty_like(orders)
-    with np.errstate(all="ignore"):
-        log_moments[is_whole] = _whole_log_moments(rate, sigma, orders[is_whole])
-        log_moments[~is_whole] = _fractional_log_moments(rate, sigma, orders[~is_whole])
-    return np.asarray(log_moments / (orders - 1))
+    import_module("absl.logging")  # creates the logger, with a class of its own
+    logger = logging.getLogger("absl")
 
+    def is_other(record: logging.LogRecord) -> bool:
+        return "failed to converge" not in str(record.msg)
 
-def _log_binomial(orders: FloatArray, term: int | NDArray[np.int64]) -> FloatArray:
-    found = special.gammaln(orders + 1) - special.gammaln(term + 1) - special.gammaln(orders - term + 1)
-    return np.asarray(found)
-
-
-def _whole_log_moments(rate: float, sigma: float, orders: FloatArray) -> FloatArray:
-    """Return the log of E[(density ratio)^order] for whole orders: a finite sum."""
-    total = np.full(orders.shape, -np.inf)
-    for i in range(int(orders.max()) + 1):
-        terms = _log_binomial(orders, i) + i * math.log(rate) + (orders - i) * math.log1p(-rate)
-        total = np.where(i <= orders, np.logaddexp(total, terms + (i * i - i) / (2 * sigma**2)), total)
-    return total
-
-
-def _fractional_log_moments(rate: float, sigma: float, orders: FloatArray) -> FloatArray:
-    """Return the same for other orders: two series (section 3.3 of Mironov, Talwar and Zhang 2019), in chunks."""
-    z0 = sigma**2 * math.log(1 / rate - 1) + 0.5
-    found, running = np.full(orders.shape, np.inf), np.arange(orders.size)
-    sums = last = np.full((2, orders.size, 1), -np.inf)
-    for first in range(0, _MOST_TERMS, _CHUNK):
-        i = np.arange(first, first + _CHUNK)
-        own = orders[running, None]
-        rest, binomial = own - i, _log_binomial(own, i)
-        below = i * math.log(rate) + rest * math.log1p(-rate) + (i * i - i) / (2 * sigma**2)
-        above = rest * math.log(rate) + i * math.log1p(-rate) + (rest * rest - rest) / (2 * sigma**2)
-        tails = special.log_ndtr((z0 - i) / sigma), special.log_ndtr((rest - z0) / sigma)
-        added = np.stack([binomial + below + tails[0], binomial + above + tails[1]])
-        sums = np.logaddexp.accumulate(np.append(sums, added, axis=2), axis=2)[:, :, 1:]
-        total = np.logaddexp(*sums)
-        is_falling = (added < np.append(last, added[:, :, :-1], axis=2)).all(axis=0)
-        is_end = is_falling & (added.max(axis=0) < total - _NEGLIGIBLE)
-        is_done, end = is_end.any(axis=1), is_end.argmax(axis=1)
-        found[running[is_done]] = total[is_done, end[is_done]]
-        running, sums, last = running[~is_done], sums[:, ~is_done, -1:], added[:, ~is_done, -1:]
-        if not running.size:
-            break
-    return found
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 def _has_divergences(event: DpEvent) -> bool:
