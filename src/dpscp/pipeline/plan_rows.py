@@ -19,6 +19,8 @@ from dpscp.training.mechanism import shift_bound
 from dpscp.training.recipe import calibration_fraction as recipe_fraction
 from dpscp.training.recipe import train_share as recipe_share
 
+__all__ = ["PlanRow"]
+
 # The range that is searched for n: outside it a promise is free or impossible.
 SIZES = tuple(round(20 * 1.25**k) for k in range(90))
 # The exact integer noise of a fit exceeds the Gaussian formula by less than this.
