@@ -306,7 +306,7 @@ def test_groups_by_a_column_work_for_every_source(folder, kind, monkeypatch, gro
         people().to_parquet(X, index=False)
     if kind == "blocks":
         monkeypatch.setattr("dpscp.data.sources.files._IN_MEMORY", 0)
-        monkeypatch.setattr("dpscp.data.sources.files._BLOCK_NUMBERS", 500)
+        monkeypatch.setattr("dpscp.data.sources.files.BLOCK_NUMBERS", 500)
     if kind == "dask":
         X = pytest.importorskip("dask.dataframe").from_pandas(people(), npartitions=3)
     found = dp.PrivateConformalClassifier(**GROUPED).fit(X, "bought", schema=SCHEMA)

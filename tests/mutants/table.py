@@ -1063,7 +1063,7 @@ mutant(
 mutant(
     "training.torch.trainer:OpacusTraining._run_dry",
     "dry_run(*known, device=self.device, n_outputs=None if classes is None else len(classes), "
-    "most_rows=self._at_once(GradientPlan()))",
+    "most_rows=lambda numbers: self._at_once(GradientPlan(numbers=numbers)))",
     "2",
     "a module is first tried on the records",
     "tests/training/test_torch_modules.py::test_training_tries_a_module_on_made_up_records_first",

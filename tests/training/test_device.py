@@ -20,6 +20,7 @@ from dpscp.training.engine import batching as feeding
 from dpscp.training.engine import cuda as engine
 from dpscp.training.engine import cuda_noise as device_noise
 from dpscp.training.engine.batching import EngineBlockBuilder
+from dpscp.training.engine.block_sums import TensorSums, choose_sums
 from dpscp.training.engine.cuda import DeviceBatchSums, DeviceRecords
 from dpscp.training.engine.cuda_noise import DeviceNoise, chacha20_words
 from dpscp.training.engine.gradients import CLIP_SLACK
@@ -136,9 +137,9 @@ def test_a_device_that_rounds_by_place_is_refused(monkeypatch):
     exact = engine._DeviceSums._errors
 
     def by_place(self, loss, block):
-        errors, inputs, counted = exact(self, loss, block)
-        errors[0][-1] *= 1 + 2.0**-50
-        return errors, inputs, counted
+        errors, inputs, factors = exact(self, loss, block)
+        factors[-1] *= 1 + 2.0**-50
+        return errors, inputs, factors
 
     monkeypatch.setattr(engine._DeviceSums, "_errors", by_place)
     with pytest.raises(ValueError, match="another place of a batch"):
@@ -146,8 +147,7 @@ def test_a_device_that_rounds_by_place_is_refused(monkeypatch):
 
 
 def test_a_device_without_float64_products_is_refused(monkeypatch):
-    exact = torch.Tensor.__matmul__
-    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: exact(a.float(), b.float()).double())
+    monkeypatch.setattr(torch.Tensor, "addmm_", lambda into, a, b: into.add_((a.float() @ b.float()).double()))
     with pytest.raises(ValueError, match="does not multiply in float64"):
         engine._require_float64(torch.device("cpu"))
 
@@ -222,7 +222,7 @@ def test_noise_is_standard_normal_and_never_repeats(device):
 
 def test_extreme_words_give_finite_noise():
     words = torch.tensor([[0, -1]] * 16, dtype=torch.int32)
-    normals = device_noise._normals(words)
+    normals = device_noise.box_muller(words)
     assert torch.isfinite(normals).all()
     assert 9 < float(normals.abs().max()) < float(Fraction(95, 10))
 
@@ -378,3 +378,43 @@ def test_a_file_visits_and_a_missing_device_spends_nothing(tmp_path):
         with pytest.raises(ValueError, match=r"device='cuda:77' cannot be used.*leave it out"):
             estimator.fit(blocks, budget=store)
     assert not store.ledger().entries
+
+
+# ---- kernels of Triton
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a CUDA device")
+@pytest.mark.parametrize(("size", "dtype"), [(80, "float32"), (1024, "float64"), (4096, "float32")])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_kernels_compute_what_tensor_operations_do(size, dtype, intercept):
+    given = {"dtype": getattr(torch, dtype), "device": "cuda"}
+    errors = [torch.randn(size, units, **given) for units in (40, 3)]
+    inputs = [torch.randn(size, units, **given) for units in (150, 40)]
+    errors[0][3, 2], inputs[1][7, 3], errors[1][9, 0] = math.inf, math.nan, 1e30
+    lengths = inputs[0].double().square().sum(1) + intercept
+    weights = torch.rand(size, dtype=torch.float64, device="cuda")
+    tensors, kernels = TensorSums(1.3, intercept=intercept), choose_sums("cuda", 1.3, intercept=intercept)
+    assert not isinstance(kernels, TensorSums)
+    factors = tensors.clip(errors, inputs, lengths, weights)
+    torch.testing.assert_close(kernels.clip(errors, inputs, lengths, weights), factors, rtol=1e-12, atol=0)
+    assert (factors == 0).sum() == 2
+    for error, values in zip(errors, inputs, strict=True):
+        totals = [factors.new_ones((error.shape[1], values.shape[1] + intercept)) for _ in range(2)]
+        for sums, total in zip((tensors, kernels), totals, strict=True):
+            sums.add_product(total, error, values, factors)
+        torch.testing.assert_close(*totals, rtol=1e-12, atol=1e-11)
+    for units in (3, 40):
+        layer = torch.randn(units, 150 + intercept, **given)
+        torch.testing.assert_close(*(sums.apply(layer, inputs[0]) for sums in (tensors, kernels)), rtol=1e-4, atol=1e-4)
+    taken = torch.tensor([5, *range(0, 64, 4)], device="cuda")
+    columns = (inputs[0], lengths, torch.arange(size, device="cuda"), weights)
+    for found, expected in zip(kernels.gather(columns, taken), tensors.gather(columns, taken), strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a CUDA device")
+def test_the_noise_kernel_draws_the_numbers_of_the_tensor_operations():
+    key = list(range(8))
+    expected = device_noise.box_muller(device_noise._words(key, 2**32 - 5, 3_000, "cuda")) * 2.5
+    found = device_noise._NormalsKernel(key, "cuda", 2.5)(2**32 - 5, 3_000)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)

@@ -2,6 +2,7 @@
 
 import copy
 from contextlib import nullcontext
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +12,7 @@ from dpscp.data.sources import Block
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.torch import batch_sums, layer_terms
 from dpscp.training.torch.dry_run import dry_run
-from dpscp.training.torch.layer_terms import ClipRule, LayerTerms, LookupTerm, ProductTerm, SampleTerm
+from dpscp.training.torch.layer_terms import ClipRule, GradientPlan, LayerTerms, LookupTerm, ProductTerm, SampleTerm
 from dpscp.training.torch.trainer import OpacusTraining
 from dpscp.training.torch.updates import set_gradients
 
@@ -446,6 +447,34 @@ def test_batches_without_a_bound_are_refused_or_summed_exactly(monkeypatch):
     assert engine_of(nn.Linear(6, 3), (6,))[0].blocks is None
 
 
+class Series(nn.Module):
+    """A layer that returns a pair, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.series, self.head = layers.DPLSTM(3, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, rows):
+        return self.head(self.series(rows)[0][:, -1])
+
+
+def test_blocks_get_smaller_with_the_numbers_that_layers_return():
+    dense = training(nn.Sequential(nn.Linear(6, 50), nn.ReLU(), nn.Linear(50, 3)))
+    plan = dense._run_dry((6,), (0, 1, 2)).plan
+    assert plan == GradientPlan(by_layers=True, numbers=6 + 50 + 50 + 3)
+    assert dense._at_once(plan) == 320
+    wide = replace(plan, numbers=2**21 // 100)
+    assert dense._at_once(wide) == 96
+    assert dense._at_once(replace(wide, numbers=10**9)) == 32
+    assert replace(dense, physical_batch=7)._at_once(wide) == 7
+    # a batch of many records has at most MOST_BLOCKS blocks all the same
+    tried = replace(dense._run_dry((6,), (0, 1, 2)), plan=wide)
+    assert [dense._public_run(batch, tried).at_once for batch in (100.0, 10**5, 10**6)] == [96, 96, 320]
+    assert replace(dense, physical_batch=7)._public_run(10**6, tried).at_once == 7
+    assert not training(Series())._run_dry((4, 3), (0, 1, 2)).plan.by_layers
+    assert training(Series())._run_dry((4, 3), (0, 1, 2)).plan.numbers > 12 + 4 * 8 + 3
+
+
 def test_parameters_without_a_gradient_add_nothing():
     unused = Own(lambda s, r: s.head(r), head=nn.Linear(6, 3), other=nn.Linear(6, 3))
     before = copy.deepcopy(unused.other.weight)
@@ -496,7 +525,7 @@ def test_gradients_on_a_device_come_from_one_vector():
     set_gradients(parameters, [torch.zeros(p.shape, dtype=torch.float64, device="meta") for p in parameters], 0.5)
     assert [(p.grad.shape, p.grad.dtype) for p in parameters] == [((3, 2), torch.float32), ((4,), torch.float32)]
     mixed = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, dtype=torch.float64))]
-    set_gradients(mixed, [torch.ones(2).double()] * 2, 0.5)
+    set_gradients(mixed, [torch.ones(2).double() for _ in mixed], 0.5)
     assert [p.grad.tolist() for p in mixed] == [[0.5, 0.5], [0.5, 0.5]]
     assert [p.grad.dtype for p in mixed] == [torch.float32, torch.float64]
 

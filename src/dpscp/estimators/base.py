@@ -20,7 +20,7 @@ from dpscp.data.populations import LikelihoodRatio, Thinning
 from dpscp.data.scales import column_scales
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import RecordSource
-from dpscp.data.sources.base import Collective, is_source
+from dpscp.data.sources.base import Collective, HasInputShape, is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
 from dpscp.data.validation import check_levels, column_bounds, validate_rows
 from dpscp.estimators.fitted import FittedEstimator
@@ -169,7 +169,8 @@ class PrivateConformal(FittedEstimator):
         elif self.prefit:
             raise ValueError("prefit=True needs X and y in memory, because the estimator predicts all rows at once")
         else:
-            self.input_shape_, self.n_features_in_ = None, X.width
+            self.input_shape_ = X.input_shape if isinstance(X, HasInputShape) else None
+            self.n_features_in_ = X.width
         return FitInput(original, table, X, y, persons, rows, unit)
 
     def _fit_by_all(self, source: Collective, *arguments: Any, **options: Any) -> Self:

@@ -7,6 +7,7 @@ file larger than memory and on a cluster. Only totals reach the driver, which al
 from dpscp.data.sources.array import ArraySource
 from dpscp.data.sources.base import Block, RecordSource, added
 from dpscp.data.sources.dask import DaskSource
+from dpscp.data.sources.dataset import DatasetSource
 from dpscp.data.sources.distributed import DistributedSource
 from dpscp.data.sources.files import CSVSource, ParquetSource
 from dpscp.data.sources.spark import SparkSource
@@ -16,6 +17,7 @@ __all__ = [
     "Block",
     "CSVSource",
     "DaskSource",
+    "DatasetSource",
     "DistributedSource",
     "ParquetSource",
     "RecordSource",

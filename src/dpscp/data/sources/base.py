@@ -252,6 +252,15 @@ class HasAssumption(Protocol):
         """Return what a ledger states about them."""
 
 
+@runtime_checkable
+class HasInputShape(Protocol):
+    """A source whose records are images, sequences or the like, laid out as rows."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Return the shape of a record; None: it is a row of a table."""
+
+
 def for_block(function: Callable[[Block], Total], number: int) -> Callable[[Block], Total]:
     """Return the function with the data that this block needs.
 

@@ -24,7 +24,7 @@ from dpscp.data.sources.tables import (
 
 Total = TypeVar("Total")
 # Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
-_BLOCK_NUMBERS = 2**21
+BLOCK_NUMBERS = 2**21
 # Blocks into which persons are split: each batch of a table leaves a piece for each of them.
 _MOST_PLACES = 256
 # A table whose numbers take no more bytes is read once, into memory.
@@ -81,7 +81,7 @@ class TableSource(ReadSource):
         if not self._files:
             raise TableError(f"the folder {str(given)!r} contains no Parquet file; give a folder of .parquet files")
         self._schema, width = schema.require_complete(), len(schema.feature_names)
-        rows = max(1, _BLOCK_NUMBERS // width) if rows is None else check_count("block_rows", rows)
+        rows = max(1, BLOCK_NUMBERS // width) if rows is None else check_count("block_rows", rows)
         self._rows, self._csv_format = rows, csv_format
         names = {file: table_names(file, csv_format) for file in self._files}
         self._columns = {file: [n for n in names[file] if n in schema.column_names] for file in self._files}

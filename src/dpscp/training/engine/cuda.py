@@ -29,14 +29,12 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
 from dpscp.data.persons import Persons
-from dpscp.training.engine.gradients import LARGEST_SQUARES
+from dpscp.training.engine.block_sums import PRODUCT_ROWS, choose_sums
 from dpscp.training.engine.loop import EngineBlock, RunConstants, StepObserver, StepView, UpdateRule, check_batch
 from dpscp.training.engine.networks import Loss, Network
 from dpscp.training.engine.padding import whole_lanes
 from dpscp.training.torch.modules import load_torch
 
-# Records in one float64 product: many short products keep a GPU busy where one long product would not.
-_PRODUCT_ROWS = 1 << 10
 # Numbers of a block, and the most and the fewest records of one.
 _BLOCK_NUMBERS = 1 << 26
 _MOST_ROWS, _FEWEST_ROWS = 1 << 16, 16
@@ -69,13 +67,14 @@ class DeviceDescent:
         self.sums = _DeviceSums(public.network, public.loss, records, public.clip_norm, public.dtype, public.normaliser)
         device = self.sums.total.device
         self._constants = torch.from_numpy(_step_constants(public.rule)).to(device)
-        self._now = torch.zeros_like(self._constants[0])
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)  # of the next step
         self.parameters, self._noise, self._gradient, self._velocity, self._squares, self._sum = (
             torch.zeros_like(self.sums.total) for _ in range(6)
         )
         self._finish = record_graph(self._move, device)
+        self._take_step = record_graph(self._step_of_one_block, device) if len(records) else None
         # recording has run the steps' work on synthetic numbers
-        for state in (self._velocity, self._squares, self._sum):
+        for state in (self._place, self._velocity, self._squares, self._sum):
             state.zero_()
         self.parameters.copy_(torch.from_numpy(np.asarray(public.initial, dtype=np.float64)))
         self.sums.parameters.copy_(self.parameters)
@@ -88,9 +87,13 @@ class DeviceDescent:
         before = None if self._observer is None else self.current()
         if self.grid:
             self._noise.copy_(noise)
-        self.sums.clipped(None if batch is None else self._owners.rows_of(batch))
-        self._now.copy_(self._constants[self.step_count])
-        self._finish()
+        index = None if batch is None else self._owners.rows_of(batch)
+        if self._take_step is not None and index is not None and len(index) <= self.sums.size:
+            self.sums.take(index)
+            self._take_step()
+        else:
+            self.sums.clipped(index)
+            self._finish()
         if self._observer is not None and before is not None:
             constants = (self.normaliser, self.grid, float(self.rule.learning_rates[self.step_count]))
             noisy: Array = self._gradient.cpu().numpy() * (self._unit * self.normaliser)
@@ -102,13 +105,20 @@ class DeviceDescent:
         """Return the grid over the normalizer, the scale of `_gradient`."""
         return (self.grid or 1.0) / self.normaliser
 
-    def _move(self) -> None:
-        """Compute the next iterate from the sum and the noise.
+    def _step_of_one_block(self) -> None:
+        """Take the step whose batch is the block that was taken.
 
-        Constants that differ between steps are in `_now`.
+        Recorded as one piece: starting a recording takes longer than a short step.
         """
+        self.sums.total.zero_()
+        self.sums.add_taken_block()
+        self._move()
+
+    def _move(self) -> None:
+        """Compute the next iterate from the sum and the noise."""
         torch, rule, gradient = load_torch(), self.rule, self._gradient
-        rate, correction, averaged = self._now
+        rate, correction, averaged = self._constants.index_select(0, self._place)[0]
+        self._place += 1
         if self.grid:
             torch.add(self._noise, self.sums.total, alpha=1 / self.grid, out=gradient).round_()
         else:
@@ -185,21 +195,13 @@ class DeviceRecords:
         return len(self.weights)
 
     @property
-    def _columns(self) -> tuple[Any, Any, Any, Any]:
+    def columns(self) -> tuple[Any, Any, Any, Any]:
+        """Return rows, squared norms, targets and weights."""
         return self.rows, self.squared_norms, self.targets, self.weights
 
     def part(self, start: int, stop: int) -> "DeviceRecords":
         """Return the records from start to stop."""
-        return DeviceRecords(*(values[start:stop] for values in self._columns))
-
-    def at(self, index: Any, count: Any) -> "DeviceRecords":
-        """Return the records of these places.
-
-        Those from the place ``count`` on are padding, of weight zero.
-        """
-        rows, norms, targets, weights = (values.index_select(0, index) for values in self._columns)
-        places = load_torch().arange(len(index), device=index.device)
-        return DeviceRecords(rows, norms, targets, weights.where(places < count, 0))
+        return DeviceRecords(*(values[start:stop] for values in self.columns))
 
 
 class _DeviceSums:
@@ -215,6 +217,7 @@ class _DeviceSums:
     ) -> None:
         torch, device = load_torch(), records.rows.device
         self._network, self._loss, self._records, self._limit = network, loss, records, clip_norm
+        self._sums = choose_sums(device, clip_norm, intercept=network.intercept)
         self.parameters = torch.zeros(network.n_parameters, dtype=getattr(torch, dtype), device=device)
         self.total = torch.zeros(network.n_parameters, dtype=torch.float64, device=device)
         self._layers: list[Any] = network.layers(self.parameters)  # views of tensors as of arrays
@@ -233,7 +236,7 @@ class _DeviceSums:
         # how many places of the next block are taken, and by which records
         self._taken = torch.zeros(1 + self.size, dtype=torch.int64, device=device)
         self._upload = Upload(self._taken)
-        self._add_taken = record_graph(self._gather_and_add, device) if len(records) else self._gather_and_add
+        self._add_taken = record_graph(self.add_taken_block, device) if len(records) else self.add_taken_block
         self._add_everybody: Callable[[], object] | None = None
 
     def clipped(self, index: NDArray[np.int64] | None) -> None:
@@ -244,16 +247,16 @@ class _DeviceSums:
             return
         if index is None:
             if self._add_everybody is None:
-                self._take(np.arange(len(self._records) // self.size * self.size, len(self._records)))
+                self.take(np.arange(len(self._records) // self.size * self.size, len(self._records)))
                 self._add_everybody = record_graph(self._add_all, self.total.device)
                 self.total.zero_()
             self._add_everybody()
             return
         for start in range(0, len(index), self.size):
-            self._take(index[start : start + self.size])
+            self.take(index[start : start + self.size])
             self._add_taken()
 
-    def _take(self, index: NDArray[np.int64]) -> None:
+    def take(self, index: NDArray[np.int64]) -> None:
         """Make these records the next block."""
         self._upload.next[0] = len(index)
         self._upload.next[1 : 1 + len(index)] = index
@@ -265,44 +268,32 @@ class _DeviceSums:
         for start in range(0, whole, self.size):
             self.add(self._records.part(start, start + self.size))
         if whole < len(self._records):
-            self._gather_and_add()
+            self.add_taken_block()
 
-    def _gather_and_add(self) -> None:
-        self.add(self._records.at(self._taken[1:], self._taken[0]))
+    def add_taken_block(self) -> None:
+        """Add the sum over the block that was taken to ``total``."""
+        self.add(DeviceRecords(*self._sums.gather(self._records.columns, self._taken)))
 
     def add(self, block: DeviceRecords) -> None:
         """Add the sum over a block of ``size`` records to ``total``."""
-        errors, inputs, counted = self._errors(self._loss, block)
+        errors, inputs, factors = self._errors(self._loss, block)
         for total, error, values in zip(self._totals, errors, inputs, strict=True):
-            _add_product(total, error, values if values is block.rows else values.where(counted, 0), self._network)
+            self._sums.add_product(total, error, values, factors)
 
     def _errors(self, loss: Loss, block: DeviceRecords) -> tuple[list[Any], list[Any], Any]:
-        """Return each layer's clipped weighted errors, its inputs, and finiteness.
-
-        Errors are float64.
-        """
-        torch, network = load_torch(), self._network
+        """Return each layer's errors and inputs, and the factor of each record."""
+        network = self._network
         inputs, values = [], block.rows
         for depth, layer in enumerate(self._layers):
             inputs.append(values)
-            # products of contiguous matrices round alike in more places
-            outputs = values @ layer[:, : values.shape[1]].T.contiguous()
-            values = outputs + layer[:, -1] if network.intercept else outputs
+            values = self._sums.apply(layer, values)
             if depth < len(self._layers) - 1:
                 values = values.relu() if network.activation == "relu" else values.tanh()
         errors = [loss_error(loss, values, block.targets, self._quantiles)]
         for layer, values in zip(self._layers[:0:-1], inputs[:0:-1], strict=True):
             back = errors[0] @ layer[:, : values.shape[1]].contiguous()
-            errors.insert(0, back * (values > 0) if network.activation == "relu" else back * (1 - values * values))
-        squares = torch.stack([_squared_norms(error) for error in errors])
-        later = [_squared_norms(values) + network.intercept for values in inputs[1:]]
-        lengths = torch.stack([block.squared_norms, *later])
-        # a number that is not finite is not below anything
-        counted = ((squares < LARGEST_SQUARES) & (lengths < LARGEST_SQUARES)).all(0)
-        norms = (squares * lengths).sum(0).sqrt()
-        factors = (self._limit / norms.clamp(min=self._limit) * block.weights).where(counted, 0)[:, None]
-        counted = counted[:, None]
-        return [error.where(counted, 0) * factors for error in errors], inputs, counted
+            errors.insert(0, _through(network.activation, back, values))
+        return errors, inputs, self._sums.clip(errors, inputs, block.squared_norms, block.weights)
 
     def _rounds_alike(self) -> bool:
         """Return whether synthetic records get the same bits in every place."""
@@ -316,8 +307,8 @@ class _DeviceSums:
             row = torch.from_numpy(synthetic.initial(1 + i, math.sqrt(width))).to(self.parameters)
             target = labels if loss.name == "cross_entropy" else once / 2
             block = DeviceRecords(row.expand(size, width).contiguous(), long, target, once)
-            errors, inputs, _ = self._errors(loss, block)
-            if not all(bool((values == values[:1]).all()) for values in (*errors, *inputs)):
+            errors, inputs, factors = self._errors(loss, block)
+            if not all(bool((values == values[:1]).all()) for values in (*errors, *inputs, factors)):
                 return False
         return True
 
@@ -362,7 +353,14 @@ class DeviceBatchSums:
 
 def _whole_products(rows: float) -> int:
     """Return the next block size that divides into equal products."""
-    return whole_lanes(rows) if rows <= _PRODUCT_ROWS else _PRODUCT_ROWS * math.ceil(rows / _PRODUCT_ROWS)
+    return whole_lanes(rows) if rows <= PRODUCT_ROWS else PRODUCT_ROWS * math.ceil(rows / PRODUCT_ROWS)
+
+
+def _through(activation: str, back: Any, values: Any) -> Any:
+    """Return gradients at an activation's inputs, from those at its outputs ``values``."""
+    if activation == "relu":
+        return load_torch().ops.aten.threshold_backward(back, values, 0)
+    return back * (1 - values * values)
 
 
 def loss_error(loss: Loss, z: Any, target: Any, quantiles: Any) -> Any:
@@ -370,10 +368,9 @@ def loss_error(loss: Loss, z: Any, target: Any, quantiles: Any) -> Any:
 
     See `Loss.error`.
     """
-    torch = load_torch()
     if loss.name == "cross_entropy":
-        own = torch.arange(z.shape[1], device=z.device) == target[:, None]
-        return z.softmax(1) - own.to(z.dtype)
+        error = z.softmax(1)
+        return error.scatter_add_(1, target[:, None], error.new_full((len(z), 1), -1))
     column = target[:, None].to(z.dtype)
     if loss.name == "logistic":
         return z.sigmoid() - column
@@ -382,29 +379,6 @@ def loss_error(loss: Loss, z: Any, target: Any, quantiles: Any) -> Any:
     if loss.name == "huber":
         return (z - column).clamp(-loss.huber_delta, loss.huber_delta)
     return (z > column).to(z.dtype) - quantiles
-
-
-def _squared_norms(values: Any) -> Any:
-    """Return the squared norm of every row, in float64."""
-    torch = load_torch()
-    return torch.linalg.vector_norm(values, dim=1, dtype=torch.float64).square()
-
-
-def _add_product(total: Any, errors: Any, values: Any, network: Network) -> None:
-    """Add errors.T @ (values, 1) in float64, in products of few records.
-
-    A product has at most `_PRODUCT_ROWS` records.
-    """
-    weights, wide = total[:, : values.shape[1]], values.double()
-    if len(errors) <= _PRODUCT_ROWS:
-        weights.addmm_(errors.T, wide)
-        biases = errors.sum(0)
-    else:
-        grouped = errors.view(-1, _PRODUCT_ROWS, errors.shape[1])
-        weights += (grouped.transpose(1, 2) @ wide.view(len(grouped), _PRODUCT_ROWS, -1)).sum(0)
-        biases = grouped.sum(1).sum(0)
-    if network.intercept:
-        total[:, -1] += biases
 
 
 class Upload:
@@ -440,7 +414,10 @@ def _require_float64(device: Any) -> None:
     powers = np.exp2(np.arange(count * count) * 37 % 80 - 40)  # large terms that cancel hide what is lost of small ones
     synthetic = Network((count, count), intercept=False)
     left, right = ((synthetic.initial(seed, 1.0) * powers).reshape(count, count) for seed in (1, 2))
-    computed = (torch.from_numpy(left).to(device) @ torch.from_numpy(right).to(device)).cpu().numpy()
+    errors, values = (torch.from_numpy(numbers).to(device) for numbers in (left.T.copy(), right))
+    product = errors.new_zeros((count, count))
+    choose_sums(device, 1.0, intercept=False).add_product(product, errors, values, errors.new_ones(count))
+    computed = product.cpu().numpy()
     allowed = count * 2.0**-53 * (np.abs(left) @ np.abs(right)) * (1 + 1e-9)
     for i in range(count):
         j = 7 * i % count

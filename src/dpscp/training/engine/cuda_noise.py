@@ -8,11 +8,11 @@ the step. So ChaCha20 is computed here as operations on whole tensors, on any de
 import math
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from dpscp.training.engine.block_sums import has_triton
 from dpscp.training.torch.modules import load_torch
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
@@ -32,15 +32,21 @@ def chacha20_words(key: Sequence[int], first: int, count: int, device: Any) -> A
     The variant of Bernstein with a counter of 64 bits; the other 64 are zero. One kernel where torch has brought
     Triton; elsewhere seven hundred operations on tensors, whose words are the same.
     """
-    torch = load_torch()
-    if torch.device(device).type == "cuda" and find_spec("triton") is not None:
+    if has_triton(device):
         from dpscp.training.engine.triton_chacha import fill_words
 
-        constant = torch.tensor([_signed(word) for word in (*_CONSTANTS, *key)], dtype=torch.int32, device=device)
+        torch = load_torch()
         words = torch.empty((16, count), dtype=torch.int32, device=device)
-        fill_words(words.view(torch.uint32), constant.view(torch.uint32), first, count)
+        fill_words(words.view(torch.uint32), _start_words(key, device), first, count)
         return words
     return _words(key, first, count, device)
+
+
+def _start_words(key: Sequence[int], device: Any) -> Any:
+    """Return the constants and the key, as a kernel reads them."""
+    torch = load_torch()
+    words = [_signed(word) for word in (*_CONSTANTS, *key)]
+    return torch.tensor(words, dtype=torch.int32, device=device).view(torch.uint32)
 
 
 def _words(key: Sequence[int], first: int, count: int, device: Any) -> Any:
@@ -96,6 +102,7 @@ class DeviceNoise:
             material = np.random.SeedSequence([random_state, _SEEDED]).generate_state(8).tobytes()
         self._key = [int(word) for word in np.frombuffer(material, dtype="<u4")]
         self._size, self._device, self._scale = size, device, scale
+        self._kernel = _NormalsKernel(self._key, device, scale) if has_triton(device) else None
         self._vectors: Any = ()
         self._at_once, self._used, self._next = _FIRST, 0, 0
 
@@ -104,16 +111,39 @@ class DeviceNoise:
         if self._used == len(self._vectors):
             count = max(1, self._at_once // self._size)
             blocks = math.ceil(count * self._size / _NORMALS_PER_BLOCK)
-            normals = _normals(chacha20_words(self._key, self._next, blocks, self._device))
-            self._vectors = normals[: count * self._size].mul_(self._scale).view(count, self._size)
+            self._vectors = self._draw(blocks)[: count * self._size].view(count, self._size)
             self._next += blocks
             self._at_once = min(_AT_ONCE, 2 * self._at_once)
             self._used = 0
         self._used += 1
         return self._vectors[self._used - 1]
 
+    def _draw(self, blocks: int) -> Any:
+        """Return the normal numbers of the next blocks of the stream."""
+        if self._kernel is not None:
+            return self._kernel(self._next, blocks)
+        return box_muller(chacha20_words(self._key, self._next, blocks, self._device)).mul_(self._scale)
 
-def _normals(words: Any) -> Any:
+
+class _NormalsKernel:
+    """The same numbers from one kernel, up to the last bits of its logarithm and cosine."""
+
+    def __init__(self, key: Sequence[int], device: Any, scale: float) -> None:
+        torch = load_torch()
+        self._start = _start_words(key, device)  # once: a copy to the card waits for its work
+        constants = [2.0**32, 2.0**-64, 2 * math.pi * 2.0**-64, scale]
+        self._constants = torch.tensor(constants, dtype=torch.float64, device=device)
+
+    def __call__(self, first: int, blocks: int) -> Any:
+        """Return eight normal numbers for each block from ``first`` on."""
+        from dpscp.training.engine.triton_chacha import fill_normals
+
+        normals = self._constants.new_empty(_NORMALS_PER_BLOCK * blocks)
+        fill_normals(normals, self._start, self._constants, first, blocks)
+        return normals
+
+
+def box_muller(words: Any) -> Any:
     """Return independent standard normal numbers, eight from each block of words."""
     torch = load_torch()
     halves = (words.to(torch.int64) & 0xFFFFFFFF).double().view(4, 4, -1)

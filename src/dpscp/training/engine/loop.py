@@ -28,6 +28,8 @@ from dpscp.training.engine.padding import aligned_empty, is_aligned
 GRID = 2.0**-20
 # Small enough to leave the cache to the batch.
 _GAPS_PER_BLOCK = 1 << 12
+# Below this rate a gap is an exponential number rounded up, as in NumPy, which gives the same gaps.
+_LONG_GAPS = 1 / 3
 _NOISE_PER_BLOCK = 1 << 13
 # Parameters that are updated at once: what a step keeps for so many stays in cache from one operation to the next.
 _UPDATED_AT_ONCE = 1 << 14
@@ -74,8 +76,7 @@ def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> I
         parts = []
         while last < end:
             parts.append(block)
-            # a gap beyond any run is cut short, so that the sum cannot overflow
-            block = np.minimum(rng.geometric(sampling_rate, _GAPS_PER_BLOCK), 1 << 50).cumsum()
+            block = _draw_gaps(rng, sampling_rate).cumsum()
             block += last
             last = int(block[-1])
         cut = block.searchsorted(end)
@@ -85,6 +86,16 @@ def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> I
             batch = np.concatenate([*parts, batch])
         yield batch - first
         first = end
+
+
+def _draw_gaps(rng: np.random.Generator, sampling_rate: float) -> NDArray[np.int64]:
+    """Draw geometric gaps; one beyond any run is cut short, so that a sum of them cannot overflow."""
+    if sampling_rate > _LONG_GAPS:
+        return np.minimum(rng.geometric(sampling_rate, _GAPS_PER_BLOCK), 1 << 50)
+    # NumPy inverts an exponential in the same way, one number at a time, in twice the time
+    gaps = rng.standard_exponential(_GAPS_PER_BLOCK)
+    gaps /= -math.log1p(-sampling_rate)
+    return np.minimum(np.ceil(gaps, out=gaps), 2.0**50, out=gaps).astype(np.int64)
 
 
 def full_batches() -> Iterator[None]:

@@ -42,7 +42,7 @@ MOST_RECORDS = 2**30
 _SYNTHETIC_SEEDS = (11, 12)
 _SMALLEST_BLOCK = LANES
 # Sizes of blocks, about.
-_SIZES = 16
+_SIZES = 32
 
 Losses = Callable[[Any, Any], Any]
 
@@ -260,10 +260,10 @@ class Engine:
         return [load_torch().zeros(p.shape, dtype=dtype, device=p.device) for p in self.trained]
 
     def _gather(self, block: Block, index: NDArray[np.int64]) -> tuple[Any, Any]:
-        torch = load_torch()
-        places = torch.from_numpy(index)
+        # taken by NumPy: the blocks of a scratch file cannot be written to, and torch warns of such arrays
         rows, target = (
-            torch.from_numpy(values).index_select(0, places).to(self.device) for values in (block.rows, block.targets)
+            load_torch().from_numpy(np.take(values, index, axis=0)).to(self.device)
+            for values in (block.rows, block.targets)
         )
         return self._laid_out(rows.to(self.run.synthetic.dtype)), target
 
@@ -378,7 +378,9 @@ class _GpuBlocks:
         """
         if block.id not in self._resident:
             device, from_numpy = self._engine.device, load_torch().from_numpy
-            rows, target = from_numpy(block.rows).to(self._rows.dtype), from_numpy(block.targets)
+            values = (v if v.flags.writeable else np.array(v) for v in (block.rows, block.targets))
+            rows, target = map(from_numpy, values)
+            rows = rows.to(self._rows.dtype)
             if 4 * block.rows.nbytes > _free_memory(device):
                 return rows, target, False  # not kept: a file may have more blocks than memory
             self._resident[block.id] = rows.to(device), target.to(device), True

@@ -32,6 +32,8 @@ from dpscp.training.torch.random_state import draws_by_row
 _FEW_ROWS = 4
 # Sizes of batches that are compared. Primes: a dimension of the module is rarely as long by accident.
 _SIZES = (67, 23, 11)
+# The same where the gradients of 67 records are more than so many numbers.
+_FEW_SIZES, _MOST_GRADIENTS = (13, 11, 7), 2**23
 _SEEDS = (1, 2, 3)
 # The dry run moves every trained parameter off its start: a gradient that is zero there hides what it is made of.
 _STEP = 0.05
@@ -42,6 +44,7 @@ _MOST_ROWS = 4096
 
 Losses = Callable[[Any, Any], Any]
 Targets = Callable[[int, Any], Any]
+MostRows = Callable[[int], int]
 
 
 @contextmanager
@@ -72,13 +75,14 @@ def dry_run(
     *,
     device: str,
     n_outputs: int | None = None,
-    most_rows: int = _SIZES[0],
+    most_rows: MostRows = lambda _: _SIZES[0],
 ) -> int:
     """Try the module on synthetic rows; return the number of outputs per record.
 
-    ``module`` is a ``private_copy``; ``target(count, dtype)`` gives synthetic targets; training uses at most
-    ``most_rows`` rows at once. ValueError for a module that fails, has another number of outputs than ``n_outputs``,
-    changes anything in itself, mixes records in whatever way, or draws random numbers in evaluation mode.
+    ``module`` is a ``private_copy``; ``target(count, dtype)`` gives synthetic targets; ``most_rows`` says how many rows
+    training uses at once, from the numbers that the layers return for one record. ValueError for a module that fails,
+    has another number of outputs than ``n_outputs``, changes anything in itself, mixes records in whatever way, or
+    draws random numbers in evaluation mode.
     """
     torch = load_torch()
     forked = list(range(torch.cuda.device_count())) if torch.device(device).type == "cuda" else []
@@ -87,8 +91,8 @@ def dry_run(
         trial = _Trial(module, input_shape, target, losses, device)
         precise = trial.find_rows(n_outputs)
         trial.check_state()
-        trial.check_gradients(precise, _SIZES, _SEEDS)
-        trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])
+        trial.check_gradients(precise, trial.sizes, _SEEDS)
+        trial.check_gradients(trial.own, (most_rows(trial.count_numbers()), _SIZES[-1]), _SEEDS[:1])
         trial.check_outputs()
         return trial.n_outputs
 
@@ -125,11 +129,12 @@ def outputs_are_probabilities(module: Any, synthetic: SyntheticRecords) -> bool:
 
 
 def choose_gradients(
-    module: Any, input_shape: tuple[int, ...], target: Targets, losses: Losses, *, device: str, most_rows: int
+    module: Any, input_shape: tuple[int, ...], target: Targets, losses: Losses, *, device: str, most_rows: MostRows
 ) -> tuple[GradientPlan, SyntheticRecords]:
     """Return how the gradients of this module are computed, and synthetic records that it takes.
 
-    Layer by layer where that gives the norms and sums of Opacus' gradients, in batches of ``most_rows`` rows too.
+    Layer by layer where that gives the norms and sums of Opacus' gradients, in batches of ``most_rows`` rows too (see
+    `dry_run`).
     """
     torch = load_torch()
     classification = not target(1, torch.float32).is_floating_point()
@@ -147,11 +152,12 @@ def choose_gradients(
         draws = trial._draws(trial._copy(trial.own).train(), rows)
         synthetic = SyntheticRecords(input_shape, trial.own.kind, classification, draws, device, dtype)
         images = len(input_shape) == 3 and any(isinstance(part, torch.nn.Conv2d) for part in module.modules())
+        numbers = trial.count_numbers()
         # on a processor pooling is several times as fast with channels last
         for channels_last in (True, False) if images and not on_cuda else (False,):
-            if trial.layers_agree(precise, most_rows, channels_last=channels_last):
-                return GradientPlan(True, channels_last), synthetic
-        return GradientPlan(), synthetic
+            if trial.layers_agree(precise, most_rows(numbers), channels_last=channels_last):
+                return GradientPlan(True, channels_last, numbers), synthetic
+        return GradientPlan(numbers=numbers), synthetic
 
 
 @dataclass(frozen=True)
@@ -177,6 +183,12 @@ class _Trial:
     def __init__(self, module: Any, input_shape: tuple[int, ...], target: Targets, losses: Losses, device: str) -> None:
         self.module, self.input_shape, self.target, self.losses = module, input_shape, target, losses
         self.device = device
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the sizes of batches that are compared."""
+        numbers = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
+        return _SIZES if _SIZES[0] * numbers <= _MOST_GRADIENTS else _FEW_SIZES
 
     # ---- rows that the module takes
 
@@ -241,6 +253,22 @@ class _Trial:
             raise ValueError("loss must return one number per record")
         self._is_usable, self.n_outputs = finite, width
         return None
+
+    def count_numbers(self) -> int:
+        """Return how many numbers the innermost layers return for one record."""
+        torch, found = load_torch(), [math.prod(self.input_shape)]
+
+        def listen(_layer: Any, _inputs: Any, output: Any) -> None:
+            values = output if isinstance(output, tuple) else (output,)
+            found.extend(value.numel() // _FEW_ROWS for value in values if isinstance(value, torch.Tensor))
+
+        module = self._copy(self.own)
+        for layer in module.modules():
+            if not list(layer.children()):
+                layer.register_forward_hook(listen)
+        with torch.no_grad():
+            module(self._batch(self.own, _FEW_ROWS)[0])
+        return sum(found)
 
     def _copy(self, found: _Rows) -> Any:
         copied = copy.deepcopy(self.module).to(self.device)

@@ -78,6 +78,14 @@ def _squares(values: Any) -> Any:
     return torch.linalg.vector_norm(values.flatten(1), dim=1, dtype=torch.float64).square()
 
 
+def _wide(values: Any) -> Any:
+    """Return the numbers in float64 if they are few, for norms and sums that read them one after the other.
+
+    Else as they are: then both turn some at a time into float64. So they do on a GPU, where it costs nothing.
+    """
+    return values.double() if values.device.type == "cpu" and values.numel() <= _AT_ONCE else values
+
+
 def _kept(values: Any, counted: Any) -> Any:
     """Return the values with zeros for records that are not counted."""
     if counted is None:
@@ -104,8 +112,12 @@ class SampleTerm:
     def additions(self, block: int) -> int:
         return block
 
+    @cached_property
+    def _samples(self) -> Any:
+        return _wide(self.samples.flatten(1))
+
     def squared_norms(self) -> Any:
-        return _squares(self.samples)
+        return _squares(self._samples)
 
     def squared_magnitudes(self) -> Any:
         return None
@@ -114,7 +126,7 @@ class SampleTerm:
         return [self.samples]
 
     def add(self, total: Any, factors: Any, counted: Any) -> None:
-        rows = _kept(self.samples[: len(factors)].flatten(1), counted)
+        rows = _kept(self._samples[: len(factors)], counted)
         at_once = _records_at_once(rows, rows.shape[1])
         product = sum(
             factors[start : start + at_once] @ rows[start : start + at_once].double()
@@ -139,9 +151,14 @@ class ProductTerm:
     def additions(self, block: int) -> int:
         return _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1])))
 
+    @cached_property
+    def _both(self) -> tuple[Any, Any]:
+        return _wide(self.errors), _wide(self.inputs)
+
     def squared_norms(self) -> Any:
         if self.errors.shape[1] == 1:
-            return _squares(self.errors) * _squares(self.inputs)
+            errors, inputs = self._both
+            return _squares(errors) * _squares(inputs)
         return self._ghost[0]
 
     def squared_magnitudes(self) -> Any:
@@ -150,10 +167,11 @@ class ProductTerm:
     @cached_property
     def _ghost(self) -> tuple[Any, Any]:
         torch = load_torch()
-        n, places, widest = len(self.errors), self.errors.shape[1], max(self.errors.shape[2], self.inputs.shape[2])
-        at_once = _records_at_once(self.errors, places * max(places, widest))
+        errors, inputs = self._both
+        n, places, widest = len(errors), errors.shape[1], max(errors.shape[2], inputs.shape[2])
+        at_once = _records_at_once(errors, places * max(places, widest))
         parts = [
-            _ghost_norms(_gram(self.errors[i : i + at_once]), _gram(self.inputs[i : i + at_once]), self.roundings)
+            _ghost_norms(_gram(errors[i : i + at_once]), _gram(inputs[i : i + at_once]), self.roundings)
             for i in range(0, n, at_once)
         ]
         return torch.cat([norms for norms, _ in parts]), torch.cat([sizes for _, sizes in parts])
@@ -163,11 +181,12 @@ class ProductTerm:
 
     def add(self, total: Any, factors: Any, counted: Any) -> None:
         product, at_once = None, _PRODUCT_ROWS // self.errors.shape[1]
+        all_errors, all_inputs = self._both
         for start in range(0, len(factors), at_once):
             here = slice(start, min(len(factors), start + at_once))
             some = None if counted is None else counted[here]
-            errors = _kept(self.errors[here], some).double() * factors[here, None, None]
-            inputs = _kept(self.inputs[here], some).double()
+            errors = _kept(all_errors[here], some).double() * factors[here, None, None]
+            inputs = _kept(all_inputs[here], some).double()
             left, right = errors.flatten(0, 1).T, inputs.flatten(0, 1)
             product = left @ right if product is None else product.addmm_(left, right)
         total += _in_shape(product, self.layout, total)
@@ -252,7 +271,7 @@ def _linear_terms(layer: Any, inputs: Any, errors: Any) -> list[Term]:
         else:
             terms.append(ProductTerm(weight, errors, inputs))
     if bias is not None:
-        terms.append(SampleTerm(bias, errors.sum(1)))
+        terms.append(SampleTerm(bias, errors.sum(1) if errors.shape[1] > 1 else errors[:, 0]))
     return terms
 
 
@@ -381,6 +400,8 @@ class GradientPlan:
     by_layers: bool = False
     """Whether `LayerTerms` gives the gradients; else Opacus computes single ones."""
     channels_last: bool = False
+    numbers: int = 1
+    """How many numbers the layers return for one record."""
 
 
 class LayerTerms:

@@ -45,7 +45,7 @@ from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.torch.batch_sums import MOST_RECORDS, BatchSum, TorchRun
 from dpscp.training.torch.dry_run import SyntheticRecords, choose_gradients, dry_run, outputs_are_probabilities
-from dpscp.training.torch.layer_terms import GradientPlan
+from dpscp.training.torch.layer_terms import MOST_BLOCKS, GradientPlan
 from dpscp.training.torch.model import TorchBlock, TorchModel, torch_model, torch_rows
 from dpscp.training.torch.modules import (
     load_opacus,
@@ -63,12 +63,14 @@ if TYPE_CHECKING:
 
 __all__ = ["OpacusTraining", "TorchModel", "ledger_of_engine", "torch_model"]
 
-# Records that go through the module at once: on a processor they stay in cache, on a GPU they keep it busy.
+# Records that go through the module at once, at most: on a GPU they keep it busy. On a processor what the layers return
+# for them, so many numbers, stays in cache.
 _AT_ONCE = {"cpu": 320, "cuda": 2048}
+_CACHED_NUMBERS, _FEWEST_AT_ONCE = 2**21, 32
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
 _MORE_RECORDS = 2**12
 # Numbers of the single gradients that Opacus holds at once.
-_MOST_HELD = {"cpu": 2**27, "cuda": 2**29}
+_MOST_HELD = {"cpu": 2**24, "cuda": 2**29}
 # The last dry run of each module that passed: what it looked at, its loss, and what was found.
 _DRY_RUNS: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, "_Tried"]] = WeakKeyDictionary()
 
@@ -360,10 +362,14 @@ class OpacusTraining(GaussianSums):
                 *known,
                 device=self.device,
                 n_outputs=None if classes is None else len(classes),
-                most_rows=self._at_once(GradientPlan()),
+                most_rows=lambda numbers: self._at_once(GradientPlan(numbers=numbers)),
             )
-            most_rows = self._at_once(GradientPlan(by_layers=True))
-            return _Tried(n_outputs, *choose_gradients(*known, device=self.device, most_rows=most_rows))
+            chosen = choose_gradients(
+                *known,
+                device=self.device,
+                most_rows=lambda numbers: self._at_once(GradientPlan(by_layers=True, numbers=numbers)),
+            )
+            return _Tried(n_outputs, *chosen)
 
         result = translate_memory_errors(run, self._memory_error_text)
         if self.loss == "cross_entropy" and outputs_are_probabilities(module, result.synthetic):
@@ -380,10 +386,14 @@ class OpacusTraining(GaussianSums):
     def _at_once(self, plan: GradientPlan) -> int:
         """Return the most records that go through the module at once."""
         kind = load_torch().device(self.device).type
-        most = self.physical_batch or _AT_ONCE.get(kind, _AT_ONCE["cpu"])
-        if self.physical_batch is None and not plan.by_layers:
+        if self.physical_batch is not None:
+            return self.physical_batch
+        most = _AT_ONCE.get(kind, _AT_ONCE["cpu"])
+        if kind == "cpu":
+            most = min(most, max(_FEWEST_AT_ONCE, _CACHED_NUMBERS // plan.numbers // LANES * LANES))
+        if not plan.by_layers:
             numbers = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
-            most = max(16, min(most, _MOST_HELD.get(kind, _MOST_HELD["cpu"]) // numbers))
+            most = max(LANES, min(most, _MOST_HELD.get(kind, _MOST_HELD["cpu"]) // numbers))
         return most
 
     @property
@@ -395,7 +405,10 @@ class OpacusTraining(GaussianSums):
 
     def _public_run(self, batch: float, tried: _Tried) -> TorchRun:
         """Return the constants of a run; ``batch`` is the public expected number of records."""
-        most = min(self._at_once(tried.plan), whole_lanes(batch + 3 * math.sqrt(batch) + 1))
+        most_records = 4 * batch + _MORE_RECORDS
+        # small blocks are for the cache, and a batch has MOST_BLOCKS at most
+        most = max(self._at_once(tried.plan), min(_AT_ONCE["cpu"], math.ceil(most_records / MOST_BLOCKS)))
+        most = min(self.physical_batch or most, whole_lanes(batch + 3 * math.sqrt(batch) + 1))
         most = most if most < LANES else most // LANES * LANES
         return TorchRun(
             # the parameters between steps; records never go through it
@@ -406,7 +419,7 @@ class OpacusTraining(GaussianSums):
             steps=self.steps,
             at_once=most,
             batch=batch,
-            most_records=4 * batch + _MORE_RECORDS,
+            most_records=most_records,
             plan=tried.plan,
             synthetic=tried.synthetic,
             memory_error=self._memory_error_text,

@@ -74,10 +74,10 @@ class Updates:
 
 
 def set_gradients(parameters: list[Any], sums: list[Any], scale: float) -> None:
-    """Make the sums times ``scale`` the gradients of the parameters."""
+    """Make the sums times ``scale`` the gradients of the parameters; the sums change."""
     kinds = {parameter.dtype for parameter in parameters}
     if parameters[0].device.type == "cpu" or len(kinds) > 1:
-        parts = [(total * scale).to(parameter.dtype) for parameter, total in zip(parameters, sums, strict=True)]
+        parts = [total.mul_(scale).to(parameter.dtype) for parameter, total in zip(parameters, sums, strict=True)]
     else:  # few kernels: each one takes as long to start as to run
         flat = (load_torch().cat([total.flatten() for total in sums]) * scale).to(kinds.pop())
         parts = flat.split([parameter.numel() for parameter in parameters])
