@@ -1,11 +1,11 @@
 """results/README.md: the whole story on one page, every number read from the CSV files beside it."""
 
-import re
 from pathlib import Path
 
 import numpy as np
 
 from experiments.paper_tables import PRINTED_TRIALS, printed
+from experiments.progress import minutes_of
 from experiments.runner import EPSILONS
 from experiments.synthetic_scaling import POOLS
 from experiments.table_peers import BOOSTING, NOISELESS, OURS, TITLES, WORLDS
@@ -56,12 +56,8 @@ def write_story(results: Path) -> bool:
 def _opening(results: Path, tables: dict[str, list[Line]], more: dict[str, list[Line]]) -> str:
     pages = [name for name in (*STUDIES, *more) if (results / f"{name}.md").exists()]
     commits = sorted({commit for name in pages for commit in commits_of(results / f"{name}.md")})
-    spent = sum(
-        float(found.group(1))
-        for name in pages
-        if name != "bloodmnist_vgg16"  # one study, two pages
-        and (found := re.search(r"([\d.]+) minutes of one core", (results / f"{name}.md").read_text()))
-    )
+    # BloodMNIST is one study with two pages
+    spent = sum(minutes_of(results / f"{name}.md") or 0.0 for name in pages if name != "bloodmnist_vgg16")
     machine = (results / "housing.md").read_text().split("\n")[4].split(";")[0]
     gains = _gains(tables, "dp-scp-f", ("housing", "bloodmnist"))
     ratios = _ratios(tables)

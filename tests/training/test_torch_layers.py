@@ -21,12 +21,6 @@ torch = pytest.importorskip("torch")
 layers = pytest.importorskip("opacus.layers")
 nn = torch.nn
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*non-full backward hook.*"),
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
-]
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
 
 

@@ -51,9 +51,9 @@ LARGEST_BATCH = 20_000
 # Below it hidden layers do not pay. A classifier does better with centering and whitening than with private feature
 # scales, a regression with random features and a linear model: docs/recipe.md.
 WEAK_SIGNAL = 300
-# From here on a weak regression has a quarter of a row's squared length in random features, and the sum of its step
-# sizes grows with the root of the signal only.
-_CLEAR_WEAK_SIGNAL = 100
+# From the first on a weak regression has random features, from the second on with a quarter of a row's squared length,
+# and the sum of its step sizes grows with the root of the signal only.
+_LEAST_BENT_SIGNAL, _CLEAR_WEAK_SIGNAL = 60, 100
 # For each class: below the first a classifier is linear, below the second it has random features, because a hidden
 # layer learns less than its noise hides: docs/recipe.md.
 _LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL = 30, 60
@@ -384,9 +384,10 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
     s = problem.signal
     n_classes = len(problem.classes or ())
     if problem.task == "regression" and s < WEAK_SIGNAL:
-        # the linear part is learned at the second constant; more steps add noise to the random features
+        # the linear part is learned there; more steps add noise to the random features
         travelled = 0.9 * min(s, math.sqrt(_CLEAR_WEAK_SIGNAL * s)), "0.9 * signal, from 100 on 9 * its root,"
-        return _bent(problem, rows, guarantee, travelled, 0.25 * min(1.0, s / _CLEAR_WEAK_SIGNAL), why)
+        weight = 0.25 * min(1.0, s / _CLEAR_WEAK_SIGNAL) if s >= _LEAST_BENT_SIGNAL else 0.0
+        return _bent(problem, rows, guarantee, travelled, weight, why)
     if _LEAST_CLASS_SIGNAL * n_classes <= s < _CLEAR_CLASS_SIGNAL * n_classes:
         return _bent(problem, rows, guarantee, (1.8 * s, "1.8 * signal"), 0.25, why)
     if problem.task == "classification":
@@ -412,7 +413,7 @@ def _bent(
     weight: float,
     why: dict[str, tuple[object, str]],
 ) -> Mechanism:
-    """A linear model on standardized features and bent functions of fixed random directions.
+    """A linear model on standardized features and, with a positive weight, bent functions of random directions.
 
     ``travelled`` is the sum of the step sizes times the length of a row, with its formula: the noise in an output is
     that of a parameter times this length.
@@ -422,9 +423,9 @@ def _bent(
     total = travelled[0] / length, f"{travelled[1]} / length of a row / steps, times 1 - momentum"
     why["hidden"] = ((), "noise would drown a hidden layer; random features bend a linear model instead")
     why["random_features_weight"] = (weight, "squared length of the random features, in parts of that of a row")
-    features = RandomFeatures(outlier, weight=weight)
+    features = (RandomFeatures(outlier, weight=weight),) if weight else ()
     engine = _table_engine(problem, guarantee, (), total, outlier * math.sqrt(1 + weight), why)
-    return _behind((*rows.standardizing_steps(problem.signal), features), engine, _TABLE_SHARE, why)
+    return _behind((*rows.standardizing_steps(problem.signal), *features), engine, _TABLE_SHARE, why)
 
 
 def _table_engine(
