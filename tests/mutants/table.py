@@ -1212,9 +1212,9 @@ mutant(
     "tests/training/test_random_features.py::test_a_shift_bound_counts_the_added_columns",
 )
 mutant(
-    "training.recipe:_bent",
-    "travelled[0] / length",
-    "travelled[0]",
+    "training.recipe:_linear_model",
+    "step_sum[0] / length",
+    "step_sum[0]",
     "the noise in an output grows with the width of a table",
     "tests/training/test_random_features.py::test_the_weight_rises_to_a_quarter_and_the_sum_of_steps_slows_down",
     "tests/training/test_recipe.py::test_many_classes_get_a_linear_model_until_each_has_a_signal",

@@ -55,7 +55,7 @@ from dpscp.training.torch.modules import (
     suggest_layers,
     translate_memory_errors,
 )
-from dpscp.training.torch.release import drawn_ahead, make_release
+from dpscp.training.torch.release import draw_ahead, make_release
 from dpscp.training.torch.updates import LOSSES, RecordLosses, Updates, set_gradients
 
 if TYPE_CHECKING:
@@ -440,7 +440,7 @@ class OpacusTraining(GaussianSums):
         release = make_release(device, noise, rng, setup.random_state, [tuple(p.shape) for p in trainable])
         gradient, places = BatchSum(run, BlockStreams.of(setup.random_state, LAYERS)), places_of(source)
         draws = ((drawn, release.draw()) for drawn in self.batches(places.count, rng))
-        with drawn_ahead(draws, device, sum(p.numel() for p in trainable)) as steps:
+        with draw_ahead(draws, device, sum(p.numel() for p in trainable)) as steps:
             for step, (drawn, own_noise) in enumerate(steps):
                 if len(drawn) > run.most_records:
                     raise ValueError(
