@@ -8,7 +8,7 @@ import pytest
 from experiments.runner import Header, Options, Outcome, Task
 from scipy.special import softmax
 
-from dpscp.training import DPSGD, recipe
+from dpscp.training import DPSGD, RandomFeatures, recipe
 from experiments import range_ends, table_recipe
 
 HEADER = Header("x", 0, "c", "d", "m", 0.0)
@@ -83,19 +83,63 @@ def test_every_case_can_be_drawn() -> None:
         assert np.isfinite(X).all()
 
 
-def test_the_page_of_the_ends_shows_how_far_the_default_is_behind(tmp_path: Path) -> None:
-    task = Task("range_ends", "50 classes", 0, 0)
-    sizes = {"": 2.2, "linear": 2.0, "rate x 2": 3.0}
-    outcomes = [
-        Outcome(task, [{"epsilon": 1.0, "grid": choice, "size": size, "released_size": 3.0, "coverage": 0.9}], 1.0, "c")
-        for choice, size in sizes.items()
+def test_other_layers_replace_random_features() -> None:
+    case = range_ends.CASES["numbers, n = 500"]
+    faster, wider = (range_ends.changed_settings(case, 10, 1.0, c) for c in ({"rate": 2.0}, {"hidden": (16,)}))
+    has_features = [
+        any(isinstance(step, RandomFeatures) for step in own["estimator"].mechanism.steps) for own in (faster, wider)
     ]
-    range_ends.report(outcomes, HEADER, Options(results=tmp_path))
-    assert "| 50 classes | 1 | 2.2 (0.900) | 2 | linear | 10.0 % |" in (tmp_path / "range_ends.md").read_text()
+    assert has_features == [True, False]
+
+
+def ends_of(sizes: dict[str, tuple[float, ...]]) -> list[Outcome]:
+    return [
+        Outcome(
+            Task("range_ends", "50 classes", trial, 0),
+            [{"epsilon": 1.0, "grid": choice, "size": size, "released_size": 3.0, "coverage": 0.9}],
+            1.0,
+            "c",
+        )
+        for choice, of_trials in sizes.items()
+        for trial, size in enumerate(of_trials)
+    ]
+
+
+def test_the_page_of_the_ends_shows_how_far_the_default_is_behind(tmp_path: Path) -> None:
+    """Differences of .1, .2 and .3 at a mean of 2: 10 %, and 5 / sqrt(3) % as standard error."""
+    sizes = {"": (2.1, 2.2, 2.3, 9.0), "linear": (2.0, 2.0, 2.0), "rate x 2": (3.0, 3.0, 3.0)}
+    range_ends.report(ends_of(sizes), HEADER, Options(results=tmp_path))
+    page = (tmp_path / "range_ends.md").read_text()
+    assert "| 50 classes | 1 | 3 | 2.2 (0.900) | 2 | linear | 10.0 % (2.9), behind |" in page
+    assert "1 of 1 rows" in page
     assert len((tmp_path / "range_ends.csv").read_text().splitlines()) == 4
+    range_ends.report(ends_of({name: found[:1] for name, found in sizes.items()}), HEADER, Options(results=tmp_path))
+    page = (tmp_path / "range_ends.md").read_text()
+    assert "| 50 classes | 1 | 1 | 2.1 (0.900) | 2 | linear | 5.0 % |" in page
+    assert "0 of 1 rows" in page
+
+
+@pytest.mark.parametrize(
+    ("default", "printed", "is_defect"),
+    [
+        ((2.05, 2.05, 2.06), "2.7 % (0.2)", False),  # too small a gap
+        ((2.0, 2.0, 2.6), "10.0 % (10.0)", False),  # within two standard errors
+        ((2.1, 2.1, 2.1), "5.0 %, behind", True),
+        ((1.9, 1.9, 1.9), "0.0 %", False),  # the default is the best
+        ((np.inf, 2.0, 2.0), "0.0 %", False),  # intervals without end are compared with nothing
+    ],
+)
+def test_a_gap_is_a_defect_beyond_three_percent_and_two_errors(default, printed, is_defect) -> None:
+    gap = range_ends.Gap.of({"": np.array(default), "linear": np.full(3, 2.0)})
+    assert str(gap) == printed
+    assert gap.is_defect == is_defect
+
+
+def test_long_tables_have_fewer_trials_and_a_logarithm_no_grid() -> None:
     kinds = [task.kind for task in range_ends.tasks(Options(trials=4))]
     assert kinds.count("10^6 records") == 6
-    assert kinds.count("heavy target, log") == 12
+    assert kinds.count("heavy target, log") == 9
+    assert kinds.count("numbers, n = 200") == 4 * 3 * 6
 
 
 class Released:

@@ -19,10 +19,12 @@ GLOSSARY = SOURCE.parents[1] / "docs" / "notation.md"
 RECORDS = {"X", "y", "rows", "targets", "labels", "scores", "values", "array", "chunk", "block", "frame", "texts"}
 PUBLIC_PARTS = (".ndim", ".dtype", ".shape[1]", ".shape[1:]", "__name__")
 
-# Where generators may be named: the secure source, the public starting point of a network, synthetic demo records.
+# Where generators may be named: the secure source, the public starting point of a network, public directions,
+# synthetic demo records.
 RANDOM_FILES = {
     "privacy/random_streams.py": {"np.random.default_rng", "np.random.PCG64", "randomgen"},
     "training/engine/networks.py": {"np.random.PCG64"},
+    "training/preprocessing/random_features.py": {"np.random.PCG64"},
     "cli/demo.py": {"np.random.default_rng"},
 }
 # Types and seed arithmetic carry no randomness of their own.

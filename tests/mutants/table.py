@@ -984,9 +984,9 @@ mutant(
     "tests/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
 )
 mutant(
-    "training.opacus:_make_release",
-    "[torch.from_numpy(gaussian_release(total.numpy(), noise, rng)) for total in sums]",
-    "[torch.from_numpy(gaussian_release(t.numpy(), noise, rng)) if t.ndim > 1 else t for t in sums]",
+    "training.torch.release:_ProcessorRelease.__call__",
+    "[load_torch().from_numpy(add_to_noise(total.numpy(), own, self._noise)) for total, own in pairs]",
+    "[load_torch().from_numpy(add_to_noise(t.numpy(), o, self._noise)) if t.ndim > 1 else t for t, o in pairs]",
     "torch biases get no noise",
     "tests/training/test_opacus.py::test_the_noise_of_the_event_reaches_every_sum",
 )
@@ -1250,6 +1250,21 @@ mutant(
 )
 
 mutant(
+    "privacy.accounting.sampled_renyi:_infinite_series",
+    "decreasing & (np.maximum(below, above) < total - _NEGLIGIBLE)[:, 1:]",
+    "decreasing & (np.maximum(below, above) < total)[:, 1:]",
+    "a series of Rényi divergences ends too early",
+    "tests/privacy/test_sampled_renyi.py::test_divergences_are_those_of_dp_accounting",
+)
+mutant(
+    "data.sources.dataset:DatasetSource._blocks",
+    "any((row.shape != self._shape for row, _ in pairs))",
+    "False",
+    "items of another shape are taken for records",
+    "tests/sources/test_datasets.py::test_what_is_no_data_set_of_pairs_is_refused_without_its_numbers",
+)
+
+mutant(
     "quantile.counted_size:counted_miss_bound",
     "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (sizes + 1)",
     "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.nominal_size) + 1)",
@@ -1350,8 +1365,8 @@ mutant(
 )
 mutant(
     "training.torch.dry_run:dry_run",
-    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    trial.check_outputs()\n    return trial.n_outputs",
-    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    return trial.n_outputs",
+    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, trial.sizes, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows(trial.count_numbers()), _SIZES[-1]), _SEEDS[:1])\n    trial.check_outputs()\n    return trial.n_outputs",
+    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, trial.sizes, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows(trial.count_numbers()), _SIZES[-1]), _SEEDS[:1])\n    return trial.n_outputs",
     "mixing while records are scored is not looked for",
     "tests/training/test_torch_state.py::test_mixing_that_starts_in_larger_batches_is_refused_before_anything_is_spent",
 )

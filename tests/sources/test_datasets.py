@@ -1,5 +1,7 @@
 """A data set of torch is read item by item in blocks, and a fit on it is that on the same records in memory."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from dpscp.data.sources import DatasetSource, RecordSource
 from dpscp.data.sources.files import ReadSource
 
 torch = pytest.importorskip("torch")
-data = torch.utils.data
+data: Any = torch.utils.data
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning"),

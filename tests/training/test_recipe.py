@@ -10,7 +10,7 @@ from sklearn.datasets import make_friedman1
 
 from dpscp import BudgetError
 from dpscp.privacy import compose, dpsgd_event, epsilon_of, gaussian_event, gdp_mu
-from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, UnitNorm
+from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, RandomFeatures, UnitNorm
 from dpscp.training.engine.gaussian_release import SUM_SLACK
 from dpscp.training.preprocessing import private_target as private_target_module
 from dpscp.training.preprocessing import second_moment
@@ -69,12 +69,21 @@ def test_a_weak_signal_gets_a_linear_model():
         assert engine(plan.mechanism).hidden == ()
 
 
-@pytest.mark.parametrize(("n", "hidden"), [(3_000, ()), (8_000, (64,))])
-def test_many_classes_get_a_linear_model_until_each_has_a_signal(n, hidden):
-    """The signal is about 0.13 for each record: 20 for each of 20 classes, and 52."""
+@pytest.mark.parametrize(
+    ("n", "hidden", "has_features"), [(3_000, (), False), (8_000, (), True), (12_000, (64,), False)]
+)
+def test_many_classes_get_a_linear_model_until_each_has_a_signal(n, hidden, has_features):
+    """The signal is about 0.13 for each record: 17 for each of 20 classes, 50, and 75."""
     classes = tuple(range(20))
     plan = recipe("classification", n_records=n, n_features=8, classes=classes, epsilon=0.5, delta=1e-5)
-    assert engine(plan.mechanism).hidden == hidden
+    inner = engine(plan.mechanism)
+    assert inner.hidden == hidden
+    features = [step for step in steps_of(plan.mechanism) if isinstance(step, RandomFeatures)]
+    assert bool(features) == has_features
+    if features:
+        assert features[0].weight == 0.25
+        total = inner.learning_rate * inner.steps / (1 - inner.momentum)
+        assert total * math.sqrt(8 * 1.25 + 1) == pytest.approx(1.8 * plan.reasons["signal"][0])
 
 
 def test_widths_never_shrink_when_records_are_added():

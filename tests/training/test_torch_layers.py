@@ -11,6 +11,7 @@ import pytest
 from dpscp.data.sources import Block
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.torch import batch_sums, layer_terms
+from dpscp.training.torch import dry_run as dry_run_module
 from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.layer_terms import ClipRule, GradientPlan, LayerTerms, LookupTerm, ProductTerm, SampleTerm
 from dpscp.training.torch.trainer import OpacusTraining
@@ -473,6 +474,14 @@ def test_blocks_get_smaller_with_the_numbers_that_layers_return():
     assert replace(dense, physical_batch=7)._public_run(10**6, tried).at_once == 7
     assert not training(Series())._run_dry((4, 3), (0, 1, 2)).plan.by_layers
     assert training(Series())._run_dry((4, 3), (0, 1, 2)).plan.numbers > 12 + 4 * 8 + 3
+
+
+def test_large_modules_are_tried_on_fewer_records_and_mixing_is_found(monkeypatch):
+    monkeypatch.setattr(dry_run_module, "_MOST_GRADIENTS", 1)
+    assert training(nn.Linear(6, 3))._run_dry((6,), (0, 1, 2)).plan.by_layers
+    mixing = Own(lambda s, r: s.head(r - r.mean(0)), head=nn.Linear(6, 3))
+    with pytest.raises(ValueError, match="depends on the other records"):
+        training(mixing)._run_dry((6,), (0, 1, 2))
 
 
 def test_parameters_without_a_gradient_add_nothing():

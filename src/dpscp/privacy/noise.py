@@ -63,9 +63,12 @@ class IntegerSource:
         return drawn
 
     def _small(self, bound: int, size: int) -> NDArray[np.int64]:
-        mask = np.uint64((1 << (bound - 1).bit_length()) - 1)
-        drawn = (self._words(size) & mask).astype(np.int64)
-        todo = np.flatnonzero(drawn >= bound)
+        most = (1 << (bound - 1).bit_length()) - 1
+        mask = np.uint64(most)
+        drawn = (self._words(size) & mask).view(np.int64)
+        if most < bound:  # a power of two: nothing to reject
+            return drawn
+        todo = (drawn >= bound).nonzero()[0]
         while todo.size:
             drawn[todo] = self._words(todo.size) & mask
             todo = todo[drawn[todo] >= bound]
@@ -102,7 +105,7 @@ class IntegerSource:
         alive = np.ones(len(numerator), dtype=bool)
         whole, rest = numerator // denominator, numerator % denominator
         # a Bernoulli(exp(-k)) draw is true if k draws of Bernoulli(exp(-1)) are true
-        pending = np.flatnonzero(whole > 0)
+        pending = (whole > 0).nonzero()[0]
         left = whole[pending]
         while pending.size:
             won = self._exp_below_one(np.ones(pending.size, dtype=np.int64), 1)
@@ -110,7 +113,7 @@ class IntegerSource:
             left = left - 1
             keep = won & np.asarray(left > 0, dtype=bool)
             pending, left = pending[keep], left[keep]
-        last = np.flatnonzero(alive)
+        last = alive.nonzero()[0]
         alive[last] = self._exp_below_one(rest[last], denominator)
         return alive
 
@@ -163,7 +166,7 @@ def sample_discrete_gaussian(sigma: int, size: int, source: IntegerSource) -> ND
         gap = abs(abs(candidate) * t - sigma * sigma)
         whole, rest = gap // scale, gap % scale
         accepted = source.bernoulli_exp(whole * whole, 2)
-        index = np.flatnonzero(accepted)
+        index = accepted.nonzero()[0]
         index = index[source.bernoulli_exp(whole[index] * rest[index], scale)]
         index = index[source.bernoulli_exp(rest[index] * rest[index], 2 * scale * scale)]
         drawn[todo[index]] = candidate[index]
@@ -177,7 +180,7 @@ def _discrete_laplace(t: int, size: int, source: IntegerSource) -> NDArray[Any]:
     todo = np.arange(size)
     while todo.size:
         offset = source.below(t, todo.size)
-        kept = np.flatnonzero(source.bernoulli_exp(offset, t))
+        kept = source.bernoulli_exp(offset, t).nonzero()[0]
         blocks = np.zeros(kept.size, dtype=np.int64)
         running = np.arange(kept.size)
         while running.size:

@@ -16,6 +16,7 @@ from dpscp.training.preprocessing.components import PrivatePCA
 from dpscp.training.preprocessing.preprocess import Preprocessed, PreprocessedModel
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.quantile_transform import QuantileTransform
+from dpscp.training.preprocessing.random_features import RandomFeatures
 from dpscp.training.preprocessing.sums import (
     ColumnScales,
     NormClip,
@@ -55,6 +56,7 @@ __all__ = [
     "PrivateWhitening",
     "PublicBounds",
     "QuantileTransform",
+    "RandomFeatures",
     "Recalibrated",
     "Stability",
     "SufficientStatistics",

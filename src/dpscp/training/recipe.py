@@ -24,6 +24,7 @@ from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.preprocessing.preprocess import Preprocessed
 from dpscp.training.preprocessing.private_target import PrivateTarget
 from dpscp.training.preprocessing.quantile_transform import QuantileTransform
+from dpscp.training.preprocessing.random_features import RandomFeatures
 from dpscp.training.preprocessing.sums import (
     NormClip,
     PrivateCentring,
@@ -47,11 +48,15 @@ WIDEST_WHITENING = 2048
 # Full batches up to this many records, Poisson batches of so many beyond: sampling costs no privacy worth naming while
 # the noise multiplier is far above 1, and batches far longer than the noise is wide tell no more (docs/recipe.md).
 LARGEST_BATCH = 20_000
-# Below it hidden layers do not pay for a classifier, and centering and whitening do better than private
-# feature scales.
+# Below it hidden layers do not pay. A classifier does better with centering and whitening than with private feature
+# scales, a regression with random features and a linear model: docs/recipe.md.
 WEAK_SIGNAL = 300
-# Below it for each class, a hidden layer learns less than its noise hides: docs/recipe.md.
-_LEAST_CLASS_SIGNAL = 30
+# From here on a weak regression has a quarter of a row's squared length in random features, and the sum of its step
+# sizes grows with the root of the signal only.
+_CLEAR_WEAK_SIGNAL = 100
+# For each class: below the first a classifier is linear, below the second it has random features, because a hidden
+# layer learns less than its noise hides: docs/recipe.md.
+_LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL = 30, 60
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
 SEARCH_COST = 20.0
 LEAST_HELD_OUT = 0.125
@@ -377,23 +382,67 @@ class _Problem:
 def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:
     """A small dense net (a linear head where the signal is too weak) on standardized features."""
     s = problem.signal
+    n_classes = len(problem.classes or ())
+    if problem.task == "regression" and s < WEAK_SIGNAL:
+        # the linear part is learned at the second constant; more steps add noise to the random features
+        travelled = 0.9 * min(s, math.sqrt(_CLEAR_WEAK_SIGNAL * s)), "0.9 * signal, from 100 on 9 * its root,"
+        return _bent(problem, rows, guarantee, travelled, 0.25 * min(1.0, s / _CLEAR_WEAK_SIGNAL), why)
+    if _LEAST_CLASS_SIGNAL * n_classes <= s < _CLEAR_CLASS_SIGNAL * n_classes:
+        return _bent(problem, rows, guarantee, (1.8 * s, "1.8 * signal"), 0.25, why)
     if problem.task == "classification":
-        weakest = _LEAST_CLASS_SIGNAL * len(problem.classes or ())
+        weakest = _LEAST_CLASS_SIGNAL * n_classes
         hidden = _by_signal(s, ((weakest, ()), (10_000, (64,)), (math.inf, (128,))))
     elif problem.quantiles is not None:
-        hidden = _by_signal(s, ((60, ()), (1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
+        hidden = _by_signal(s, ((1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
     else:
-        hidden = _by_signal(s, ((60, ()), (1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
+        hidden = _by_signal(s, ((1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
+    why["hidden"] = (hidden, "widths grow with the signal; none where noise would drown a hidden layer")
     # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
-    total = 0.45 * s
+    total = 0.45 * s, "0.45 * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"
+    # a row this long has an outlier in it; standardized features are already within +-5 each
+    engine = _table_engine(problem, guarantee, hidden, total, 4 * math.sqrt(rows.width), why)
+    return _behind(rows.standardizing_steps(s), engine, _TABLE_SHARE, why)
+
+
+def _bent(
+    problem: _Problem,
+    rows: _Rows,
+    guarantee: Guarantee,
+    travelled: tuple[float, str],
+    weight: float,
+    why: dict[str, tuple[object, str]],
+) -> Mechanism:
+    """A linear model on standardized features and bent functions of fixed random directions.
+
+    ``travelled`` is the sum of the step sizes times the length of a row, with its formula: the noise in an output is
+    that of a parameter times this length.
+    """
+    outlier = 4 * math.sqrt(rows.width)
+    length = math.sqrt(rows.width * (1 + weight) + 1)
+    total = travelled[0] / length, f"{travelled[1]} / length of a row / steps, times 1 - momentum"
+    why["hidden"] = ((), "noise would drown a hidden layer; random features bend a linear model instead")
+    why["random_features_weight"] = (weight, "squared length of the random features, in parts of that of a row")
+    features = RandomFeatures(outlier, weight=weight)
+    engine = _table_engine(problem, guarantee, (), total, outlier * math.sqrt(1 + weight), why)
+    return _behind((*rows.standardizing_steps(problem.signal), features), engine, _TABLE_SHARE, why)
+
+
+def _table_engine(
+    problem: _Problem,
+    guarantee: Guarantee,
+    hidden: tuple[int, ...],
+    total: tuple[float, str],
+    bound: float,
+    why: dict[str, tuple[object, str]],
+) -> DPSGD:
+    """DP-SGD on rows of standardized features; ``total`` is the sum of the step sizes before decay, and its reason."""
     momentum, largest = 0.9, 8.0
-    steps = max(500, min(1500, math.ceil(total / largest)))
-    rate = min(total / steps, largest) * (1 - momentum)
+    steps = max(500, min(1500, math.ceil(total[0] / largest)))
+    rate = min(total[0] / steps, largest) * (1 - momentum)
     sampling = problem.sampling_rate
     why |= {
-        "hidden": (hidden, "widths grow with the signal; none where noise would drown a hidden layer"),
         "clip_norm": (1.0, "for targets and features of spread 1; .5 to 2 measured alike"),
-        "learning_rate": (rate, "0.45 * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"),
+        "learning_rate": (rate, total[1]),
         "steps": (steps, "more change little at the same sum of step sizes"),
         "sampling_rate": (
             sampling,
@@ -403,7 +452,7 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
         "schedule": ("linear", "the last steps shed the noise of the first"),
         "averaging": (0.25, "average of the last quarter of the iterates; costs nothing"),
     }
-    engine = problem.engine(
+    return problem.engine(
         hidden=hidden,
         steps=steps,
         learning_rate=rate,
@@ -412,11 +461,9 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
         schedule="linear",
         averaging=0.25,
         clip_norm=1.0,
-        # a row this long has an outlier in it; standardized features are already within +-5 each
-        feature_bound=4 * math.sqrt(rows.width),
+        feature_bound=bound,
         keep_trajectory=guarantee.needs_trajectory and not hidden,
     )
-    return _behind(rows.standardizing_steps(s), engine, _TABLE_SHARE, why)
 
 
 def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:

@@ -51,6 +51,7 @@ from dpscp.training.mechanism import (
 from dpscp.training.model import InfluenceForm, Model, find_influence_form, is_row_wise, scale_outputs
 from dpscp.training.preprocessing.components import ComponentTransform
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
+from dpscp.training.preprocessing.random_features import RandomFeatureRows
 from dpscp.training.preprocessing.sums import (
     ResizingStep,
     SourceStep,
@@ -68,7 +69,15 @@ from dpscp.training.preprocessing.transforms import (
 )
 from dpscp.training.preprocessing.whitening import WhiteningTransform
 
-_TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, ScaleTransform, WhiteningTransform)
+_TRANSFORMS = (
+    ComponentTransform,
+    FeatureTransform,
+    QuantileRows,
+    RandomFeatureRows,
+    RowTransform,
+    ScaleTransform,
+    WhiteningTransform,
+)
 
 
 @saved_as("preprocessed")
@@ -294,11 +303,10 @@ class Preprocessed(SourceTraining):
         return input_shape if width == before else (width,)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
-        """Return the mechanism's bound if every step is data independent, else None.
-
-        Such steps keep the width of a row.
-        """
-        return None if self._private_steps else shift_bound(self.mechanism, n_features, n_records, classes)
+        """Return the mechanism's bound if every step is data independent, else None."""
+        if self._private_steps:
+            return None
+        return shift_bound(self.mechanism, math.prod(self._shape_after((n_features,))), n_records, classes)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """Return a new mechanism whose whole event is (epsilon, delta)-DP.

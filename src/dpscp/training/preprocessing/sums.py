@@ -143,7 +143,7 @@ class SummedStep(ABC):
         return self.release(self.moments(X, weights), n_records=n_records, rng=rng)
 
 
-class _PublicStep:
+class PublicStep:
     """A step of public constants.
 
     Of the data only its width is used, and nothing is spent.
@@ -162,7 +162,7 @@ class _PublicStep:
 
 
 @dataclass(frozen=True)
-class PublicBounds(_PublicStep):
+class PublicBounds(PublicStep):
     """Clip each feature to public bounds and rescale it to [-1, 1].
 
     No privacy cost.
@@ -187,7 +187,7 @@ class PublicBounds(_PublicStep):
 
 
 @dataclass(frozen=True)
-class ColumnScales(_PublicStep):
+class ColumnScales(PublicStep):
     """Put each feature on a public scale: "linear", "log" or "log1p"; no privacy cost.
 
     Parameters
@@ -211,7 +211,7 @@ class ColumnScales(_PublicStep):
 
 
 @dataclass(frozen=True)
-class UnitNorm(_PublicStep):
+class UnitNorm(PublicStep):
     """Scale every row to norm one; no constant and no privacy cost.
 
     Theory: section 1.1
@@ -222,7 +222,7 @@ class UnitNorm(_PublicStep):
 
 
 @dataclass(frozen=True)
-class NormClip(_PublicStep):
+class NormClip(PublicStep):
     """Shorten every row longer than the public ``bound`` to it; no privacy cost.
 
     Parameters

@@ -1,0 +1,114 @@
+"""Add bent functions of random public directions to rows, so that a linear model follows curves.
+
+A hidden layer has noise in the directions and in the weights behind them. With few records the noise hides what it
+learns. Here the directions are public and fixed, so only the weights are learned. The noise in an output depends on the
+length of a row, whatever the number of directions.
+
+Theory: section 1.5
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpscp._base.arrays import FloatArray
+from dpscp._base.checks import check_count, check_positive
+from dpscp.training.engine.networks import row_width, squared_norms
+from dpscp.training.preprocessing.second_moment import MatrixTransform
+from dpscp.training.preprocessing.sums import PublicStep
+
+# Standard deviation of |z| for a standard normal z.
+_SPREAD = math.sqrt(1 - 2 / math.pi)
+
+
+@dataclass(frozen=True)
+class RandomFeatureRows:
+    """Shorten a row x to norm ``bound`` and add ``scale`` * (|x . v| - m) for each direction v.
+
+    m is about the mean of |x . v| over all directions.
+
+    Theory: section 1.5
+    """
+
+    directions: MatrixTransform
+    bound: float
+    scale: float
+
+    kind: ClassVar[str] = "random_features"
+
+    @property
+    def width(self) -> int:
+        """Return the number of columns of the result."""
+        return sum(self.directions.matrix.shape)
+
+    def apply(self, X: ArrayLike) -> FloatArray:
+        rows = self.directions.scale_rows(X, self.bound, unit=False)
+        bent = np.abs(self.directions.multiply(rows))
+        # a constant would be right only for features whose spread is known
+        bent -= math.sqrt(2 / (math.pi * rows.shape[1])) * np.sqrt(squared_norms(rows))[:, None]
+        bent *= self.scale
+        return np.hstack([rows, bent])
+
+    def arrays(self) -> dict[str, FloatArray]:
+        return self.directions.arrays()
+
+    def config(self) -> dict[str, Any]:
+        return {"kind": self.kind, "bound": self.bound, "scale": self.scale}
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
+        directions = MatrixTransform(np.asarray(arrays["matrix"], dtype=np.float64))
+        return cls(directions, check_positive("bound", config["bound"]), check_positive("scale", config["scale"]))
+
+
+@dataclass(frozen=True)
+class RandomFeatures(PublicStep):
+    """Add ``count`` absolute values of projections on random public directions to each row.
+
+    Put a step before it after which features have about mean 0 and spread 1, and a linear mechanism behind it. Products
+    and bends of the features are then linear in the rows, as far as ``count`` directions show them. No privacy cost:
+    the directions are drawn from ``seed`` alone.
+
+    Parameters
+    ----------
+    bound : float
+        Longer rows are shortened to this norm.
+    count : int
+        The number of directions.
+    weight : float
+        The squared length of the added features, in parts of that of a row.
+    seed : int
+        The public seed of the directions.
+
+    >>> RandomFeatures(8.0, count=16).width_after(4)
+    20
+
+    Theory: sections 1.1, 1.5
+    """
+
+    bound: float
+    count: int = 128
+    weight: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive("bound", self.bound)
+        check_count("count", self.count)
+        check_positive("weight", self.weight)
+        check_count("seed", self.seed, minimum=0)
+
+    def width_after(self, width: int) -> int:
+        """Return the number of columns with the added ones."""
+        return width + self.count
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RandomFeatureRows:  # noqa: ARG002
+        """Return the transform for rows of this width; nothing else of them is used."""
+        width = row_width(X)
+        directions = np.random.Generator(np.random.PCG64(self.seed)).standard_normal((width, self.count))
+        directions /= np.linalg.norm(directions, axis=0)
+        scale = math.sqrt(self.weight * width / self.count) / _SPREAD
+        return RandomFeatureRows(MatrixTransform(directions), float(self.bound), scale)
