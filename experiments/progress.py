@@ -74,7 +74,7 @@ def expected_minutes(
 
 def told_plan(minutes: Mapping[str, float | None], workers: int) -> str:
     """What is left, in words: the whole time by the clock, and the studies that nobody knows."""
-    whole = sum(m for m in minutes.values() if m is not None) / workers
+    known = [m for m in minutes.values() if m is not None]
     unknown = [name for name, m in minutes.items() if m is None]
-    more = f", and {', '.join(unknown)} of unknown length" if unknown else ""
-    return f"about {whole:.0f} minutes left with {workers} process{'es' if workers > 1 else ''}{more}"
+    told = [f"about {sum(known) / workers:.0f} minutes left with {workers} process{'es' if workers > 1 else ''}"]
+    return "; ".join((told if known else []) + ([f"of unknown length: {', '.join(unknown)}"] if unknown else []))

@@ -232,7 +232,7 @@ def _certified(tables: dict[str, list[Line]]) -> str:
         + "\n".join(grid(head, body))
         + f"\n\nThe default has the smaller sets in {sum(r <= 0 for r in ratios)} of {len(ratios)} cases. Its size "
         f"differs by {_range(ratios)} from that of `corrected`, by {np.mean(ratios):+.1f} % on average. `corrected` "
-        f"covers {min(covered):.3f} to {max(covered):.3f} here. [More on its coverage](corrected.md)."
+        f"covers {min(covered):.3f} to {max(covered):.3f} here."
     )
 
 
