@@ -21,7 +21,7 @@ help:
 	@echo "                 SAMPLE=60 SEED=1 draws random ones and reports the share that is killed"
 	@echo "make lint        ruff, mypy, import layers, rules of the source and of the prose"
 	@echo "make bench       against every peer in one run, into docs/benchmarks.md; PARTS='training growth' for some"
-	@echo "make reproduce   all experiments into results/ (an hour or more); ARGS='--quick --data DIR' are passed on"
+	@echo "make reproduce   all experiments into results/ (hours; resumes); ARGS='--quick --data DIR' takes minutes"
 	@echo "make docs        build the documentation into site/"
 
 $(BIN)/python:

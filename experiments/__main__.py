@@ -13,7 +13,8 @@ from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from experiments.history import write_history  # noqa: E402
-from experiments.runner import Options, Study, run_study  # noqa: E402
+from experiments.progress import told_plan  # noqa: E402
+from experiments.runner import Options, Study, minutes_left, run_study  # noqa: E402
 from experiments.story import write_story  # noqa: E402
 
 STUDIES = (
@@ -29,10 +30,16 @@ STUDIES = (
     "persons",
     "rivals",
     "unprinted_settings",
+    "corrected",
+    "table_recipe",
+    "set_sizes",
+    "table_peers",
+    "new_promises",
 )
-# asked for by name: the first needs torch and Opacus, two look again at parts of other studies, the last are
-# about tables; table_peers shows the peers that are installed
-EXTRA = ("opacus_time", "corrected", "set_sizes", "table_recipe", "range_ends", "table_peers")
+# asked for by name: the first needs torch and Opacus, the second takes hours
+EXTRA = ("opacus_time", "range_ends")
+# a quick run leaves out what looks again at the tables of other studies
+NOT_QUICK = ("unprinted_settings", "corrected", "table_recipe", "set_sizes")
 QUICK_TRIALS = 3
 
 
@@ -80,12 +87,18 @@ def main(arguments: list[str] | None = None) -> int:
         fresh=given.fresh,
         kinds=tuple(given.kind or ()),
     )
-    for name in given.study or STUDIES:
+    names = given.study or [name for name in STUDIES if not (given.quick and name in NOT_QUICK)]
+    left = {name: minutes_left(load(name), options) for name in names}
+    print(told_plan(left, options.workers), flush=True)
+    for name in names:
         started = time.monotonic()
         run_study(load(name), options, command(given))
+        del left[name]
+        minutes = (time.monotonic() - started) / 60
         if not options.kinds:
-            minutes = (time.monotonic() - started) / 60
             print(f"{name}: {minutes:.1f} minutes, {options.results}/{name}.md", flush=True)
+        if left:
+            print(told_plan(left, options.workers), flush=True)
     if not options.kinds and write_history(options.results) and write_story(options.results):
         print(f"the whole story: {options.results}/README.md")
     return 0

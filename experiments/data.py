@@ -18,7 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Table", "adult", "bank", "blood_features", "blood_images", "diabetes", "housing"]
+__all__ = [
+    "Table",
+    "adult",
+    "bank",
+    "bank_months",
+    "blood_features",
+    "blood_images",
+    "diabetes",
+    "diabetes_specialties",
+    "housing",
+]
 
 Array = NDArray[Any]
 
@@ -187,6 +197,19 @@ def adult(data: Path | None) -> Table:
 @lru_cache(maxsize=1)
 def bank(data: Path | None) -> Table:
     """Bank Marketing, 41,188 calls: does the client subscribe? Without the call's duration, known only afterwards."""
+    frame = _bank_frame(data)
+    y = (frame["y"] == "yes").to_numpy().astype(np.int64)
+    return _encoded(frame, y, BANK_NUMBERS, BANK_CATEGORIES)
+
+
+@lru_cache(maxsize=1)
+def bank_months(data: Path | None) -> Array:
+    """The calendar month of each call, from 0: the file is ordered by date, May 2008 to November 2010."""
+    months = _bank_frame(data)["month"]
+    return (months != months.shift()).cumsum().to_numpy() - 1
+
+
+def _bank_frame(data: Path | None) -> Any:
     import pandas as pd
 
     if data is None:
@@ -194,14 +217,27 @@ def bank(data: Path | None) -> Table:
             "Bank Marketing has no loader of its own: pass --data with a folder that holds "
             "bank/bank-additional-full.csv.gz (UCI, data set 222)"
         )
-    frame = pd.read_csv(data / "bank" / "bank-additional-full.csv.gz", sep=";")
-    y = (frame["y"] == "yes").to_numpy().astype(np.int64)
-    return _encoded(frame, y, BANK_NUMBERS, BANK_CATEGORIES)
+    return pd.read_csv(data / "bank" / "bank-additional-full.csv.gz", sep=";")
 
 
 @lru_cache(maxsize=1)
 def diabetes(data: Path | None) -> Table:
     """Diabetes 130-US hospitals, 101,766 stays of 71,518 patients: readmitted within 30 days, later, or not at all?"""
+    frame = _diabetes_frame(data)
+    # decades such as [70-80) become their middle
+    frame["age"] = frame["age"].str.extract(r"(\d+)")[0].astype(float) + 5
+    y = frame["readmitted"].map({label: place for place, label in enumerate(READMITTED)}).to_numpy(dtype=np.int64)
+    table = _encoded(frame, y, DIABETES_NUMBERS, DIABETES_CATEGORIES)
+    return Table(table.X, table.y, table.bounds, frame["patient_nbr"].to_numpy())
+
+
+@lru_cache(maxsize=1)
+def diabetes_specialties(data: Path | None) -> Array:
+    """The specialty of the admitting physician of each stay, in the order of the table; ``?`` where it is missing."""
+    return _diabetes_frame(data)["medical_specialty"].to_numpy(dtype=str)
+
+
+def _diabetes_frame(data: Path | None) -> Any:
     import pandas as pd
 
     if data is None:
@@ -209,12 +245,7 @@ def diabetes(data: Path | None) -> Table:
             "Diabetes 130-US hospitals has no loader of its own: pass --data with a folder that holds "
             "diabetes130/diabetic_data.csv.gz (UCI, data set 296)"
         )
-    frame = pd.read_csv(data / "diabetes130" / "diabetic_data.csv.gz", keep_default_na=False, low_memory=False)
-    # decades such as [70-80) become their middle
-    frame["age"] = frame["age"].str.extract(r"(\d+)")[0].astype(float) + 5
-    y = frame["readmitted"].map({label: place for place, label in enumerate(READMITTED)}).to_numpy(dtype=np.int64)
-    table = _encoded(frame, y, DIABETES_NUMBERS, DIABETES_CATEGORIES)
-    return Table(table.X, table.y, table.bounds, frame["patient_nbr"].to_numpy())
+    return pd.read_csv(data / "diabetes130" / "diabetic_data.csv.gz", keep_default_na=False, low_memory=False)
 
 
 def _encoded(frame: Any, y: Array, numbers: dict[str, tuple[float, float]], categories: dict[str, str]) -> Table:

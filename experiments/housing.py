@@ -50,7 +50,7 @@ def tasks(options: Options) -> list[Task]:
     """For each trial: all of the paper's rows, the non-private rows, and the library's methods at each epsilon."""
     spending = spending_table(SETTINGS, N, SHARES, other=30)
     out = []
-    for trial in range(options.trials):
+    for trial in range(options.trials_of(quick=2)):
         paper = {"spending": spending, "settings": repr(SETTINGS), "variants": repr(VARIANTS)}
         out.append(Task(NAME, "paper", trial, options.seed, paper))
         out.append(Task(NAME, "non-private", trial, options.seed, {"settings": repr(SETTINGS)}))

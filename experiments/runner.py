@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +26,20 @@ from typing import Any
 import numpy as np
 
 import dpscp
+from experiments.progress import Bar, expected_minutes, minutes_of
 
-__all__ = ["Header", "Options", "Outcome", "Study", "Task", "processor", "run_study", "seed_of", "told_commits"]
+__all__ = [
+    "Header",
+    "Options",
+    "Outcome",
+    "Study",
+    "Task",
+    "minutes_left",
+    "processor",
+    "run_study",
+    "seed_of",
+    "told_commits",
+]
 
 Row = dict[str, Any]
 DELTA = 1e-5
@@ -161,6 +172,15 @@ class Code:
     digest: str
 
 
+def minutes_left(study: Study, options: Options) -> float | None:
+    """Minutes of one core for the tasks that are not in the cache, as far as earlier runs tell; None: nobody knows."""
+    records = Cache(options.cache / f"{study.name}.jsonl").read()
+    finished = {} if options.fresh else records
+    waiting = [task.kind for task in study.tasks(options) if task.key not in finished]
+    page = minutes_of(Path("results") / f"{study.name}.md")
+    return expected_minutes(waiting, list(records.values()), page, len(study.tasks(Options())))
+
+
 def _execute(
     study: Study, tasks: Sequence[Task], options: Options, code: Code
 ) -> Iterator[tuple[Task, dict[str, Any]]]:
@@ -231,41 +251,6 @@ class Cache:
             file.write(json.dumps(record).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-
-
-class Bar:
-    """A progress bar on standard error, silent when that is not a terminal."""
-
-    def __init__(self, name: str, total: int, done: int) -> None:
-        self.name, self.total, self.done = name, total, done
-        self.first, self.started = done, time.monotonic()
-        self.shown = sys.stderr.isatty()
-
-    def __enter__(self) -> "Bar":
-        self._show()
-        return self
-
-    def advance(self) -> None:
-        """One more task is finished."""
-        self.done += 1
-        self._show()
-
-    def _show(self) -> None:
-        if not self.shown or not self.total:
-            return
-        filled = 30 * self.done // self.total
-        fresh, spent = self.done - self.first, time.monotonic() - self.started
-        left = f", {spent / fresh * (self.total - self.done) / 60:.1f} min left" if fresh else ""
-        print(
-            f"\r{self.name:18s} [{'#' * filled}{'.' * (30 - filled)}] {self.done}/{self.total}{left}   ",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def __exit__(self, *_: object) -> None:
-        if self.shown:
-            print(file=sys.stderr)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 from fractions import Fraction
 
@@ -159,7 +160,8 @@ def test_the_state_holds_released_numbers_only(classifier):
         *("eta", "share", "noise", "seed", "batches"),
     }
     assert [set(batch) for batch in state["batches"]] == [{"name", "log_factor"}]
-    assert "137" not in json.dumps({**state, "model": ""})
+    # as a number of its own: the digits of a noisy one may hold it by chance
+    assert re.search(r"(?<![\d.])137(\.0)?(?![\d.])", json.dumps({**state, "model": ""})) is None
 
 
 def test_the_state_of_another_model_and_damaged_states_are_refused(classifier):

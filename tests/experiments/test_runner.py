@@ -3,7 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiments.runner import Bar, Cache, Header, Options, Outcome, Study, Task, run_study, seed_of
+from experiments.runner import Cache, Header, Options, Outcome, Study, Task, minutes_left, run_study, seed_of
 
 from experiments import __main__ as command_line
 from experiments import sharpness
@@ -155,10 +155,19 @@ def test_fresh_forgets_and_kinds_select(toy: Study, tmp_path: Path) -> None:
     assert run_study(toy, _options(tmp_path, kinds=("cube",)), "toy") == []
 
 
-def test_the_bar_is_silent_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
-    with Bar("toy", 2, 0) as bar:
-        bar.advance()
-    assert capsys.readouterr().err == ""
+def test_minutes_left_are_those_of_tasks_that_are_not_finished(
+    toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = _options(tmp_path)
+    assert minutes_left(toy, options) is None
+    run_study(toy, options, "toy")
+    assert minutes_left(toy, options) == 0
+    cache = tmp_path / "cache" / "toy.jsonl"
+    lines = [json.dumps({**json.loads(line), "seconds": 30.0}) for line in cache.read_text().splitlines()]
+    cache.write_text("\n".join(lines) + "\n")
+    assert minutes_left(toy, replace(options, trials=5)) == 1.0
+    assert minutes_left(toy, replace(options, fresh=True)) == 1.5
 
 
 def test_seeds_are_fixed_functions_of_their_parts() -> None:

@@ -54,6 +54,18 @@ def test_costs_and_peers_are_computed_from_their_table(tmp_path: Path) -> None:
     assert "random tests: the default's sets are smaller in 9 of 18 cells (-80 to +100 %)" in text
 
 
+def test_promises_are_counted_for_each_part(tmp_path: Path) -> None:
+    copy = tmp_path / "results"
+    shutil.copytree(RESULTS, copy)
+    (copy / "new_promises.md").unlink(missing_ok=True)
+    head, line = "part,case,measure,trials,value,value_se,promise,kept", "a,b,10,0.1,0.01,<= 0.1"
+    lines = [head, f"Risk control,{line},yes", f"Risk control,{line},no", "Months,a,b,10,0.1,0.01,,"]
+    for rows, told in ((lines, "risk control 1 of 2."), (lines[:1], "none was judged.")):
+        (copy / "new_promises.csv").write_text("\n".join(rows) + "\n")
+        assert write_story(copy)
+        assert f"promised to be: {told}" in " ".join((copy / "README.md").read_text().split())
+
+
 def test_sections_of_studies_that_were_not_run_are_left_out(tmp_path: Path) -> None:
     copy = tmp_path / "results"
     shutil.copytree(RESULTS, copy)

@@ -43,13 +43,16 @@ def test_a_network_becomes_a_release_and_comes_back_from_its_file(tmp_path):
     assert loaded.statement()["is_private"]
 
 
+@pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning")
 def test_a_network_behind_a_private_step():
     rng = np.random.default_rng(0)
+    torch.manual_seed(0)
     y = rng.integers(0, 2, 1500)
     X = rng.normal(size=(1500, 4)) * [1, 5, 10, 20] + 2 * y[:, None]
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     steps = [PrivateStandardize(-100, 100), OpacusTraining(net, steps=15, sampling_rate=0.2, learning_rate=0.5)]
-    clf = dp.PrivateConformalClassifier(steps, epsilon=3.0, classes=[0, 1], accountant="rdp", n_records=1500).fit(X, y)
+    options = {"epsilon": 3.0, "classes": [0, 1], "accountant": "rdp", "n_records": 1500, "random_state": 0}
+    clf = dp.PrivateConformalClassifier(steps, **options).fit(X, y)
     assert clf.ledger_.epsilon(1e-5, "rdp") <= 3.0
     assert any("torch module" in text for text in clf.ledger_.assumptions)
     assert clf.score(X, y) > 0.6

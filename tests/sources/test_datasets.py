@@ -1,5 +1,7 @@
 """A data set of torch is read item by item in blocks, and a fit on it is that on the same records in memory."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from dpscp.data.sources import DatasetSource, RecordSource
 from dpscp.data.sources.files import ReadSource
 
 torch = pytest.importorskip("torch")
-data = torch.utils.data
+data: Any = torch.utils.data
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning"),
@@ -47,6 +49,16 @@ def fitted(mechanism, *given, **options):
 
 def sets(model, X):
     return [list(labels) for labels in model.predict_set(X)[1]]
+
+
+@pytest.mark.parametrize("block_rows", [1, 4, 5, 7, 100])
+def test_every_item_is_read_once_a_pass_also_one_in_a_last_block(block_rows):
+    X, y = records((3,), n=9)
+    items = Items(X, y)
+    source = DatasetSource(items, block_rows=block_rows)
+    items.read.clear()
+    assert source.sum(lambda block: np.array([len(block.rows), block.targets.sum()])).tolist() == [9, y.sum()]
+    assert items.read == list(range(9))
 
 
 def test_a_fit_on_items_is_that_on_the_same_rows_in_memory():

@@ -19,19 +19,11 @@ from dpscp.training.mechanism import Mechanism, Model
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.torch import batch_sums
-from dpscp.training.torch import trainer as opacus_module
+from dpscp.training.torch.release import make_release
 from dpscp.training.torch.trainer import OpacusTraining, TorchModel, ledger_of_engine, torch_model
 
 torch = pytest.importorskip("torch")
 opacus = pytest.importorskip("opacus")
-
-# torch's own deprecation notes about the hooks that Opacus uses are not ours to fix
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*non-full backward hook.*"),
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
-]
 
 
 def generator(seed=0):
@@ -393,9 +385,10 @@ def test_cuda_gives_the_same_model_as_the_cpu():
 
 @pytest.mark.parametrize("device", ["cpu", *["cuda"] * torch.cuda.is_available()])
 def test_noise_has_the_standard_deviation_of_the_event(device):
-    noisy = opacus_module._make_release(torch.device(device), 3.0, generator(), 0, 40_000)
-    sums = [torch.full(shape, 5.0, dtype=torch.float64, device=device) for shape in ((100, 200), (20_000,))]
-    released = np.concatenate([total.cpu().numpy().ravel() for total in noisy(sums)])
+    shapes = (100, 200), (20_000,)
+    release = make_release(torch.device(device), 3.0, generator(), 0, shapes)
+    sums = [torch.full(shape, 5.0, dtype=torch.float64, device=device) for shape in shapes]
+    released = np.concatenate([total.cpu().numpy().ravel() for total in release(sums, release.draw())])
     assert abs(released.mean() - 5) < 5 * 3 / 200
     assert abs(released.std() / 3 - 1) < 5 / math.sqrt(2 * released.size)
     np.testing.assert_array_equal(released, np.rint(released / (3 * 2.0**-20)) * (3 * 2.0**-20))

@@ -15,6 +15,7 @@ from dp_accounting.rdp import RdpAccountant
 from dpscp._base.arrays import FloatArray
 from dpscp.privacy.accounting.base import Accountant, Direction, History, Profile
 from dpscp.privacy.accounting.gdp import GaussianProfile
+from dpscp.privacy.accounting.sampled_renyi import sampled_gaussian_divergences
 from dpscp.privacy.events import BoundedRangeDpEvent, DiscreteGaussianDpEvent
 
 OPACUS_ORDERS = tuple([1 + x / 10.0 for x in range(1, 100)] + list(range(12, 64)))
@@ -68,6 +69,10 @@ def _compose_divergences(history: tuple[tuple[DpEvent, int], ...]) -> Profile:
 @lru_cache(maxsize=64)
 def _divergences(event: DpEvent) -> FloatArray:
     """Return the divergences of one release; cached, since noise searches repeat it."""
+    if isinstance(event, PoissonSampledDpEvent) and isinstance(event.event, GaussianDpEvent):
+        rate, noise = float(event.sampling_probability), float(event.event.noise_multiplier)
+        if 0 < rate < 1 and noise > 0:
+            return sampled_gaussian_divergences(rate, noise, OPACUS_ORDERS)
     with _quiet_orders():
         return np.asarray(RdpAccountant(OPACUS_ORDERS).compose(_STANDS_FOR[type(event)](event))._rdp)
 

@@ -36,10 +36,9 @@ from dpscp.privacy import Ledger, dpsgd_event, non_private_event, secure_generat
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
 from dpscp.privacy.units import Unit
 from dpscp.training.engine.batching import nominal_count, observed_source_labels
-from dpscp.training.engine.cuda_noise import DeviceNoise
-from dpscp.training.engine.gaussian_release import gaussian_release, warn_large_delta
+from dpscp.training.engine.gaussian_release import warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK
-from dpscp.training.engine.loop import GRID, poisson_batches
+from dpscp.training.engine.loop import poisson_batches
 from dpscp.training.engine.padding import LANES, whole_lanes
 from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
@@ -56,6 +55,7 @@ from dpscp.training.torch.modules import (
     suggest_layers,
     translate_memory_errors,
 )
+from dpscp.training.torch.release import draw_ahead, make_release
 from dpscp.training.torch.updates import LOSSES, RecordLosses, Updates, set_gradients
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ _AT_ONCE = {"cpu": 320, "cuda": 2048}
 _CACHED_NUMBERS, _FEWEST_AT_ONCE = 2**21, 32
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
 _MORE_RECORDS = 2**12
-# Numbers of the single gradients that Opacus holds at once.
-_MOST_HELD = {"cpu": 2**24, "cuda": 2**29}
+# Numbers of the single gradients that Opacus holds at once, and for the blocks of a very large batch.
+_MOST_HELD, _MOST_EVER_HELD = {"cpu": 2**24, "cuda": 2**29}, 2**27
 # The last dry run of each module that passed: what it looked at, its loss, and what was found.
 _DRY_RUNS: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, "_Tried"]] = WeakKeyDictionary()
 
@@ -383,17 +383,22 @@ class OpacusTraining(GaussianSums):
         _DRY_RUNS[self.module] = tried, loss, result
         return result
 
-    def _at_once(self, plan: GradientPlan) -> int:
-        """Return the most records that go through the module at once."""
+    def _at_once(self, plan: GradientPlan, most_records: float = 0.0) -> int:
+        """Return the most records that go through the module at once.
+
+        Small blocks are for the cache. A batch of ``most_records`` has MOST_BLOCKS at most, so it may need larger ones.
+        """
         kind = load_torch().device(self.device).type
         if self.physical_batch is not None:
             return self.physical_batch
-        most = _AT_ONCE.get(kind, _AT_ONCE["cpu"])
+        most, needed = _AT_ONCE.get(kind, _AT_ONCE["cpu"]), math.ceil(most_records / MOST_BLOCKS)
         if kind == "cpu":
-            most = min(most, max(_FEWEST_AT_ONCE, _CACHED_NUMBERS // plan.numbers // LANES * LANES))
+            cached = _CACHED_NUMBERS // plan.numbers // LANES * LANES
+            most = min(most, max(_FEWEST_AT_ONCE, cached, needed))
         if not plan.by_layers:
             numbers = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
-            most = max(LANES, min(most, _MOST_HELD.get(kind, _MOST_HELD["cpu"]) // numbers))
+            held = _MOST_HELD.get(kind, _MOST_HELD["cpu"]) // numbers
+            most = max(LANES, min(most, max(held, min(needed, _MOST_EVER_HELD // numbers))))
         return most
 
     @property
@@ -406,9 +411,7 @@ class OpacusTraining(GaussianSums):
     def _public_run(self, batch: float, tried: _Tried) -> TorchRun:
         """Return the constants of a run; ``batch`` is the public expected number of records."""
         most_records = 4 * batch + _MORE_RECORDS
-        # small blocks are for the cache, and a batch has MOST_BLOCKS at most
-        most = max(self._at_once(tried.plan), min(_AT_ONCE["cpu"], math.ceil(most_records / MOST_BLOCKS)))
-        most = min(self.physical_batch or most, whole_lanes(batch + 3 * math.sqrt(batch) + 1))
+        most = min(self._at_once(tried.plan, most_records), whole_lanes(batch + 3 * math.sqrt(batch) + 1))
         most = most if most < LANES else most // LANES * LANES
         return TorchRun(
             # the parameters between steps; records never go through it
@@ -434,26 +437,28 @@ class OpacusTraining(GaussianSums):
         optimizer, scheduler = self._updates.start(trainable)
         # in clip norms; the slack is for the rounding of gradients and sums
         noise = require_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
-        noisy = _make_release(device, noise, rng, setup.random_state, sum(p.numel() for p in trainable))
+        release = make_release(device, noise, rng, setup.random_state, [tuple(p.shape) for p in trainable])
         gradient, places = BatchSum(run, BlockStreams.of(setup.random_state, LAYERS)), places_of(source)
-        for step, drawn in enumerate(self.batches(places.count, rng)):
-            if len(drawn) > run.most_records:
-                raise ValueError(
-                    "a batch is more than four times as large as the nominal number of records says, and the rounding "
-                    "of its sum is not bounded; set n_records (n_persons) to a number near the true one"
-                )
-            found = source.sum(replace(gradient, step=step, shares=places.shares(drawn)))
-            if found.size > MOST_RECORDS:
-                raise ValueError(
-                    f"a batch has more than {MOST_RECORDS} records, and the rounding of their sum is not bounded; "
-                    "lower sampling_rate"
-                )
-            sums = [total.to(device) for total in found.sums]  # in clip norms
-            set_gradients(trainable, noisy(sums) if noise else sums, self.clip_norm / run.batch)
-            optimizer.step()
-            if scheduler is not None:
-                scheduler.step()
-            yield step
+        draws = ((drawn, release.draw()) for drawn in self.batches(places.count, rng))
+        with draw_ahead(draws, device, sum(p.numel() for p in trainable)) as steps:
+            for step, (drawn, own_noise) in enumerate(steps):
+                if len(drawn) > run.most_records:
+                    raise ValueError(
+                        "a batch is more than four times as large as the nominal number of records says, and the "
+                        "rounding of its sum is not bounded; set n_records (n_persons) to a number near the true one"
+                    )
+                found = source.sum(replace(gradient, step=step, shares=places.shares(drawn)))
+                if found.size > MOST_RECORDS:
+                    raise ValueError(
+                        f"a batch has more than {MOST_RECORDS} records, and the rounding of their sum is not bounded; "
+                        "lower sampling_rate"
+                    )
+                sums = [total.to(device) for total in found.sums]  # in clip norms
+                set_gradients(trainable, release(sums, own_noise), self.clip_norm / run.batch)
+                optimizer.step()
+                if scheduler is not None:
+                    scheduler.step()
+                yield step
 
     def _spent(self, steps: int) -> str:
         """Return what so many steps cost, from public numbers."""
@@ -491,27 +496,6 @@ class _Setup:
     shape: tuple[int, ...]
     classes: tuple[Any, ...] | None
     from_data: list[str]
-
-
-def _make_release(
-    device: Any, noise: float, rng: np.random.Generator, random_state: int | None, size: int
-) -> Callable[[list[Any]], list[Any]]:
-    """Return a function that adds noise to sums and rounds them to the grid.
-
-    The noise has this standard deviation; sums have ``size`` numbers in all and stay on the device.
-    """
-    torch = load_torch()
-    if device.type == "cpu":
-        return lambda sums: [torch.from_numpy(gaussian_release(total.numpy(), noise, rng)) for total in sums]
-    stream, spacing = DeviceNoise(random_state, size, device, 1 / GRID), GRID * noise
-
-    def released(sums: list[Any]) -> list[Any]:
-        flat = torch.cat([total.flatten() for total in sums])
-        flat = flat.mul_(1 / spacing).add_(stream.next()).round_().mul_(spacing)
-        parts = flat.split([total.numel() for total in sums])
-        return [part.view_as(total) for part, total in zip(parts, sums, strict=True)]
-
-    return released
 
 
 def ledger_of_engine(privacy_engine: Any) -> Ledger:

@@ -1,0 +1,78 @@
+"""Rényi divergences of Gaussian noise on a Poisson sample, for all orders at once.
+
+The series are those of dp-accounting, which computes them term by term.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import gammaln, log_ndtr
+
+from dpscp._base.arrays import FloatArray
+
+# Terms of a series that are added before a longer one is tried. An order that needs more than the last proves nothing.
+_TERMS = (64, 256, 1000)
+# A series ends where its terms decrease and are smaller than the sum by this factor (a logarithm).
+_NEGLIGIBLE = 30.0
+
+
+def sampled_gaussian_divergences(rate: float, noise: float, orders: Sequence[float]) -> FloatArray:
+    """Return the divergences of one release at all orders; infinite where a series does not converge.
+
+    Parameters
+    ----------
+    rate : float in (0, 1)
+        The probability with which a record is in the sample.
+    noise : float
+        Noise scale over sensitivity, positive.
+    orders : sequence of float above 1
+
+    Returns
+    -------
+    ndarray, shape (n_orders,)
+
+    Paper: Mironov, Talwar and Zhang (2019), Rényi Differential Privacy of the Sampled Gaussian Mechanism, section 3.3
+    """
+    alpha = np.array(orders, dtype=float)
+    whole = alpha == np.floor(alpha)
+    logs = np.full(len(alpha), np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        logs[whole] = _finite_series(rate, noise, alpha[whole])
+        left = np.flatnonzero(~whole)
+        for terms in _TERMS:
+            logs[left] = _infinite_series(rate, noise, alpha[left], terms)
+            left = left[np.isinf(logs[left])]
+    # what is no number proves nothing either
+    return np.asarray(np.where(np.isnan(logs), np.inf, logs) / (alpha - 1))
+
+
+def _log_binomials(alpha: FloatArray, i: FloatArray) -> FloatArray:
+    """Return the logarithms of the coefficients' magnitudes: the sum of magnitudes is not below the sum."""
+    return np.asarray(gammaln(alpha + 1) - gammaln(i + 1) - gammaln(alpha - i + 1))
+
+
+def _finite_series(rate: float, noise: float, alpha: FloatArray) -> FloatArray:
+    """Return the logarithm of the moment of each whole order."""
+    order, i = alpha[:, None], np.arange(alpha.max(initial=0.0) + 1)
+    # terms beyond the order have the coefficient zero
+    coefficients = np.where(i <= order, _log_binomials(order, np.minimum(i, order)), -np.inf)
+    logs = coefficients + i * math.log(rate) + (order - i) * math.log1p(-rate) + (i * i - i) / (2 * noise**2)
+    return np.asarray(np.logaddexp.reduce(logs, axis=1))
+
+
+def _infinite_series(rate: float, noise: float, alpha: FloatArray, terms: int) -> FloatArray:
+    """Return the same for orders between whole numbers; infinite where so many terms are not enough."""
+    i = np.arange(float(terms))
+    j = alpha[:, None] - i
+    coefficients = _log_binomials(alpha[:, None], i)
+    middle = noise**2 * math.log(1 / rate - 1) + 0.5
+    log_in, log_out = math.log(rate), math.log1p(-rate)
+    # the integral from minus infinity to the middle, and the rest
+    below = coefficients + i * log_in + j * log_out + (i * i - i) / (2 * noise**2) + log_ndtr((middle - i) / noise)
+    above = coefficients + j * log_in + i * log_out + (j * j - j) / (2 * noise**2) + log_ndtr((j - middle) / noise)
+    total = np.logaddexp(np.logaddexp.accumulate(below, axis=1), np.logaddexp.accumulate(above, axis=1))
+    decreasing = (np.diff(below, axis=1) < 0) & (np.diff(above, axis=1) < 0)
+    ends = decreasing & (np.maximum(below, above) < total - _NEGLIGIBLE)[:, 1:]
+    found = np.where(ends.any(axis=1), total[np.arange(len(alpha)), 1 + ends.argmax(axis=1)], np.inf)
+    return np.asarray(found)
