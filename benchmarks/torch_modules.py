@@ -13,7 +13,6 @@ batches of the expected size that lie on the device, and torch's generators.
 import argparse
 import gc
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -251,15 +250,21 @@ def peak_memory(row: Row, name: str, device: str) -> float:
     return torch.cuda.max_memory_allocated() / 1e6
 
 
+def memory(kind: str) -> int:
+    """Return kilobytes: VmRSS is what the process holds, VmHWM the most. `getrusage` counts the parent's too."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith(kind)).split()[1])
+
+
 def print_peak(row: Row, name: str) -> None:
     """Print the peak of this process, with few records: making them must not be the peak."""
     torch.set_num_threads(1)
     row = replace(row, n=4 * row.batch)
     row.data()
     nn.functional.conv2d(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 2, 2))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = memory("VmRSS")
     CONTENDERS[name](row, "cpu")(2)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3)
+    print((memory("VmHWM") - before) / 1e3)
 
 
 def table(results: Results) -> str:

@@ -23,8 +23,8 @@ from scipy import stats
 import dpscp as dp
 from dpscp.baselines.exponential import exponential_rate
 from dpscp.guarantees.formulas import universal_floor
-from dpscp.pipeline.calibrate import search_thresholds
 from dpscp.pipeline.search_plan import SearchPlan, make_rule, plan_search
+from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import (
     Budget,
     LatticeNoise,

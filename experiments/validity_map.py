@@ -36,7 +36,7 @@ N_CLASSES = {"bloodmnist": 8, "overfitting": 4}
 N_TEST_MADE = 5_000
 STEPS = {"bloodmnist": 150, "overfitting": 200}
 LARGEST_RATE = 20.0
-# noise would drown the small task at this rate: there it grows with the budget
+# noise would hide the small task at this rate: there it grows with the budget
 RATE_PER_EPSILON = 10.0
 CLIP = 1.0
 

@@ -12,8 +12,8 @@ import dpscp
 from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
 from dpscp.guarantees import Stability, universal_alpha
 from dpscp.pipeline import search_plan as searches
-from dpscp.pipeline.calibrate import search_thresholds
 from dpscp.pipeline.search_plan import make_rule, plan_search
+from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import (
     Budget,
     IntegerSource,

@@ -15,6 +15,7 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -79,13 +80,27 @@ def folder(tmp_path_factory):
 DEMO = "demo --folder demo"
 
 
+class Demonstrated(NamedTuple):
+    """The folder that the demo wrote into, what it printed, and what it would print as JSON."""
+
+    folder: Path
+    printed: str
+    summary: dict[str, Any]
+
+
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory):
-    """The folder that the demo wrote into, and what it said as JSON."""
-    place = tmp_path_factory.mktemp("demonstrated")
-    with contextlib.chdir(place), contextlib.redirect_stdout(io.StringIO()) as said:
-        assert main([*DEMO.split(), "--json"]) == 0
-    return place / "demo", json.loads(said.getvalue())
+    place, summaries = tmp_path_factory.mktemp("demonstrated"), []
+    run_demo = demo.run_demo
+
+    def keep_summary(*arguments, **options):
+        summaries.append(run_demo(*arguments, **options))
+        return summaries[0]
+
+    with contextlib.chdir(place), contextlib.redirect_stdout(io.StringIO()) as said, pytest.MonkeyPatch.context() as m:
+        m.setattr(demo, "run_demo", keep_summary)
+        assert main(DEMO.split()) == 0
+    return Demonstrated(place / "demo", said.getvalue(), json.loads(json.dumps(summaries[0])))
 
 
 @pytest.fixture
@@ -264,9 +279,8 @@ def test_regression(run, folder):
     assert covered >= 0.9 - 4 * (0.09 / 500) ** 0.5
 
 
-def test_demo_writes_everything(run, folder):
-    code, out, _ = run("demo --folder demo --epsilon 0.5")
-    assert code == 0
+def test_demo_writes_everything(run, demonstrated):
+    place, out, _ = demonstrated
     # coverage is an average over releases, and this one has no seed: it may fall short, and then says so
     lines = [line for line in out.strip().splitlines() if not line.startswith("verdict:")]
     heads = [line.split(":")[0].strip() for line in lines[:2] + lines[3:]]
@@ -277,7 +291,7 @@ def test_demo_writes_everything(run, folder):
     assert lines[3].endswith("3,431 (declared)")
     assert "non-private model" in lines[4]
     assert "NOT private" in lines[5]
-    made = {p.name for p in (folder / "demo").iterdir()}
+    made = {p.name for p in place.iterdir()}
     assert made - {"model.dpscp.origin.json"} == {
         "records.csv",
         "heldout.csv",
@@ -285,8 +299,8 @@ def test_demo_writes_everything(run, folder):
         "model.dpscp",
         "report.html",
     }
-    refused(run("report demo/model.dpscp -o again.html --evaluate demo/records.csv"), "was fitted on")
-    assert run("predict demo/model.dpscp demo/heldout.csv -o demo/predicted.csv")[0] == 0
+    refused(run(f"report {place}/model.dpscp -o again.html --evaluate {place}/records.csv"), "was fitted on")
+    assert run(f"predict {place}/model.dpscp {place}/heldout.csv -o predicted.csv")[0] == 0
 
 
 def test_the_demo_shares_nobody_and_its_sets_are_of_use(demonstrated):
@@ -294,7 +308,7 @@ def test_the_demo_shares_nobody_and_its_sets_are_of_use(demonstrated):
     assert not set(records.person) & set(held_out.person)
     assert records.person.nunique() == demo.SCHEMA.n_persons
     assert records.person.value_counts().max() <= demo.SCHEMA.rows_per_person
-    told = demonstrated[1]["evaluation"]
+    told = demonstrated.summary["evaluation"]
     # 1.47 labels of two on average over fits, and one fit is 0.06 off
     assert told["levels"][0]["mean_size"] < 1.47 + 4 * 0.06
     assert told["levels"][0]["mean_size"] > told["reference"]["mean_size"] - 4 * 0.06
@@ -779,7 +793,7 @@ sys.exit(main(sys.argv[2:]))
     ("sign", "place"),
     [
         (signal.SIGKILL, "writing"),
-        (signal.SIGINT, "training"),
+        pytest.param(signal.SIGINT, "training", marks=pytest.mark.slow),  # the next test, with a signal
         pytest.param(signal.SIGINT, "writing", marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, "training", marks=pytest.mark.slow),
     ],
@@ -808,6 +822,18 @@ def test_a_killed_or_interrupted_fit_leaves_no_half_written_file(folder, place, 
     assert not (folder / "killed.html").exists()
     for debris in folder.glob(".dpscp-*"):  # a kill leaves the temporary file, under a name of its own
         debris.unlink()
+
+
+def test_an_interrupt_in_training_leaves_no_file(run, folder, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpscp.training.mechanisms.dpsgd.progress", interrupt)
+    line = "fit people.csv --schema people.toml --epsilon 2 -o stopped.dpscp --report stopped.html"
+    assert run(line) == (130, "", "dpscp: error: interrupted; no output file was left incomplete\n")
+    assert not (folder / "stopped.dpscp").exists()
+    assert not (folder / "stopped.html").exists()
+    no_debris(folder)
 
 
 class _InterruptedImport:
@@ -850,7 +876,7 @@ def test_commands_in_the_documents_run(lines, demonstrated, tmp_path, monkeypatc
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
         if words == DEMO.split():  # most of them begin with it
-            shutil.copytree(demonstrated[0], "demo")
+            shutil.copytree(demonstrated.folder, "demo")
         else:
             assert main(words) == 0, capsys.readouterr().err
 

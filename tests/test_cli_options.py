@@ -110,7 +110,8 @@ def test_score_groups_and_unknown_reach_the_estimator(run, folder):
     assert pd.read_csv(folder / "regions.out.csv")["set_size"][3] == 3  # a group that was not declared
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
+# a file on a device, with what it spends, is in tests/training/test_device.py too
+@pytest.mark.parametrize("in_memory", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_device_is_that_of_the_option(run, folder, monkeypatch, capsys, in_memory):
     pytest.importorskip("torch")
     if not in_memory:

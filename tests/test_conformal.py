@@ -495,7 +495,8 @@ class TestTorch:
     def _seed(self):
         self.torch.manual_seed(0)
 
-    @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected"])
+    # a split with a module is the next test
+    @pytest.mark.parametrize("guarantee", ["universal", pytest.param("split", marks=pytest.mark.slow), "corrected"])
     def test_mechanism(self, guarantee):
         X, y = labelled()
         training = OpacusTraining(self.torch.nn.Linear(4, 3), steps=15, sampling_rate=0.1, learning_rate=1.0)

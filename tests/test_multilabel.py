@@ -19,15 +19,9 @@ from dpscp.scores import class_costs, false_discoveries, missed_labels
 from dpscp.training import DPSGD
 from dpscp.training.mechanisms.one_vs_rest import LabelHeads, OneVsRest
 
+pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
 RNG, DELTA = np.random.default_rng, 1e-5
 QUICK = DPSGD(steps=15, learning_rate=2.0)
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dp.GuaranteeWarning)
-        yield
 
 
 def records(n, seed, n_labels=3):

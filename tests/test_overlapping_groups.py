@@ -2,7 +2,6 @@
 
 import json
 import math
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -21,15 +20,9 @@ from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.report import html_report
 from dpscp.training import DPSGD
 
+pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
 RNG, DELTA = np.random.default_rng, 1e-5
 QUICK = DPSGD(steps=10, learning_rate=1.0)
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dp.GuaranteeWarning)
-        yield
 
 
 def sex(X):

@@ -18,9 +18,9 @@ from dpscp.cli.main import main
 from dpscp.cli.run import certificate_as_json, summarize_fit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
-from dpscp.pipeline.calibrate import search_thresholds
 from dpscp.pipeline.planning import _describe_remedies
 from dpscp.pipeline.search_plan import make_rule, plan_search
+from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
 from dpscp.quantile import ReleasedSize, mean_rise, search, sized_offset
 from dpscp.report.figures import calibration_figure

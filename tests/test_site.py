@@ -148,6 +148,7 @@ def test_the_search_ranks_how_tos_above_records_of_the_project(site):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_the_search_works_from_disk(site, tmp_path):
     page = site / "searched.html"

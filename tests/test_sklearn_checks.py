@@ -11,7 +11,7 @@ from dpscp.training.preprocessing.scaling import ScaledTarget
 # fits that other tests trace for coverage too
 pytestmark = [pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning"), pytest.mark.no_cover]
 
-# A budget whose noise drowns nothing: the checks ask for some accuracy on a hundred records.
+# A budget whose noise hides nothing: the checks ask for some accuracy on a hundred records.
 COMMON = {"epsilon": 50.0, "accountant": "rdp", "random_state": 0}
 REGRESSION = COMMON | {"y_bounds": (-5, 5)}
 CLASSIFIER = PrivateConformalClassifier(guarantee="split", **COMMON)

@@ -254,7 +254,7 @@ def asked(monkeypatch):
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr("dpscp.pipeline.calibrate.SharedCounts", Spied)
+    monkeypatch.setattr("dpscp.pipeline.thresholds.SharedCounts", Spied)
     return lambda: sum(len(one._noise) for one in made)
 
 

@@ -12,7 +12,7 @@ from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, ParquetSource
 from dpscp.data.sources.places import Places, take_census
 from dpscp.estimators.ingest import BlockReader
-from dpscp.pipeline.calibrate import ANOTHER_POPULATION
+from dpscp.pipeline.thresholds import ANOTHER_POPULATION
 
 RNG = np.random.default_rng
 

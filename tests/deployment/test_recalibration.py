@@ -12,15 +12,9 @@ from dpscp.guarantees.split import SPLIT
 from dpscp.privacy import ParallelDpEvent
 from dpscp.training import DPSGD
 
+pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
 RNG, DELTA = np.random.default_rng, 1e-5
 QUICK = DPSGD(steps=15, learning_rate=2.0)
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dp.GuaranteeWarning)
-        yield
 
 
 def records(n, seed, flipped=0.0):

@@ -362,7 +362,7 @@ mutant(
     "tests/privacy/test_accounting.py::test_parallel_inside_sequential_takes_the_worst_history",
 )
 mutant(
-    "privacy.accounting.base:Accountant._pairs",
+    "privacy.accounting.base:_proven_pairs",
     "_OPPOSITE[direction]",
     "direction",
     "the trade-off's other half is taken from the same direction",
@@ -1056,7 +1056,7 @@ mutant(
 mutant(
     "training.torch.batch_sums:Engine.check",
     "check_unchanged(self.start, self.inner)",
-    "pass",
+    "None",
     "buffers that training changed are released",
     "tests/training/test_torch_modules.py::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
 )
@@ -1189,6 +1189,35 @@ mutant(
     "False",
     "every row of a person is counted",
     "tests/training/test_quantile_transform.py::test_a_person_counts_as_one_record",
+)
+mutant(
+    "training.preprocessing.random_features:RandomFeatures.fit",
+    "np.random.Generator(np.random.PCG64(self.seed))",
+    "rng",
+    "the public directions come from the generator of private noise",
+    "tests/training/test_random_features.py::test_directions_follow_from_the_seed_alone",
+)
+mutant(
+    "training.preprocessing.random_features:RandomFeatureRows.apply",
+    "self.directions.scale_rows(X, self.bound, unit=False)",
+    "self.directions.scale_rows(X, self.bound, unit=True)",
+    "the length of a row is lost",
+    "tests/training/test_random_features.py::test_rows_are_shortened_and_kept_and_bent_functions_are_added",
+)
+mutant(
+    "training.preprocessing.preprocess:Preprocessed.stability",
+    "math.prod(self._shape_after((n_features,)))",
+    "n_features",
+    "the shift bound of a mechanism is that of fewer columns than it sees",
+    "tests/training/test_random_features.py::test_a_shift_bound_counts_the_added_columns",
+)
+mutant(
+    "training.recipe:_linear_model",
+    "step_sum[0] / length",
+    "step_sum[0]",
+    "the noise in an output grows with the width of a table",
+    "tests/training/test_random_features.py::test_the_weight_rises_to_a_quarter_and_the_sum_of_steps_slows_down",
+    "tests/training/test_recipe.py::test_many_classes_get_a_linear_model_until_each_has_a_signal",
 )
 mutant(
     "tasks:Regression._of_targets",
@@ -1365,8 +1394,8 @@ mutant(
 )
 mutant(
     "training.torch.dry_run:dry_run",
-    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, trial.sizes, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows(trial.count_numbers()), _SIZES[-1]), _SEEDS[:1])\n    trial.check_outputs()\n    return trial.n_outputs",
-    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, trial.sizes, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows(trial.count_numbers()), _SIZES[-1]), _SEEDS[:1])\n    return trial.n_outputs",
+    "trial.check_outputs()",
+    "None",
     "mixing while records are scored is not looked for",
     "tests/training/test_torch_state.py::test_mixing_that_starts_in_larger_batches_is_refused_before_anything_is_spent",
 )
@@ -1609,7 +1638,7 @@ mutant(
     "tests/deployment/test_risk.py::test_records_that_training_has_seen_need_a_smaller_level",
 )
 mutant(
-    "pipeline.calibrate:_make_certificate",
+    "pipeline.thresholds:_make_certificate",
     "rule.guarantee.held_out and rule.resolution == 1",
     "rule.guarantee.held_out",
     "rounded losses promise something about a single release",
@@ -1746,8 +1775,8 @@ mutant(
 )
 mutant(
     "deployment.recalibration:recalibrate",
-    "make_rule(SPLIT, tuple((round(1 - certificate.target, 12) for certificate in estimator.certificates_)), Ledger(), check_count(unit.count_name, len(scored.scores) if n_records is None else n_records), n_groups=None if groups is None else len(groups.names), counted=n_records is None, release_confidence=estimator.release_confidence)",
-    "make_rule(SPLIT, tuple((2 * round(1 - certificate.target, 12) for certificate in estimator.certificates_)), Ledger(), check_count(unit.count_name, len(scored.scores) if n_records is None else n_records), n_groups=None if groups is None else len(groups.names), counted=n_records is None, release_confidence=estimator.release_confidence)",
+    "round(1 - certificate.target, 12)",
+    "2 * round(1 - certificate.target, 12)",
     "new thresholds miss twice as often as promised",
     "tests/deployment/test_recalibration.py::test_coverage_returns_after_a_change",
 )
@@ -1858,4 +1887,18 @@ mutant(
     '_join(estimator.ledger_, found.ledger, {f"new_{unit.count_name}": n}, counted=False)',
     "the counted number of new records is not listed",
     "tests/deployment/test_recalibration.py::test_a_counted_number_of_new_records_is_listed_as_taken_from_them",
+)
+mutant(
+    "privacy.noise_search:_find_cell",
+    "tried.cost <= epsilon",
+    "tried.cost <= 1.1 * epsilon",
+    "noise over the budget is taken as within it",
+    "tests/privacy/test_solving.py::test_a_search_by_noise_ends_where_a_bisection_does",
+)
+mutant(
+    "privacy.noise:IntegerSource._few",
+    "value >= bound",
+    "value > bound",
+    "a few integers are not uniform",
+    "tests/privacy/test_noise.py::test_a_few_draws_are_those_of_arrays",
 )

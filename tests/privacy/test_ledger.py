@@ -19,7 +19,7 @@ from dp_accounting.dp_event import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpscp import Budget, BudgetError, Ledger
+from dpscp import Budget, BudgetError, Ledger, calibrate
 from dpscp._base.format import format_epsilon
 from dpscp.privacy import (
     RECORDS,
@@ -509,3 +509,22 @@ def test_events_are_what_they_say():
     assert isinstance(parallel(gaussian_event(1.0), gaussian_event(2.0)), ParallelDpEvent)
     with pytest.raises(ValueError, match="delta must be below 1"):
         approximate_dp_event(1.0, 1.0)
+
+
+def test_a_ledger_is_printed_at_the_delta_of_its_fit():
+    ledger = Ledger().add("train", gaussian_event(4.0))
+    assert ledger.show_at(1e-5) is ledger
+    assert "alone at delta 1e-05" in str(ledger)
+    shown = Ledger.from_json(ledger.show_at(1e-7).to_json())
+    assert shown.public_facts["delta"] == 1e-7
+    assert "alone at delta 1e-07" in str(shown)
+    assert format_epsilon(ledger.epsilon(1e-7)) in str(shown)
+    assert "at delta 1e-07" in shown._repr_html_()
+    # a fact is for display and may be anything
+    assert all("at delta 1e-05" in str(ledger.declare(delta=other)) for other in ("small", 0.0, 1.5, None))
+
+
+def test_a_calibration_shows_its_own_delta():
+    scores = np.linspace(0, 1, 500)
+    found = calibrate(scores, epsilon=2.0, delta=1e-6, score_range=(0, 1), held_out=True, random_state=0)
+    assert "alone at delta 1e-06" in str(found.ledger)

@@ -228,21 +228,23 @@ def test_discrete_laplace_of_large_scale(t):
 SAMPLER = [
     IntegerSource.below,
     IntegerSource._small,
+    IntegerSource._few,
     IntegerSource._words,
     IntegerSource.bernoulli,
     IntegerSource.bernoulli_exp,
     IntegerSource._exp_below_one,
+    IntegerSource._few_exp_below_one,
     sample_discrete_gaussian,
     noise._discrete_laplace,
 ]
 INTEGER_NUMPY = {
     "arange",
+    "array",
     "asarray",
     "bool_",
     "concatenate",
     "delete",
     "empty",
-    "flatnonzero",
     "frombuffer",
     "int64",
     "ones",
@@ -251,6 +253,8 @@ INTEGER_NUMPY = {
     "zeros",
 }
 BUILTINS = {"NDArray", "Any", "IntegerSource", "abs", "bool", "check_count", "int", "len", "max", "object", "range"}
+BUILTINS |= {"enumerate", "list", "zip"}
+CONSTANTS = {"_FEW", "_INT64_SCALE", "_SMALL_BOUND", "_WORDS_AT_ONCE"}
 
 
 def float_traces(tree):
@@ -266,7 +270,7 @@ def float_traces(tree):
             if node.attr not in INTEGER_NUMPY:
                 yield f"np.{node.attr}"
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            known = BUILTINS | stored | {"np", "_discrete_laplace", "_INT64_SCALE", "_WORDS_AT_ONCE"}
+            known = BUILTINS | stored | CONSTANTS | {"np", "_discrete_laplace"}
             if node.id not in known:
                 yield node.id
         elif isinstance(node, ast.Attribute) and node.attr in ("mean", "std", "var", "dot", "random", "normal"):
@@ -281,6 +285,10 @@ def test_no_float_in_the_source(function):
 def test_the_source_check_sees_floats():
     for code in ("x = 0.5", "x = a / b", "x /= 2", "np.exp(1)", "math.exp(1)", "float(3)", "np.random.normal()"):
         assert list(float_traces(ast.parse(code)))
+
+
+def test_the_constants_of_the_sampler_are_integers():
+    assert {type(getattr(noise, name)) for name in CONSTANTS} == {int}
 
 
 def test_every_sampler_method_is_checked():
@@ -453,3 +461,11 @@ def test_bad_lattices(bad):
         lattice_noise(bad)
     with pytest.raises(ValueError, match="sensitivity must"):
         lattice_noise(1.0, bad)
+
+
+@pytest.mark.parametrize("sigma", [1, 3, 5000, 2**15 - 1, 2**40])
+def test_a_few_draws_are_those_of_arrays(sigma, monkeypatch):
+    """A loop over Python integers uses the same words in the same order."""
+    few = [sample_discrete_gaussian(sigma, size, IntegerSource(size)).tolist() for size in (1, 9, 40)]
+    monkeypatch.setattr(noise, "_FEW", 0)
+    assert [sample_discrete_gaussian(sigma, size, IntegerSource(size)).tolist() for size in (1, 9, 40)] == few

@@ -152,6 +152,65 @@ def test_the_answer_does_not_depend_on_the_guess(guess):
     assert exact <= noise <= exact * 1.0003
 
 
+def bisect_noise(event_at, guess):
+    """Return where strides from a guess and a plain bisection end, and how many costs that takes."""
+    tried = []
+
+    def fits(noise):
+        tried.append(noise)
+        return epsilon_of(event_at(noise), DELTA, "gdp") <= 1.0
+
+    bad, good, stride = None, guess, 1.02
+    if not fits(good):
+        while bad is None or not fits(good):
+            bad, good, stride = good, good * stride, stride**2
+    else:
+        while bad is None:
+            bad, good = (None, good / stride) if fits(good / stride) else (good / stride, good)
+            stride = stride**2
+    while good / bad > 1.002:
+        middle = bad * (good / bad) ** 0.5
+        bad, good = (bad, middle) if fits(middle) else (middle, good)
+    return good, len(tried)
+
+
+FLAT = {
+    "smooth": lambda noise: compose(gaussian_event(4.2), gaussian_event(noise)),
+    "infinite": lambda noise: non_private_event() if noise < 17.3 else gaussian_event(noise),
+    "free": lambda noise: gaussian_event(1.0 if noise < 17.3 else 1e9),
+}
+
+
+@pytest.mark.parametrize("guess", [10.0, 16.9, 17.4, 40.0])
+@pytest.mark.parametrize("cost", FLAT)
+def test_a_search_by_noise_ends_where_a_bisection_does(cost, guess):
+    tried = []
+
+    def event_at(noise):
+        tried.append(noise)
+        return FLAT[cost](noise)
+
+    noise = smallest_noise(event_at, 1.0, DELTA, accountant="gdp", guess=guess, flat=True)
+    expected, costs = bisect_noise(FLAT[cost], guess)
+    assert noise == expected
+    # the accountant checked the result itself, and a neighbor that costs too much
+    assert noise in tried
+    below = [other for other in tried if epsilon_of(FLAT[cost](other), DELTA, "gdp") > 1.0]
+    assert noise / max(below) <= 1.002
+    assert len(tried) <= costs + 1
+
+
+def test_a_search_by_noise_needs_few_costs():
+    tried = []
+
+    def event_at(noise):
+        tried.append(noise)
+        return FLAT["smooth"](noise)
+
+    smallest_noise(event_at, 1.0, DELTA, accountant="gdp", guess=10.0, flat=True)
+    assert len(tried) <= bisect_noise(FLAT["smooth"], 10.0)[1] - 2
+
+
 @pytest.mark.parametrize("sampling_rate", [1.0, 0.1])
 def test_tight_accounting_reaches_budgets_that_renyi_accounting_cannot(sampling_rate):
     noise = noise_multiplier(0.1, 1e-9, sampling_rate, 4)

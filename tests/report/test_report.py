@@ -1,7 +1,9 @@
 """The report: every number on the page is the fitted object's, and the page stands alone."""
 
+import copy
 import math
 import re
+from functools import cache
 from html.parser import HTMLParser
 
 import numpy as np
@@ -110,21 +112,24 @@ def shown_number(text: str) -> tuple[float, float]:
     return value, 1.0001 * unit
 
 
-def fit(kind, **options):
-    shared = {"epsilon": 2.0, "delta": 1e-5, "random_state": 0, "n_records": 3000}
+def fit(kind, confidence_level=0.9, **options):
+    """Return the fit of these settings, made once: no test changes it."""
+    return fit_once(kind, confidence_level, tuple(sorted(options.items())))
+
+
+@cache
+def fit_once(kind, level, options):
+    shared = {"epsilon": 2.0, "delta": 1e-5, "random_state": 0, "n_records": 3000, "confidence_level": level}
+    shared |= {"feature_bounds": (-4, 4), **dict(options)}
     if kind == "regression":
-        return dp.PrivateConformalRegressor(y_bounds=(-5, 5), feature_bounds=(-4, 4), **shared, **options).fit(
-            X[:3000], TARGETS[:3000]
-        )
-    return dp.PrivateConformalClassifier(classes=["a", "b", "c"], feature_bounds=(-4, 4), **shared, **options).fit(
-        X[:3000], LABELS[:3000]
-    )
+        return dp.PrivateConformalRegressor(y_bounds=(-5, 5), **shared).fit(X[:3000], TARGETS[:3000])
+    return dp.PrivateConformalClassifier(classes=["a", "b", "c"], **shared).fit(X[:3000], LABELS[:3000])
 
 
 CASES = {
     "split": lambda: (fit("classification", guarantee="split"), LABELS),
     "universal, two levels": lambda: (
-        fit("classification", guarantee="universal", confidence_level=[0.8, 0.9]),
+        fit("classification", guarantee="universal", confidence_level=(0.8, 0.9)),
         LABELS,
     ),
     "stability": lambda: (fit("classification", guarantee="stability"), LABELS),
@@ -188,8 +193,8 @@ def test_the_page_says_what_it_must(case):
 
 
 def test_a_private_run_carries_no_flag():
-    model = dp.PrivateConformalClassifier(classes=["a", "b", "c"], epsilon=2.0, n_records=1000)
-    page = html_report(model.fit(X[:1000], LABELS[:1000]))
+    model = dp.PrivateConformalClassifier(classes=["a", "b", "c"], n_records=3000)
+    page = html_report(model.fit(X[:3000], LABELS[:3000]))
     assert "This run is not private" not in page
     assert "This evaluation is NOT private" not in page
 
@@ -210,7 +215,7 @@ def test_evaluation_counts_by_hand(case):
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_every_level_is_evaluated_on_its_own_sets(kind):
-    model = fit(kind, guarantee="split", confidence_level=[0.5, 0.7, 0.9])
+    model = fit(kind, guarantee="split", confidence_level=(0.5, 0.7, 0.9))
     if kind == "classification":
         sets, truth = model.predict_set(X[3000:])[1], LABELS[3000:]
         covered = sets[np.arange(1000), np.searchsorted(["a", "b", "c"], truth)]
@@ -282,8 +287,14 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_the_head_says_what_was_declared_and_nothing_else():
-    model = dp.PrivateConformalClassifier(random_state=0, classes=["a", "b", "c"], n_records=4000).fit(X, LABELS)
+@pytest.fixture(scope="module")
+def default_fit():
+    model = dp.PrivateConformalClassifier(random_state=0, classes=["a", "b", "c"], n_records=3000)
+    return model.fit(X[:3000], LABELS[:3000])
+
+
+def test_the_head_says_what_was_declared_and_nothing_else(default_fit):
+    model = default_fit
     bare = html_report(model)
     assert not [words for words in ("Purpose", "SHA-256", 'id="study"') if words in bare]
     study = StudyBudget(epsilon=2.0, delta=1e-5, spent=1.23456, left=0.76544, fits=2)
@@ -295,10 +306,8 @@ def test_the_head_says_what_was_declared_and_nothing_else():
     assert (shown["study.spent"], shown["study.left"], shown["study.fits"]) == ("1.235", "0.765", "2")
 
 
-def test_the_verdict_follows_the_worst_that_is_known():
-    model = dp.PrivateConformalClassifier(random_state=0, classes=["a", "b", "c"], n_records=3000).fit(
-        X[:3000], LABELS[:3000]
-    )
+def test_the_verdict_follows_the_worst_that_is_known(default_fit):
+    model = copy.copy(default_fit)
     checked = evaluate(model, X[3000:], LABELS[3000:])
     wrong = evaluate(model, X[3000:], np.roll(LABELS[3000:], 1))
     assert [judge_release(model, e)[0] for e in (None, checked, wrong)] == [*["for tests only"] * 2, "contradicted"]
@@ -342,11 +351,9 @@ def test_labels_and_groups_are_counted_by_hand():
     assert 'id="what-if"' not in html_report(model)
 
 
-def test_other_budgets_are_the_plan():
-    model = dp.PrivateConformalClassifier(
-        random_state=0, classes=["a", "b", "c"], n_records=4000, guarantee="split"
-    ).fit(X, LABELS)
-    planned = dp.plan(4000, 2.0, classes=3, n_features=4, alpha=0.05).row("split")
-    table = html_report(model).split('id="what-if"')[1].split("</table>")[0]
+def test_other_budgets_are_the_plan(default_fit):
+    assert default_fit.certificate_.guarantee == "split"
+    planned = dp.plan(3000, 2.0, classes=3, n_features=4, alpha=0.05).row("split")
+    table = html_report(default_fit).split('id="what-if"')[1].split("</table>")[0]
     row = next(line for line in table.split("<tr>") if ">epsilon 2<" in line)
     assert f"about {format_rate(0.95 + planned.overshoot)}" in row.split("<td")[3]

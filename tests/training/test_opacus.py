@@ -25,14 +25,6 @@ from dpscp.training.torch.trainer import OpacusTraining, TorchModel, ledger_of_e
 torch = pytest.importorskip("torch")
 opacus = pytest.importorskip("opacus")
 
-# torch's own deprecation notes about the hooks that Opacus uses are not ours to fix
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*non-full backward hook.*"),
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
-]
-
 
 def generator(seed=0):
     return np.random.default_rng(seed)

@@ -124,8 +124,8 @@ def test_every_public_setting_gives_a_mechanism_within_its_budget(task, n, d, ep
     assert plan.train_epsilon <= epsilon * (1 + 1e-9)
     inner = engine(mechanism)
     # the noise in a parameter stays of the order of one, whatever the budget
-    travelled = float(inner.learning_rates.sum()) / (1 - inner.momentum)
-    noise = inner.noise_multiplier * inner.clip_norm * travelled / math.sqrt(inner.steps) / plan.n_training
+    step_sum = float(inner.learning_rates.sum()) / (1 - inner.momentum)
+    noise = inner.noise_multiplier * inner.clip_norm * step_sum / math.sqrt(inner.steps) / plan.n_training
     assert noise <= 1.5
     assert (guarantee == "split") == (plan.calibration_fraction is not None)
     json.dumps(plan.public_facts())
@@ -204,7 +204,7 @@ def test_a_pair_is_learnt_at_inner_levels_where_the_signal_is_weak():
     assert pair_levels(0.01, 1e5)[0] == 0.05  # an outer quantile is for the search to find
 
 
-def test_calibration_fraction_grows_where_noise_would_drown_the_part():
+def test_calibration_fraction_grows_where_noise_would_hide_the_part():
     fractions = [calibration_fraction(n, 1.0, 1e-5) for n in (100, 2000, 100_000)]
     assert fractions[0] == 0.5
     assert 0.125 < fractions[1] < 0.5

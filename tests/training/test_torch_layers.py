@@ -10,7 +10,7 @@ import pytest
 
 from dpscp.data.sources import Block
 from dpscp.training.engine.gradients import CLIP_SLACK
-from dpscp.training.torch import batch_sums, layer_terms
+from dpscp.training.torch import batch_sums, layer_terms, trainer
 from dpscp.training.torch import dry_run as dry_run_module
 from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.layer_terms import ClipRule, GradientPlan, LayerTerms, LookupTerm, ProductTerm, SampleTerm
@@ -21,12 +21,6 @@ torch = pytest.importorskip("torch")
 layers = pytest.importorskip("opacus.layers")
 nn = torch.nn
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*non-full backward hook.*"),
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
-]
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
 
 
@@ -459,7 +453,7 @@ class Series(nn.Module):
         return self.head(self.series(rows)[0][:, -1])
 
 
-def test_blocks_get_smaller_with_the_numbers_that_layers_return():
+def test_blocks_get_smaller_with_the_numbers_that_layers_return(monkeypatch):
     dense = training(nn.Sequential(nn.Linear(6, 50), nn.ReLU(), nn.Linear(50, 3)))
     plan = dense._run_dry((6,), (0, 1, 2)).plan
     assert plan == GradientPlan(by_layers=True, numbers=6 + 50 + 50 + 3)
@@ -472,6 +466,11 @@ def test_blocks_get_smaller_with_the_numbers_that_layers_return():
     tried = replace(dense._run_dry((6,), (0, 1, 2)), plan=wide)
     assert [dense._public_run(batch, tried).at_once for batch in (100.0, 10**5, 10**6)] == [96, 96, 320]
     assert replace(dense, physical_batch=7)._public_run(10**6, tried).at_once == 7
+    # single gradients of 503 numbers each are held: as few as that, unless the batch needs more
+    monkeypatch.setattr(trainer, "_MOST_HELD", {"cpu": 503 * 50})
+    monkeypatch.setattr(trainer, "_MOST_EVER_HELD", 503 * 200)
+    held = GradientPlan(numbers=109)
+    assert [dense._at_once(held, records) for records in (0, 4096 * 100, 4096 * 300)] == [50, 100, 200]
     assert not training(Series())._run_dry((4, 3), (0, 1, 2)).plan.by_layers
     assert training(Series())._run_dry((4, 3), (0, 1, 2)).plan.numbers > 12 + 4 * 8 + 3
 

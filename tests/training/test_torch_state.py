@@ -28,10 +28,6 @@ grad_sample = pytest.importorskip("opacus.grad_sample")
 nn = torch.nn
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*non-full backward hook.*"),
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
     pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning"),
     pytest.mark.filterwarnings("ignore::dpscp.SeededWarning"),
 ]

@@ -20,10 +20,6 @@ pytest.importorskip("opacus")
 nn = torch.nn
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*non-full backward hook.*"),
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
     pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning"),
 ]
 

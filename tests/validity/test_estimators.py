@@ -187,7 +187,7 @@ class TestOverfitting:
     @pytest.mark.parametrize("task", MECHANISMS)
     def test_proven_guarantees_hold_where_reuse_without_proof_breaks(self, task, is_quick):
         # what breaks needs all of them to show
-        self.check(task, repetitions=8, proven_repetitions=4 if is_quick else 8)
+        self.check(task, repetitions=8, proven_repetitions=2 if is_quick else 8)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("task", MECHANISMS)

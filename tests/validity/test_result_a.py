@@ -120,6 +120,7 @@ def tolerance(trials):
     return 4 * math.sqrt(ALPHA * (1 - ALPHA) / trials)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["uniform", "tied", "two atoms", "staircase"])
 @pytest.mark.parametrize("n", SIZES)
 def test_marginal_correction_covers(simulate, n, name, is_quick):

@@ -12,8 +12,8 @@ import pytest
 from scipy import optimize, special, stats
 
 from dpscp import Ledger, private_quantile
-from dpscp.pipeline.calibrate import search_thresholds
 from dpscp.pipeline.search_plan import make_rule, plan_search
+from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.quantile import CountedSize, offsets, search

@@ -8,8 +8,8 @@ import pytest
 from scipy import special, stats
 
 import dpscp as dp
-from dpscp.pipeline.calibrate import search_thresholds
 from dpscp.pipeline.search_plan import make_rule, plan_search
+from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import Budget, Ledger, compose, gaussian_event, secret_split
 from dpscp.privacy.events import possible_histories
 from dpscp.quantile import CountedSize, step_rises

@@ -22,8 +22,8 @@ from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import guarantee_of
-from dpscp.pipeline.plan import Request
 from dpscp.pipeline.release import Observer, Release, release
+from dpscp.pipeline.request import Request
 from dpscp.pipeline.tasks import Classification
 from dpscp.privacy import Budget
 from dpscp.privacy.events import DiscreteGaussianDpEvent, dpsgd_event, possible_histories

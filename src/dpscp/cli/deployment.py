@@ -23,18 +23,7 @@ from dpscp.report.page import write_atomically
 def evaluate_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Evaluate a model on a labeled table, privately; return JSON values and lines of text."""
     estimator = load_model(options.model)
-    records = _labeled_records(estimator, options)
-    evaluation = evaluate(
-        estimator,
-        records.X,
-        records.y,
-        persons=records.persons,
-        epsilon=options.epsilon,
-        delta=options.delta,
-        confidence=options.confidence,
-        budget=open_store(options),
-        random_state=options.seed,
-    )
+    evaluation = evaluate(estimator, **_paid_records(estimator, options), confidence=options.confidence)
     return evaluation.to_dict(), [str(evaluation)]
 
 
@@ -80,18 +69,7 @@ def recalibrate_model(options: argparse.Namespace) -> tuple[dict[str, Any], list
     """Write a copy of a model with thresholds from new labeled records."""
     check_output(options.output, options.model, options.table)
     estimator = load_model(options.model)
-    records = _labeled_records(estimator, options)
-    new = recalibrate(
-        estimator,
-        records.X,
-        records.y,
-        persons=records.persons,
-        epsilon=options.epsilon,
-        delta=options.delta,
-        n_records=options.n,
-        budget=open_store(options),
-        random_state=options.seed,
-    )
+    new = recalibrate(estimator, **_paid_records(estimator, options), n_records=options.n)
     new.save(options.output)
     certificate, ledger = new.certificate_, new.ledger_
     result = {
@@ -126,6 +104,20 @@ def write_statement(options: argparse.Namespace) -> tuple[dict[str, Any], list[s
         return statement, [text.rstrip("\n")]
     write_atomically(options.output, text.encode())
     return statement, [f"wrote {options.output}"]
+
+
+def _paid_records(estimator: Estimator, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the labeled records of the table and what pays for them, as arguments."""
+    records = _labeled_records(estimator, options)
+    return {
+        "X": records.X,
+        "y": records.y,
+        "persons": records.persons,
+        "epsilon": options.epsilon,
+        "delta": options.delta,
+        "budget": open_store(options),
+        "random_state": options.seed,
+    }
 
 
 def _open_monitor(options: argparse.Namespace, estimator: Any) -> CoverageMonitor:

@@ -20,8 +20,8 @@ from dpscp.deployment.labeled import evaluated_unit, separate_release
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.split import SPLIT
-from dpscp.pipeline.calibrate import search_thresholds
 from dpscp.pipeline.search_plan import make_rule, plan_search
+from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import Budget, Ledger, Unit
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore

@@ -25,9 +25,10 @@ from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.pipeline.calibrate import plan_row_searches, read_training_cost, search_thresholds
+from dpscp.pipeline.calibrate import plan_row_searches, read_training_cost
 from dpscp.pipeline.losses import LossColumns, check_losses, sum_losses
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule
+from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import Budget, Ledger, Unit, secure_generator
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.random_streams import THINNING, child_seeds, seed_of, stream_seed

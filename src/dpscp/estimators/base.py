@@ -39,8 +39,8 @@ from dpscp.estimators.trust import list_record_assumptions, list_training_assump
 from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
 from dpscp.guarantees.registry import AUTO, GUARANTEES
 from dpscp.guarantees.split import SPLIT
-from dpscp.pipeline.plan import Request
 from dpscp.pipeline.release import Release, release
+from dpscp.pipeline.request import Request
 from dpscp.pipeline.tasks import Task
 from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.data.model_files import plain
@@ -18,8 +17,8 @@ from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.pipeline.plan import Request
 from dpscp.pipeline.release import Release
+from dpscp.pipeline.request import Request
 from dpscp.pipeline.tasks import Classification
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.sets import label_set
@@ -306,9 +305,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         -------
         float
         """
-        check_is_fitted(self)
-        self.require_readable_rows(X)
-        return float(super().score(X, self._read_targets(X, y), sample_weight))
+        return float(super().score(X, self._read_labeled(X, y), sample_weight))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the most likely label of each row.

@@ -166,6 +166,12 @@ class FittedEstimator(_Parameters, ABC):
             return self.schema_.encode_targets(y)
         return y
 
+    def _read_labeled(self, X: Any, y: Any) -> Any:
+        """Return the targets of labeled records, of which every row must be readable."""
+        check_is_fitted(self)
+        self.require_readable_rows(X)
+        return self._read_targets(X, y)
+
     def require_readable_rows(self, X: Any) -> None:
         """Refuse a frame with a row that does not fit the schema, where every row counts."""
         if self.schema_ is not None and isinstance(X, Frame):

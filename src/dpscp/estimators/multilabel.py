@@ -24,9 +24,9 @@ from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
 from dpscp.guarantees.split import SPLIT
-from dpscp.pipeline.calibrate import Thresholds, search_thresholds
 from dpscp.pipeline.losses import LossColumns, sum_losses
 from dpscp.pipeline.search_plan import SearchPlan, make_rule, plan_search
+from dpscp.pipeline.thresholds import Thresholds, search_thresholds
 from dpscp.privacy import Accountant, Budget, Ledger, Unit, counts_secrecy, secret_shares, secure_generator
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore

@@ -3,13 +3,15 @@
 ``Pipeline`` forwards ``predict`` and ``predict_proba`` to its last step, and no other method.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.estimators.classifier import PrivateConformalClassifier
 from dpscp.estimators.regressor import PrivateConformalRegressor
+
+Step = TypeVar("Step", PrivateConformalClassifier, PrivateConformalRegressor)
 
 
 def predict_set(pipeline: Any, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -28,9 +30,7 @@ def predict_set(pipeline: Any, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]
         See ``PrivateConformalClassifier.predict_set``. Whether steps that learn from records voided the promises is in
         ``pipeline[-1].ledger_`` and ``pipeline[-1].certificate_``.
     """
-    estimator, rows = _transform_rows(pipeline, X)
-    if not isinstance(estimator, PrivateConformalClassifier):
-        raise TypeError(f"predict_set needs a PrivateConformalClassifier as last step, got {type(estimator).__name__}")
+    estimator, rows = _last_step(pipeline, X, PrivateConformalClassifier, "predict_set")
     return estimator.predict_set(rows)
 
 
@@ -49,18 +49,17 @@ def predict_interval(pipeline: Any, X: Any) -> tuple[NDArray[np.float64], NDArra
     intervals : array of shape (n, 2, n_levels)
         See ``PrivateConformalRegressor.predict_interval``; for the promises, ``predict_set``.
     """
-    estimator, rows = _transform_rows(pipeline, X)
-    if not isinstance(estimator, PrivateConformalRegressor):
-        found = type(estimator).__name__
-        raise TypeError(f"predict_interval needs a PrivateConformalRegressor as last step, got {found}")
+    estimator, rows = _last_step(pipeline, X, PrivateConformalRegressor, "predict_interval")
     return estimator.predict_interval(rows)
 
 
-def _transform_rows(pipeline: Any, X: Any) -> tuple[Any, Any]:
-    """Return the last step of nested pipelines, and the rows as it sees them."""
+def _last_step(pipeline: Any, X: Any, kind: type[Step], method: str) -> tuple[Step, Any]:
+    """Return the last step of nested pipelines, and the rows as it sees them; refuse another kind of step."""
     from sklearn.pipeline import Pipeline
 
     while isinstance(pipeline, Pipeline):
         X = pipeline[:-1].transform(X) if len(pipeline) > 1 else X
         pipeline = pipeline[-1]
+    if not isinstance(pipeline, kind):
+        raise TypeError(f"{method} needs a {kind.__name__} as last step, got {type(pipeline).__name__}")
     return pipeline, X

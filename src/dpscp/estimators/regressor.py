@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
@@ -17,8 +16,9 @@ from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import Request, choose_score
+from dpscp.pipeline.plan import choose_score
 from dpscp.pipeline.release import Release
+from dpscp.pipeline.request import Request
 from dpscp.pipeline.tasks import HARD_BOUNDS, Regression
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.scores.intervals import INTERVAL_SCORES, score_name
@@ -185,9 +185,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         -------
         float
         """
-        check_is_fitted(self)
-        self.require_readable_rows(X)
-        return float(super().score(X, self._read_targets(X, y), sample_weight))
+        return float(super().score(X, self._read_labeled(X, y), sample_weight))
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict targets and prediction intervals.

@@ -9,7 +9,7 @@ from dpscp.training.preprocessing.sums import Step
 from dpscp.training.torch.modules import comes_from_torch
 
 if TYPE_CHECKING:
-    from dpscp.pipeline.plan import Request
+    from dpscp.pipeline.request import Request
 
 
 def own_mechanism(request: "Request") -> Mechanism:

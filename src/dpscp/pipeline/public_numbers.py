@@ -8,7 +8,7 @@ from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.data.groups import check_per_record
 from dpscp.data.populations import check_ratio_bound
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import Request
+from dpscp.pipeline.request import Request
 from dpscp.pipeline.tasks import Classification, Regression, Task
 from dpscp.privacy import Budget
 
@@ -37,8 +37,8 @@ class PublicNumbers:
     alpha: float
     task: Task
     n_features: int
-    train_share: float | str
-    calibration_fraction: float | str
+    train_share: float | str = 0.5
+    calibration_fraction: float | str = "auto"
     release_confidence: float | None = None
     rows_per_person: int | None = None
     counted: bool = False

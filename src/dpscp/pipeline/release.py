@@ -22,7 +22,6 @@ from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
 from dpscp.guarantees.corrected import CORRECTED
-from dpscp.pipeline.calibrate import search_thresholds
 from dpscp.pipeline.evaluation import (
     SELF_CONFIDENCE,
     CountedRelease,
@@ -30,10 +29,12 @@ from dpscp.pipeline.evaluation import (
     OutcomeCounts,
     PrivateEvaluation,
 )
-from dpscp.pipeline.plan import FitPlan, Request, plan_fit, split_shares
+from dpscp.pipeline.plan import FitPlan, plan_fit, split_shares
+from dpscp.pipeline.request import Request
 from dpscp.pipeline.score import BlockCounts, Scoring
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
 from dpscp.pipeline.tasks import Task
+from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import Budget, IntegerSource, Ledger
 from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.privacy.store import BudgetStore
@@ -142,6 +143,7 @@ def release(
         counted = _count_outcomes(for_evaluation, request, strategy, trained.model, found.values, search_seed)
     # what one row meets becomes the promise to a person without ids
     ledger = found.ledger.convert_unit(request.unit).declare(**request.unit.limit_facts)
+    ledger = ledger.show_at(request.budget.delta)
     if reservation is not None:
         reservation.commit(ledger)
     score = request.task.score_facts.get("conformity_score")

@@ -262,6 +262,15 @@ class Ledger:
         json.dumps(facts)
         return replace(self, public_facts={**self.public_facts, **facts})
 
+    def show_at(self, delta: float) -> "Ledger":
+        """Return a new ledger that is printed at this delta, which becomes a public fact; the usual one needs none."""
+        return self if delta == _SHOWN_DELTA else self.declare(delta=float(delta))
+
+    @property
+    def _shown_delta(self) -> float:
+        declared = self.public_facts.get("delta")
+        return declared if isinstance(declared, float) and 0 < declared < 1 else _SHOWN_DELTA
+
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the privacy proof assumes about the caller's code; a public fact."""
@@ -518,8 +527,8 @@ class Ledger:
         return titles, rows
 
     def __str__(self) -> str:
-        """Return the entries as a table at the default delta of the estimators."""
-        return "\n".join([*text_table(*self._table(_SHOWN_DELTA)), *self._warnings()])
+        """Return the entries as a table at the delta of the fit, or at the default of the estimators."""
+        return "\n".join([*text_table(*self._table(self._shown_delta)), *self._warnings()])
 
     def html_card(self, delta: float) -> str:
         """Return the privacy promise as a card for a notebook, with the table of entries folded.
@@ -543,7 +552,7 @@ class Ledger:
         return html_card("Privacy", headline, texts, self._warnings(), [html_table(*self._table(delta))])
 
     def _repr_html_(self) -> str:
-        return self.html_card(_SHOWN_DELTA)
+        return self.html_card(self._shown_delta)
 
     def remaining(self, budget: Budget, accountant: str | Accountant = "pld") -> float:
         """Return the budget's epsilon less that of the ledger; negative if overspent.

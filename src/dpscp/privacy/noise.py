@@ -22,8 +22,12 @@ from dpscp.privacy.random_streams import secure_bytes
 # in 64 bits.
 _LATTICE_SCALE = 4096
 _INT64_SCALE = 2**15
+# Integers below this are drawn from one word of 64 bits each.
+_SMALL_BOUND = 2**62
 # Words of 64 bits that are drawn at once: a draw of noise needs a few hundred, a few at a time.
 _WORDS_AT_ONCE = 256
+# Up to so many draws, a loop over Python integers takes a fifth of the time of operations on arrays.
+_FEW = 32
 
 
 class IntegerSource:
@@ -50,7 +54,7 @@ class IntegerSource:
         -------
         ndarray, shape (size,)
         """
-        if bound <= 2**62:
+        if bound <= _SMALL_BOUND:
             return self._small(bound, size)
         width = (bound.bit_length() + 7) // 8
         mask = (1 << bound.bit_length()) - 1
@@ -72,6 +76,15 @@ class IntegerSource:
         while todo.size:
             drawn[todo] = self._words(todo.size) & mask
             todo = todo[drawn[todo] >= bound]
+        return drawn
+
+    def _few(self, bound: int, size: int) -> list[int]:
+        """Return what ``_small`` returns, of the same words, as Python integers."""
+        mask = (1 << (bound - 1).bit_length()) - 1
+        drawn = [word & mask for word in self._words(size).tolist()]
+        while todo := [place for place, value in enumerate(drawn) if value >= bound]:
+            for place, word in zip(todo, self._words(len(todo)).tolist(), strict=True):
+                drawn[place] = word & mask
         return drawn
 
     def _words(self, count: int) -> NDArray[np.uint64]:
@@ -122,6 +135,8 @@ class IntegerSource:
 
         Draw Bernoulli(g / k) for k = 1, 2, ... until one fails. The result is true if that k is odd.
         """
+        if len(numerator) <= _FEW and denominator <= _SMALL_BOUND:
+            return np.array(self._few_exp_below_one(numerator.tolist(), denominator), dtype=bool)
         result = np.zeros(len(numerator), dtype=bool)
         running = np.arange(len(numerator))
         k = 1
@@ -131,6 +146,21 @@ class IntegerSource:
             result[running[~again]] = k % 2 == 1
             running = running[again]
             k += 1
+        return result
+
+    def _few_exp_below_one(self, numerators: list[int], denominator: int) -> list[bool]:
+        """Return the same for a few: words are used in the same order, so that a seed gives the same draws."""
+        result = [False] * len(numerators)
+        running, k = list(range(len(numerators))), 1
+        while running:
+            draws, coins = self._few(denominator, len(running)), self._few(k, len(running))
+            again = []
+            for place, draw, coin in zip(running, draws, coins, strict=True):
+                if draw < numerators[place] and coin == 0:
+                    again.append(place)
+                else:
+                    result[place] = k % 2 == 1
+            running, k = again, k + 1
         return result
 
 

@@ -6,6 +6,7 @@ Every search ends on the side that keeps the budget: the accountant has checked 
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
@@ -112,40 +113,80 @@ def smallest_noise(
     def cost(noise: float) -> float:
         return epsilon_of(event_at(noise), delta, accountant)
 
-    good, stride = check_positive("guess", guess), _SHORT_STRIDE if flat else _STRIDE
-    good_cost = cost(good)
-    bad, bad_cost = math.nan, math.nan
-    while not good_cost <= epsilon or good > _LARGEST_NOISE:  # a NaN cost fits no budget
-        if good > _LARGEST_NOISE:
+    guess = check_positive("guess", guess)
+    bad, good = _find_bracket(cost, epsilon, delta, guess, flat)
+    if bad is None:
+        return good.noise
+    return _find_cell(cost, epsilon, bad, good) if flat else _narrow(cost, epsilon, bad, good)
+
+
+class _Tried(NamedTuple):
+    """A noise and what it costs."""
+
+    noise: float
+    cost: float
+
+
+def _find_bracket(
+    cost: Callable[[float], float], epsilon: float, delta: float, guess: float, flat: bool
+) -> tuple[_Tried | None, _Tried]:
+    """Return a noise over the budget, and one within it; None if even the smallest noise fits."""
+    stride = _SHORT_STRIDE if flat else _STRIDE
+    bad, good = None, _Tried(guess, cost(guess))
+    while not good.cost <= epsilon or good.noise > _LARGEST_NOISE:  # a NaN cost fits no budget
+        if good.noise > _LARGEST_NOISE:
             raise BudgetError(
                 f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta"
             )
-        bad, bad_cost = good, good_cost
-        good *= stride
-        good_cost = cost(good)
+        bad, noise = good, good.noise * stride
+        good = _Tried(noise, cost(noise))
         stride = stride**2 if flat else stride
-    while math.isnan(bad):
-        if good < _SMALLEST_NOISE:
-            return good
-        trial_cost = cost(trial := good / stride)
+    while bad is None and good.noise >= _SMALLEST_NOISE:
+        noise = good.noise / stride
+        tried = _Tried(noise, cost(noise))
         stride = stride**2 if flat else stride
-        if trial_cost <= epsilon:
-            good, good_cost = trial, trial_cost
-        else:
-            bad, bad_cost = trial, trial_cost
+        bad, good = (None, tried) if tried.cost <= epsilon else (tried, good)
+    return bad, good
+
+
+def _narrow(cost: Callable[[float], float], epsilon: float, bad: _Tried, good: _Tried) -> float:
+    """Return a noise of the bracket that costs nearly epsilon, or whose neighbor 0.02 % below costs more."""
     aim = epsilon * (1 - _PRECISION / 2)
-    near = _FLAT_PRECISION if flat else _PRECISION
-    while (flat or good_cost < epsilon * (1 - _PRECISION)) and good / bad > 1 + near:
-        # log cost is nearly linear in log noise; the clip keeps the bracket shrinking where it is not
-        smooth = good_cost > 0 and math.isfinite(bad_cost) and not flat
-        share = math.log(bad_cost / aim) / math.log(bad_cost / good_cost) if smooth else 0.5
-        middle = bad * (good / bad) ** min(max(share, 0.05), 0.95)
-        middle_cost = cost(middle)
-        if middle_cost <= epsilon:
-            good, good_cost = middle, middle_cost
-        else:
-            bad, bad_cost = middle, middle_cost
-    return good
+    while good.cost < epsilon * (1 - _PRECISION) and good.noise / bad.noise > 1 + _PRECISION:
+        middle = bad.noise * (good.noise / bad.noise) ** _share_of_bracket(aim, bad, good, margin=0.05)
+        tried = _Tried(middle, cost(middle))
+        bad, good = (bad, tried) if tried.cost <= epsilon else (tried, good)
+    return good.noise
+
+
+def _share_of_bracket(aim: float, bad: _Tried, good: _Tried, margin: float) -> float:
+    """Return where in the bracket the cost is about ``aim``, as a share of its length on a log scale.
+
+    The log of the cost is nearly linear in the log of the noise. The margin to both ends keeps a bracket shrinking
+    where it is not.
+    """
+    if not (good.cost > 0 and math.isfinite(bad.cost)):
+        return 0.5
+    return min(max(math.log(bad.cost / aim) / math.log(bad.cost / good.cost), margin), 1 - margin)
+
+
+def _find_cell(cost: Callable[[float], float], epsilon: float, bad: _Tried, good: _Tried) -> float:
+    """Return where a bisection of the bracket by noise ends, with fewer costs than it needs.
+
+    Each cost shows which cell of the bisection is the likely end. Both ends of the returned cell were tried.
+    """
+    first, last = bad.noise, good.noise
+    while True:
+        likely = bad.noise * (good.noise / bad.noise) ** _share_of_bracket(epsilon, bad, good, margin=1e-3)
+        low, high = first, last
+        while high / low > 1 + _FLAT_PRECISION:
+            middle = low * (high / low) ** 0.5
+            low, high = (low, middle) if middle > likely else (middle, high)
+        untried = [noise for noise in (low, high) if bad.noise < noise < good.noise]
+        if not untried:
+            return high
+        tried = _Tried(untried[-1], cost(untried[-1]))
+        bad, good = (bad, tried) if tried.cost <= epsilon else (tried, good)
 
 
 def start_below(estimate: float) -> float:

@@ -146,14 +146,16 @@ def upper_envelope(
 
     The lines fall. Rounding may select a neighbor of the best line. Its value is lower, so it is still a valid bound.
     """
-    order = np.lexsort((slopes, -intercepts))
+    order = np.lexsort((slopes, -intercepts)).tolist()
+    # Python numbers: arithmetic on the items of an array takes twice as long
+    heights, falls = intercepts.tolist(), slopes.tolist()
     kept, starts = [order[0]], [-math.inf]
     for line in order[1:]:
-        if slopes[line] >= slopes[kept[-1]]:
+        if falls[line] >= falls[kept[-1]]:
             continue
         while True:
             top = kept[-1]
-            start = (intercepts[top] - intercepts[line]) / (slopes[top] - slopes[line])
+            start = (heights[top] - heights[line]) / (falls[top] - falls[line])
             if start > starts[-1]:
                 break
             kept.pop(), starts.pop()

@@ -189,13 +189,16 @@ def worst_excess(start: Gaps | float, steps: int, *, graded: bool = False) -> Ga
     """
     gaps, excess = _row(check_count("steps", steps), graded)
     start = np.asarray(start, dtype=float)
-    above = np.clip(np.searchsorted(gaps, start), 0, gaps.size - 1)
+    above = np.minimum(np.searchsorted(gaps, start), gaps.size - 1)
     to_next = gaps[above] - start + excess[above]
     within = np.where(above > 0, np.minimum(excess[np.maximum(above - 1, 0)], to_next), to_next)
+    is_beyond = start > gaps[-1]
+    if not is_beyond.any():
+        return within
     # above the grid it is at most the sum of E[(Z - l)+] < density(l) / l^2
     far = np.maximum(start, gaps[-1])
     beyond = steps * np.exp(-(far**2) / 2) / (np.sqrt(2 * np.pi) * far**2)
-    return np.asarray(np.where(start > gaps[-1], beyond, within))
+    return np.asarray(np.where(is_beyond, beyond, within))
 
 
 @overload

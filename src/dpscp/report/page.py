@@ -6,6 +6,7 @@ import math
 import platform
 from collections.abc import Callable, Mapping
 from datetime import date
+from functools import lru_cache
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -19,7 +20,9 @@ from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import require_coverage, term_text
-from dpscp.pipeline.planning import plan
+from dpscp.pipeline.plan_rows import plan_others
+from dpscp.pipeline.public_numbers import PublicNumbers
+from dpscp.pipeline.tasks import Classification, Regression
 from dpscp.privacy import SecretSplitDpEvent
 from dpscp.report.deployments import DEPLOYMENTS, scale_place
 from dpscp.report.examples import predict_examples
@@ -74,6 +77,17 @@ def html_report(
     """
     check_is_fitted(estimator)
     require_coverage(estimator.certificate_, type(estimator).__name__)
+    template = _page_template()
+    about = (about or _NOTHING_DECLARED).with_metadata(metadata)
+    if estimator.schema_ is not None:
+        about = about.with_metadata(estimator.schema_.metadata)
+    content = _collect_content(estimator, evaluation, about) | {"about": about, "today": date.today().isoformat()}
+    return str(template.render(**content, title=title or "Private prediction sets"))
+
+
+@lru_cache(maxsize=1)
+def _page_template() -> Any:
+    """Return the page, compiled once in a process: that takes as long as filling it."""
     try:
         import jinja2
     except ImportError:  # pragma: no cover (the test environment has it)
@@ -94,11 +108,7 @@ def html_report(
     environment.globals |= {"number": _number, "term": _term, "format_level": format_level, "format_rate": format_rate}
     environment.globals |= {"at_least": at_least, "at_most": at_most, "format_epsilon": format_epsilon}
     environment.globals["left_epsilon"] = lambda left: f"{math.floor(left * 1000) / 1000:g}"
-    about = (about or _NOTHING_DECLARED).with_metadata(metadata)
-    if estimator.schema_ is not None:
-        about = about.with_metadata(estimator.schema_.metadata)
-    content = _collect_content(estimator, evaluation, about) | {"about": about, "today": date.today().isoformat()}
-    return environment.get_template("template.html").render(**content, title=title or "Private prediction sets")
+    return environment.get_template("template.html")
 
 
 def write_report(
@@ -242,17 +252,18 @@ def _plan_alternatives(estimator: Any) -> list[tuple[float, list[tuple[float, An
     if nominal is None or estimator.group_values_ is not None or unit.group > 1:
         return []
     epsilon = float(estimator.epsilon)
-    classes = estimator.classes_.tolist() if isinstance(estimator, PrivateConformalClassifier) else None
-    planned = plan(
-        nominal.count,
-        epsilon,
+    is_classifier = isinstance(estimator, PrivateConformalClassifier)
+    public = PublicNumbers(
+        n=nominal.count,
+        epsilon=epsilon,
         delta=float(estimator.delta),
-        classes=classes,
+        alpha=0.1,  # each row has its own
+        task=Classification(tuple(estimator.classes_.tolist())) if is_classifier else Regression((0.0, 1.0)),
         n_features=int(estimator.n_features_in_),
         rows_per_person=unit.limit,
     )
     epsilons = [epsilon * times for times in _OTHER_BUDGETS]
-    rows = planned.what_if(certificate.guarantee, epsilons, _OTHER_LEVELS)
+    rows = plan_others(certificate.guarantee, public, epsilons, _OTHER_LEVELS)
     return [(e, list(zip(_OTHER_LEVELS, row, strict=True))) for e, row in zip(epsilons, rows, strict=True)]
 
 

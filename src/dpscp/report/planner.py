@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscp.data.model_files import open_atomically
 from dpscp.guarantees import guarantee_of
-from dpscp.pipeline.planning import SEARCH_MARGIN
+from dpscp.pipeline.plan_rows import SEARCH_MARGIN
 from dpscp.pipeline.search_plan import make_rule
 from dpscp.privacy import Ledger
 from dpscp.privacy.noise_search import LARGEST_MIXED

@@ -51,9 +51,9 @@ LARGEST_BATCH = 20_000
 # Below it hidden layers do not pay. A classifier does better with centering and whitening than with private feature
 # scales, a regression with random features and a linear model: docs/recipe.md.
 WEAK_SIGNAL = 300
-# From here on a weak regression has a quarter of a row's squared length in random features, and the sum of its step
-# sizes grows with the root of the signal only.
-_CLEAR_WEAK_SIGNAL = 100
+# From the first on a weak regression has random features, from the second on with a quarter of a row's squared length,
+# and the sum of its step sizes grows with the root of the signal only.
+_LEAST_BENT_SIGNAL, _CLEAR_WEAK_SIGNAL = 60, 100
 # For each class: below the first a classifier is linear, below the second it has random features, because a hidden
 # layer learns less than its noise hides: docs/recipe.md.
 _LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL = 30, 60
@@ -66,7 +66,7 @@ _TABLE_SHARE = 0.1
 LARGEST_QUANTILE_NOISE = 0.08
 # Below it the noise of a private temperature is as large as what it corrects.
 LEAST_RECALIBRATION_SIGNAL = 150
-# Records times mu of the whole budget: below it a pair of quantiles is drowned by noise more than a forecast is.
+# Records times mu of the whole budget: below it noise hides more of a pair of quantiles than of a forecast.
 LEAST_PAIR_SIGNAL = 300
 # From here on a pair is learned at the levels of the interval; the levels move inwards below.
 CLEAR_PAIR_SIGNAL = 7_500
@@ -384,11 +384,12 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
     s = problem.signal
     n_classes = len(problem.classes or ())
     if problem.task == "regression" and s < WEAK_SIGNAL:
-        # the linear part is learned at the second constant; more steps add noise to the random features
-        travelled = 0.9 * min(s, math.sqrt(_CLEAR_WEAK_SIGNAL * s)), "0.9 * signal, from 100 on 9 * its root,"
-        return _bent(problem, rows, guarantee, travelled, 0.25 * min(1.0, s / _CLEAR_WEAK_SIGNAL), why)
+        # the linear part is learned there; more steps add noise to the random features
+        step_sum = 0.9 * min(s, math.sqrt(_CLEAR_WEAK_SIGNAL * s)), "0.9 * signal, from 100 on 9 * its root,"
+        weight = 0.25 * min(1.0, s / _CLEAR_WEAK_SIGNAL) if s >= _LEAST_BENT_SIGNAL else 0.0
+        return _linear_model(problem, rows, guarantee, step_sum, weight, why)
     if _LEAST_CLASS_SIGNAL * n_classes <= s < _CLEAR_CLASS_SIGNAL * n_classes:
-        return _bent(problem, rows, guarantee, (1.8 * s, "1.8 * signal"), 0.25, why)
+        return _linear_model(problem, rows, guarantee, (1.8 * s, "1.8 * signal"), 0.25, why)
     if problem.task == "classification":
         weakest = _LEAST_CLASS_SIGNAL * n_classes
         hidden = _by_signal(s, ((weakest, ()), (10_000, (64,)), (math.inf, (128,))))
@@ -396,7 +397,7 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
         hidden = _by_signal(s, ((1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
     else:
         hidden = _by_signal(s, ((1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
-    why["hidden"] = (hidden, "widths grow with the signal; none where noise would drown a hidden layer")
+    why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what a hidden layer learns")
     # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
     total = 0.45 * s, "0.45 * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"
     # a row this long has an outlier in it; standardized features are already within +-5 each
@@ -404,27 +405,27 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
     return _behind(rows.standardizing_steps(s), engine, _TABLE_SHARE, why)
 
 
-def _bent(
+def _linear_model(
     problem: _Problem,
     rows: _Rows,
     guarantee: Guarantee,
-    travelled: tuple[float, str],
+    step_sum: tuple[float, str],
     weight: float,
     why: dict[str, tuple[object, str]],
 ) -> Mechanism:
-    """A linear model on standardized features and bent functions of fixed random directions.
+    """A linear model on standardized features and, with a positive weight, random features.
 
-    ``travelled`` is the sum of the step sizes times the length of a row, with its formula: the noise in an output is
+    ``step_sum`` is the sum of the step sizes times the length of a row, with its formula: the noise in an output is
     that of a parameter times this length.
     """
     outlier = 4 * math.sqrt(rows.width)
     length = math.sqrt(rows.width * (1 + weight) + 1)
-    total = travelled[0] / length, f"{travelled[1]} / length of a row / steps, times 1 - momentum"
-    why["hidden"] = ((), "noise would drown a hidden layer; random features bend a linear model instead")
+    total = step_sum[0] / length, f"{step_sum[1]} / length of a row / steps, times 1 - momentum"
+    why["hidden"] = ((), "noise would hide what a hidden layer learns; a linear model gets random features instead")
     why["random_features_weight"] = (weight, "squared length of the random features, in parts of that of a row")
-    features = RandomFeatures(outlier, weight=weight)
+    features = (RandomFeatures(outlier, weight=weight),) if weight else ()
     engine = _table_engine(problem, guarantee, (), total, outlier * math.sqrt(1 + weight), why)
-    return _behind((*rows.standardizing_steps(problem.signal), features), engine, _TABLE_SHARE, why)
+    return _behind((*rows.standardizing_steps(problem.signal), *features), engine, _TABLE_SHARE, why)
 
 
 def _table_engine(

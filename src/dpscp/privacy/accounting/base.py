@@ -189,7 +189,7 @@ class Accountant:
         mu = self.exact_mu(event)
         if mu is not None:
             return gaussian_tradeoff(mu) if mu > 0 else perfect_privacy()
-        return tradeoff_from_profile(*self._pairs(event, direction, _CURVE_TAIL), symmetric=False)
+        return tradeoff_from_profile(*_proven_pairs(self, frozen_event(event), direction, _CURVE_TAIL), symmetric=False)
 
     def _profiles(self, event: DpEvent) -> list[Profile]:
         """Return the costs of all possible histories; the largest counts."""
@@ -218,21 +218,6 @@ class Accountant:
         levels = [profile.mu for profile in self._profiles(event)]
         return None if None in levels else max(mu for mu in levels if mu is not None)
 
-    def _pairs(self, event: DpEvent, direction: Direction, tail: float) -> tuple[FloatArray, FloatArray]:
-        """Return proven pairs (epsilon, delta) of one direction.
-
-        The epsilons may be negative.
-        """
-        top, floor = 1.0, self.delta(event, _LARGEST_EPSILON)
-        while self.delta(event, top) > floor + tail and top < _LARGEST_EPSILON:
-            top *= 2
-        # dense where coverage levels lie (small epsilon), coarse where f is nearly 0 or 1
-        epsilons = np.unique(np.concatenate([np.linspace(0, min(top, 8), 3001), np.geomspace(1e-3, top, 200)]))
-        deltas = self.delta(event, epsilons, direction)
-        # pairs of the other direction are pairs of this one at -epsilon: solve Q <= e^eps P + delta for P's miss rate
-        opposite = deltas if direction == "both" else self.delta(event, epsilons, _OPPOSITE[direction])
-        return (np.concatenate([epsilons, -epsilons]), np.concatenate([deltas, 1 - np.exp(-epsilons) * (1 - opposite)]))
-
     def replacement_epsilon(self, event: DpEvent, delta: float, rows: int = 1) -> float:
         """Return epsilon at ``delta`` for replacing ``rows`` records by others; infinite without privacy.
 
@@ -260,7 +245,7 @@ class Accountant:
         if self.tail is not None and self.tail.supports(event):
             far = np.geomspace(0.05, _LARGEST_EPSILON, 120)
             far_deltas = self.tail.delta(event, far)
-        pairs = (self._pairs(event, direction, _GROUP_TAIL) for direction in directions)
+        pairs = (_proven_pairs(self, event, direction, _GROUP_TAIL) for direction in directions)
         return max(
             group_epsilon(np.append(epsilons, far), np.append(deltas + self.rounding, far_deltas), delta, rows)
             for epsilons, deltas in pairs
@@ -278,6 +263,25 @@ def _known_epsilon(accountant: Accountant, event: DpEvent, delta: float, rows: i
     if delta < _SMALL_DELTA and accountant.tail is not None and accountant.tail.supports(event):
         return min(found, accountant.tail.epsilon(event, delta))
     return found
+
+
+@lru_cache(maxsize=32)
+def _proven_pairs(
+    accountant: Accountant, event: DpEvent, direction: Direction, tail: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return proven pairs (epsilon, delta) of one direction; a report uses them for several groups and curves.
+
+    The epsilons may be negative.
+    """
+    top, floor = 1.0, accountant.delta(event, _LARGEST_EPSILON)
+    while accountant.delta(event, top) > floor + tail and top < _LARGEST_EPSILON:
+        top *= 2
+    # dense where coverage levels lie (small epsilon), coarse where f is nearly 0 or 1
+    epsilons = np.unique(np.concatenate([np.linspace(0, min(top, 8), 3001), np.geomspace(1e-3, top, 200)]))
+    deltas = accountant.delta(event, epsilons, direction)
+    # pairs of the other direction are pairs of this one at -epsilon: solve Q <= e^eps P + delta for P's miss rate
+    opposite = deltas if direction == "both" else accountant.delta(event, epsilons, _OPPOSITE[direction])
+    return (np.concatenate([epsilons, -epsilons]), np.concatenate([deltas, 1 - np.exp(-epsilons) * (1 - opposite)]))
 
 
 _ACCOUNTANTS: dict[str, Accountant] = {}

@@ -130,13 +130,14 @@ def _lower_convex_hull(deltas: FloatArray, ratios: FloatArray) -> FloatArray:
 
     The profile is convex, so it lies below this function too.
     """
-    kept = np.arange(deltas.size)
+    hull, places = deltas, ratios
     while True:
-        slopes = np.diff(deltas[kept]) / np.diff(ratios[kept])
-        is_above = np.append(np.insert(slopes[1:] < slopes[:-1], 0, False), False)
-        if not is_above.any():
-            return np.interp(ratios, ratios[kept], deltas[kept])
-        kept = kept[~is_above]
+        slopes = (hull[1:] - hull[:-1]) / (places[1:] - places[:-1])
+        is_kept = np.ones(hull.size, dtype=bool)
+        is_kept[1:-1] = ~(slopes[1:] < slopes[:-1])
+        if is_kept.all():
+            return np.interp(ratios, places, hull)
+        hull, places = hull[is_kept], places[is_kept]
 
 
 def _connect_dots(deltas: FloatArray, ratios: FloatArray) -> tuple[FloatArray, float]:

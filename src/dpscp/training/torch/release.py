@@ -40,7 +40,7 @@ def make_release(
 
 
 @contextmanager
-def drawn_ahead(steps: Iterator[Step], device: Any, n_parameters: int) -> Iterator[Iterator[Step]]:
+def draw_ahead(steps: Iterator[Step], device: Any, n_parameters: int) -> Iterator[Iterator[Step]]:
     """Return the same steps; a second thread, where torch may use two, draws the next one meanwhile.
 
     They are drawn in the same order, so nothing that is computed changes.

@@ -55,7 +55,7 @@ from dpscp.training.torch.modules import (
     suggest_layers,
     translate_memory_errors,
 )
-from dpscp.training.torch.release import drawn_ahead, make_release
+from dpscp.training.torch.release import draw_ahead, make_release
 from dpscp.training.torch.updates import LOSSES, RecordLosses, Updates, set_gradients
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ _AT_ONCE = {"cpu": 320, "cuda": 2048}
 _CACHED_NUMBERS, _FEWEST_AT_ONCE = 2**21, 32
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
 _MORE_RECORDS = 2**12
-# Numbers of the single gradients that Opacus holds at once.
-_MOST_HELD = {"cpu": 2**24, "cuda": 2**29}
+# Numbers of the single gradients that Opacus holds at once, and for the blocks of a very large batch.
+_MOST_HELD, _MOST_EVER_HELD = {"cpu": 2**24, "cuda": 2**29}, 2**27
 # The last dry run of each module that passed: what it looked at, its loss, and what was found.
 _DRY_RUNS: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, "_Tried"]] = WeakKeyDictionary()
 
@@ -383,17 +383,22 @@ class OpacusTraining(GaussianSums):
         _DRY_RUNS[self.module] = tried, loss, result
         return result
 
-    def _at_once(self, plan: GradientPlan) -> int:
-        """Return the most records that go through the module at once."""
+    def _at_once(self, plan: GradientPlan, most_records: float = 0.0) -> int:
+        """Return the most records that go through the module at once.
+
+        Small blocks are for the cache. A batch of ``most_records`` has MOST_BLOCKS at most, so it may need larger ones.
+        """
         kind = load_torch().device(self.device).type
         if self.physical_batch is not None:
             return self.physical_batch
-        most = _AT_ONCE.get(kind, _AT_ONCE["cpu"])
+        most, needed = _AT_ONCE.get(kind, _AT_ONCE["cpu"]), math.ceil(most_records / MOST_BLOCKS)
         if kind == "cpu":
-            most = min(most, max(_FEWEST_AT_ONCE, _CACHED_NUMBERS // plan.numbers // LANES * LANES))
+            cached = _CACHED_NUMBERS // plan.numbers // LANES * LANES
+            most = min(most, max(_FEWEST_AT_ONCE, cached, needed))
         if not plan.by_layers:
             numbers = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
-            most = max(LANES, min(most, _MOST_HELD.get(kind, _MOST_HELD["cpu"]) // numbers))
+            held = _MOST_HELD.get(kind, _MOST_HELD["cpu"]) // numbers
+            most = max(LANES, min(most, max(held, min(needed, _MOST_EVER_HELD // numbers))))
         return most
 
     @property
@@ -406,9 +411,7 @@ class OpacusTraining(GaussianSums):
     def _public_run(self, batch: float, tried: _Tried) -> TorchRun:
         """Return the constants of a run; ``batch`` is the public expected number of records."""
         most_records = 4 * batch + _MORE_RECORDS
-        # small blocks are for the cache, and a batch has MOST_BLOCKS at most
-        most = max(self._at_once(tried.plan), min(_AT_ONCE["cpu"], math.ceil(most_records / MOST_BLOCKS)))
-        most = min(self.physical_batch or most, whole_lanes(batch + 3 * math.sqrt(batch) + 1))
+        most = min(self._at_once(tried.plan, most_records), whole_lanes(batch + 3 * math.sqrt(batch) + 1))
         most = most if most < LANES else most // LANES * LANES
         return TorchRun(
             # the parameters between steps; records never go through it
@@ -437,7 +440,7 @@ class OpacusTraining(GaussianSums):
         release = make_release(device, noise, rng, setup.random_state, [tuple(p.shape) for p in trainable])
         gradient, places = BatchSum(run, BlockStreams.of(setup.random_state, LAYERS)), places_of(source)
         draws = ((drawn, release.draw()) for drawn in self.batches(places.count, rng))
-        with drawn_ahead(draws, device, sum(p.numel() for p in trainable)) as steps:
+        with draw_ahead(draws, device, sum(p.numel() for p in trainable)) as steps:
             for step, (drawn, own_noise) in enumerate(steps):
                 if len(drawn) > run.most_records:
                     raise ValueError(
