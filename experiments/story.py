@@ -381,7 +381,7 @@ def _persons(rows: list[Line] | None) -> list[str]:
     return [
         "[Persons](persons.md), diabetes130, size (coverage of persons) at epsilon .5 / 1 / 2: a fit on rows "
         f"{told['rows']}, where somebody with 5 rows has epsilon {dearest}; with `persons=` and 3 rows each "
-        f"{told['k = 3']}, at the epsilon asked for."
+        f"{told['k = 3']}, at the requested epsilon."
     ]
 
 

@@ -16,7 +16,7 @@ from experiments.paper_tables import Printed, printed
 from experiments.runner import Task
 from experiments.tables import SETS, commits_of, standard_errors
 
-from experiments import bloodmnist, sharpness
+from experiments import bloodmnist, new_promises, sharpness, table_peers
 
 RESULTS = Path(__file__).parents[2] / "results"
 STUDIES = (
@@ -166,6 +166,26 @@ def test_the_history_names_the_commit_of_every_number() -> None:
             assert f" {float(row['size']):.3f} ({float(row['coverage']):.3f}) |" in page
     for study in SETS:
         assert all(commit in page for commit in commits_of(RESULTS / f"{study}.md"))
+
+
+def test_peers_and_promises_have_errors_and_certified_sets_cover() -> None:
+    peers = rows("table_peers")
+    assert {r["model"] for r in peers} == set(table_peers.TITLES)
+    spread = max(float(r["coverage_se"]) for r in peers if r["model"] == table_peers.OURS)
+    for row in peers:
+        assert int(row["trials"]) >= 3
+        assert row["size_se"] or row["size"] == "inf"
+        # every threshold is certified; a few trials: four errors, of at least the spread of ours
+        error = max(spread, float(row["coverage_se"]))
+        assert float(row["coverage"]) >= 0.9 - 4 * error, f"{row['table']} {row['n']} {row['model']}"
+    promises = rows("new_promises")
+    assert {r["part"] for r in promises} == set(new_promises.TITLES.values())
+    for row in promises:
+        assert int(row["trials"]) >= 1
+        if row["promise"]:
+            sign, limit = row["promise"].split()
+            beyond = (float(row["value"]) - float(limit)) * (1 if sign == "<=" else -1)
+            assert beyond <= 4 * float(row["value_se"]) + 1e-9, f"{row['part']}: {row['case']}"
 
 
 def test_the_housing_table_is_near_the_printed_rows() -> None:
