@@ -5,6 +5,7 @@ it, not a change of the code. The tests of the last section run the code again w
 """
 
 import csv
+import math
 import re
 from importlib import resources
 from pathlib import Path
@@ -204,7 +205,9 @@ def test_the_housing_table_is_near_the_printed_rows() -> None:
 def test_the_default_covers_on_housing() -> None:
     for row in rows("housing"):
         if row["method"] == "default":
-            assert float(row["coverage"]) >= 0.90
+            # the mean over trials of exactly certified sets: three of its standard errors
+            error = float(row["coverage_sd"]) / math.sqrt(int(row["trials"]))
+            assert float(row["coverage"]) >= 0.90 - 3 * error
 
 
 def test_synthetic_sizes_are_near_the_printed_ones_and_scale_like_them() -> None:
