@@ -836,9 +836,9 @@ mutant(
     "tests/training/test_coupling.py::test_no_bound_is_claimed_outside_the_proof",
 )
 mutant(
-    "training.release:<module>",
-    "10",
-    "28",
+    "training.engine.gaussian_release:<module>",
+    "_RECORDS_PER_PART = 1 << 10",
+    "_RECORDS_PER_PART = 1 << 28",
     "the rounding of released sums grows with the records",
     "tests/training/test_sums.py::test_a_term_goes_through_few_additions",
 )
