@@ -90,7 +90,7 @@ def test_a_row_outside_and_missing_trials_are_told(tmp_path: Path) -> None:
     text = (copy / "README.md").read_text()
     assert "**In short:** 28 of 29 printed rows" in text
     assert "Outside: DP-SCP-F eps 1 p 0.5 (" in text
-    assert "Fewer trials than the paper's 30: housing: 12 trials." in text
+    assert "Fewer trials than the paper's 30: housing: 12 trials" in text
 
 
 def test_pictures_have_no_background_of_their_own(tmp_path: Path) -> None:
