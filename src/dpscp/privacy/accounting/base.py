@@ -281,7 +281,10 @@ def _proven_pairs(
     deltas = accountant.delta(event, epsilons, direction)
     # pairs of the other direction are pairs of this one at -epsilon: solve Q <= e^eps P + delta for P's miss rate
     opposite = deltas if direction == "both" else accountant.delta(event, epsilons, _OPPOSITE[direction])
-    return (np.concatenate([epsilons, -epsilons]), np.concatenate([deltas, 1 - np.exp(-epsilons) * (1 - opposite)]))
+    pairs = np.concatenate([epsilons, -epsilons]), np.concatenate([deltas, 1 - np.exp(-epsilons) * (1 - opposite)])
+    for values in pairs:
+        values.setflags(write=False)  # every caller gets the same arrays
+    return pairs
 
 
 _ACCOUNTANTS: dict[str, Accountant] = {}
