@@ -382,9 +382,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
             for part, rows in body.items()
         ),
     ]
-    tables.write_page(
-        options.results / f"{NAME}.md", "Promises after a fit", header, [tables.wrapped(block) for block in blocks]
-    )
+    tables.write_page(options.results / f"{NAME}.md", "Promises after a fit", header, blocks)
 
 
 STUDY = Study(NAME, tasks, run, report)

@@ -35,10 +35,10 @@ __all__ = [
     "Study",
     "Task",
     "minutes_left",
+    "name_commits",
     "processor",
     "run_study",
     "seed_of",
-    "told_commits",
 ]
 
 Row = dict[str, Any]
@@ -270,14 +270,14 @@ def header(command: str, options: Options, outcomes: Iterable[Outcome]) -> Heade
     return Header(
         command=command,
         seed=options.seed,
-        commit=told_commits(o.commit for o in outcomes) or _commit(),
+        commit=name_commits(o.commit for o in outcomes) or _commit(),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=_machine(),
         cpu_minutes=sum(o.seconds for o in outcomes) / 60,
     )
 
 
-def told_commits(commits: Iterable[str]) -> str:
+def name_commits(commits: Iterable[str]) -> str:
     """The commits at which tasks were computed; more than one of them means that a run was resumed."""
     found = sorted(set(commits))
     return ", ".join(found) + (" (the run was resumed)" if len(found) > 1 else "")

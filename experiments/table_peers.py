@@ -273,9 +273,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
         compare(groups),
         *(f"## {world.title}\n\n" + "\n".join(_grid(name, world, groups)) for name, world in WORLDS.items()),
     ]
-    tables.write_page(
-        options.results / f"{NAME}.md", "Models for tables", header, [tables.wrapped(b) for b in blocks if b]
-    )
+    tables.write_page(options.results / f"{NAME}.md", "Models for tables", header, filter(None, blocks))
 
 
 def _cells(values: Sequence[float]) -> list[str]:

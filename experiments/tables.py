@@ -302,9 +302,9 @@ def side_by_side(
 
 
 def write_page(path: Path, title: str, header: Header, blocks: Iterable[str | Callable[[], str]]) -> None:
-    """A Markdown page: title, where it comes from, then the blocks."""
+    """A Markdown page: title, where it comes from, then the blocks, with long lines of prose wrapped."""
     text = [f"# {title}", "", *header.lines(), ""]
     for block in blocks:
-        text += [block if isinstance(block, str) else block(), ""]
+        text += [wrapped(block if isinstance(block, str) else block()), ""]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(text).rstrip() + "\n")

@@ -23,7 +23,7 @@ from dpscp.report.page import write_atomically
 def evaluate_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Evaluate a model on a labeled table, privately; return JSON values and lines of text."""
     estimator = load_model(options.model)
-    evaluation = evaluate(estimator, **_paid_records(estimator, options), confidence=options.confidence)
+    evaluation = evaluate(estimator, **_read_paid_records(estimator, options), confidence=options.confidence)
     return evaluation.to_dict(), [str(evaluation)]
 
 
@@ -69,7 +69,7 @@ def recalibrate_model(options: argparse.Namespace) -> tuple[dict[str, Any], list
     """Write a copy of a model with thresholds from new labeled records."""
     check_output(options.output, options.model, options.table)
     estimator = load_model(options.model)
-    new = recalibrate(estimator, **_paid_records(estimator, options), n_records=options.n)
+    new = recalibrate(estimator, **_read_paid_records(estimator, options), n_records=options.n)
     new.save(options.output)
     certificate, ledger = new.certificate_, new.ledger_
     result = {
@@ -106,7 +106,7 @@ def write_statement(options: argparse.Namespace) -> tuple[dict[str, Any], list[s
     return statement, [f"wrote {options.output}"]
 
 
-def _paid_records(estimator: Estimator, options: argparse.Namespace) -> dict[str, Any]:
+def _read_paid_records(estimator: Estimator, options: argparse.Namespace) -> dict[str, Any]:
     """Return the labeled records of the table and what pays for them, as arguments."""
     records = _labeled_records(estimator, options)
     return {

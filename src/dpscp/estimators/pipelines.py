@@ -30,7 +30,7 @@ def predict_set(pipeline: Any, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]
         See ``PrivateConformalClassifier.predict_set``. Whether steps that learn from records voided the promises is in
         ``pipeline[-1].ledger_`` and ``pipeline[-1].certificate_``.
     """
-    estimator, rows = _last_step(pipeline, X, PrivateConformalClassifier, "predict_set")
+    estimator, rows = _find_last_step(pipeline, X, PrivateConformalClassifier, "predict_set")
     return estimator.predict_set(rows)
 
 
@@ -49,11 +49,11 @@ def predict_interval(pipeline: Any, X: Any) -> tuple[NDArray[np.float64], NDArra
     intervals : array of shape (n, 2, n_levels)
         See ``PrivateConformalRegressor.predict_interval``; for the promises, ``predict_set``.
     """
-    estimator, rows = _last_step(pipeline, X, PrivateConformalRegressor, "predict_interval")
+    estimator, rows = _find_last_step(pipeline, X, PrivateConformalRegressor, "predict_interval")
     return estimator.predict_interval(rows)
 
 
-def _last_step(pipeline: Any, X: Any, kind: type[Step], method: str) -> tuple[Step, Any]:
+def _find_last_step(pipeline: Any, X: Any, kind: type[Step], method: str) -> tuple[Step, Any]:
     """Return the last step of nested pipelines, and the rows as it sees them; refuse another kind of step."""
     from sklearn.pipeline import Pipeline
 

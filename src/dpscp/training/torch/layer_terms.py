@@ -78,7 +78,7 @@ def _squares(values: Any) -> Any:
     return torch.linalg.vector_norm(values.flatten(1), dim=1, dtype=torch.float64).square()
 
 
-def _wide(values: Any) -> Any:
+def _widen(values: Any) -> Any:
     """Return the numbers in float64 if they are few, for norms and sums that read them one after the other.
 
     Else as they are: then both turn some at a time into float64. So they do on a GPU, where it costs nothing.
@@ -114,7 +114,7 @@ class SampleTerm:
 
     @cached_property
     def _samples(self) -> Any:
-        return _wide(self.samples.flatten(1))
+        return _widen(self.samples.flatten(1))
 
     def squared_norms(self) -> Any:
         return _squares(self._samples)
@@ -153,7 +153,7 @@ class ProductTerm:
 
     @cached_property
     def _both(self) -> tuple[Any, Any]:
-        return _wide(self.errors), _wide(self.inputs)
+        return _widen(self.errors), _widen(self.inputs)
 
     def squared_norms(self) -> Any:
         if self.errors.shape[1] == 1:
