@@ -1221,8 +1221,8 @@ mutant(
 )
 mutant(
     "training.recipe:_weak_regression",
-    "signal / math.sqrt(inputs)",
-    "signal",
+    "signal / inputs / _BENT_SIGNAL",
+    "signal / _BENT_SIGNAL",
     "a wide table gets random features that noise hides",
     "tests/training/test_random_features.py::test_a_wider_table_needs_more_signal_for_random_features",
 )

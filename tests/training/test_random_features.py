@@ -117,20 +117,25 @@ def steps_of_signal(signal, width):
 
 
 def test_weight_and_steps_follow_from_the_signal_for_each_weight():
-    """With 3 columns a model has 4 weights: signals of 1 to 72 for each, by the training budget alone.
+    """With 9 columns a model has 10 weights: signals of 1 to 29 for each, by the training budget alone.
 
-    The weight is .5 q / (1 + q) with q = (signal / 2 / 5.5)^2, the steps .9 at a signal of 8: numbers by hand.
+    The weight is .5 q / (1 + q) with q = (signal / 10 / 1.8)^3 from a whole signal of 60 on. The steps are
+    .9 * 1.5 * sqrt(3) * signal * 2 / (signal + 4)^1.5, so .9 at a signal of 8.
     """
-    found = {signal: steps_of_signal(4.0 * signal, 3) for signal in (1.0, 8.0, 11.0, 72.0)}
-    expected = {1.0: (0.0, 0.41826), 8.0: (0.17, 0.9), 11.0: (0.25, 0.88553), 72.0: (0.49, 0.50820)}
+    found = {signal: steps_of_signal(10.0 * signal, 9) for signal in (1.0, 8.0, 18.0, 29.0)}
+    expected = {1.0: (0.0, 0.41826), 8.0: (0.04, 0.9), 18.0: (0.25, 0.81577), 29.0: (0.40, 0.71540)}
     for signal, numbers in expected.items():
         assert found[signal] == pytest.approx(numbers, rel=1e-4)
 
 
 def test_a_wider_table_needs_more_signal_for_random_features():
     weights, steps = zip(*(steps_of_signal(105.0, width) for width in (4, 10, 46)), strict=True)
-    assert weights == (0.37, 0.11, 0.0)
+    assert weights == (0.46, 0.05, 0.0)
     assert steps[2] < steps[0] < steps[1]  # signals of 21, 9.5 and 2.2 for each weight: longest at 8
+
+
+def test_no_random_features_below_a_signal_of_60():
+    assert [steps_of_signal(signal, 2)[0] for signal in (59.0, 61.0)] == [0.0, 0.49]
 
 
 def test_rows_that_are_already_standardized_have_no_other_step():

@@ -51,9 +51,9 @@ LARGEST_BATCH = 20_000
 # Below it hidden layers do not pay. A classifier does better with centering and whitening than with private feature
 # scales, a regression with random features and a linear model: docs/recipe.md.
 WEAK_SIGNAL = 300
-# Signals for each weight of a weak regression. Above the first its steps shorten, because the linear part is learned; at
-# the second times the root of the inputs its random features have half of their largest weight: docs/recipe.md.
-_LEARNED_SIGNAL, _BENT_SIGNAL = 4.0, 5.5
+# A weak regression: the signal for each weight above which its steps shorten, the signal for each product of two inputs
+# at which random features have half of their largest weight, and the whole signal below which there are none.
+_LEARNED_SIGNAL, _BENT_SIGNAL, _LEAST_BENT_SIGNAL = 4.0, 1.8, 60
 # For each class: below the first a classifier is linear, below the second it has random features, because a hidden
 # layer learns less than its noise hides: docs/recipe.md.
 _LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL = 30, 60
@@ -408,14 +408,14 @@ def _weak_regression(
     """A linear model whose steps and random features follow from the signal for each of its weights."""
     inputs = rows.width + 1
     signal = problem.signal / inputs
-    # relative to the signal, steps are longest at twice the learned one (there 0.9): below noise is more than what is
-    # learned, above more steps add noise to the random features
-    peak = (2 * _LEARNED_SIGNAL / signal) * ((1 + signal / _LEARNED_SIGNAL) / 3) ** 1.5
-    clarity = (signal / math.sqrt(inputs) / _BENT_SIGNAL) ** 2
+    # beside the signal steps are longest at twice the learned one, there 0.9: below it noise is more than what is
+    # learned, above it the linear part is learned and steps add noise to the random features
+    shorter = (2 * _LEARNED_SIGNAL / signal) * ((1 + signal / _LEARNED_SIGNAL) / 3) ** 1.5
+    ratio = 0.9 / shorter
+    clarity = (signal / inputs / _BENT_SIGNAL) ** 3 if problem.signal >= _LEAST_BENT_SIGNAL else 0.0
     # rounded, so that features that noise would hide are left out
     weight = round(0.5 * clarity / (1 + clarity), 2)
-    step_sum = 0.9 / peak * problem.signal, f"{0.9 / peak:.2g} * signal"
-    return _linear_model(problem, rows, guarantee, step_sum, weight, why)
+    return _linear_model(problem, rows, guarantee, (ratio * problem.signal, f"{ratio:.2g} * signal"), weight, why)
 
 
 def _linear_model(
