@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -207,7 +208,9 @@ def _work(module: str, task: Task, data: Path | None, code: Code) -> dict[str, A
     if source_digest() != code.digest:
         raise RuntimeError("the library's source files changed while the study ran: start it again")
     started = time.process_time()
-    rows = import_module(module).run(task, data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dpscp.SeededWarning)  # every trial follows from a seed, and nothing is released
+        rows = import_module(module).run(task, data)
     return {
         "key": task.key,
         "study": task.study,
