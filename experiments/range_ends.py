@@ -135,9 +135,9 @@ CASES: dict[str, Case] = {
         {"feature_bounds": (-8.0, 8.0), "classes": [0, 1]},
         most_trials=1,
     ),
-    "heavy target": Case(8_000, _heavy_target, _HEAVY, most_trials=3),
-    "heavy target, log": Case(8_000, _heavy_target, {**_HEAVY, "y_scale": "log"}, most_trials=3),
-    "a quarter missing": Case(8_000, _missing, _NUMBERS, most_trials=3),
+    "heavy target": Case(8_000, _heavy_target, _HEAVY),
+    "heavy target, log": Case(8_000, _heavy_target, {**_HEAVY, "y_scale": "log"}),
+    "a quarter missing": Case(8_000, _missing, _NUMBERS),
     "10^6 records": Case(1_000_000, _friedman, _NUMBERS, most_trials=1, epsilons=(0.5,)),
 }
 

@@ -434,7 +434,7 @@ def _linear_model(
     outlier = 4 * math.sqrt(rows.width)
     length = math.sqrt(rows.width * (1 + weight) + 1)
     total = step_sum[0] / length, f"{step_sum[1]} / length of a row / steps, times 1 - momentum"
-    why["hidden"] = ((), "noise would hide what a hidden layer learns; a linear model gets random features instead")
+    why["hidden"] = ((), "noise would hide what a hidden layer learns; random features with a weight follow curves")
     why["random_features_weight"] = (weight, "squared length of the random features, in parts of that of a row")
     features = (RandomFeatures(outlier, weight=weight),) if weight else ()
     engine = _table_engine(problem, guarantee, (), total, outlier * math.sqrt(1 + weight), why)
