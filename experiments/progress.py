@@ -51,7 +51,7 @@ class Bar:
 
 def minutes_of(page: Path) -> float | None:
     """Minutes of one core that a page of results says its tasks took; None where there is no such page."""
-    found = re.search(r"([\d.]+) minutes of one core", page.read_text()) if page.exists() else None
+    found = re.search(r"([\d.]+)\s+minutes\s+of\s+one\s+core", page.read_text()) if page.exists() else None
     return None if found is None else float(found.group(1))
 
 

@@ -114,12 +114,12 @@ def tasks(options: Options) -> list[Task]:
     """For each trial, data set and training one task, which runs all budgets."""
     return [
         Task(NAME, training, trial, options.seed, {"world": name})
-        for trial in range(options.trials_of(quick=1, most=10))
+        for trial in range(options.trials_of(quick=1))
         for name in WORLDS
         for training in TRAININGS
     ] + [
         Task(NAME, OVERFITTING, trial, options.seed, {"training_epsilons": list(OVERFITTING_EPSILONS)})
-        for trial in range(options.trials_of(quick=1, most=10))
+        for trial in range(options.trials_of(quick=1))
     ]
 
 

@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -34,6 +35,7 @@ __all__ = [
     "Outcome",
     "Study",
     "Task",
+    "machine",
     "minutes_left",
     "name_commits",
     "processor",
@@ -45,6 +47,8 @@ Row = dict[str, Any]
 DELTA = 1e-5
 ALPHA = 0.1
 EPSILONS = (0.5, 1.0, 2.0)
+# what the cache keeps of a finished task for its outcome, in the order of `Outcome`
+_KEPT = ("rows", "seconds", "commit", "machine")
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The rows of a finished task, the processor time they took, the commit, and whether it was computed just now."""
+    """The rows of a finished task, the processor time they took, the commit, the machine, and whether it is new."""
 
     task: Task
     rows: Sequence[Row]
     seconds: float
     commit: str
+    machine: str = ""
     fresh: bool = True
 
 
@@ -155,10 +160,7 @@ def run_study(study: Study, options: Options, command: str) -> list[Outcome]:
             done[task.key] = record
             bar.advance()
     computed = {task.key for task in waiting}
-    outcomes = [
-        Outcome(task, *(done[task.key][part] for part in ("rows", "seconds", "commit")), fresh=task.key in computed)
-        for task in tasks
-    ]
+    outcomes = [Outcome(task, *(done[task.key][part] for part in _KEPT), fresh=task.key in computed) for task in tasks]
     if not options.kinds:
         study.report(outcomes, header(command, options, outcomes), options)
     return outcomes
@@ -206,7 +208,9 @@ def _work(module: str, task: Task, data: Path | None, code: Code) -> dict[str, A
     if source_digest() != code.digest:
         raise RuntimeError("the library's source files changed while the study ran: start it again")
     started = time.process_time()
-    rows = import_module(module).run(task, data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dpscp.SeededWarning)  # every trial follows from a seed, and nothing is released
+        rows = import_module(module).run(task, data)
     return {
         "key": task.key,
         "study": task.study,
@@ -215,6 +219,7 @@ def _work(module: str, task: Task, data: Path | None, code: Code) -> dict[str, A
         "seed": task.seed,
         "config": dict(task.config),
         "commit": code.commit,
+        "machine": machine(),
         "seconds": time.process_time() - started,
         "rows": rows,
     }
@@ -234,8 +239,9 @@ class Cache:
         for line in self.path.read_text().splitlines():
             try:
                 record = json.loads(line)
-                records[record["key"]] = record
-            except (json.JSONDecodeError, KeyError, TypeError):
+                if record.keys() >= set(_KEPT):
+                    records[record["key"]] = record
+            except (json.JSONDecodeError, KeyError, AttributeError):
                 continue
         return records
 
@@ -272,7 +278,7 @@ def header(command: str, options: Options, outcomes: Iterable[Outcome]) -> Heade
         seed=options.seed,
         commit=name_commits(o.commit for o in outcomes) or _commit(),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=_machine(),
+        machine=" and ".join(sorted({o.machine for o in outcomes})) or machine(),
         cpu_minutes=sum(o.seconds for o in outcomes) / 60,
     )
 
@@ -306,5 +312,7 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _machine() -> str:
+@cache
+def machine() -> str:
+    """Processor, cores and versions, as the head of a page names them."""
     return f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}"

@@ -9,7 +9,18 @@ from experiments.progress import minutes_of
 from experiments.runner import EPSILONS
 from experiments.synthetic_scaling import POOLS
 from experiments.table_peers import BOOSTING, NOISELESS, OURS, TITLES, WORLDS
-from experiments.tables import NAMES, SETS, Line, commits_of, find_row, grid, read_csv, standard_errors, wrapped
+from experiments.tables import (
+    NAMES,
+    SETS,
+    Line,
+    commits_of,
+    find_row,
+    grid,
+    machines_of,
+    read_csv,
+    standard_errors,
+    wrapped,
+)
 from experiments.validity_map import SEARCH_SURPLUS
 
 __all__ = ["write_story"]
@@ -58,7 +69,7 @@ def _opening(results: Path, tables: dict[str, list[Line]], more: dict[str, list[
     commits = sorted({commit for name in pages for commit in commits_of(results / f"{name}.md")})
     # BloodMNIST is one study with two pages
     spent = sum(minutes_of(results / f"{name}.md") or 0.0 for name in pages if name != "bloodmnist_vgg16")
-    machine = (results / "housing.md").read_text().split("\n")[4].split(";")[0]
+    machines = sorted({machine for name in pages for machine in machines_of(results / f"{name}.md")})
     gains = _gains(tables, "dp-scp-f", ("housing", "bloodmnist"))
     ratios = _ratios(tables)
     return "\n".join(
@@ -76,7 +87,8 @@ def _opening(results: Path, tables: dict[str, list[Line]], more: dict[str, list[
             + _cost_in_short(more.get("table_peers")),
             "",
             f"- commit {', '.join(commits)}" + (" (each page names its own)" if len(commits) > 1 else ""),
-            f"{machine}; {spent:.0f} minutes of one core for the studies of this page" + _opacus(results),
+            f"- machine: {' and '.join(machines)}; {spent:.0f} minutes of one core for the studies of this page"
+            + _opacus(results),
             "- make everything again: `make reproduce` (30 trials), `make reproduce ARGS=--quick` (minutes)",
             "- pages: "
             + ", ".join(f"[{name}]({name}.md)" for name in pages)

@@ -46,14 +46,14 @@ def tasks(options: Options) -> list[Task]:
     # a quick run looks at the two ends only
     sizes = (SIZES[0], SIZES[-1]) if options.quick else SIZES
     spending = {n: spending_table(SETTINGS, n, SHARES) for n in sizes}
-    for trial in range(options.trials):
+    for trial in range(options.trials_of(quick=1)):
         for n in sizes:
             config = {"n": n, "pools": POOLS, "test": "one part of the pool"}
             paper = {**config, "spending": spending[n], "settings": repr(SETTINGS)}
-            out.append(Task(NAME, "paper", trial, options.seed, paper))
-            # the library's fits on 30,000 records take longer than the paper's
-            if trial < options.trials_of(quick=1):
-                out.append(Task(NAME, "library", trial, options.seed, config))
+            out += [
+                Task(NAME, "paper", trial, options.seed, paper),
+                Task(NAME, "library", trial, options.seed, config),
+            ]
     return out
 
 

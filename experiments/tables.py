@@ -24,6 +24,7 @@ __all__ = [
     "commits_of",
     "find_row",
     "grid",
+    "machines_of",
     "number",
     "read_csv",
     "rows_of",
@@ -182,6 +183,13 @@ def commits_of(page: Path) -> list[str]:
     return found.group(1).replace(" (the run was resumed)", "").split(", ")
 
 
+def machines_of(page: Path) -> list[str]:
+    """The machines that the head of a page names."""
+    found = re.search(r"^- machine: (.+?);", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return " ".join(found.group(1).split()).split(" and ")
+
+
 def wrapped(block: str) -> str:
     """Wrap the long lines of prose; tables and pictures stay as they are."""
     return "\n".join(
@@ -303,7 +311,7 @@ def side_by_side(
 
 def write_page(path: Path, title: str, header: Header, blocks: Iterable[str | Callable[[], str]]) -> None:
     """A Markdown page: title, where it comes from, then the blocks, with long lines of prose wrapped."""
-    text = [f"# {title}", "", *header.lines(), ""]
+    text = [f"# {title}", "", wrapped("\n".join(header.lines())), ""]
     for block in blocks:
         text += [wrapped(block if isinstance(block, str) else block()), ""]
     path.parent.mkdir(parents=True, exist_ok=True)

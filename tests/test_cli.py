@@ -640,7 +640,7 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
     table["note"] = ['say "no", or\nnothing', "", "a\tb", " é "] * 50
     table.loc[::3, "age"] = " 44 "
     if name.endswith(".parquet"):
-        table["list"] = [[1, 2]] * 200
+        table["list"] = [[[1], [2]]] * 200
         table.to_parquet(folder / name, index=False)
         refused(run(f"predict model.dpscp {name} -o lists.csv"), "'list' cannot be written as CSV")
         assert not (folder / "lists.csv").exists()

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import dpscp as dp
+from dpscp.data.csv_format import CSVFormat
 from dpscp.data.sources.files import TableSource
+from dpscp.data.table_writer import open_writer
 
 SCHEMA = dp.Schema.from_dict(
     {
@@ -121,3 +124,17 @@ def test_what_cannot_be_read_is_refused_and_leaves_no_file(classifier, tmp_path)
         plain.predict_set("new.parquet")
     with pytest.raises(dp.NotFittedError):
         dp.PrivateConformalClassifier().predict_file("new.parquet", "out.parquet")
+
+
+def test_marks_inside_labels_are_escaped(tmp_path):
+    sets = pa.array([["a|b", "c\\d"], [], None, ["e"]], pa.list_(pa.string()))
+    with open_writer(tmp_path / "s.csv") as write:
+        write(pa.record_batch({"set": sets, "x": [1, 2, 3, 4]}))
+    assert (tmp_path / "s.csv").read_text().splitlines() == ["set,x", "a\\|b|c\\\\d,1", ",2", ",3", "e,4"]
+
+
+def test_a_csv_file_has_the_marks_of_the_schema_and_labels_that_are_numbers(tmp_path):
+    sets = pa.array([[1, 2], [], [3]], pa.list_(pa.int64()))
+    with open_writer(tmp_path / "s.csv", CSVFormat(separator=";", decimal=",")) as write:
+        write(pa.record_batch({"set": sets, "x": [1.5, 2.0, 3.25]}))
+    assert (tmp_path / "s.csv").read_text().splitlines() == ["set;x", "1|2;1,5", ";2", "3;3,25"]

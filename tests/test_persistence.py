@@ -15,8 +15,8 @@ import pytest
 
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
-from dpscp.cli.outputs import open_writer
 from dpscp.data import model_files as persistence
+from dpscp.data.table_writer import open_writer
 from dpscp.report.page import write_atomically
 from dpscp.training import DPSGD, ObjectivePerturbation, Preprocessed, PrivateCentring, SufficientStatistics, UnitNorm
 

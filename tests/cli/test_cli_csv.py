@@ -277,15 +277,6 @@ def test_a_label_that_the_encoding_lacks_is_not_printed(folder, run):
     assert not (folder / "l.out.csv").exists()
 
 
-def test_marks_inside_labels_are_escaped(tmp_path):
-    from dpscp.cli.outputs import open_writer
-
-    sets = pa.array([["a|b", "c\\d"], [], None, ["e"]], pa.list_(pa.string()))
-    with open_writer(tmp_path / "s.csv") as write:
-        write(pa.record_batch({"set": sets, "x": [1, 2, 3, 4]}))
-    assert (tmp_path / "s.csv").read_text().splitlines() == ["set,x", "a\\|b|c\\\\d,1", ",2", ",3", "e,4"]
-
-
 GROUPED = {**COMMON, "groups": "city", "accountant": "rdp"}
 
 

@@ -125,6 +125,23 @@ def test_the_header_names_machine_and_seed_and_no_folder(toy: Study, tmp_path: P
     assert str(tmp_path) not in text
 
 
+def test_a_page_names_every_machine_on_which_tasks_were_computed(
+    toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, trials in (("small machine", 2), ("large machine", 3)):
+        monkeypatch.setattr("experiments.runner.machine", lambda name=name: name)
+        run_study(toy, _options(tmp_path, trials=trials), "toy")
+    assert "machine: large machine and small machine; " in (tmp_path / "results" / "toy.md").read_text()
+    # a record of a run that did not say where it ran is computed again
+    store = tmp_path / "cache" / "toy.jsonl"
+    lines = [json.loads(line) for line in store.read_text().splitlines()]
+    del lines[0]["machine"]
+    store.write_text("\n".join(map(json.dumps, [*lines, "no record"])) + "\n")
+    calls.clear()
+    run_study(toy, _options(tmp_path), "toy")
+    assert calls == [0]
+
+
 def test_a_page_names_the_commit_of_each_computation_not_of_its_writing(
     toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

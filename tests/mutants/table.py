@@ -779,7 +779,7 @@ mutant(
 # ---- training
 
 mutant(
-    "training.descent:GridNoise.next",
+    "training.descent:GridNoise.__init__",
     "1 / GRID",
     "0.98 / GRID",
     "gradient noise is drawn too small",
@@ -985,10 +985,52 @@ mutant(
 )
 mutant(
     "training.torch.release:_ProcessorRelease.__call__",
-    "[load_torch().from_numpy(add_to_noise(total.numpy(), own, self._noise)) for total, own in pairs]",
-    "[load_torch().from_numpy(add_to_noise(t.numpy(), o, self._noise)) if t.ndim > 1 else t for t, o in pairs]",
+    "round_to_grid(total.view(-1).numpy(), drawn[start:stop], self._spacing)",
+    "round_to_grid(total.view(-1).numpy(), drawn[start:stop] * (total.ndim > 1), self._spacing)",
     "torch biases get no noise",
     "tests/training/test_opacus.py::test_the_noise_of_the_event_reaches_every_sum",
+)
+mutant(
+    "training.torch.release:_ProcessorRelease.__call__",
+    "start = stop",
+    "start = 0",
+    "the parameters of a torch module share their noise",
+    "tests/training/test_opacus.py::test_parameters_have_noise_of_their_own",
+)
+mutant(
+    "privacy.normals:NormalNumbers._draw_rest",
+    "(piece < _RECTANGLES) & (height < np.exp(-0.5 * size * size))",
+    "piece < _RECTANGLES",
+    "noise lies above the normal curve",
+    "tests/privacy/test_normals.py::test_what_is_no_rectangle_has_the_law_of_the_rest",
+)
+mutant(
+    "privacy.normals:NormalNumbers._draw_rest",
+    "cover.widths[0] + over",
+    "cover.widths[0]",
+    "noise has no tail",
+    "tests/privacy/test_normals.py::test_the_tail_goes_on",
+)
+mutant(
+    "privacy.normals:NormalNumbers.fill",
+    "np.copysign(self._draw_rest(rest.size), out[rest])",
+    "self._draw_rest(rest.size)",
+    "the tail of the noise has one side",
+    "tests/privacy/test_normals.py::test_the_tail_goes_on",
+)
+mutant(
+    "privacy.normals:NormalNumbers._fill_rectangles",
+    "numbers *= factor",
+    "numbers *= self._factors[0]",
+    "noise is uniform",
+    "tests/privacy/test_normals.py::test_the_law_is_normal",
+)
+mutant(
+    "training.engine.loop:round_to_grid",
+    "np.rint(part, out=part)",
+    "None",
+    "a torch module shows the low bits of its sums",
+    "tests/training/test_opacus.py::test_noise_has_the_standard_deviation_of_the_event",
 )
 mutant(
     "training.torch.trainer:OpacusTraining._prepare",

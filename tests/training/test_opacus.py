@@ -394,6 +394,21 @@ def test_noise_has_the_standard_deviation_of_the_event(device):
     np.testing.assert_array_equal(released, np.rint(released / (3 * 2.0**-20)) * (3 * 2.0**-20))
 
 
+@pytest.mark.parametrize("numbers", [50, 20_000])
+def test_parameters_have_noise_of_their_own(numbers):
+    """And so have the steps, also where two of them are in use at once; whatever the layout of a sum."""
+    release = make_release(torch.device("cpu"), 3.0, generator(), 0, ((numbers, 2), (2 * numbers,)))
+    steps = [release.draw(), release.draw()]
+    found = []
+    for drawn in steps:
+        sums = [torch.zeros(2, numbers, dtype=torch.float64).T, torch.zeros(2 * numbers, dtype=torch.float64)]
+        found.extend(total.reshape(-1).numpy() for total in release(sums, drawn))
+    assert len({tuple(values) for values in found}) == 4
+    for i, first in enumerate(found):
+        for second in found[:i]:
+            assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(2 * numbers)
+
+
 # ---- models that somebody already trained
 
 

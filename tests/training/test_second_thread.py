@@ -14,11 +14,12 @@ from dpscp.training.engine.loop import GridNoise
 from dpscp.training.engine.padding import SecondThread, second_thread
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.2])
-def test_training_beside_a_second_thread_gives_the_same_bits(rate, monkeypatch):
+@pytest.mark.parametrize(("rate", "width"), [(1.0, 40), (0.2, 40), (0.2, 300)])
+def test_training_beside_a_second_thread_gives_the_same_bits(rate, width, monkeypatch):
+    """Also of a network so wide that its noise is drawn in bulk."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 70)).astype(np.float32), rng.integers(0, 3, 300)
-    mechanism = DPSGD(hidden=(40, 20), classes=(0, 1, 2), sampling_rate=rate, steps=40, noise_multiplier=1.0)
+    mechanism = DPSGD(hidden=(width, 20), classes=(0, 1, 2), sampling_rate=rate, steps=40, noise_multiplier=1.0)
     monkeypatch.setattr(blocks, "_WORTH_A_THREAD", 1)
     drawn_by = set()
     plain = GridNoise.next

@@ -102,7 +102,7 @@ def summed(terms, trained, factors, counted=None):
     totals = [torch.zeros(p.shape, dtype=torch.float64) for p in trained]
     for term in terms:
         place = next(i for i, p in enumerate(trained) if p is term.parameter)
-        term.add(totals[place], factors, counted)
+        totals[place] += term.weighted_sum(factors, counted)
     return totals
 
 
@@ -327,8 +327,7 @@ def test_places_that_cancel_add_at_most_one_clip_norm_each():
     for i in range(n):
         length = Fraction(float(factors[i])) ** 2 * sum(v * v for line in exact[i] for v in line)
         assert length <= 1
-    total = torch.zeros(3, 5, dtype=torch.float64)
-    term.add(total, factors, None)
+    total = term.weighted_sum(factors, None)
     wanted = [[sum(Fraction(float(factors[i])) * exact[i][a][b] for i in range(n)) for b in range(5)] for a in range(3)]
     off = sum((Fraction(float(total[a, b])) - wanted[a][b]) ** 2 for a in range(3) for b in range(5))
     assert off <= Fraction(CLIP_SLACK / 2) ** 2
@@ -368,8 +367,7 @@ def test_no_record_is_longer_than_the_clip_norm_at_any_scale(scale, clip_norm):
     ):
         factors, finite = ClipRule(clip_norm, 1e4, 64).factors([term], None)
         for i in range(n):
-            alone = torch.zeros_like(term.parameter, dtype=torch.float64)
-            term.add(alone, torch.where(torch.arange(n) == i, factors, 0.0), None)
+            alone = term.weighted_sum(torch.where(torch.arange(n) == i, factors, 0.0), None)
             assert rational_norm(alone) <= Fraction(1)
         assert finite.all()
 
@@ -388,9 +386,7 @@ def test_a_record_that_is_not_finite_adds_nothing(wrong):
     rule = ClipRule(1.0, 100.0, 16)
     factors, finite = rule.factors(terms, None)
     assert finite.tolist() == [True, False, False, False]
-    totals = [torch.zeros_like(term.parameter, dtype=torch.float64) for term in terms]
-    for term, total in zip(terms, totals, strict=True):
-        term.add(total, factors, finite)
+    totals = [term.weighted_sum(factors, finite) for term in terms]
     assert all(torch.isfinite(total).all() for total in totals)
     assert sum(float(total.square().sum()) for total in totals) <= 1.0
 

@@ -464,30 +464,24 @@ def test_a_record_in_front_of_a_million_moves_the_clipped_sum_by_one_clip_norm_a
 
 
 def test_the_noise_is_scaled_for_the_stated_slack(monkeypatch):
-    drawn, rounded, plain = [], [], release.add_to_noise
+    drawn, rounded, plain = [], [], release.round_to_grid
 
-    class Listening:
-        def __init__(self, generator):
-            self.generator = generator
+    class Listening(release.GridNoise):
+        def __init__(self, rng, size):
+            super().__init__(rng, size)
+            drawn.append(size)
 
-        def __getattr__(self, name):
-            return getattr(self.generator, name)
+    def add(total, noise, spacing):
+        rounded.append((total.size, noise.size, spacing))
+        plain(total, noise, spacing)
 
-        def normal(self, loc, scale, shape):
-            drawn.append((loc, scale))
-            return self.generator.normal(loc, scale, shape)
-
-    def add(value, noise, noise_std):
-        rounded.append(noise_std)
-        return plain(value, noise, noise_std)
-
-    make = opacus.secure_generator
-    monkeypatch.setattr(opacus, "secure_generator", lambda random_state: Listening(make(random_state)))
-    monkeypatch.setattr(release, "add_to_noise", add)
+    monkeypatch.setattr(release, "GridNoise", Listening)
+    monkeypatch.setattr(release, "round_to_grid", add)
     training(nn.Linear(6, 2), steps=3, noise_multiplier=2.5, clip_norm=7.0).train(*records())
-    scale = 2.5 * (1 + CLIP_SLACK)  # in clip norms, for weight and bias of every step
-    assert drawn == [(0.0, scale)] * 6
-    assert rounded == [scale] * 6
+    # in clip norms, for weight and bias of every step; the noise is drawn in units of this grid
+    spacing = 2.5 * (1 + CLIP_SLACK) * 2.0**-20
+    assert drawn == [14]
+    assert rounded == [(12, 12, spacing), (2, 2, spacing)] * 3
 
 
 @pytest.mark.parametrize("clip_norm", [1e-300, 1e-30, 1e-3, 1.0, 1e30, 1e300])

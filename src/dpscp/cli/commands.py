@@ -15,7 +15,7 @@ from dpscp._base.progress import clear_activity, pause_activity
 from dpscp.cli.errors import CommandError, describe_os_error
 from dpscp.cli.fit import choose_csv_format, fit_table, write_schema
 from dpscp.cli.lines import promise_lines, report_line, show_warning, useless_lines
-from dpscp.cli.outputs import check_output, open_writer
+from dpscp.cli.outputs import check_output
 from dpscp.cli.pdf import find_browser, print_page
 from dpscp.cli.run import (
     describe_release,
@@ -27,6 +27,7 @@ from dpscp.cli.run import (
     summarize_fit,
 )
 from dpscp.cli.tables import open_table
+from dpscp.data.table_writer import open_writer
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.pipeline.planning import plan
 from dpscp.report.numbers import explain_useless_promise

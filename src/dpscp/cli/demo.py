@@ -17,10 +17,11 @@ import numpy as np
 from dpscp import metrics
 from dpscp.cli.errors import CommandError
 from dpscp.cli.evaluation import LabeledTable, origin_path, write_origin
-from dpscp.cli.outputs import check_output, open_writer, refuse_existing
+from dpscp.cli.outputs import check_output, refuse_existing
 from dpscp.cli.run import describe_release, evaluate_labeled, fit_estimator, summarize_fit
 from dpscp.cli.tables import open_table
 from dpscp.data.schema import Column, Schema
+from dpscp.data.table_writer import open_writer
 from dpscp.report.numbers import Reference
 from dpscp.report.page import write_atomically, write_report
 

@@ -1,22 +1,11 @@
-"""Write tables in blocks, and check outputs before work begins."""
+"""Check outputs before work begins."""
 
-import codecs
-import gzip
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import reduce
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from dpscp.cli.errors import CommandError
-from dpscp.data.csv_format import CSVFormat
-from dpscp.data.model_files import open_atomically
-from dpscp.data.sources.tables import is_parquet
-
-# Stands between the labels of a set in a CSV cell.
-_LABEL_MARK = "|"
 
 
 def check_output(path: Path, *inputs: Path) -> None:
@@ -41,106 +30,3 @@ def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
     for path in () if force else paths:
         if path.exists():
             raise CommandError(f"{str(path)!r} already exists; use another name, or --force to replace it")
-
-
-@contextmanager
-def open_writer(path: Path, csv_format: CSVFormat | None = None) -> Iterator[Callable[[Any], None]]:
-    """Yield a function that writes Arrow batches as CSV or Parquet, by the name of the file.
-
-    The file appears when it is complete; a failure leaves no file.
-    """
-    written = csv_format or CSVFormat()
-    with open_atomically(path) as file, ExitStack() as stack:
-        if is_parquet(path):
-            yield _parquet_writer(file, stack)
-        elif path.name.lower().endswith(".gz"):
-            yield _csv_writer(stack.enter_context(gzip.GzipFile("", "wb", 6, file)), path, written)
-        else:
-            yield _csv_writer(file, path, written)
-
-
-def _parquet_writer(file: Any, stack: ExitStack) -> Callable[[Any], None]:
-    import pyarrow.parquet as pq
-
-    writer: Any = None
-
-    def write(block: Any) -> None:
-        nonlocal writer
-        writer = writer or stack.enter_context(pq.ParquetWriter(file, block.schema))
-        writer.write_batch(block)
-
-    return write
-
-
-def _csv_writer(file: Any, path: Path, csv_format: CSVFormat) -> Callable[[Any], None]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    separator, has_header = csv_format.separator_in(path), False
-    is_utf8 = codecs.lookup(csv_format.encoding).name == "utf-8"
-    encoder = codecs.getincrementalencoder(csv_format.encoding)()  # writes a mark at the start of the file only
-
-    def encode(text: Any) -> Any:
-        if is_utf8:
-            return text
-        try:
-            return encoder.encode(bytes(text).decode())
-        except UnicodeEncodeError:
-            pass  # its message contains a cell
-        raise CommandError(f"a cell cannot be written in {csv_format.encoding}; write to a .parquet file")
-
-    def write(block: Any) -> None:
-        nonlocal has_header
-        if not has_header:
-            names = separator.join(_cells(pa.array(block.schema.names), separator).to_pylist())
-            file.write(encode(names.encode() + b"\n"))
-            has_header = True
-        columns = [_cells(_as_text(name, block[name], csv_format), separator) for name in block.schema.names]
-        lines = pc.binary_join_element_wise(*columns, separator, null_handling="replace", null_replacement="")
-        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-        file.write(encode(pc.binary_join(whole, "\n")[0].as_buffer()))
-        file.write(encode(b"\n"))
-
-    return write
-
-
-def _as_text(name: str, column: Any, csv_format: CSVFormat) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_list(column.type) and pa.types.is_string(column.type.value_type):
-        return _join_labels(column)
-    is_float = pa.types.is_floating(column.type)
-    if is_float:  # NaN becomes an empty cell
-        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-    try:
-        texts = column.cast(pa.string())
-        return pc.replace_substring(texts, ".", csv_format.decimal) if is_float else texts
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        pass
-    raise CommandError(f"column {name!r} cannot be written as CSV; drop it, or write to a .parquet file")
-
-
-def _join_labels(sets: Any) -> Any:
-    """Write each list of labels as one text, ``a|b``; a mark inside a label gets a backslash."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    labels = sets.values
-    for mark in ("\\", _LABEL_MARK):
-        labels = pc.replace_substring(labels, mark, "\\" + mark)
-    escaped = pa.ListArray.from_arrays(sets.offsets, labels, mask=pc.is_null(sets))
-    return pc.binary_join(escaped, _LABEL_MARK)
-
-
-def _cells(texts: Any, separator: str) -> Any:
-    """Quote the texts that contain a separator, a quote or a line end."""
-    import pyarrow.compute as pc
-
-    content = b"".join(bytes(buffer) for buffer in texts.buffers()[-1:] if buffer is not None)
-    marks = (separator, '"', "\r", "\n")
-    if not any(mark.encode() in content for mark in marks):
-        return texts
-    quoted = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
-    needed = [pc.match_substring(texts, mark) for mark in marks]
-    return pc.if_else(reduce(pc.or_, needed), quoted, texts)

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from dpscp.data import model_files as persistence
 from dpscp.data.groups import Groups, largest_thresholds
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.schema import Frame, Schema
-from dpscp.estimators.file_predictions import read_frames, write_predictions
+from dpscp.data.table_writer import open_writer
+from dpscp.estimators.file_predictions import read_frames
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.pipeline.evaluation import PrivateEvaluation, evaluation_from_state
 from dpscp.pipeline.tasks import Task
@@ -147,11 +149,18 @@ class FittedEstimator(_Parameters, ABC):
         path : str or path
             A CSV or Parquet file, or a folder of Parquet files, with the columns of the schema of the fit.
         out : str or path
-            A ``.parquet`` or ``.csv`` file, with the predictions in the order of the rows. A classification has the
-            columns ``prediction``, ``set`` and ``set_size``; a set is a list of labels in Parquet, and ``a|b`` in CSV.
-            A regression has ``prediction``, ``lower`` and ``upper``. Of several levels, the first is written.
+            A ``.parquet``, ``.csv`` or ``.csv.gz`` file, with the predictions in the order of the rows; CSV has the
+            marks of the schema. A classification has the columns ``prediction``, ``set`` and ``set_size``; a set is a
+            list of labels in Parquet, and ``a|b`` in CSV, where a ``|`` inside a label gets a backslash. A regression
+            has ``prediction``, ``lower`` and ``upper``. Of several levels, the first is written.
         """
-        write_predictions(out, map(self._columns_of_frame, self._read_file(path)))
+        import pyarrow as pa
+
+        frames = self._read_file(path)
+        assert self.schema_ is not None  # files are read with it
+        with open_writer(Path(out), self.schema_.csv) as write:
+            for frame in frames:
+                write(pa.record_batch(self._columns_of_frame(frame)))
 
     def _read_file(self, path: str | PathLike[str]) -> Iterator[Any]:
         """Return the rows of a file as frames, one for each block."""

@@ -134,23 +134,14 @@ def gaussian_release(
     Theory: section 1.3
     """
     value = np.asarray(exact, dtype=np.float64)
-    return add_to_noise(value, np.asarray(rng.normal(0.0, noise_std, value.shape)), noise_std, n_records)
-
-
-def add_to_noise(
-    value: NDArray[np.float64], noise: NDArray[np.float64], noise_std: float, n_records: int = 0
-) -> NDArray[np.float64]:
-    """Return ``value`` plus this noise, rounded to the grid of its standard deviation; see `gaussian_release`.
-
-    The result is in the memory of ``noise``: new memory costs more time than the arithmetic.
-    """
     growth = max(1.0, n_records * _MORE_THAN_NOMINAL / _MOST_RECORDS)
     spacing = GRID * noise_std * 2.0 ** math.ceil(math.log2(growth))
-    noise += value
-    noise /= spacing
-    np.rint(noise, out=noise)
-    noise *= spacing
-    return noise
+    noisy = np.asarray(rng.normal(0.0, noise_std, value.shape))
+    noisy += value
+    noisy /= spacing
+    np.rint(noisy, out=noisy)
+    noisy *= spacing
+    return noisy
 
 
 def grid_slack(noise_std: float, n_parameters: int) -> float:

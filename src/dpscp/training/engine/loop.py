@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dpscp._base.arrays import Array
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block
+from dpscp.privacy.normals import NormalNumbers
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, ClippedGradient
 from dpscp.training.engine.networks import Loss, Network, squared_norms
 from dpscp.training.engine.padding import aligned_empty, is_aligned
@@ -116,7 +117,7 @@ class GridNoise:
     """Standard normal vectors in units of the grid, drawn in blocks of bounded size."""
 
     def __init__(self, rng: np.random.Generator, size: int) -> None:
-        self._rng = rng
+        self._numbers = NormalNumbers(rng, 1 / GRID)
         shape = max(1, _NOISE_PER_BLOCK // size), size
         self._block, self._before = np.empty(shape), np.empty(shape)
         self._used = len(self._block)
@@ -128,15 +129,22 @@ class GridNoise:
         """
         if self._used == len(self._block):
             self._block, self._before = self._before, self._block
-            flat = self._block.reshape(-1)
-            for start in range(0, len(flat), _NOISE_PER_BLOCK):
-                part = flat[start : start + _NOISE_PER_BLOCK]
-                self._rng.standard_normal(out=part)
-                part *= 1 / GRID
+            self._numbers.fill(self._block.reshape(-1))
             self._used = 0
         vector: Array = self._block[self._used]
         self._used += 1
         return vector
+
+
+def round_to_grid(total: Array, noise: Array, spacing: float) -> None:
+    """Add noise in units of the grid to a sum, and replace the sum by the nearest grid point."""
+    per_grid = 1 / spacing
+    for start in range(0, total.size, _UPDATED_AT_ONCE):
+        part = total[start : start + _UPDATED_AT_ONCE]
+        part *= per_grid
+        part += noise[start : start + _UPDATED_AT_ONCE]
+        np.rint(part, out=part)
+        part *= spacing
 
 
 @dataclass(frozen=True)

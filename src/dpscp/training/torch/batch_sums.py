@@ -21,7 +21,7 @@ from dpscp.privacy.random_streams import BlockStreams
 from dpscp.training.engine.batching import PerThread
 from dpscp.training.engine.cuda import Upload, record_graph
 from dpscp.training.engine.gradients import SMALLEST_CLIP_NORM
-from dpscp.training.engine.padding import LANES, AlikeBlocks, whole_lanes
+from dpscp.training.engine.padding import LANES, AlikeBlocks, one_blas_thread, whole_lanes
 from dpscp.training.torch.dry_run import SyntheticRecords
 from dpscp.training.torch.layer_terms import MOST_BLOCKS, ClipRule, GradientPlan, LayerTerms, SampleTerm, Term
 from dpscp.training.torch.modules import (
@@ -218,13 +218,15 @@ class Engine:
         parts = [batch[begin : begin + chunk] for begin in range(0, len(batch), chunk)]
         with torch.no_grad(), _deterministic():
             if self.device.type == "cpu":
-                return self._sum_parts(self.blocks, block, parts, weights)
+                # where torch has one thread, NumPy's products have one too
+                with one_blas_thread() if torch.get_num_threads() == 1 else nullcontext():
+                    return self._sum_parts(self.blocks, block, parts, weights)
             if self._on_gpu is None:
                 self._on_gpu = _GpuBlocks(self, chunk)
             return self._on_gpu.sum(block, parts, weights)
 
     def _sum_parts(self, blocks: AlikeBlocks, block: Block, parts: Sequence[Any], weights: Any) -> list[Any]:
-        totals = self.zeros(load_torch().float64)
+        totals: list[Any] = [None] * len(self.trained)
         for part in parts:
             # few sizes: each one is checked before it is used
             size = blocks.size(min(blocks.chunk, self._grain * math.ceil(len(part) / self._grain)))
@@ -237,27 +239,31 @@ class Engine:
             if weights is not None:
                 factors = factors * weights[part].to(factors.device)
             self.add(terms, totals, factors, None if bool(finite.all()) else finite)
-        return totals
+        float64 = load_torch().float64
+        return [
+            load_torch().zeros(p.shape, dtype=float64) if total is None else total
+            for p, total in zip(self.trained, totals, strict=True)
+        ]
 
-    def add(self, terms: Sequence[Term], totals: Sequence[Any], factors: Any, counted: Any) -> None:
-        """Add the first records' terms times their factors; the other records are padding."""
+    def add(self, terms: Sequence[Term], totals: list[Any], factors: Any, counted: Any) -> None:
+        """Add the first records' terms times their factors; the other records are padding.
+
+        The first sum takes the place of a total that is None.
+        """
         place = {id(parameter): number for number, parameter in enumerate(self.trained)}
         for term in terms:
-            term.add(totals[place[id(term.parameter)]], factors, counted)
+            number, more = place[id(term.parameter)], term.weighted_sum(factors, counted)
+            totals[number] = more if totals[number] is None else totals[number].add_(more)
 
     def _sum_exactly(self, wrapped: Any, block: Block, batch: NDArray[np.int64], weights: Any) -> list[Any]:
         torch, at_once = load_torch(), self.run.at_once
-        sums = self.zeros(torch.int64)
+        sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in self.trained]
         for begin in range(0, len(batch), at_once):
             part = batch[begin : begin + at_once]
             rows, target = self._gather(block, part)
             samples = gradient_rows(wrapped, self.run.losses, rows, target)
             add_clipped(samples, self.run.clip_norm, sums, None if weights is None else weights[part].to(self.device))
         return [total.double() / _UNITS for total in sums]
-
-    def zeros(self, dtype: Any) -> list[Any]:
-        """Return zeros in the shapes of the trained parameters."""
-        return [load_torch().zeros(p.shape, dtype=dtype, device=p.device) for p in self.trained]
 
     def _gather(self, block: Block, index: NDArray[np.int64]) -> tuple[Any, Any]:
         # taken by NumPy: the blocks of a scratch file cannot be written to, and torch warns of such arrays

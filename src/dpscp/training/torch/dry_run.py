@@ -447,7 +447,7 @@ class _Trial:
                 weights = (1 + torch.arange(n, device=self.device).double() * shift % n) / n
                 totals = {id(p): torch.zeros(p.shape, dtype=torch.float64, device=self.device) for p in layers.trained}
                 for term in terms:
-                    term.add(totals[id(term.parameter)], weights, None)
+                    totals[id(term.parameter)] += term.weighted_sum(weights, None)
                 wanted = [torch.einsum("i,i...->...", weights, sample.double()) for sample in samples]
                 _require_same([t.to(rows.dtype) for t in totals.values()], [w.to(rows.dtype) for w in wanted])
 

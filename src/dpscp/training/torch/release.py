@@ -1,5 +1,6 @@
 """Draw the noise of the steps of a torch run, add it to sums and round them to the grid."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -8,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.training.engine.cuda_noise import DeviceNoise
-from dpscp.training.engine.gaussian_release import add_to_noise
-from dpscp.training.engine.loop import GRID
+from dpscp.training.engine.loop import GRID, GridNoise, round_to_grid
 from dpscp.training.engine.padding import second_thread
 from dpscp.training.torch.modules import load_torch
 
-Noise = list[NDArray[np.float64]]
+Noise = NDArray[np.float64]
 Step = tuple[NDArray[np.int64], Noise]
 """The persons of a batch, and the noise of the step."""
 
@@ -22,10 +22,10 @@ class Release(Protocol):
     """Noise of one standard deviation, for sums in clip norms."""
 
     def draw(self) -> Noise:
-        """Return the noise of the next step, as far as it is drawn on the processor."""
+        """Return the noise of the next step in units of the grid, as far as it is drawn on the processor."""
 
     def __call__(self, sums: list[Any], drawn: Noise) -> list[Any]:
-        """Return the sums with this noise, rounded to the grid."""
+        """Return the sums with this noise, rounded to the grid; the sums may change."""
 
 
 def make_release(
@@ -34,9 +34,10 @@ def make_release(
     """Return the release of sums in these shapes; without noise they are released as they are."""
     if not noise:
         return _NoNoise()
+    size = sum(math.prod(shape) for shape in shapes)
     if device.type == "cpu":
-        return _ProcessorRelease(noise, rng, shapes)
-    return _DeviceRelease(device, noise, random_state, sum(int(np.prod(shape)) for shape in shapes))
+        return _ProcessorRelease(noise, rng, size)
+    return _DeviceRelease(device, noise, random_state, size)
 
 
 @contextmanager
@@ -54,22 +55,26 @@ def draw_ahead(steps: Iterator[Step], device: Any, n_parameters: int) -> Iterato
 
 class _NoNoise:
     def draw(self) -> Noise:
-        return []
+        return np.empty(0)
 
     def __call__(self, sums: list[Any], drawn: Noise) -> list[Any]:  # noqa: ARG002
         return sums
 
 
 class _ProcessorRelease:
-    def __init__(self, noise: float, rng: np.random.Generator, shapes: Sequence[tuple[int, ...]]) -> None:
-        self._noise, self._rng, self._shapes = noise, rng, shapes
+    def __init__(self, noise: float, rng: np.random.Generator, size: int) -> None:
+        self._spacing, self._stream = GRID * noise, GridNoise(rng, size)
 
     def draw(self) -> Noise:
-        return [self._rng.normal(0.0, self._noise, shape) for shape in self._shapes]
+        return self._stream.next()
 
     def __call__(self, sums: list[Any], drawn: Noise) -> list[Any]:
-        pairs = zip(sums, drawn, strict=True)
-        return [load_torch().from_numpy(add_to_noise(total.numpy(), own, self._noise)) for total, own in pairs]
+        start, released = 0, [total.contiguous() for total in sums]
+        for total in released:
+            stop = start + total.numel()
+            round_to_grid(total.view(-1).numpy(), drawn[start:stop], self._spacing)
+            start = stop
+        return released
 
 
 class _DeviceRelease:
@@ -77,7 +82,7 @@ class _DeviceRelease:
         self._stream, self._spacing = DeviceNoise(random_state, size, device, 1 / GRID), GRID * noise
 
     def draw(self) -> Noise:
-        return []
+        return np.empty(0)
 
     def __call__(self, sums: list[Any], drawn: Noise) -> list[Any]:  # noqa: ARG002
         flat = load_torch().cat([total.flatten() for total in sums])
