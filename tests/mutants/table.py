@@ -1258,8 +1258,15 @@ mutant(
     "step_sum[0] / length",
     "step_sum[0]",
     "the noise in an output grows with the width of a table",
-    "tests/training/test_random_features.py::test_the_weight_rises_to_a_quarter_and_the_sum_of_steps_slows_down",
+    "tests/training/test_random_features.py::test_weight_and_steps_follow_from_the_signal_for_each_weight",
     "tests/training/test_recipe.py::test_many_classes_get_a_linear_model_until_each_has_a_signal",
+)
+mutant(
+    "training.recipe:_weak_regression",
+    "signal / inputs / _BENT_SIGNAL",
+    "signal / _BENT_SIGNAL",
+    "a wide table gets random features that noise hides",
+    "tests/training/test_random_features.py::test_a_wider_table_needs_more_signal_for_random_features",
 )
 mutant(
     "tasks:Regression._of_targets",
