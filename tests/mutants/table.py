@@ -978,7 +978,7 @@ mutant(
 )
 mutant(
     "training.descent:Descent.step",
-    "self._noisy * self.normaliser",
+    "noisy * self.normaliser",
     "total",
     "an audit of training hears the sum before its noise",
     "tests/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
