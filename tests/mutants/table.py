@@ -1938,7 +1938,7 @@ mutant(
     "tests/privacy/test_solving.py::test_a_search_by_noise_ends_where_a_bisection_does",
 )
 mutant(
-    "privacy.noise:IntegerSource._few",
+    "privacy.noise:IntegerSource.few",
     "value >= bound",
     "value > bound",
     "a few integers are not uniform",
