@@ -978,7 +978,7 @@ mutant(
 )
 mutant(
     "training.descent:Descent.step",
-    "self._noisy * self.normaliser",
+    "noisy * self.normaliser",
     "total",
     "an audit of training hears the sum before its noise",
     "tests/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
@@ -1966,7 +1966,7 @@ mutant(
     "tests/privacy/test_solving.py::test_a_search_by_noise_ends_where_a_bisection_does",
 )
 mutant(
-    "privacy.noise:IntegerSource._few",
+    "privacy.noise:IntegerSource.few",
     "value >= bound",
     "value > bound",
     "a few integers are not uniform",

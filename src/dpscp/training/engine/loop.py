@@ -324,13 +324,16 @@ class Descent:
         self.parameters = public.initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
         self._fast = aligned_empty(self.parameters.shape, dtype)
         np.copyto(self._fast, self.parameters, casting="same_kind")
-        self._noisy = np.empty(network.n_parameters)
+        # of one part at a time: memory for all of them would leave the cache at every step
+        noisy = np.empty(min(network.n_parameters, _UPDATED_AT_ONCE))
         self._velocity = np.zeros(network.n_parameters)
         self._squares = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
         self._sum = np.zeros(network.n_parameters)
-        kept = self._noisy, self._velocity, self._squares, self.parameters, self._fast
+        kept = self._velocity, self._squares, self.parameters, self._fast
         cuts = [slice(i, i + _UPDATED_AT_ONCE) for i in range(0, network.n_parameters, _UPDATED_AT_ONCE)]
-        self._parts = [_Part(cut, *(array[cut] for array in kept)) for cut in cuts]
+        self._parts = [
+            _Part(cut, noisy[: network.n_parameters - cut.start], *(array[cut] for array in kept)) for cut in cuts
+        ]
         self.step_count = 0
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:
@@ -348,10 +351,9 @@ class Descent:
         """
         total = self.clipped_sum(batch)
         if self._observer is not None:
-            for part in self._parts:
-                self._release(part, total, noise)
+            noisy = np.concatenate([self._release(part, total, noise).copy() for part in self._parts])
             constants = (self.normaliser, self.grid, float(self.rule.learning_rates[self.step_count]))
-            self._observer(StepView(self.current(), self._noisy * self.normaliser, constants))
+            self._observer(StepView(self.current(), noisy * self.normaliser, constants))
         self._update(total, noise)
 
     def _update(self, total: Array, noise: Array | None) -> None:
@@ -368,19 +370,19 @@ class Descent:
         if self.step_count > len(rule.learning_rates) - rule.averaged:
             self._sum += self.parameters
 
-    def _release(self, part: "_Part", total: Array, noise: Array | None) -> None:
-        """Compute the noisy gradient of some parameters.
+    def _release(self, part: "_Part", total: Array, noise: Array | None) -> Array:
+        """Return the noisy gradient of some parameters, in memory that all parts share.
 
         Their sum with its noise, rounded to the grid, divided by the public normalizer.
         """
         noisy = part.noisy
         if noise is None:
-            np.divide(total[part.where], self.normaliser, out=noisy)
-            return
+            return np.divide(total[part.where], self.normaliser, out=noisy)
         np.multiply(total[part.where], self._per_grid, out=noisy)
         noisy += noise[part.where]
         np.rint(noisy, out=noisy)
         noisy *= self._grid_over_normaliser
+        return noisy
 
     def _move(self, part: "_Part", rate: float) -> None:
         """Update some parameters; their gradient is overwritten."""
