@@ -978,7 +978,7 @@ mutant(
 )
 mutant(
     "training.descent:Descent.step",
-    "self._noisy * self.normaliser",
+    "noisy * self.normaliser",
     "total",
     "an audit of training hears the sum before its noise",
     "tests/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
@@ -1857,6 +1857,27 @@ mutant(
     "a mechanism for single records trains on persons",
     "tests/training/test_persons.py::test_a_mechanism_that_cannot_says_so_before_anything_is_released",
 )
+mutant(
+    "training.engine.batching:EngineBlockBuilder._shortened",
+    "restore_rows(integers[part], scales[part], features)",
+    "None",
+    "a record is clipped by the norm of another row than the one that is added",
+    "tests/training/test_short_rows.py::test_norms_are_those_of_the_rows_that_are_multiplied",
+)
+mutant(
+    "training.mechanisms.dpsgd:DPSGD.prepare_source",
+    "is_large_table(n_records * unit.cap, source.width)",
+    "is_large_table(source.sum(unit_count) * unit.cap, source.width)",
+    "the number of records decides what is released",
+    "tests/training/test_short_rows.py::test_only_large_tables_are_kept_short",
+)
+mutant(
+    "training.engine.loop:BatchSums._gather",
+    "records.scales.take(index)",
+    "records.scales[: len(index)]",
+    "the rows of a batch get the scales of other records",
+    "tests/training/test_short_rows.py::test_training_on_short_rows_is_training_on_these_numbers",
+)
 
 # ---- scikit-learn code around a fit
 
@@ -1945,7 +1966,7 @@ mutant(
     "tests/privacy/test_solving.py::test_a_search_by_noise_ends_where_a_bisection_does",
 )
 mutant(
-    "privacy.noise:IntegerSource._few",
+    "privacy.noise:IntegerSource.few",
     "value >= bound",
     "value > bound",
     "a few integers are not uniform",

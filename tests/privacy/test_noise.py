@@ -65,8 +65,9 @@ def test_draws_follow_the_discrete_gaussian(sigma):
     assert statistic > stats.chi2.isf(ALARM, freedom)
 
 
+@pytest.mark.parametrize("few", [0, 32])
 @pytest.mark.parametrize("sigma", [1, 7, 4096, 2**16])
-def test_each_candidate_is_accepted_with_its_exact_probability(sigma, monkeypatch):
+def test_each_candidate_is_accepted_with_its_exact_probability(sigma, few, monkeypatch):
     """Rejection made exact: log P(candidate) + log P(accepted) is -x^2 / (2 sigma^2) up to a constant, as fractions."""
     spread = {}
     candidates = np.array([0, 1, -1, 2, -sigma, sigma + 1, 3 * sigma, -5 * sigma - 2], dtype=object)
@@ -80,8 +81,12 @@ def test_each_candidate_is_accepted_with_its_exact_probability(sigma, monkeypatc
             costs.append([Fraction(int(n), denominator) for n in numerator])
             return np.ones(len(numerator), dtype=bool)
 
+        few_bernoulli_exp = bernoulli_exp
+
     costs = []
+    monkeypatch.setattr(noise, "_FEW", few)
     monkeypatch.setattr(noise, "_discrete_laplace", proposed)
+    monkeypatch.setattr(noise, "_few_laplace", lambda *asked: proposed(*asked).tolist())
     drawn = sample_discrete_gaussian(sigma, len(candidates), Source())
     np.testing.assert_array_equal(drawn, candidates)
     refused = [sum(parts) for parts in zip(*costs, strict=True)]
@@ -228,14 +233,19 @@ def test_discrete_laplace_of_large_scale(t):
 SAMPLER = [
     IntegerSource.below,
     IntegerSource._small,
-    IntegerSource._few,
+    IntegerSource.few,
     IntegerSource._words,
+    IntegerSource._few_words,
+    IntegerSource._take,
     IntegerSource.bernoulli,
     IntegerSource.bernoulli_exp,
     IntegerSource._exp_below_one,
+    IntegerSource.few_bernoulli_exp,
     IntegerSource._few_exp_below_one,
     sample_discrete_gaussian,
     noise._discrete_laplace,
+    noise._few_gaussian,
+    noise._few_laplace,
 ]
 INTEGER_NUMPY = {
     "arange",
@@ -253,7 +263,7 @@ INTEGER_NUMPY = {
     "zeros",
 }
 BUILTINS = {"NDArray", "Any", "IntegerSource", "abs", "bool", "check_count", "int", "len", "max", "object", "range"}
-BUILTINS |= {"enumerate", "list", "zip"}
+BUILTINS |= {"divmod", "enumerate", "list", "set", "zip"}
 CONSTANTS = {"_FEW", "_INT64_SCALE", "_SMALL_BOUND", "_WORDS_AT_ONCE"}
 
 
@@ -270,7 +280,7 @@ def float_traces(tree):
             if node.attr not in INTEGER_NUMPY:
                 yield f"np.{node.attr}"
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            known = BUILTINS | stored | CONSTANTS | {"np", "_discrete_laplace"}
+            known = BUILTINS | stored | CONSTANTS | {"np", "_discrete_laplace", "_few_gaussian", "_few_laplace"}
             if node.id not in known:
                 yield node.id
         elif isinstance(node, ast.Attribute) and node.attr in ("mean", "std", "var", "dot", "random", "normal"):
@@ -466,6 +476,14 @@ def test_bad_lattices(bad):
 @pytest.mark.parametrize("sigma", [1, 3, 5000, 2**15 - 1, 2**40])
 def test_a_few_draws_are_those_of_arrays(sigma, monkeypatch):
     """A loop over Python integers uses the same words in the same order."""
-    few = [sample_discrete_gaussian(sigma, size, IntegerSource(size)).tolist() for size in (1, 9, 40)]
+
+    def drawn():
+        """Many, then a few of what is left, then others of the same source."""
+        for size in (0, 1, 9, 32, 40, 300):
+            source = IntegerSource(size)
+            asked = (sigma, size), (3, 20), (sigma, 5), (sigma, 300), (sigma, 2)
+            yield [sample_discrete_gaussian(*one, source).tolist() for one in asked], source.below(2**70, 2).tolist()
+
+    few = list(drawn())
     monkeypatch.setattr(noise, "_FEW", 0)
-    assert [sample_discrete_gaussian(sigma, size, IntegerSource(size)).tolist() for size in (1, 9, 40)] == few
+    assert list(drawn()) == few

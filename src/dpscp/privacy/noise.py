@@ -41,7 +41,9 @@ class IntegerSource:
 
     def __init__(self, random_state: int | None = None) -> None:
         self._bytes = secure_bytes(random_state)
-        self._unused: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
+        self._drawn: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
+        self._as_integers: list[int] = []  # the same words, once a few are drawn
+        self._used = 0
 
     def below(self, bound: int, size: int) -> NDArray[Any]:
         """Return independent integers, exactly uniform on 0 .. bound - 1, by rejection.
@@ -78,22 +80,41 @@ class IntegerSource:
             todo = todo[drawn[todo] >= bound]
         return drawn
 
-    def _few(self, bound: int, size: int) -> list[int]:
-        """Return what ``_small`` returns, of the same words, as Python integers."""
+    def few(self, bound: int, size: int) -> list[int]:
+        """Return what ``below`` returns, of the same words, as Python integers."""
+        if bound == 1:
+            self._take(size)
+            return [0] * size
         mask = (1 << (bound - 1).bit_length()) - 1
-        drawn = [word & mask for word in self._words(size).tolist()]
+        drawn = [word & mask for word in self._few_words(size)]
+        if mask < bound:  # a power of two: nothing to reject
+            return drawn
         while todo := [place for place, value in enumerate(drawn) if value >= bound]:
-            for place, word in zip(todo, self._words(len(todo)).tolist(), strict=True):
+            for place, word in zip(todo, self._few_words(len(todo)), strict=True):
                 drawn[place] = word & mask
         return drawn
 
     def _words(self, count: int) -> NDArray[np.uint64]:
         """Return the next words; each one is used once."""
-        if count > self._unused.size:
+        first = self._take(count)
+        return self._drawn[first : first + count]
+
+    def _few_words(self, count: int) -> list[int]:
+        """Return the next words as Python integers."""
+        first = self._take(count)
+        if not self._as_integers:
+            self._drawn, self._used, first = self._drawn[first:], count, 0
+            self._as_integers = self._drawn.tolist()
+        return self._as_integers[first : first + count]
+
+    def _take(self, count: int) -> int:
+        """Use the next words, and return where they begin in ``_drawn``."""
+        if count > self._drawn.size - self._used:
             fresh = np.frombuffer(self._bytes(8 * max(count, _WORDS_AT_ONCE)), dtype="<u8")
-            self._unused = np.concatenate([self._unused, fresh])
-        words, self._unused = self._unused[:count], self._unused[count:]
-        return words
+            self._drawn, self._used = np.concatenate([self._drawn[self._used :], fresh]), 0
+            self._as_integers = []
+        self._used += count
+        return self._used - count
 
     def bernoulli(self, numerator: Any, denominator: int) -> NDArray[np.bool_]:
         """Return independent Bernoulli(numerator / denominator) draws.
@@ -115,6 +136,8 @@ class IntegerSource:
 
         Uses the series of von Neumann. Parameters and result are those of ``bernoulli``.
         """
+        if len(numerator) <= _FEW and denominator <= _SMALL_BOUND:
+            return np.array(self.few_bernoulli_exp(numerator.tolist(), denominator), dtype=bool)
         alive = np.ones(len(numerator), dtype=bool)
         whole, rest = numerator // denominator, numerator % denominator
         # a Bernoulli(exp(-k)) draw is true if k draws of Bernoulli(exp(-1)) are true
@@ -128,6 +151,25 @@ class IntegerSource:
             pending, left = pending[keep], left[keep]
         last = alive.nonzero()[0]
         alive[last] = self._exp_below_one(rest[last], denominator)
+        return alive
+
+    def few_bernoulli_exp(self, numerators: list[int], denominator: int) -> list[bool]:
+        """Return the same for a few, of the same words."""
+        alive = [True] * len(numerators)
+        pending = [(place, n // denominator) for place, n in enumerate(numerators) if n >= denominator]
+        while pending:
+            won = self._few_exp_below_one([1] * len(pending), 1)
+            for (place, _), is_won in zip(pending, won, strict=True):
+                alive[place] = is_won
+            pending = [(place, left - 1) for place, left in pending if left > 1 and alive[place]]
+        last = [place for place, is_alive in enumerate(alive) if is_alive]
+        if denominator == 1:  # exp(-0): always true, of two words each
+            self._take(len(last))
+            self._take(len(last))
+            return alive
+        rest = self._few_exp_below_one([numerators[place] % denominator for place in last], denominator)
+        for place, is_won in zip(last, rest, strict=True):
+            alive[place] = is_won
         return alive
 
     def _exp_below_one(self, numerator: Any, denominator: int) -> NDArray[np.bool_]:
@@ -153,13 +195,13 @@ class IntegerSource:
         result = [False] * len(numerators)
         running, k = list(range(len(numerators))), 1
         while running:
-            draws, coins = self._few(denominator, len(running)), self._few(k, len(running))
-            again = []
+            draws, coins = self.few(denominator, len(running)), self.few(k, len(running))
+            again, is_odd = [], k % 2 == 1
             for place, draw, coin in zip(running, draws, coins, strict=True):
-                if draw < numerators[place] and coin == 0:
+                if coin == 0 and draw < numerators[place]:
                     again.append(place)
                 else:
-                    result[place] = k % 2 == 1
+                    result[place] = is_odd
             running, k = again, k + 1
         return result
 
@@ -184,6 +226,8 @@ def sample_discrete_gaussian(sigma: int, size: int, source: IntegerSource) -> ND
     Paper: Canonne, Kamath and Steinke (2020), The Discrete Gaussian for Differential Privacy
     """
     sigma = check_count("sigma", sigma)
+    if size <= _FEW and sigma < _INT64_SCALE:
+        return np.array(_few_gaussian(sigma, size, source), dtype=np.int64)
     dtype: Any = np.int64 if sigma < _INT64_SCALE else object
     t = sigma + 1
     scale = sigma * t
@@ -201,6 +245,49 @@ def sample_discrete_gaussian(sigma: int, size: int, source: IntegerSource) -> ND
         index = index[source.bernoulli_exp(rest[index] * rest[index], 2 * scale * scale)]
         drawn[todo[index]] = candidate[index]
         todo = np.delete(todo, index)
+    return drawn
+
+
+def _few_gaussian(sigma: int, size: int, source: IntegerSource) -> list[int]:
+    """Return the same for a few, of the same words."""
+    t, scale = sigma + 1, sigma * (sigma + 1)
+    drawn, todo = [0] * size, list(range(size))
+    while todo:
+        candidates = _few_laplace(t, len(todo), source)
+        parts = [divmod(abs(abs(x) * t - sigma * sigma), scale) for x in candidates]
+        index = list(range(len(todo)))
+        for numerator, denominator in (
+            ([whole * whole for whole, _ in parts], 2),
+            ([whole * rest for whole, rest in parts], scale),
+            ([rest * rest for _, rest in parts], 2 * scale * scale),
+        ):
+            hits = source.few_bernoulli_exp([numerator[i] for i in index], denominator)
+            index = [i for i, is_hit in zip(index, hits, strict=True) if is_hit]
+        for i in index:
+            drawn[todo[i]] = candidates[i]
+        done = {todo[i] for i in index}
+        todo = [place for place in todo if place not in done]
+    return drawn
+
+
+def _few_laplace(t: int, size: int, source: IntegerSource) -> list[int]:
+    """Return what ``_discrete_laplace`` returns, of the same words, as Python integers."""
+    drawn, todo = [0] * size, list(range(size))
+    while todo:
+        offset = source.few(t, len(todo))
+        kept = [i for i, is_hit in enumerate(source.few_bernoulli_exp(offset, t)) if is_hit]
+        magnitude, running = [offset[i] for i in kept], list(range(len(kept)))
+        while running:
+            hits = source.few_bernoulli_exp([1] * len(running), 1)
+            running = [i for i, is_hit in zip(running, hits, strict=True) if is_hit]
+            for i in running:
+                magnitude[i] += t
+        done = set()
+        for i, size_of, is_negative in zip(kept, magnitude, source.few(2, len(kept)), strict=True):
+            if not (is_negative and size_of == 0):
+                drawn[todo[i]] = -size_of if is_negative else size_of
+                done.add(todo[i])
+        todo = [place for place in todo if place not in done]
     return drawn
 
 

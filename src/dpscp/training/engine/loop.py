@@ -24,6 +24,7 @@ from dpscp.privacy.normals import NormalNumbers
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, ClippedGradient
 from dpscp.training.engine.networks import Loss, Network, squared_norms
 from dpscp.training.engine.padding import aligned_empty, is_aligned
+from dpscp.training.engine.short_rows import restore_rows
 
 # Spacing of the released grid in noise standard deviations: a power of two, so that scaling by it is exact.
 GRID = 2.0**-20
@@ -43,8 +44,10 @@ class EngineBlock(Block):
     It exists only while training runs and is never stored.
     """
 
-    squared_norms: Array = field(default_factory=lambda: np.empty(0))
+    squared_norms: Array = field(default_factory=lambda: np.empty(0), repr=False)
     """An input of every ghost norm."""
+    scales: Array | None = field(default=None, repr=False)
+    """Of rows that are integers, without a bias coordinate; see `short_rows`. None: the rows are as they are used."""
 
     @classmethod
     def build(
@@ -58,6 +61,11 @@ class EngineBlock(Block):
     ) -> "EngineBlock":
         """Precompute the squared norms of the rows."""
         return cls(block_id, rows, targets, persons, order=order, squared_norms=squared_norms(rows))
+
+    def first(self, n: int) -> "EngineBlock":
+        """Return the first n records, each of a person of its own."""
+        scales = None if self.scales is None else self.scales[:n]
+        return EngineBlock(0, self.rows[:n], self.targets[:n], squared_norms=self.squared_norms[:n], scales=scales)
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
@@ -220,6 +228,7 @@ class BatchSums:
         # padding is made of zeros or of earlier records: its results are never read
         self._rows = aligned_empty((chunk, network.shapes[0][1]), dtype)
         self._rows.fill(0)
+        self._integers = np.empty((0, 0), dtype=np.int16)
         self._norms = np.zeros(chunk)
         self._target = np.zeros(chunk, dtype=np.int64 if loss.name == "cross_entropy" else dtype)
 
@@ -232,7 +241,7 @@ class BatchSums:
         batch = None if persons is None else records.owners.rows_of(persons)
         size, chunk = len(records.rows) if batch is None else len(batch), gradient.chunk
         check_batch(size)
-        aligned = batch is None and is_aligned(records.rows, chunk)
+        aligned = batch is None and records.scales is None and is_aligned(records.rows, chunk)
         for start in range(0, size, chunk):
             m = min(chunk, size - start)
             block = (
@@ -249,7 +258,13 @@ class BatchSums:
     def _gather(self, records: EngineBlock, index: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
         m, size = len(index), self.gradient.block(len(index))
         # mode="clip" writes straight into `out`; every index is valid by construction
-        records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
+        if records.scales is None:
+            records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
+        else:
+            if not len(self._integers):
+                self._integers = np.empty((self.gradient.chunk, records.rows.shape[1]), dtype=np.int16)
+            integers = records.rows.take(index, axis=0, out=self._integers[:m], mode="clip")
+            restore_rows(integers, records.scales.take(index), self._rows[:m])
         records.squared_norms.take(index, out=self._norms[:m], mode="clip")
         records.targets.take(index, out=self._target[:m], mode="clip")
         return self._rows[:size], self._norms[:size], self._target[:size], records.owners.weights_of(index)
@@ -261,7 +276,11 @@ class BatchSums:
         weights = records.owners.weights[start : start + m]
         if aligned and m == size:
             return rows, norms, target, weights
-        self._rows[:m], self._norms[:m], self._target[:m] = rows, norms, target
+        self._norms[:m], self._target[:m] = norms, target
+        if records.scales is None:
+            self._rows[:m] = rows
+        else:
+            restore_rows(rows, records.scales[start : start + m], self._rows[:m])
         return self._rows[:size], self._norms[:size], self._target[:size], weights
 
 
@@ -305,13 +324,16 @@ class Descent:
         self.parameters = public.initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
         self._fast = aligned_empty(self.parameters.shape, dtype)
         np.copyto(self._fast, self.parameters, casting="same_kind")
-        self._noisy = np.empty(network.n_parameters)
+        # of one part at a time: memory for all of them would leave the cache at every step
+        noisy = np.empty(min(network.n_parameters, _UPDATED_AT_ONCE))
         self._velocity = np.zeros(network.n_parameters)
         self._squares = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
         self._sum = np.zeros(network.n_parameters)
-        kept = self._noisy, self._velocity, self._squares, self.parameters, self._fast
+        kept = self._velocity, self._squares, self.parameters, self._fast
         cuts = [slice(i, i + _UPDATED_AT_ONCE) for i in range(0, network.n_parameters, _UPDATED_AT_ONCE)]
-        self._parts = [_Part(cut, *(array[cut] for array in kept)) for cut in cuts]
+        self._parts = [
+            _Part(cut, noisy[: network.n_parameters - cut.start], *(array[cut] for array in kept)) for cut in cuts
+        ]
         self.step_count = 0
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:
@@ -329,10 +351,9 @@ class Descent:
         """
         total = self.clipped_sum(batch)
         if self._observer is not None:
-            for part in self._parts:
-                self._release(part, total, noise)
+            noisy = np.concatenate([self._release(part, total, noise).copy() for part in self._parts])
             constants = (self.normaliser, self.grid, float(self.rule.learning_rates[self.step_count]))
-            self._observer(StepView(self.current(), self._noisy * self.normaliser, constants))
+            self._observer(StepView(self.current(), noisy * self.normaliser, constants))
         self._update(total, noise)
 
     def _update(self, total: Array, noise: Array | None) -> None:
@@ -349,19 +370,19 @@ class Descent:
         if self.step_count > len(rule.learning_rates) - rule.averaged:
             self._sum += self.parameters
 
-    def _release(self, part: "_Part", total: Array, noise: Array | None) -> None:
-        """Compute the noisy gradient of some parameters.
+    def _release(self, part: "_Part", total: Array, noise: Array | None) -> Array:
+        """Return the noisy gradient of some parameters, in memory that all parts share.
 
         Their sum with its noise, rounded to the grid, divided by the public normalizer.
         """
         noisy = part.noisy
         if noise is None:
-            np.divide(total[part.where], self.normaliser, out=noisy)
-            return
+            return np.divide(total[part.where], self.normaliser, out=noisy)
         np.multiply(total[part.where], self._per_grid, out=noisy)
         noisy += noise[part.where]
         np.rint(noisy, out=noisy)
         noisy *= self._grid_over_normaliser
+        return noisy
 
     def _move(self, part: "_Part", rate: float) -> None:
         """Update some parameters; their gradient is overwritten."""
