@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 
 import dpscp as dp
-from dpscp.privacy import gdp_mu
+from dpscp.privacy import gdp_mu, secret_shares
 from dpscp.training import DPSGD, Preprocessed, RandomFeatures
-from dpscp.training.recipe import pair_levels, pays_as_pair, recipe
+from dpscp.training.recipe import calibration_fraction, pair_levels, pays_as_pair, recipe
 from experiments import tables
 from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
@@ -196,6 +196,8 @@ def changed_settings(case: Case, width: int, epsilon: float, change: dict[str, A
     classes = case.declared.get("classes")
     signal = case.n * gdp_mu(epsilon, DELTA)
     pair = classes is None and pays_as_pair(signal, width)
+    # the default plans training with what a secret split leaves to it
+    fraction = calibration_fraction(case.n, epsilon, DELTA)
     plan = recipe(
         "regression" if classes is None else "classification",
         n_records=case.n,
@@ -207,6 +209,8 @@ def changed_settings(case: Case, width: int, epsilon: float, change: dict[str, A
         feature_bounds=case.declared["feature_bounds"],
         y_bounds=case.declared.get("y_bounds"),
         quantiles=pair_levels(ALPHA, signal) if pair else None,
+        train_epsilon=secret_shares(epsilon, DELTA, fraction, case.n).train_epsilon,
+        held_out_fraction=fraction,
     )
     own: dict[str, Any] = {"estimator": _changed(plan.mechanism, change), "feature_bounds": None, "guarantee": "split"}
     return own | ({"conformity_score": "cqr" if pair else "absolute"} if classes is None else {})

@@ -8,6 +8,7 @@ import pytest
 from experiments.runner import Header, Options, Outcome, Task
 from scipy.special import softmax
 
+import dpscp as dp
 from dpscp.training import DPSGD, RandomFeatures, recipe
 from experiments import range_ends, table_recipe
 
@@ -74,6 +75,18 @@ def test_the_grid_changes_the_engine_alone() -> None:
     assert engines[0].hidden == (7,)
     assert engines[0].learning_rate == 2 * engines[1].learning_rate
     assert own["conformity_score"] == plain["conformity_score"] == "cqr"
+
+
+@pytest.mark.parametrize("name", ["numbers, n = 200", "3 classes, n = 200"])
+def test_the_grid_and_the_default_are_planned_alike(name: str) -> None:
+    """Without a change the grid trains the default model, bit for bit."""
+    case = range_ends.CASES[name]
+    X, y = case.draw(np.random.default_rng(0), case.n)
+    kind = dp.PrivateConformalClassifier if "classes" in case.declared else dp.PrivateConformalRegressor
+    settings = {"epsilon": 2.0, "delta": 1e-5, "random_state": 0, **case.declared}
+    unchanged = settings | range_ends.changed_settings(case, X.shape[1], 2.0, {})
+    default, own = (kind(**chosen).fit(X, y) for chosen in (settings, unchanged))
+    np.testing.assert_array_equal(own.model_.outputs(X), default.model_.outputs(X))
 
 
 def test_every_case_can_be_drawn() -> None:

@@ -1258,8 +1258,15 @@ mutant(
     "step_sum[0] / length",
     "step_sum[0]",
     "the noise in an output grows with the width of a table",
-    "tests/training/test_random_features.py::test_the_weight_rises_to_a_quarter_and_the_sum_of_steps_slows_down",
+    "tests/training/test_random_features.py::test_weight_and_steps_follow_from_the_signal_for_each_weight",
     "tests/training/test_recipe.py::test_many_classes_get_a_linear_model_until_each_has_a_signal",
+)
+mutant(
+    "training.recipe:_weak_regression",
+    "signal / inputs / _BENT_SIGNAL",
+    "signal / _BENT_SIGNAL",
+    "a wide table gets random features that noise hides",
+    "tests/training/test_random_features.py::test_a_wider_table_needs_more_signal_for_random_features",
 )
 mutant(
     "tasks:Regression._of_targets",
@@ -1849,6 +1856,27 @@ mutant(
     "False",
     "a mechanism for single records trains on persons",
     "tests/training/test_persons.py::test_a_mechanism_that_cannot_says_so_before_anything_is_released",
+)
+mutant(
+    "training.engine.batching:EngineBlockBuilder._shortened",
+    "restore_rows(integers[part], scales[part], features)",
+    "None",
+    "a record is clipped by the norm of another row than the one that is added",
+    "tests/training/test_short_rows.py::test_norms_are_those_of_the_rows_that_are_multiplied",
+)
+mutant(
+    "training.mechanisms.dpsgd:DPSGD.prepare_source",
+    "is_large_table(n_records * unit.cap, source.width)",
+    "is_large_table(source.sum(unit_count) * unit.cap, source.width)",
+    "the number of records decides what is released",
+    "tests/training/test_short_rows.py::test_only_large_tables_are_kept_short",
+)
+mutant(
+    "training.engine.loop:BatchSums._gather",
+    "records.scales.take(index)",
+    "records.scales[: len(index)]",
+    "the rows of a batch get the scales of other records",
+    "tests/training/test_short_rows.py::test_training_on_short_rows_is_training_on_these_numbers",
 )
 
 # ---- scikit-learn code around a fit

@@ -471,8 +471,9 @@ def test_blocks_get_smaller_with_the_numbers_that_layers_return(monkeypatch):
     assert training(Series())._run_dry((4, 3), (0, 1, 2)).plan.numbers > 12 + 4 * 8 + 3
 
 
-def test_large_modules_are_tried_on_fewer_records_and_mixing_is_found(monkeypatch):
-    monkeypatch.setattr(dry_run_module, "_MOST_GRADIENTS", 1)
+@pytest.mark.parametrize("most", [67 * 21 - 1, 1])
+def test_large_modules_are_tried_on_fewer_records_and_mixing_is_found(most, monkeypatch):
+    monkeypatch.setattr(dry_run_module, "_MOST_HELD", most)
     assert training(nn.Linear(6, 3))._run_dry((6,), (0, 1, 2)).plan.by_layers
     mixing = Own(lambda s, r: s.head(r - r.mean(0)), head=nn.Linear(6, 3))
     with pytest.raises(ValueError, match="depends on the other records"):

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import Array
 from dpscp.privacy import secure_generator
-from dpscp.training.engine.loop import EngineBlock, GridNoise, draw_steps, run
+from dpscp.training.engine.loop import GridNoise, draw_steps, run
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.engine.padding import one_blas_thread
 from dpscp.training.mechanisms.dpsgd import DPSGD
@@ -88,7 +88,7 @@ def coupled_run(
         both, np.concatenate([labels, np.asarray([y_new], dtype=labels.dtype)]), n_records=n_records or n
     )
     everything = setup.records
-    without = EngineBlock(0, everything.rows[:n], everything.targets[:n], squared_norms=everything.squared_norms[:n])
+    without = everything.first(n)
     rng = secure_generator(random_state)
     noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
     masks, copies, counted = itertools.tee(setup.batches(rng), 3)

@@ -51,9 +51,9 @@ LARGEST_BATCH = 20_000
 # Below it hidden layers do not pay. A classifier does better with centering and whitening than with private feature
 # scales, a regression with random features and a linear model: docs/recipe.md.
 WEAK_SIGNAL = 300
-# From the first on a weak regression has random features, from the second on with a quarter of a row's squared length,
-# and the sum of its step sizes grows with the root of the signal only.
-_LEAST_BENT_SIGNAL, _CLEAR_WEAK_SIGNAL = 60, 100
+# A weak regression: the signal for each weight above which its steps shorten, the signal for each product of two inputs
+# at which random features have half of their largest weight, and the whole signal below which there are none.
+_LEARNED_SIGNAL, _BENT_SIGNAL, _LEAST_BENT_SIGNAL = 4.0, 1.8, 60
 # For each class: below the first a classifier is linear, below the second it has random features, because a hidden
 # layer learns less than its noise hides: docs/recipe.md.
 _LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL = 30, 60
@@ -384,10 +384,7 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
     s = problem.signal
     n_classes = len(problem.classes or ())
     if problem.task == "regression" and s < WEAK_SIGNAL:
-        # the linear part is learned there; more steps add noise to the random features
-        step_sum = 0.9 * min(s, math.sqrt(_CLEAR_WEAK_SIGNAL * s)), "0.9 * signal, from 100 on 9 * its root,"
-        weight = 0.25 * min(1.0, s / _CLEAR_WEAK_SIGNAL) if s >= _LEAST_BENT_SIGNAL else 0.0
-        return _linear_model(problem, rows, guarantee, step_sum, weight, why)
+        return _weak_regression(problem, rows, guarantee, why)
     if _LEAST_CLASS_SIGNAL * n_classes <= s < _CLEAR_CLASS_SIGNAL * n_classes:
         return _linear_model(problem, rows, guarantee, (1.8 * s, "1.8 * signal"), 0.25, why)
     if problem.task == "classification":
@@ -403,6 +400,22 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
     # a row this long has an outlier in it; standardized features are already within +-5 each
     engine = _table_engine(problem, guarantee, hidden, total, 4 * math.sqrt(rows.width), why)
     return _behind(rows.standardizing_steps(s), engine, _TABLE_SHARE, why)
+
+
+def _weak_regression(
+    problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]
+) -> Mechanism:
+    """A linear model whose steps and random features follow from the signal for each of its weights."""
+    inputs = rows.width + 1
+    signal = problem.signal / inputs
+    # beside the signal steps are longest at twice the learned one, there 0.9: below it noise is more than what is
+    # learned, above it the linear part is learned and steps add noise to the random features
+    shorter = (2 * _LEARNED_SIGNAL / signal) * ((1 + signal / _LEARNED_SIGNAL) / 3) ** 1.5
+    ratio = 0.9 / shorter
+    clarity = (signal / inputs / _BENT_SIGNAL) ** 3 if problem.signal >= _LEAST_BENT_SIGNAL else 0.0
+    # rounded, so that features that noise would hide are left out
+    weight = round(0.5 * clarity / (1 + clarity), 2)
+    return _linear_model(problem, rows, guarantee, (ratio * problem.signal, f"{ratio:.2g} * signal"), weight, why)
 
 
 def _linear_model(

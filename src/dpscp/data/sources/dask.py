@@ -27,7 +27,7 @@ class DaskSource:
     """Read records from Dask arrays or frames, in the workers that hold them.
 
     A block is a chunk of rows of ``X`` with the targets of the same rows. Columns are joined into one chunk. The
-    workers keep what training reads at every step (``persist``). Together they need four or eight bytes of memory for
+    workers keep what training reads at every step (``persist``). Together they need two to eight bytes of memory for
     each feature of each record. The blocks of a lost worker are computed again; they draw the same batches and spend
     nothing.
 

@@ -32,7 +32,7 @@ class Scratch(Generic[Item]):
 
     The file has no name, cannot be read by others, and disappears with the process. It holds unencrypted records,
     like the files they came from: ``folder`` (None: the system's folder for temporary files) should be a place as safe
-    as theirs, with space for one number of four or eight bytes for each feature of each record.
+    as theirs, with space for one number of two to eight bytes for each feature of each record.
     """
 
     def __init__(self, blocks: Iterable[Item], folder: str | PathLike[str] | None = None) -> None:

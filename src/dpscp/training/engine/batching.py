@@ -37,8 +37,9 @@ from dpscp.privacy.random_streams import secure_bytes
 from dpscp.privacy.units import Unit
 from dpscp.training.engine.cuda import DeviceBatchSums
 from dpscp.training.engine.loop import BatchSums, EngineBlock, RunConstants, StepObserver, check_batch
-from dpscp.training.engine.networks import Loss, Network, check_rows, fill_features
+from dpscp.training.engine.networks import Loss, Network, check_rows, fill_features, squared_norms
 from dpscp.training.engine.padding import aligned_empty, one_blas_thread
+from dpscp.training.engine.short_rows import restore_rows, shorten_rows
 from dpscp.training.labels import encode_targets, observed_labels
 from dpscp.training.mechanism import (
     DryRun,
@@ -215,7 +216,7 @@ class WrappedMechanism(SourceTraining):
 class EngineBlockBuilder:
     """A function from a block to an `EngineBlock`.
 
-    Rows are converted part by part into one array.
+    Rows are converted part by part into one array, of 16 bits a number if they are ``short``.
     """
 
     loss: str
@@ -223,16 +224,35 @@ class EngineBlockBuilder:
     feature_bound: float | None
     intercept: bool
     dtype: str
+    short: bool = False
 
     def __call__(self, block: Block) -> EngineBlock:
         """Return the block with its engine rows, targets and squared norms."""
         target = encode_targets(block.targets, self.loss, self.classes, self.dtype)
+        if self.short:
+            return self._shortened(block, target)
         features = aligned_empty((len(block), block.width + self.intercept), self.dtype)
-        if self.intercept:
-            features[:, block.width] = 1.0
         for part, rows in block.parts():
-            fill_features(rows, self.feature_bound, features[part, : block.width])
+            self._fill(rows, features[part])
         return EngineBlock.build(features, target, block.persons, block_id=block.id, order=block.order)
+
+    def _fill(self, rows: Array, out: Array) -> None:
+        fill_features(rows, self.feature_bound, out[:, : rows.shape[1]])
+        out[:, rows.shape[1] :] = 1.0
+
+    def _shortened(self, block: Block, target: Array) -> EngineBlock:
+        integers, scales = np.empty((len(block), block.width), dtype=np.int16), np.empty(len(block), dtype=self.dtype)
+        norms = np.empty(len(block))
+        for part, rows in block.parts():
+            features = aligned_empty((len(rows), block.width + self.intercept), self.dtype)
+            self._fill(rows, features)
+            scales[part] = shorten_rows(features[:, : block.width], integers[part])
+            # norms are those of the rows that training multiplies
+            restore_rows(integers[part], scales[part], features)
+            norms[part] = squared_norms(features)
+        return EngineBlock(
+            block.id, integers, target, block.persons, order=block.order, squared_norms=norms, scales=scales
+        )
 
 
 class DriverMemory:

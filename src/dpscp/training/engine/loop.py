@@ -24,6 +24,7 @@ from dpscp.privacy.normals import NormalNumbers
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, ClippedGradient
 from dpscp.training.engine.networks import Loss, Network, squared_norms
 from dpscp.training.engine.padding import aligned_empty, is_aligned
+from dpscp.training.engine.short_rows import restore_rows
 
 # Spacing of the released grid in noise standard deviations: a power of two, so that scaling by it is exact.
 GRID = 2.0**-20
@@ -43,8 +44,10 @@ class EngineBlock(Block):
     It exists only while training runs and is never stored.
     """
 
-    squared_norms: Array = field(default_factory=lambda: np.empty(0))
+    squared_norms: Array = field(default_factory=lambda: np.empty(0), repr=False)
     """An input of every ghost norm."""
+    scales: Array | None = field(default=None, repr=False)
+    """Of rows that are integers, without a bias coordinate; see `short_rows`. None: the rows are as they are used."""
 
     @classmethod
     def build(
@@ -58,6 +61,11 @@ class EngineBlock(Block):
     ) -> "EngineBlock":
         """Precompute the squared norms of the rows."""
         return cls(block_id, rows, targets, persons, order=order, squared_norms=squared_norms(rows))
+
+    def first(self, n: int) -> "EngineBlock":
+        """Return the first n records, each of a person of its own."""
+        scales = None if self.scales is None else self.scales[:n]
+        return EngineBlock(0, self.rows[:n], self.targets[:n], squared_norms=self.squared_norms[:n], scales=scales)
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
@@ -220,6 +228,7 @@ class BatchSums:
         # padding is made of zeros or of earlier records: its results are never read
         self._rows = aligned_empty((chunk, network.shapes[0][1]), dtype)
         self._rows.fill(0)
+        self._integers = np.empty((0, 0), dtype=np.int16)
         self._norms = np.zeros(chunk)
         self._target = np.zeros(chunk, dtype=np.int64 if loss.name == "cross_entropy" else dtype)
 
@@ -232,7 +241,7 @@ class BatchSums:
         batch = None if persons is None else records.owners.rows_of(persons)
         size, chunk = len(records.rows) if batch is None else len(batch), gradient.chunk
         check_batch(size)
-        aligned = batch is None and is_aligned(records.rows, chunk)
+        aligned = batch is None and records.scales is None and is_aligned(records.rows, chunk)
         for start in range(0, size, chunk):
             m = min(chunk, size - start)
             block = (
@@ -249,7 +258,13 @@ class BatchSums:
     def _gather(self, records: EngineBlock, index: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
         m, size = len(index), self.gradient.block(len(index))
         # mode="clip" writes straight into `out`; every index is valid by construction
-        records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
+        if records.scales is None:
+            records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
+        else:
+            if not len(self._integers):
+                self._integers = np.empty((self.gradient.chunk, records.rows.shape[1]), dtype=np.int16)
+            integers = records.rows.take(index, axis=0, out=self._integers[:m], mode="clip")
+            restore_rows(integers, records.scales.take(index), self._rows[:m])
         records.squared_norms.take(index, out=self._norms[:m], mode="clip")
         records.targets.take(index, out=self._target[:m], mode="clip")
         return self._rows[:size], self._norms[:size], self._target[:size], records.owners.weights_of(index)
@@ -261,7 +276,11 @@ class BatchSums:
         weights = records.owners.weights[start : start + m]
         if aligned and m == size:
             return rows, norms, target, weights
-        self._rows[:m], self._norms[:m], self._target[:m] = rows, norms, target
+        self._norms[:m], self._target[:m] = norms, target
+        if records.scales is None:
+            self._rows[:m] = rows
+        else:
+            restore_rows(rows, records.scales[start : start + m], self._rows[:m])
         return self._rows[:size], self._norms[:size], self._target[:size], weights
 
 

@@ -62,6 +62,7 @@ from dpscp.training.engine.loop import (
 )
 from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.engine.padding import SecondThread, one_blas_thread, second_thread
+from dpscp.training.engine.short_rows import is_large_table
 from dpscp.training.labels import check_classes, encode_labels
 from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, require_noise
 from dpscp.training.torch.modules import translate_memory_errors
@@ -337,7 +338,8 @@ class DPSGD(SourceTraining, GaussianSums):
             classes = check_classes(observed_source_labels(source), self.loss)
             from_data.append("classes")
         network = self.network(source.width, None if classes is None else len(classes))
-        engine = EngineBlockBuilder(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype)
+        short = self._shortens_rows and is_large_table(n_records * unit.cap, source.width)
+        engine = EngineBlockBuilder(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype, short)
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "hidden": list(self.hidden),
@@ -359,6 +361,16 @@ class DPSGD(SourceTraining, GaussianSums):
             check_device(self.device)
             facts["device"] = self.device
         return Setup(self, network, classes, n_records, noise, source.map(engine, keep=True), facts, unit)
+
+    @property
+    def _shortens_rows(self) -> bool:
+        """Return whether the rows of a large table may be kept in 16 bits a number.
+
+        Not where every step reads all of them, which is at the rate of memory, nor for a device, which has its own
+        copy. Without a feature bound the features of a row may differ by any factor.
+        """
+        bounded = self.feature_bound is not None and self.dtype == "float32"
+        return bounded and self.sampling_rate < 1 and self.device is None
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the proven bound on ||theta_{n+1} - theta_n||, or None.

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,15 +33,19 @@ from dpscp.training.torch.random_state import draws_by_row
 _FEW_ROWS = 4
 # Sizes of batches that are compared. Primes: a dimension of the module is rarely as long by accident.
 _SIZES = (67, 23, 11)
-# The same where the gradients of 67 records are more than so many numbers.
-_FEW_SIZES, _MOST_GRADIENTS = (13, 11, 7), 2**23
+# The same where the gradients of the first batch, or what the layers return for it, would be more than so many numbers.
+_FEWER_SIZES, _MOST_HELD = ((13, 11, 7), (7, 5, 3)), 2**23
 _SEEDS = (1, 2, 3)
 # The dry run moves every trained parameter off its start: a gradient that is zero there hides what it is made of.
 _STEP = 0.05
 # Far from the start a layer that limits its own parameters does so.
 _FAR = 30.0
-_MOST_NUMBERS = 2**18
-_MOST_ROWS = 4096
+# Rows that go through a module at once without gradients, at most; their numbers; and what the layers return for them,
+# on a processor. A GPU needs many rows to be busy.
+_MOST_ROWS, _MOST_NUMBERS, _MOST_RETURNED = 4096, 2**18, 2**23
+_FEWEST_ROWS = 64
+# Numbers that are compared at once.
+_COMPARED_NUMBERS = 2**18
 
 Losses = Callable[[Any, Any], Any]
 Targets = Callable[[int, Any], Any]
@@ -62,9 +67,43 @@ def full_float32() -> Iterator[None]:
             library.allow_tf32 = allowed
 
 
-def rows_per_forward(input_shape: tuple[int, ...]) -> int:
-    """Return how many rows go through a module at once without gradients."""
-    return int(min(_MOST_ROWS, max(64, _MOST_NUMBERS // math.prod(input_shape))))
+def rows_at_once(module: Any, input_shape: tuple[int, ...], device: str) -> int:
+    """Return how many rows go through a module at once without gradients.
+
+    From synthetic rows alone: on a processor by the numbers that the layers return, for the first kind of rows that the
+    module takes.
+    """
+    most = min(_MOST_ROWS, _MOST_NUMBERS // math.prod(input_shape))
+    if load_torch().device(device).type == "cpu":  # on a GPU rows of the wrong kind end the process
+        most = min(most, _MOST_RETURNED // _numbers_per_row(module, input_shape))
+    return max(_FEWEST_ROWS, most)
+
+
+def _numbers_per_row(module: Any, input_shape: tuple[int, ...]) -> int:
+    for rows in synthetic_rows(input_shape):
+        try:
+            return count_numbers(module, rows.to(rows_dtype(module)))
+        except Exception:  # rows that the module was not made for; all it can say is about synthetic rows
+            continue
+    return _MOST_RETURNED
+
+
+def count_numbers(module: Any, rows: Any) -> int:
+    """Return how many numbers the innermost layers of a module return for one of these rows, itself included."""
+    torch, found = load_torch(), [math.prod(rows.shape[1:])]
+
+    def listen(_layer: Any, _inputs: Any, output: Any) -> None:
+        values = output if isinstance(output, tuple) else (output,)
+        found.extend(value.numel() // len(rows) for value in values if isinstance(value, torch.Tensor))
+
+    hooks = [part.register_forward_hook(listen) for part in module.modules() if not list(part.children())]
+    try:
+        with torch.no_grad():
+            module(rows)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(found)
 
 
 def dry_run(
@@ -92,7 +131,8 @@ def dry_run(
         precise = trial.find_rows(n_outputs)
         trial.check_state()
         trial.check_gradients(precise, trial.sizes, _SEEDS)
-        trial.check_gradients(trial.own, (most_rows(trial.count_numbers()), _SIZES[-1]), _SEEDS[:1])
+        # mixing far apart in a batch shows here, whatever the size was above
+        trial.check_gradients(trial.own, (most_rows(trial.count_numbers()), trial.sizes[-1]), _SEEDS[:1])
         trial.check_outputs()
         return trial.n_outputs
 
@@ -184,11 +224,13 @@ class _Trial:
         self.module, self.input_shape, self.target, self.losses = module, input_shape, target, losses
         self.device = device
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Return the sizes of batches that are compared."""
-        numbers = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
-        return _SIZES if _SIZES[0] * numbers <= _MOST_GRADIENTS else _FEW_SIZES
+        trained = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
+        numbers = max(trained, self.count_numbers())
+        choices = (_SIZES, *_FEWER_SIZES)
+        return next((sizes for sizes in choices if sizes[0] * numbers <= _MOST_HELD), choices[-1])
 
     # ---- rows that the module takes
 
@@ -256,19 +298,7 @@ class _Trial:
 
     def count_numbers(self) -> int:
         """Return how many numbers the innermost layers return for one record."""
-        torch, found = load_torch(), [math.prod(self.input_shape)]
-
-        def listen(_layer: Any, _inputs: Any, output: Any) -> None:
-            values = output if isinstance(output, tuple) else (output,)
-            found.extend(value.numel() // _FEW_ROWS for value in values if isinstance(value, torch.Tensor))
-
-        module = self._copy(self.own)
-        for layer in module.modules():
-            if not list(layer.children()):
-                layer.register_forward_hook(listen)
-        with torch.no_grad():
-            module(self._batch(self.own, _FEW_ROWS)[0])
-        return sum(found)
+        return count_numbers(self._copy(self.own), self._batch(self.own, _FEW_ROWS)[0])
 
     def _copy(self, found: _Rows) -> Any:
         copied = copy.deepcopy(self.module).to(self.device)
@@ -327,11 +357,13 @@ class _Trial:
         for size in sizes[1:]:
             # the last rows, in another order and between others: what runs out in a batch runs out for them
             keys = [n - 1 - (7 * i) % n for i in range(min(size, n))]
-            part = self._samples(wrapped, rows[keys], target[keys], keys)
-            _require_same(part, [w[keys] for w in whole])
+            _require_same(self._samples(wrapped, rows[keys], target[keys], keys), whole, keys)
         keys = list(range(0, n, max(1, n // _FEW_ROWS)))[:_FEW_ROWS]
-        references = [self._alone(plain, rows, target, key) for key in keys]
-        _require_same([w[keys] for w in whole], [load_torch().stack(one) for one in zip(*references, strict=True)])
+        alone = [w.new_empty(len(keys), *w.shape[1:]) for w in whole]
+        for place, key in enumerate(keys):
+            for rows_alone, gradient in zip(alone, self._alone(plain, rows, target, key), strict=True):
+                rows_alone[place] = gradient
+        _require_same(alone, whole, keys)
 
     def _samples(self, wrapped: Any, rows: Any, target: Any, keys: Any) -> list[Any]:
         torch = load_torch()
@@ -399,7 +431,7 @@ class _Trial:
 
     def _compare_terms(self, found: _Rows, channels_last: bool) -> None:
         """Compare norms and weighted sums with those of single gradients."""
-        torch, n, (wrapper, _) = load_torch(), _SIZES[-1], load_opacus()
+        torch, n, (wrapper, _) = load_torch(), self.sizes[-1], load_opacus()
         plain = self._copy(found)
         self._move(plain, found, _SEEDS[0])
         rows, target = self._batch(found, n, _SEEDS[0])
@@ -408,7 +440,8 @@ class _Trial:
         terms = self._terms(layers, rows, target, range(n), channels_last)
         with torch.no_grad():
             norms = sum((term.squared_norms() for term in terms), torch.zeros(n, device=self.device).double())
-            expected = sum(sample.flatten(1).double().square().sum(1) for sample in samples)
+            lengths = (torch.linalg.vector_norm(s.flatten(1), dim=1, dtype=torch.float64) for s in samples)
+            expected = sum(length.square() for length in lengths)
             _require_same([norms.to(rows.dtype)], [expected.to(rows.dtype)])
             for shift in (1, 2, 3):  # unequal weights, in three orders
                 weights = (1 + torch.arange(n, device=self.device).double() * shift % n) / n
@@ -428,7 +461,7 @@ class _Trial:
         whole = self._terms(layers, rows, target, range(most_rows), channels_last)
         part = self._terms(layers, rows[keys], target[keys], keys, channels_last)
         for one, other in zip(whole, part, strict=True):
-            _require_same(list(other.tensors()), [values[keys] for values in one.tensors()])
+            _require_same(list(other.tensors()), list(one.tensors()), keys)
 
     def _terms(self, layers: LayerTerms, rows: Any, target: Any, keys: Any, channels_last: bool) -> list[Term]:
         with draws_by_row(list(keys)):
@@ -442,9 +475,9 @@ class _Trial:
         Records are scored in evaluation mode.
         """
         torch = load_torch()
-        most = rows_per_forward(self.input_shape)
-        rows, _ = self._batch(self.own, most, _SEEDS[0])
         module = self._copy(self.own).eval()
+        most = rows_at_once(module, self.input_shape, self.device)
+        rows, _ = self._batch(self.own, most, _SEEDS[0])
         keys = [most - 1 - (7 * i) % most for i in range(_SIZES[-1])]
         with torch.no_grad():
             whole, part = module(rows), module(rows[keys])
@@ -454,7 +487,7 @@ class _Trial:
                     "function of its row; draw only where self.training is true"
                 )
             single = torch.cat([module(rows[key : key + 1]) for key in keys[:_FEW_ROWS]])
-        _require_same([part], [whole[keys]])
+        _require_same([part], [whole], keys)
         _require_same([part[:_FEW_ROWS]], [single])
 
 
@@ -507,18 +540,33 @@ def synthetic_rows(input_shape: tuple[int, ...], count: int = _FEW_ROWS, seed: i
     yield torch.from_numpy(tokens)
 
 
-def _require_same(samples: list[Any], expected: list[Any]) -> None:
-    """Refuse unless every gradient, or output, is the expected one, up to rounding."""
+def _require_same(samples: list[Any], expected: list[Any], keys: list[int] | None = None) -> None:
+    """Refuse unless every gradient, or output, is the expected one, up to rounding.
+
+    ``keys``: the rows of ``expected`` that the samples are. Some rows are compared at a time, since the gradients of
+    all of them may be most of the memory.
+    """
     torch = load_torch()
-    largest = max((float(e.abs().max()) for e in expected if e.numel()), default=0.0)
-    for sample, wanted in zip(samples, expected, strict=True):
+    lengths = [max((float(e.abs().max()) for e in _some_rows(wanted, keys)), default=0.0) for wanted in expected]
+    for sample, wanted, length in zip(samples, expected, lengths, strict=True):
         # the second term: a gradient that is zero but for rounding has no relative precision
         relative, absolute = (1e-7, 1e-11) if wanted.dtype == torch.float64 else (1e-3, 1e-5)
-        allowed = relative * float(wanted.abs().max()) + absolute * largest if wanted.numel() else 0.0
-        if not bool(((sample - wanted).abs() <= allowed).all()):
+        allowed = relative * length + absolute * max(lengths)
+        pairs = zip(_some_rows(sample), _some_rows(wanted, keys), strict=True)
+        if not all(bool(((one - other).abs() <= allowed).all()) for one, other in pairs):
             raise ValueError(
                 "on synthetic rows the gradient of a record depends on the other records, or is not the gradient of "
                 "its own loss. A layer or the loss mixes records (attention or means over the first dimension, "
                 "batch_first=False, division by the batch size) or uses parameters of another layer. Compute the "
                 "loss of each record from that record alone"
             )
+
+
+def _some_rows(values: Any, keys: list[int] | None = None) -> Iterator[Any]:
+    """Yield the rows (None: all) a few at a time; nothing of values without a number."""
+    values = load_torch().atleast_1d(values)
+    if not values.numel():
+        return
+    step = max(1, _COMPARED_NUMBERS // values[0].numel())
+    for start in range(0, len(values) if keys is None else len(keys), step):
+        yield values[start : start + step] if keys is None else values[keys[start : start + step]]

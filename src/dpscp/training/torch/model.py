@@ -21,7 +21,7 @@ from dpscp.data.sources import Block
 from dpscp.training.engine.networks import softmax
 from dpscp.training.labels import check_classes, encode_labels, real_targets
 from dpscp.training.mechanism import saved_as
-from dpscp.training.torch.dry_run import dry_run, rows_per_forward, synthetic_rows
+from dpscp.training.torch.dry_run import dry_run, rows_at_once, synthetic_rows
 from dpscp.training.torch.modules import (
     is_out_of_memory,
     load_torch,
@@ -89,12 +89,13 @@ class TorchModel:
             if math.prod(rows.shape[1:]) != self.n_features:
                 raise ValueError(f"X must have {self.n_features} numbers per record, got {math.prod(rows.shape[1:])}")
             rows = rows.reshape(len(rows), *self.input_shape)
-        module, at_once = self.fresh_module(), rows_per_forward(self.input_shape)
+        module = self.fresh_module()
         dtype = rows_dtype(module)
         parts, failure = [], ""
         try:
             with torch.no_grad(), secret_draws(os.urandom), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's warnings print shapes, and with them numbers of records
+                at_once = rows_at_once(module, self.input_shape, self.device)
                 for start in range(0, max(1, len(rows)), at_once):
                     # a copy: a layer may change its input in place
                     chunk = torch.tensor(rows[start : start + at_once], dtype=dtype, device=self.device)
