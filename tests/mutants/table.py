@@ -1966,6 +1966,27 @@ mutant(
     "tests/privacy/test_solving.py::test_a_search_by_noise_ends_where_a_bisection_does",
 )
 mutant(
+    "privacy.noise:_few_gaussian",
+    "2 * scale * scale",
+    "scale * scale",
+    "a few draws have another law than many",
+    "tests/privacy/test_noise.py::test_each_candidate_is_accepted_with_its_exact_probability",
+)
+mutant(
+    "privacy.noise:_few_laplace",
+    "is_negative and size_of == 0",
+    "False",
+    "zero is drawn twice as often by a search",
+    "tests/privacy/test_noise.py::test_a_few_draws_are_those_of_arrays",
+)
+mutant(
+    "privacy.noise:IntegerSource._few_words",
+    "self._drawn[first:], count, 0",
+    "self._drawn[first:], 0, 0",
+    "random words are used twice",
+    "tests/privacy/test_noise.py::test_a_few_draws_are_those_of_arrays",
+)
+mutant(
     "privacy.noise:IntegerSource.few",
     "value >= bound",
     "value > bound",

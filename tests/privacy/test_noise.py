@@ -482,7 +482,10 @@ def test_a_few_draws_are_those_of_arrays(sigma, monkeypatch):
         for size in (0, 1, 9, 32, 40, 300):
             source = IntegerSource(size)
             asked = (sigma, size), (3, 20), (sigma, 5), (sigma, 300), (sigma, 2)
-            yield [sample_discrete_gaussian(*one, source).tolist() for one in asked], source.below(2**70, 2).tolist()
+            yield (
+                [sample_discrete_gaussian(at, count, source).tolist() for at, count in asked],
+                source.below(2**70, 2).tolist(),
+            )
 
     few = list(drawn())
     monkeypatch.setattr(noise, "_FEW", 0)

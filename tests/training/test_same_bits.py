@@ -14,6 +14,7 @@ from dpscp.data.persons import Persons
 from dpscp.privacy import gaussian_event
 from dpscp.quantile.counts import LookaheadCounter
 from dpscp.training import DPSGD, corrected_outputs
+from dpscp.training.engine import networks
 from dpscp.training.engine.networks import DenseModel, Loss, Network, _output_blocks, softmax
 from dpscp.training.engine.padding import blas_threads
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
@@ -189,3 +190,29 @@ def test_large_numbers_elsewhere_change_no_bit_of_a_row(large, dtype):
         X[7, 7] = bad
         with pytest.raises(ValueError, match="NaN or infinity"):
             model.outputs(X)
+
+
+@pytest.mark.parametrize("model_type", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("largest", [1.0, 1e15, 1e25, 3e38])
+def test_rows_that_one_sum_shows_to_be_small_get_the_same_bits(model_type, dtype, largest, monkeypatch):
+    """The quick check stands for a check and a clip that change nothing; what is large takes the slow way."""
+    model = dense(6, 2, "squared", dtype=model_type)
+    rows = np.random.default_rng(5).uniform(-1, 1, size=(400, 6)).astype(dtype)
+    rows[123, 4] = largest
+    with np.errstate(over="ignore"):
+        quick = model.outputs(rows)
+        seen = []
+        monkeypatch.setattr(networks, "_is_small", lambda part, _: seen.append(part.shape) and False)
+        np.testing.assert_array_equal(quick, model.outputs(rows))
+    assert seen
+    monkeypatch.undo()
+    for wrong in (np.nan, np.inf):
+        rows[123, 4] = wrong
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            model.outputs(rows)
+    ends = {"float32": 2.0**100, "float64": 2.0**900}
+    assert networks._is_small(rows[:100], ends[model_type])
+    assert not networks._is_small(rows[100:200], ends[model_type])
+    assert not networks._is_small(rows[:100, ::2], ends[model_type])
+    assert not networks._is_small(rows[:100].astype(int), ends[model_type])

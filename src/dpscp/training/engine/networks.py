@@ -23,6 +23,8 @@ from dpscp.training.model import InfluenceForm, NoInfluenceFormError
 ROW_SLACK = {"float32": 1e-6, "float64": 1e-13}
 # Larger numbers in a row become this: far beyond any reasonable unit, far enough below the largest number of the type.
 _END = {"float32": 2.0**100, "float64": 2.0**900}
+# The largest number whose square is far from an overflow.
+_MOST_SQUARED = {np.dtype("float32"): 2.0**60, np.dtype("float64"): 2.0**500}
 # Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
 CHUNK_NUMBERS = 1 << 18
 MOST_ROWS = 8192
@@ -81,11 +83,12 @@ def _is_small(rows: Array, end: float) -> bool:
 
     Faster than a check and a clip, which change nothing then. Half of `end` is compared, since the sum is rounded.
     """
-    if rows.dtype != np.float64 or not rows.flags.c_contiguous:
+    most = _MOST_SQUARED.get(rows.dtype)
+    if most is None or not rows.flags.c_contiguous:
         return False
     numbers = rows.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(numbers @ numbers <= min(end / 2, 2.0**500) ** 2)
+        return bool(numbers @ numbers <= min(end / 2, most) ** 2)
 
 
 def _parts(rows: Array) -> Iterator[Array]:
