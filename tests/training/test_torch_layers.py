@@ -480,6 +480,13 @@ def test_large_modules_are_tried_on_fewer_records_and_mixing_is_found(most, monk
         training(mixing)._run_dry((6,), (0, 1, 2))
 
 
+def test_mixing_far_apart_in_a_batch_is_found_in_a_large_module_too(monkeypatch):
+    monkeypatch.setattr(dry_run_module, "_MOST_HELD", 1)
+    far = Own(lambda s, r: s.head(r + r.roll(10, 0) if len(r) > 10 else r), head=nn.Linear(6, 3))
+    with pytest.raises(ValueError, match="depends on the other records"):
+        training(far)._run_dry((6,), (0, 1, 2))
+
+
 def test_parameters_without_a_gradient_add_nothing():
     unused = Own(lambda s, r: s.head(r), head=nn.Linear(6, 3), other=nn.Linear(6, 3))
     before = copy.deepcopy(unused.other.weight)
