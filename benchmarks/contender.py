@@ -192,11 +192,11 @@ def quantile_ranks(which: str, settings: list[tuple[str, int, float]], repetitio
 # ---- growth with the number of scores
 
 
-def growth(door: str, n: int) -> Turn:
-    from quantile import doors, draw, numpy_peers
+def growth(entry_point: str, n: int) -> Turn:
+    from quantile import draw, entry_points, numpy_peers
 
     scores = draw("uniform", n, np.float64)
-    return (numpy_peers(scores) | doors(scores))[door]
+    return (numpy_peers(scores) | entry_points(scores))[entry_point]
 
 
 # ---- accounting: noise and epsilon of sampled training

@@ -1,11 +1,11 @@
 """Every peer in one run: `python benchmarks/peers.py [PART ...]` measures and writes docs/benchmarks.md.
 
-Parts: calibration, accuracy, growth, training, prediction, accounting, startup; none named: all. What a part found is
-kept in benchmarks/peers.json, so that an interrupted run goes on where it stopped with the parts that are left, and the
-page holds each part as it was measured last. Peers are installed on demand, each beside the development environment
-in a folder of its own (`--cache`), with the versions of peers.toml; one that cannot be installed is listed with the
-reason. Contenders take turns in processes of their own; times are medians, CPU seconds of all threads and of the clock.
-Nothing is asserted about time.
+Parts: training, modules, memory, calibration, accuracy, growth, prediction, accounting, startup; none named: all. What
+a part found is kept in benchmarks/peers.json, so that an interrupted run goes on where it stopped with the parts that
+are left, and the page holds each part as it was measured last. Peers are installed on demand, each beside the
+development environment in a folder of its own (`--cache`), with the versions of peers.toml; one that cannot be
+installed is listed with the reason. Contenders take turns in processes of their own; times are medians, CPU seconds of
+all threads and of the clock. Nothing is asserted about time.
 """
 
 import argparse
@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT))
 from experiments.runner import processor  # noqa: E402 (no package of this folder's)
 
 FOUND, PAGE = HERE / "peers.json", ROOT / "docs" / "benchmarks.md"
+THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 Table = dict[str, Any]
 OURS = "dpscp"
 
@@ -89,15 +90,17 @@ class ContenderError(Exception):
 class Contender:
     """A process of ``contender.py``: prepared, and ready to take turns."""
 
-    def __init__(self, peers: Peers, function: str, given: dict[str, Any], needs: Sequence[str] = ()) -> None:
+    def __init__(
+        self, peers: Peers, function: str, given: dict[str, Any], needs: Sequence[str] = (), threads: int = 1
+    ) -> None:
         environment = {
             **os.environ,
             "PYTHONPATH": peers.path_of(*needs),
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+            **dict.fromkeys(THREAD_COUNTS, str(threads)),
             "JAX_PLATFORMS": "cpu",
         }
+        if threads == 1:
+            environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "contender.py"), function, json.dumps(given)],
@@ -163,16 +166,18 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:,.3g}" if seconds < 1 else f"{1000 * seconds:,.0f}"
 
 
-def timed(title: str, note: str, answers: dict[str, Any], ours: str = OURS, **more: Callable[[Any], str]) -> Table:
+def timed(
+    title: str, note: str, answers: dict[str, Any], ours: str = OURS, by: str = "CPU", **more: Callable[[Any], str]
+) -> Table:
     """Contenders with CPU, clock and their multiple of ours; ``more``: columns from what was found."""
     base = answers[ours]
-    columns = ["", "CPU, ms", "clock, ms", "CPU, times ours", *more]
+    columns = ["", "CPU, ms", "clock, ms", f"{by}, times ours", *more]
     rows, ahead = [], []
     for name, answer in answers.items():
         if isinstance(answer, str):
             rows.append([name, f"not measured: {answer}", *[""] * (len(columns) - 2)])
             continue
-        ratio = answer["cpu"] / base["cpu"]
+        ratio = answer[by.lower()] / base[by.lower()]
         times = [milliseconds(answer["cpu"]), milliseconds(answer["clock"]), f"{ratio:.2f}"]
         rows.append([name, *times, *(show(answer) for show in more.values())])
         if ratio < 1 and OURS not in name:
@@ -268,21 +273,31 @@ def accuracy(peers: Peers, rounds: int) -> list[Table]:  # noqa: ARG001 (nothing
     return tables
 
 
-DOORS = ("np.partition", "array", "chunks, read again (16)", "stream, read once (16)", "Dask array (16 partitions)")
+ENTRY_POINTS = (
+    "np.partition",
+    "array",
+    "chunks, read again (16)",
+    "stream, read once (16)",
+    "Dask array (16 partitions)",
+)
 
 
 def growth(peers: Peers, rounds: int) -> list[Table]:
-    columns = ["n", *(f"{door}, ns a score" for door in DOORS), *(f"{door}, times np.partition" for door in DOORS[1:])]
+    columns = [
+        "n",
+        *(f"{name}, ns a score" for name in ENTRY_POINTS),
+        *(f"{name}, times np.partition" for name in ENTRY_POINTS[1:]),
+    ]
     rows, memory = [], []
     for n in (10**4, 10**5, 10**6, 10**7, 10**8):
-        entries: list[Entry] = [(door, "growth", {"door": door, "n": n}, ()) for door in DOORS]
+        entries: list[Entry] = [(name, "growth", {"entry_point": name, "n": n}, ()) for name in ENTRY_POINTS]
         large = n == 10**8
         answers = take_turns(peers, entries, 3 if large else rounds, together=not large)
-        costs = [answers[door]["cpu"] for door in DOORS]
+        costs = [answers[name]["cpu"] for name in ENTRY_POINTS]
         each = [f"{1e9 * cost / n:,.1f}" for cost in costs]
         rows.append([f"{n:,}", *each, *(f"{cost / costs[0]:.2f}" for cost in costs[1:])])
         if large:
-            memory = [[door, f"{answers[door]['memory'] / 1e6:,.0f}"] for door in DOORS]
+            memory = [[name, f"{answers[name]['memory'] / 1e6:,.0f}"] for name in ENTRY_POINTS]
     return [
         {
             "title": "Growth with the number of scores",
@@ -301,25 +316,72 @@ def growth(peers: Peers, rounds: int) -> list[Table]:
     ]
 
 
+# the case that has enough work for a second thread
+WIDE_NET = "MLP 784-512-512-10, batch 256"
+
+
 def training(peers: Peers, rounds: int) -> list[Table]:
     import training as steps
 
     tables = []
-    for case in steps.CASES:
-        given = {"name": case.name, "rounds": rounds}
-        contender = Contender(peers, "training_case", given, ("jax-privacy",))
+    for name, threads in (*((case.name, 1) for case in steps.CASES), (WIDE_NET, 2)):
+        contender = Contender(peers, "training_case", {"name": name, "rounds": rounds}, ("jax-privacy",), threads)
         found = contender.turn()["found"]
         contender.end()
         answers = {
-            name: "not installed" if used is None else {"cpu": used[0] / 1e6, "clock": used[1] / 1e6}
-            for name, used in found.items()
+            peer: "not installed" if used is None else {"cpu": used[0] / 1e6, "clock": used[1] / 1e6}
+            for peer, used in found.items()
         }
         note = (
             "One step of DP-SGD, set-up included for ours. Plain torch is not private; the two by hand are the "
             "formulas of ghost clipping without any library. Ours draws its noise from AES and sums in float64."
         )
-        tables.append(timed(case.name, note, answers))
+        if threads == 1:
+            tables.append(timed(name, note, answers))
+        else:
+            note += f" Each contender may use {threads} threads, so the clock is compared."
+            tables.append(timed(f"{name}, {threads} threads", note, answers, by="clock"))
     return tables
+
+
+def modules(peers: Peers, rounds: int) -> list[Table]:  # noqa: ARG001 (Opacus is in the development environment)
+    import torch_modules
+
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "found.json"
+        command = [sys.executable, str(HERE / "torch_modules.py"), "--rounds", str(rounds), "--json", str(written)]
+        environment = os.environ | dict.fromkeys(THREAD_COUNTS, "1")
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+        columns, rows, ahead = torch_modules.compare(json.loads(written.read_text())["rows"])
+    note = (
+        "CPU milliseconds a step of `OpacusTraining`, of every mode of Opacus, and of plain torch without privacy. "
+        '"Ghost, safe sums" is Opacus\' ghost mode with the noise of its `secure_mode`, the sum of four draws against '
+        "attacks on the last bits. It protects its sums as the grid protects ours. Its cryptographic generator cannot "
+        "be installed any more, so torch's own draws. The peak includes everything before the first step, with the "
+        "dry run. [Measurements](measurements.md#torch-modules-on-a-processor) says where the time goes."
+    )
+    return [{"title": "Any torch module", "note": note, "columns": columns, "rows": rows, "ahead": ahead}]
+
+
+def memory(peers: Peers, rounds: int) -> list[Table]:  # noqa: ARG001 (nobody else fits such a table privately)
+    import memory as fits
+
+    rows = []
+    for n, width in fits.SHAPES:
+        for dtype in ("float32", "float64"):
+            found = [fits.run(ROOT, (n, width, dtype, seed)) for seed in range(max(1, rounds // 2))]
+            peaks = [
+                statistics.median(answer[work][1] / answer["table"] for answer in found) for work in ("fit", "predict")
+            ]
+            seconds = statistics.median(answer["fit"][0] for answer in found)
+            rows.append([f"{n:,} x {width}, {dtype}", f"{seconds:.1f}", *(f"{peak:.2f}" for peak in peaks)])
+    note = (
+        "Peak memory beside the table and what the process held before, as a multiple of the table: the default fit "
+        "of two classes, and its prediction sets for all rows. A table of 20 columns is trained on with the quantile "
+        "of each, 40 numbers a record."
+    )
+    columns = ["table", "fit, CPU s", "fit, extra peak / X", "prediction, extra peak / X"]
+    return [{"title": "A table in memory", "note": note, "columns": columns, "rows": rows}]
 
 
 PREDICTED = 10**6
@@ -469,6 +531,8 @@ def startup(peers: Peers, rounds: int) -> list[Table]:
 
 PARTS = {
     "training": ("Training", training),
+    "modules": ("Torch modules", modules),
+    "memory": ("Memory", memory),
     "calibration": ("Calibration", calibration),
     "accuracy": ("Accuracy of private quantiles at equal privacy", accuracy),
     "growth": ("Growth", growth),
@@ -519,9 +583,10 @@ def as_page(found: dict[str, Any]) -> str:
         wrapped(
             "dpscp against its peers, written by `python benchmarks/peers.py`: one command that installs each peer "
             "beside the development environment and lets all take turns, in processes of their own and with one "
-            "thread each. Times are medians; CPU time counts all threads, and the clock is that of a machine with "
-            "other work. *times ours* is the peer's CPU time as a multiple of dpscp's: below 1 the peer is "
-            "ahead, and the line under the table says so. What could not be measured is listed with the reason."
+            "thread each where nothing else is said. Times are medians; CPU time counts all threads, and the clock is "
+            "that of a machine with other work. *times ours* is the peer's time as a multiple of dpscp's: below 1 the "
+            "peer is ahead, and the line under the table says so. What could not be measured is listed with the "
+            "reason."
         ),
         "",
     ]

@@ -88,8 +88,8 @@ def compare(name: str, dtype: Any, n: int, rounds: int) -> list[str]:
     return [f"{name} {np.dtype(dtype).name}: {text}" for text in missed]
 
 
-def doors(scores: NDArray[Any]) -> dict[str, Contender]:
-    """The same scores through every door."""
+def entry_points(scores: NDArray[Any]) -> dict[str, Contender]:
+    """The same scores through every entry point."""
     parts = np.array_split(scores, 16)
     contenders: dict[str, Contender] = {
         "array": lambda: threshold(scores),
@@ -112,7 +112,7 @@ def doors(scores: NDArray[Any]) -> dict[str, Contender]:
 
 def compare_sources(n: int, rounds: int) -> None:
     scores = draw("uniform", n, np.float64)
-    contenders = doors(scores) | {
+    contenders = entry_points(scores) | {
         "array, every other score": lambda: threshold(scores[::2]),
         "array, range 10^9 too wide, N = 50": lambda: threshold(scores, (0.0, 1e9), 50),
     }

@@ -267,9 +267,10 @@ def print_peak(row: Row, name: str) -> None:
     print((memory("VmHWM") - before) / 1e3)
 
 
-def table(results: Results) -> str:
-    lines = ["| row | " + " | ".join(CONTENDERS) + " | ours / best Opacus | peak MB, ours / that one |"]
-    lines.append("|" + "---|" * (len(CONTENDERS) + 3))
+def compare(results: Results) -> tuple[list[str], list[list[str]], list[str]]:
+    """Return the names of the columns, a row of cells for each module, and the modes of Opacus that are ahead."""
+    columns = ["row", *CONTENDERS, "ours / best Opacus", "peak MB, ours / that one"]
+    rows, ahead = [], []
     for row, found in results.items():
         times, peaks = found["ms"], found["MB"]
         modes = {name: t for name, t in times.items() if name.startswith("opacus") and isinstance(t, float)}
@@ -277,8 +278,16 @@ def table(results: Results) -> str:
         cells = [f"{t:.2f}" if isinstance(t, float) else _reason(t) for t in (times[name] for name in CONTENDERS)]
         ratio = times["dpscp"] / modes[best] if isinstance(times["dpscp"], float) else float("nan")
         memory = f"{peaks['dpscp']:.0f} / {peaks[best]:.0f}" if peaks else ""
-        lines.append(f"| {row} | " + " | ".join(cells) + f" | {ratio:.2f} ({best}) | {memory} |")
-    return "\n".join(lines)
+        rows.append([row, *cells, f"{ratio:.2f} ({best})", memory])
+        if not ratio <= 1:
+            ahead.append(f"{best} ({row}: {1 / ratio:.2f})")
+    return columns, rows, ahead
+
+
+def table(results: Results) -> str:
+    columns, rows, _ = compare(results)
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _reason(said: float | str) -> str:
