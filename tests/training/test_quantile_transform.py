@@ -1,6 +1,7 @@
 """The private quantile transform: counts that one record changes by one, their event, and the released functions."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +15,15 @@ from dpscp.data.sources.places import UnitSource
 from dpscp.privacy import IntegerSource, compose, epsilon_of, gaussian_event, lattice_noise
 from dpscp.privacy.events import discrete_gaussian_event
 from dpscp.privacy.units import PersonWithIds
-from dpscp.training import DPSGD, OpacusTraining, Preprocessed, PreprocessedModel, QuantileTransform
+from dpscp.training import (
+    DPSGD,
+    OpacusTraining,
+    Preprocessed,
+    PreprocessedModel,
+    PrivateStandardize,
+    PublicBounds,
+    QuantileTransform,
+)
 from dpscp.training.preprocessing.count_trees import cell_edges, column_counts, distribution_function
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.recipe import recipe
@@ -254,6 +263,73 @@ def test_the_recipe_adds_quantiles_where_public_numbers_say_so():
     assert steps(8, 1.0) == ["QuantileTransform"]
     assert steps(8, 1.0, n=400) == ["PrivateStandardize"]
     assert steps(250, 0.1) == ["PrivateStandardize"]
+
+
+def test_only_the_named_columns_are_counted():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.integers(0, 2, 5000), np.exp(rng.normal(size=5000)), 10 * rng.uniform(size=5000)])
+    step = QuantileTransform((0, 0, 0), (1, 1000, 10), 3, columns=(1, 2), others=2.0)
+    assert step.n_releases == 6
+    assert step.counts(Block(0, X, X[:, 0])).shape == (2, 8 + 64 + 512)
+    rows = fitted(replace(step, noise=NO_NOISE), X)
+    assert rows.columns == (1,)  # the quantile of an even column is a linear function of it
+    found = rows.apply(X)
+    assert_array_equal(found[:, 0], 2 * X[:, 0])
+    assert_allclose(found[:, 1:3].std(axis=0), 1, atol=0.15)
+    assert np.corrcoef(found[:, 3], X[:, 1].argsort().argsort())[0, 1] > 0.999
+    for wrong in ((), (1, 1), (3,), (-1,)):
+        with pytest.raises(ValueError, match="columns"):
+            QuantileTransform(0, 1, 3, columns=wrong)
+
+
+def planned_step(task, width, *, n=8000, indicators=None, bounds=None):
+    """The first step of the recipe for a table of numbers in the last six columns and indicators before them."""
+    low, high = np.r_[np.zeros(width - 6), np.full(6, -1.0)], np.r_[np.ones(width - 6), np.full(6, 50.0)]
+    mechanism = recipe(
+        task,
+        n_records=n,
+        n_features=width,
+        classes=None if task == "regression" else (0, 1),
+        epsilon=1.0,
+        delta=1e-5,
+        features="bounded",
+        feature_bounds=bounds or (low, high),
+        indicators=indicators,
+    ).mechanism
+    while not isinstance(mechanism, Preprocessed):
+        mechanism = mechanism.mechanism
+    return mechanism.steps[0]
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+@pytest.mark.parametrize("width", [12, 40])
+def test_indicators_beside_numbers_are_not_counted(task, width):
+    step = planned_step(task, width)
+    assert isinstance(step, QuantileTransform)
+    assert step.columns == tuple(range(width - 6, width))
+    assert step.others == 1.0
+    # a schema knows what an indicator is; columns from 0 to 1 may be anything
+    assert planned_step(task, width, indicators=(0, 1)).columns == tuple(range(2, width))
+    if task == "regression":
+        unknown = planned_step(task, width, bounds=(0.0, 1.0))
+        assert (type(unknown), unknown.columns) == (QuantileTransform, None)
+        assert planned_step(task, width, indicators=tuple(range(width))) == PublicBounds(-1.0, 1.0)
+        assert planned_step(task, width, n=1200).others == 2.0  # a weak signal
+        assert isinstance(planned_step(task, width, n=300), PrivateStandardize)
+    elif width == 40:
+        assert isinstance(planned_step(task, width, bounds=(0.0, 1.0)), PublicBounds)
+        assert isinstance(planned_step(task, width, n=300), PublicBounds)
+
+
+def test_a_heavy_tailed_column_counts_among_many_indicators():
+    """A linear head behind whitening sees a column of costs, which its public bounds make nearly constant."""
+    rng = np.random.default_rng(0)
+    cost, kinds = np.exp(2 * rng.normal(size=9000)), rng.integers(0, 36, size=9000)
+    X = np.column_stack([cost, np.eye(36)[kinds]])
+    y = (np.log(cost) + 0.3 * rng.normal(size=9000) > 0).astype(int)
+    bounds = (np.zeros(37), np.r_[20_000.0, np.ones(36)])
+    clf = dp.PrivateConformalClassifier(epsilon=1.0, classes=[0, 1], feature_bounds=bounds, random_state=0)
+    assert np.mean(clf.fit(X[:8000], y[:8000]).predict(X[8000:]) == y[8000:]) > 0.85  # .5 without the quantile
 
 
 def test_noise_has_an_exact_lattice():

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_positive, check_probability
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import guarantee_of
@@ -32,6 +34,7 @@ from dpscp.training.preprocessing.sums import (
     PublicBounds,
     Step,
     UnitNorm,
+    broadcast_bounds,
 )
 from dpscp.training.preprocessing.whitening import PrivateWhitening
 from dpscp.training.recalibration import Recalibrated
@@ -43,6 +46,8 @@ FEATURES = ("unit", "clipped", "bounded", "standardized")
 # classifier on one-hot tables gains more from whitening than from hidden layers; a regression needs the
 # lengths that unit rows lose.
 WIDEST_TABLE = {"classification": 32, "regression": 256}
+# Rows without declared bounds that are wider than this are taken as embeddings, and scaled to norm one.
+WIDEST_UNBOUNDED = {"classification": 127, "regression": 256}
 # A d x d second moment and its eigenvectors are affordable up to here.
 WIDEST_WHITENING = 2048
 # Full batches up to this many records, Poisson batches of so many beyond: sampling costs no privacy worth naming while
@@ -54,14 +59,17 @@ WEAK_SIGNAL = 300
 # A weak regression: the signal for each weight above which its steps shorten, the signal for each product of two inputs
 # at which random features have half of their largest weight, and the whole signal below which there are none.
 _LEARNED_SIGNAL, _BENT_SIGNAL, _LEAST_BENT_SIGNAL = 4.0, 1.8, 60
+# The value of an indicator in such a model, where it has one of its own: a longer number is learned sooner.
+_WEAK_INDICATOR = 2.0
 # For each class: below the first a classifier is linear, below the second it has random features, because a hidden
 # layer learns less than its noise hides: docs/recipe.md.
 _LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL = 30, 60
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
 SEARCH_COST = 20.0
 LEAST_HELD_OUT = 0.125
-# The part of the training mu^2 for the scales, and the quantiles, of a table's features.
-_TABLE_SHARE = 0.1
+# The part of the training mu^2 for the scales, and the quantiles, of a table's features, and for all private steps
+# before a linear head.
+_TABLE_SHARE, _EMBEDDING_SHARE = 0.1, 0.2
 # Above this noise of one count, as a share of the records, a quantile tells less than its noise hides.
 LARGEST_QUANTILE_NOISE = 0.08
 # Below it the noise of a private temperature is as large as what it corrects.
@@ -148,17 +156,17 @@ def pays_as_pair(signal: float, n_features: int) -> bool:
     return signal >= LEAST_PAIR_SIGNAL and n_features <= WIDEST_TABLE["regression"]
 
 
-def pays_as_quantiles(signal: float, n_features: int) -> bool:
+def pays_as_quantiles(signal: float, n_features: int, share: float = _TABLE_SHARE) -> bool:
     """Whether quantiles of the features are expected to be worth the noise of their distribution functions.
 
-    ``signal`` is records times mu of the training budget. The noise of one count, as a share of the records, is
-    compared with a limit. Measured on tables: docs/recipe.md.
+    ``signal`` is records times mu of the training budget, ``share`` the part of its mu^2 for the counts. The noise of
+    one count, as a share of the records, is compared with a limit. Measured on tables: docs/recipe.md.
 
     >>> pays_as_quantiles(250, 8), pays_as_quantiles(100, 8), pays_as_quantiles(1_000, 500)
     (True, False, False)
     """
     counts = n_features * len(QuantileTransform.branching)
-    return math.sqrt(counts / _TABLE_SHARE) / signal <= LARGEST_QUANTILE_NOISE
+    return math.sqrt(counts / share) / signal <= LARGEST_QUANTILE_NOISE
 
 
 def pays_as_recalibration(signal: float) -> bool:
@@ -195,6 +203,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     features: str = "unit",
     feature_bound: float | None = None,
     feature_bounds: tuple[Any, Any] | None = None,
+    indicators: tuple[int, ...] | None = None,
     y_bounds: tuple[float, float] | None = None,
     quantiles: tuple[float, ...] | None = None,
     train_epsilon: float | None = None,
@@ -215,6 +224,8 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
         `feature_bound`; "bounded": public `feature_bounds` (low, high) for each feature; "standardized": the
         caller has already brought features to about mean 0 and spread 1 (and answers for the privacy of
         that).
+    indicators : the columns that are 0 or 1, such as those of categories; None: those with bounds 0 and 1, unless all
+        columns have these bounds.
     y_bounds : public bounds of the target: its mean and scale are then released privately inside them. None:
         the target already has about mean 0 and spread 1. Not used under `stability`, whose target must come on
         a public scale: put `ScaledTarget` in front.
@@ -240,7 +251,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     n, d = check_count("n_records", n_records), check_count("n_features", n_features)
     check_positive("epsilon", epsilon)
     check_probability("delta", delta)
-    bounds = _Rows(d, features, feature_bound, feature_bounds)
+    bounds = _Rows(d, features, feature_bound, feature_bounds, indicators)
 
     fraction = None
     share = train_share(chosen, epsilon, delta, n)
@@ -306,6 +317,7 @@ class _Rows:
     kind: str
     bound: float | None
     bounds: tuple[Any, Any] | None
+    indicators: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.kind == "clipped":
@@ -328,28 +340,63 @@ class _Rows:
             return (PublicBounds(*self.bounds),)
         return (UnitNorm(),) if self.kind == "unit" else (NormClip(self.norm),)
 
-    def direction_steps(self, *, whiten: bool) -> tuple[Step, ...]:
-        """Steps after which rows have norm one and no common direction; the length of a wide row says little."""
-        first: tuple[Step, ...] = (UnitNorm(),)
-        if self.kind == "bounded":
-            first = (*self.public_steps(), *first)
+    @property
+    def numeric_columns(self) -> tuple[int, ...]:
+        """Columns that are not indicators; without a declaration those with bounds other than 0 and 1."""
+        if self.indicators is not None:
+            return tuple(column for column in range(self.width) if column not in set(self.indicators))
+        assert self.bounds is not None
+        low, high = broadcast_bounds(*self.bounds, self.width)
+        return tuple(np.flatnonzero((low != 0) | (high != 1)).tolist())
+
+    def direction_steps(self, signal: float, *, whiten: bool) -> tuple[Step, ...]:
+        """Steps after which rows have norm one and no common direction; the length of a wide row says little.
+
+        Numeric columns beside indicators are scaled and get their quantiles first, where these pay.
+        """
+        first: tuple[Step, ...] = self.public_steps() if self.kind == "bounded" else ()
+        last: tuple[Step, ...] = (UnitNorm(),)
         if self.kind != "standardized":
-            first = (*first, PrivateCentring(), UnitNorm())
-        return (*first, PrivateWhitening()) if whiten else first
+            last = (*last, PrivateCentring(), UnitNorm())
+        if whiten:
+            last = (*last, PrivateWhitening())
+        columns = self.numeric_columns if self.kind == "bounded" else ()
+        n_private = 1 + sum(not step.data_independent for step in last)
+        if columns and pays_as_quantiles(signal, len(columns), _EMBEDDING_SHARE / n_private):
+            assert self.bounds is not None
+            first = (QuantileTransform(*self.bounds, self.width, columns=columns),)
+        return (*first, *last)
 
     def standardizing_steps(self, signal: float) -> tuple[Step, ...]:
-        """Steps after which every feature has about mean 0 and spread 1; with quantiles where they pay."""
+        """Steps after which numbers have about mean 0 and spread 1; with quantiles where they pay."""
         if self.kind == "standardized":
             return ()
         if self.kind == "bounded":
-            assert self.bounds is not None
-            if pays_as_quantiles(signal, self.width):
-                return (QuantileTransform(*self.bounds, self.width),)
-            return (PrivateStandardize(*self.bounds),)
+            return (self._bounded_step(signal),)
         # inside a ball every feature lies within the radius; a typical one within radius / sqrt(width) times
         # a few
         reach = min(self.norm, 5 * self.norm / math.sqrt(self.width))
         return (*self.public_steps(), PrivateStandardize(-reach, reach))
+
+    def _bounded_step(self, signal: float) -> Step:
+        """The step that scales the columns of a table; indicators stay 0 or 1 where the other columns get quantiles.
+
+        Standardized, an indicator of a rare category would be the longest number of its rows.
+        """
+        assert self.bounds is not None
+        columns = self.numeric_columns
+        if not columns and self.indicators is None:  # numbers from 0 to 1 look the same
+            columns = tuple(range(self.width))
+        if columns and pays_as_quantiles(signal, len(columns)):
+            return QuantileTransform(
+                *self.bounds,
+                self.width,
+                columns=columns if len(columns) < self.width else None,
+                others=_WEAK_INDICATOR if signal < WEAK_SIGNAL else 1.0,
+            )
+        if not columns and signal >= WEAK_SIGNAL:
+            return PublicBounds(-1.0, 1.0)  # leaves 0 and 1 as they are
+        return PrivateStandardize(*self.bounds)
 
 
 @dataclass(frozen=True)
@@ -517,7 +564,7 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[s
         feature_bound=1.0,
         keep_trajectory=guarantee.needs_trajectory,
     )
-    return _behind(rows.direction_steps(whiten=whiten), engine, 0.2, why)
+    return _behind(rows.direction_steps(s, whiten=whiten), engine, _EMBEDDING_SHARE, why)
 
 
 def _stable(problem: _Problem, rows: _Rows, why: dict[str, tuple[object, str]]) -> Mechanism:

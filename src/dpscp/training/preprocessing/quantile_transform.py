@@ -33,7 +33,7 @@ from dpscp.training.preprocessing.count_trees import (
     distribution_function,
     level_sizes,
 )
-from dpscp.training.preprocessing.sums import broadcast_bounds, check_bounds
+from dpscp.training.preprocessing.sums import broadcast_bounds, check_bounds, check_columns
 from dpscp.training.preprocessing.transforms import FeatureTransform
 
 # Mean and scale leave out this share of the records at either end, or what noise can make up.
@@ -102,8 +102,8 @@ class QuantileTransform:
 
     Each feature is clipped to public bounds ``low`` and ``high`` (numbers, or one number a feature). Its range has
     ``math.prod(branching)`` cells in ``len(branching)`` levels. One record, or one random record of each person, lies
-    in one cell of each level of each feature. So it changes n_features * levels counts by one each, and each count gets
-    exact discrete Gaussian noise.
+    in one cell of each level of each counted feature. So it changes features * levels counts by one each, and each
+    count gets exact discrete Gaussian noise.
 
     The quantile of a feature is left out where it differs from the scaled feature by no more than its noise.
 
@@ -111,12 +111,17 @@ class QuantileTransform:
     ----------
     low, high : float, or array of shape (n_features,)
     n_features : int
+    columns : tuple of int, optional
+        The features that are counted; None: all. The others, such as indicators, are scaled to [0, ``others``] by their
+        public bounds.
     branching : tuple of int
         The number of cells that each level divides a cell into.
     noise : LatticeNoise or None
         The noise of a count; None while it is not set.
     limit : float
         Scaled features are clipped to +-limit.
+    others : float
+        The largest value of a feature that is not counted.
 
     Theory: sections 1.1 and 1.5; Result H; docs/guarantees.md
     """
@@ -127,24 +132,33 @@ class QuantileTransform:
     branching: tuple[int, ...] = (8, 8, 8)
     noise: LatticeNoise | None = None
     limit: float = 5.0
+    columns: tuple[int, ...] | None = None
+    others: float = 1.0
 
     data_independent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)
         check_count("n_features", self.n_features)
+        if self.columns is not None:
+            object.__setattr__(self, "columns", check_columns(self.columns, self.n_features))
         object.__setattr__(
             self, "branching", tuple(check_count("branching[i]", fan, minimum=2) for fan in self.branching)
         )
         if not self.branching:
             raise ValueError("branching must contain the number of cells of at least one level, such as (8, 8, 8)")
         check_positive("limit", self.limit)
+        check_positive("others", self.others)
         broadcast_bounds(self.low, self.high, self.n_features)
 
     @property
     def n_releases(self) -> int:
         """Return the number of counts that one record changes."""
-        return self.n_features * len(self.branching)
+        return len(self._counted) * len(self.branching)
+
+    @property
+    def _counted(self) -> tuple[int, ...]:
+        return tuple(range(self.n_features)) if self.columns is None else self.columns
 
     @property
     def event(self) -> DpEvent | None:
@@ -167,23 +181,22 @@ class QuantileTransform:
         return math.prod(self.branching)
 
     def counts(self, block: Block) -> Counts:
-        """Return the number of records in each cell, of shape (features, cells of all levels).
+        """Return the number of records in each cell, of shape (counted features, cells of all levels).
 
         Never released as they are.
         """
-        edges = self._edges
-        total = np.zeros((self.n_features, sum(level_sizes(self.branching))), dtype=np.int64)
+        total = np.zeros((len(self._counted), sum(level_sizes(self.branching))), dtype=np.int64)
         for _, rows in block.parts():
             numbers = check_rows(rows, self.n_features)
-            for column in range(self.n_features):
-                cells = np.searchsorted(edges[column], numbers[:, column], side="right")
-                total[column] += column_counts(cells, self.branching)
+            for counts, column, edges in zip(total, self._counted, self._edges, strict=True):
+                cells = np.searchsorted(edges, numbers[:, column], side="right")
+                counts += column_counts(cells, self.branching)
         return total
 
     @cached_property
     def _edges(self) -> tuple[FloatArray, ...]:
         low, high = broadcast_bounds(self.low, self.high, self.n_features)
-        return tuple(cell_edges(low[i], high[i], self._cells) for i in range(self.n_features))
+        return tuple(cell_edges(low[i], high[i], self._cells) for i in self._counted)
 
     def release(self, counts: Counts, *, n_records: int, source: IntegerSource) -> QuantileRows:
         """Return the transform, from noisy counts."""
@@ -191,19 +204,17 @@ class QuantileTransform:
         drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
         noisy = (counts * noise.scale + drawn) / noise.scale
         low, high = broadcast_bounds(self.low, self.high, self.n_features)
-        columns = [
-            _Column.of(
-                distribution_function(noisy[i], noise.count_noise, n, self.branching, float(low[i]), float(high[i])),
-                noise.count_noise / n,
-                self.limit,
-            )
-            for i in range(self.n_features)
-        ]
-        scaled = FeatureTransform(
-            low, high, np.array([c.mean for c in columns]), np.array([c.scale for c in columns]), float(self.limit)
-        )
-        chosen = tuple(i for i, column in enumerate(columns) if column.needs_quantile)
-        return QuantileRows(scaled, chosen, tuple(columns[i].function for i in chosen))
+        # high - low would overflow for the widest bounds
+        shift, scale = low.copy(), 2 * (high / (2 * self.others) - low / (2 * self.others))
+        functions: dict[int, DistributionFunction] = {}
+        for own, i in zip(noisy, self._counted, strict=True):
+            found = distribution_function(own, noise.count_noise, n, self.branching, float(low[i]), float(high[i]))
+            column = _Column.of(found, noise.count_noise / n, self.limit)
+            shift[i], scale[i] = column.mean, column.scale
+            if column.needs_quantile:
+                functions[i] = found
+        scaled = FeatureTransform(low, high, shift, scale, float(self.limit))
+        return QuantileRows(scaled, tuple(functions), tuple(functions.values()))
 
     def fit_source(self, source: RecordSource, *, n_records: int, random_state: int | None = None) -> QuantileRows:
         """Return the fitted transform.
@@ -236,7 +247,6 @@ class QuantileTransform:
 class _Column:
     """What follows from the released distribution function of one column."""
 
-    function: DistributionFunction
     mean: float
     scale: float
     needs_quantile: bool
@@ -258,7 +268,7 @@ class _Column:
         scale = max(math.sqrt(max(0.0, float(masses @ (middles - mean) ** 2))), _LEAST_SCALE)
         distance = _distance(np.clip((middles - mean) / scale, -limit, limit), function, masses)
         needed = distance > max(_LEAST_DISTANCE, _NOISE_FACTOR * math.sqrt(12) * noise)
-        return cls(function, float(start + mean * half), scale * float(half), needed)
+        return cls(float(start + mean * half), scale * float(half), needed)
 
 
 def _distance(scaled: FloatArray, function: DistributionFunction, masses: FloatArray) -> float:

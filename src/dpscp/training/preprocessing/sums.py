@@ -379,6 +379,14 @@ def check_bounds(step: HasBounds) -> None:
         object.__setattr__(step, name, float(value) if value.ndim == 0 else tuple(value.tolist()))
 
 
+def check_columns(columns: tuple[int, ...], n_features: int) -> tuple[int, ...]:
+    """Return different numbers of features; ValueError for anything else."""
+    found = tuple(check_count("columns[i]", column, minimum=0) for column in columns)
+    if not found or len(set(found)) < len(found) or max(found) >= n_features:
+        raise ValueError(f"columns must be different numbers of features, from 0 to {n_features - 1}")
+    return found
+
+
 def broadcast_bounds(low: Any, high: Any, width: int) -> tuple[FloatArray, FloatArray]:
     """Return the bounds as arrays with one number for each feature."""
     for name, bound in (("low", low), ("high", high)):
