@@ -267,7 +267,8 @@ def test_a_schema_leaves_bounds_to_the_fit(tmp_path):
     clf = classifier().fit(people(), "bought", schema=schema)
     assert "feature_bounds" in clf.ledger_.public_facts["found_privately"]
     assert 64 <= clf.ledger_.public_facts["feature_bounds"][1][0] <= 128
-    with pytest.raises(SchemaError, match="pass feature_bounds='private'"):
+    assert clf.ledger_.public_facts["features_with_found_bounds"] == (0,)
+    with pytest.raises(SchemaError, match="the fit finds bounds of 'age'"):
         _ = schema.feature_bounds
     new = people(60, 1)
     np.testing.assert_array_equal(clf.predict_set(new)[1], clf.predict_set(schema.matrix(new))[1])
@@ -275,9 +276,7 @@ def test_a_schema_leaves_bounds_to_the_fit(tmp_path):
     assert dp.load(tmp_path / "model").schema_ == schema
     with pytest.raises(SchemaError, match="bounds of column 'age'"):
         replace(SCHEMA.columns[0], bounds="secret")
-    with pytest.raises(SchemaError, match="scale of column 'age' needs public bounds"):
-        replace(SCHEMA.columns[0], bounds="private", scale="log1p")
-    assert _range_text("private") == "bounds found by the fit"
+    assert _range_text("private") == _range_text(None) == "bounds found by the fit"
 
 
 def test_a_schema_leaves_the_range_of_the_target_to_the_fit():

@@ -16,8 +16,8 @@ from dpscp.cli import main
 from dpscp.cli.demo import find_unused_folder
 from dpscp.cli.run import count_units, describe_size_mismatch
 from dpscp.cli.tables import open_table
+from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.schema import parse_schema
-from dpscp.data.validation import column_bounds
 
 SCHEMA = """
 task = "classification"
@@ -153,15 +153,15 @@ LOW, HIGH = [0.0, -1.0, 2.0], [1.0, 1.0, 5.0]
     ],
 )
 def test_feature_bounds_in_every_usual_form(bounds):
-    low, high = column_bounds(bounds, 3, ["a", "b", "c"])
+    low, high = column_bounds(bounds, 3, ["a", "b", "c"]).pair
     assert np.array_equal(low, LOW)
     assert np.array_equal(high, HIGH)
 
 
 def test_feature_bounds_of_all_features():
-    assert column_bounds((-1, 1), 3, None) == (-1, 1)
-    assert column_bounds([-1, 1], 2, None) == (-1, 1)
-    low, high = column_bounds({0: (1, 2), 1: (3, 4)}, 2, None)
+    assert column_bounds((-1, 1), 3, None).pair == (-1, 1)
+    assert column_bounds([-1, 1], 2, None).pair == (-1, 1)
+    low, high = column_bounds({0: (1, 2), 1: (3, 4)}, 2, None).pair
     assert (low.tolist(), high.tolist()) == ([1, 3], [2, 4])
     assert column_bounds(None, 3, None) is None
 
@@ -171,11 +171,11 @@ def test_square_feature_bounds():
     for ambiguous in ([[0, 1], [2, 3]], np.array([[0.0, 1.0], [2.0, 3.0]]), ((0, 1), (2, 3))):
         with pytest.raises(ValueError, match=r"can mean .* or two"):
             column_bounds(ambiguous, 2, None)
-    low, high = column_bounds([[0, -50], [150, 60]], 2, None)
+    low, high = column_bounds([[0, -50], [150, 60]], 2, None).pair
     assert (low.tolist(), high.tolist()) == ([0, -50], [150, 60])
-    low, high = column_bounds([[0, 150], [-50, 60]], 2, None)
+    low, high = column_bounds([[0, 150], [-50, 60]], 2, None).pair
     assert (low.tolist(), high.tolist()) == ([0, -50], [150, 60])
-    low, high = column_bounds((np.array([0, 1]), np.array([2, 3])), 2, None)  # two arrays are (lows, highs)
+    low, high = column_bounds((np.array([0, 1]), np.array([2, 3])), 2, None).pair  # two arrays are (lows, highs)
     assert (low.tolist(), high.tolist()) == ([0, 1], [2, 3])
 
 
@@ -187,6 +187,7 @@ def test_square_feature_bounds():
         ({"a": (0, 1), "b": (1, 0)}, r"feature_bounds\['b'\]"),
         ([(0, 1)] * 3, "a pair for each of the 2 features"),
         ("ab", "feature_bounds must be"),
+        ({"a": (0, 1), "b": "secret"}, r"feature_bounds\['b'\] must be"),
         (5, "feature_bounds must be"),
     ],
 )

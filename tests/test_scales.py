@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import dpscp as dp
 from dpscp.data.columns import Column
+from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.scales import SCALES, check_scale, column_scales, finite_on_scale, from_scale, to_scale
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources import ArraySource
@@ -153,7 +154,8 @@ def test_scales_of_features_are_checked_before_anything_is_spent():
     with pytest.raises(ValueError, match="one scale for each"):
         ColumnScales(("log",)).fit(X, n_records=60, rng=None)
     assert column_scales("linear", 3, None, None) is None
-    assert column_scales("log1p", 2, ["a", "b"], (0.0, np.ones(2))) == ("log1p", "log1p")
+    assert column_scales("log1p", 2, ["a", "b"], FeatureBounds(0.0, np.ones(2))) == ("log1p", "log1p")
+    assert column_scales("log", 2, None, FeatureBounds(-1.0, 1.0, (0, 1))) == ("log", "log")
     bad = np.full((1, 2), np.nan)
     assert np.isnan(ScaleTransform(("log", "linear")).apply(bad)).all()
 
@@ -185,14 +187,26 @@ def test_a_schema_declares_scales(tmp_path):
     assert Schema.from_dict(schema.to_dict()) == schema
     path.write_text(schema.to_toml())
     assert Schema.read(path) == schema
-    assert_allclose(schema.matrix(frame)[:, 2], np.log1p(np.clip(frame["dose"], 0, 100)))
-    assert schema.feature_bounds[1].tolist() == [1, 1, np.log1p(100), 1]
+    assert_allclose(schema.matrix(frame)[:, 2], np.clip(frame["dose"], 0, 100))
+    assert schema.feature_bounds[1].tolist() == [1, 1, 100, 1]
     reg = dp.PrivateConformalRegressor(epsilon=4.0, random_state=0).fit(frame, "cost", schema=schema)
-    assert reg.ledger_.public_facts["y_scale"] == "log"
+    facts = reg.ledger_.public_facts
+    assert facts["y_scale"] == "log"
+    assert facts["feature_scale"] == ("linear", "linear", "log1p", "linear")
+    assert facts["feature_bounds"] == ((-1, -1, 0, 0), (1, 1, 100, 1))
+    rows = schema.matrix(frame)
+    declared = {"feature_scale": {2: "log1p"}, "feature_bounds": schema.feature_bounds, "y_scale": "log"}
+    same = dp.PrivateConformalRegressor(epsilon=4.0, random_state=0, y_bounds=(0.1, 5000), **declared)
+    scaled = schema.matrix(frame[:20])
+    assert_allclose(same.fit(rows, y).model_.outputs(scaled), reg.model_.outputs(scaled), rtol=0.2)
+    with pytest.raises(ValueError, match="feature_scale is declared by the schema"):
+        dp.PrivateConformalRegressor(feature_scale={"a": "log"}, random_state=0).fit(frame, "cost", schema=schema)
     assert (reg.predict(frame) > 0).all()
     with pytest.raises(ValueError, match="y_scale is declared by the schema"):
         dp.PrivateConformalRegressor(y_scale="log1p", random_state=0).fit(frame, "cost", schema=schema)
     with pytest.raises(SchemaError, match="lower bound above 0"):
         Column("dose", "numeric", (0.0, 1.0), scale="log")
+    with pytest.raises(SchemaError, match="scale of column 'sex' is for numbers"):
+        Column("sex", "categorical", categories=("f", "m"), scale="log")
     with pytest.raises(SchemaError, match="for the target of a regression"):
         Schema("classification", "y", (), ("a", "b"), scale="log")

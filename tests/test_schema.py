@@ -135,7 +135,6 @@ def test_regression_targets():
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("bounds = [0, 100]", "", "the bounds of column 'age'"),
         ('categories = ["north", "south", "east"]', "", "the categories of column 'region'"),
         ('task = "classification"', "", "the task"),
         ('target = "label"', "", "the target"),

@@ -64,7 +64,7 @@ def test_the_pipeline_of_every_day_is_named_and_a_private_one_replaces_it(tmp_pa
 def test_a_frame_with_a_schema_needs_no_pipeline():
     frame, new = patients(3000, 0), patients(400, 1)
     template = dp.Schema.from_frame(frame, "ill", task="classification")
-    assert len(template.lacks) == 3  # classes, bounds and categories: from public knowledge
+    assert len(template.lacks) == 2  # classes and categories, from public knowledge; a fit finds bounds
     data = template.to_dict() | {"classes": ["no", "yes"], "n_records": 3000}
     for name in FEATURES:
         data["columns"][name] |= {"bounds": [0, 150], "missing": "indicator"}

@@ -238,8 +238,8 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._request",
-    "bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)",
-    "(records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09)",
+    "self._choose_bounds(records.width, names, signal)",
+    "FeatureBounds(records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09)",
     "the estimator takes its feature bounds from the records",
     "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
@@ -734,7 +734,7 @@ mutant(
 )
 mutant(
     "pipeline.own_mechanism:own_mechanism",
-    "Preprocessed((PublicBounds(*request.scaled_feature_bounds),), found)",
+    "Preprocessed((PublicBounds(*bounds.pair),), found)",
     "found",
     "declared feature bounds do not reach an own mechanism",
     "tests/test_wiring.py::test_declared_bounds_reach_an_own_mechanism",
@@ -1140,7 +1140,7 @@ mutant(
 )
 mutant(
     "training.private_bounds:PrivateBounds.bounds_event",
-    "self._columns",
+    "self._n_columns",
     "1",
     "the counts of one column are paid for",
     "tests/training/test_private_bounds.py::test_the_event_is_that_of_the_noise_that_is_drawn",
@@ -1213,10 +1213,31 @@ mutant(
 )
 mutant(
     "training.quantile_transform:QuantileTransform.n_releases",
-    "self.n_features * len(self.branching)",
-    "self.n_features",
+    "len(self._counted) * len(self.branching)",
+    "len(self._counted)",
     "the counts of one level are paid for, those of the others are not",
     "tests/training/test_quantile_transform.py::test_the_event_is_that_of_every_count_a_record_changes",
+)
+mutant(
+    "training.quantile_transform:QuantileTransform.release",
+    "zip(noisy, self._counted, strict=True)",
+    "zip(noisy, range(self.n_features), strict=False)",
+    "the released function of one column scales another one",
+    "tests/training/test_quantile_transform.py::test_only_the_named_columns_are_counted",
+)
+mutant(
+    "training.private_bounds:PrivateBounds.counts",
+    "rows if self.columns is None else rows[:, list(self.columns)]",
+    "rows[:, :len(self._features)]",
+    "bounds are found from the first columns instead of the named ones",
+    "tests/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
+)
+mutant(
+    "pipeline.plan:_mechanism",
+    "columns if 0 < len(columns) < request.n_features else None",
+    "None",
+    "declared bounds are found again and replaced",
+    "tests/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
 )
 mutant(
     "training.quantile_transform:QuantileTransform.release",

@@ -15,6 +15,7 @@ from typing import TypeVar
 from dpscp._base.progress import pause_activity
 from dpscp._base.suggestions import suggest
 from dpscp.cli.errors import CommandError
+from dpscp.data.feature_bounds import PRIVATE
 from dpscp.data.schema import Column, Schema, SchemaError
 from dpscp.report.page import write_atomically
 
@@ -108,7 +109,8 @@ class _Wizard:
         if self.schema.task == "regression" and self.schema.bounds is None:
             self._store(self._until_valid(self._ask_target_bounds))
         for column in self.schema.columns:
-            if column.lacks is not None and column.name not in (self.schema.target, self.schema.person):
+            is_open = column.lacks is not None or (column.type == "numeric" and column.bounds is None)
+            if is_open and column.name not in (self.schema.target, self.schema.person):
                 self._replace_column(self._until_valid(partial(self._ask_column, column)))
         if not self.schema.feature_names:
             _say("  every column is ignored; at least one must be used")
@@ -187,9 +189,14 @@ class _Wizard:
         return replace(self.schema, classes=labels)
 
     def _ask_target_bounds(self) -> Schema:
-        return replace(
-            self.schema, bounds=parse_bounds(self.ask(f"public bounds of {self.schema.target} (low, high): "))
+        return replace(self.schema, bounds=self._ask_bounds(self.schema.target))
+
+    def _ask_bounds(self, name: str, indent: str = "") -> tuple[float, float] | str:
+        """Ask for public bounds; an empty answer lets the fit find them."""
+        text = self.ask(
+            f"{indent}public bounds of {name} (low, high; empty: the fit finds some, for a part of the budget): "
         )
+        return parse_bounds(text) if text.strip() else PRIVATE
 
     def _ask_column(self, column: Column) -> Column:
         kinds = {"numeric": "numbers", "categorical": "one of a few values", "ignore": "not used"}
@@ -201,7 +208,7 @@ class _Wizard:
         return replace(column, type=kind)
 
     def _ask_numeric(self, column: Column) -> Column:
-        column = replace(column, bounds=parse_bounds(self.ask(f"  public bounds of {column.name} (low, high): ")))
+        column = replace(column, bounds=self._ask_bounds(column.name, "  "))
         question = (
             f"  can {column.name} be missing? no (a missing value is an error), mark (adds a 0/1 feature), or a public "
             "number to fill in: "
@@ -264,9 +271,7 @@ def describe_schema(schema: Schema) -> list[str]:
 
 
 def _range_text(bounds: tuple[float, float] | str | None) -> str:
-    if isinstance(bounds, str):
-        return "bounds found by the fit"
-    return "" if bounds is None else f"{bounds[0]:g} to {bounds[1]:g}"
+    return f"{bounds[0]:g} to {bounds[1]:g}" if isinstance(bounds, tuple) else "bounds found by the fit"
 
 
 def _describe_persons(schema: Schema) -> str:

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range, real_number
 from dpscp._base.suggestions import suggest
+from dpscp.data.feature_bounds import PRIVATE
 from dpscp.data.frames import SchemaError, describe_non_number, index_labels, label_text, parse_numbers, refuse_dates
-from dpscp.data.scales import LINEAR, check_scale, to_scale
+from dpscp.data.scales import LINEAR, check_scale
 
-# In place of bounds: a fit finds them with noise.
-PRIVATE = "private"
 TYPES = ("numeric", "categorical", "ignore")
 Result = TypeVar("Result")
 _COLUMN_KEYS = ("type", "bounds", "scale", "missing", "categories", "unknown")
@@ -28,9 +27,10 @@ class Column:
     name : str
     type : ``"numeric"``, ``"categorical"``, ``"ignore"``, or ``""`` if not declared yet
     bounds : (low, high) or ``"private"``, optional
-        The public bounds of a numeric column. ``"private"``: the fit finds bounds with noise, at a cost.
+        The public bounds of a numeric column. Without them, or with ``"private"``, the fit finds bounds with noise, at
+        a cost.
     scale : ``"linear"``, ``"log"`` or ``"log1p"``
-        The scale of the feature that a numeric column becomes. Bounds are in the units of the column.
+        The scale on which the model sees a numeric column. Bounds and features are in the units of the column.
     missing : ``"refuse"``, ``"indicator"`` or a public number
         How a numeric column treats missing values.
     categories : tuple of str, optional
@@ -60,17 +60,15 @@ class Column:
         object.__setattr__(self, "bounds", read_bounds(self.bounds, where))
         public = None if isinstance(self.bounds, str) else self.bounds
         check_declaration(lambda: check_scale(f"scale of {where}", self.scale, public))
-        if self.scale != LINEAR and isinstance(self.bounds, str):
-            raise SchemaError(f"scale of {where} needs public bounds; declare them, or remove scale")
+        if self.scale != LINEAR and self.type not in ("", "numeric"):
+            raise SchemaError(f"scale of {where} is for numbers, but its type is {self.type!r}; remove scale")
         object.__setattr__(self, "categories", read_labels(self.categories, f"categories of {where}", 1))
 
     @property
     def lacks(self) -> str | None:
-        """The missing declaration: "type", "bounds" or "categories"; None if complete."""
+        """The missing declaration: "type" or "categories"; None if complete."""
         if not self.type:
             return "type"
-        if self.type == "numeric" and self.bounds is None:
-            return "bounds"
         return "categories" if self.type == "categorical" and self.categories is None else None
 
     @property
@@ -91,22 +89,29 @@ class Column:
     @property
     def has_private_bounds(self) -> bool:
         """Whether the fit finds the bounds of this column."""
-        return self.type == "numeric" and isinstance(self.bounds, str)
+        return self.type == "numeric" and not isinstance(self.bounds, tuple)
 
     @property
     def _ends(self) -> tuple[float, float]:
         """The range that values are clipped to; all numbers if the fit finds the bounds."""
-        assert self.bounds is not None
         largest = float(np.finfo(np.float64).max)
-        return (-largest, largest) if isinstance(self.bounds, str) else self.bounds
+        return self.bounds if isinstance(self.bounds, tuple) else (-largest, largest)
+
+    @property
+    def _middle(self) -> float:
+        """The number that stands for a missing value: the middle of the bounds, or one that the scale has."""
+        if self.has_private_bounds:
+            return 1.0 if self.scale == "log" else 0.0
+        low, high = self._ends
+        return low / 2 + high / 2
 
     @property
     def feature_bounds(self) -> tuple[tuple[float, float], ...]:
-        """The public bounds of those features."""
+        """The public bounds of those features; -1 to 1 where the fit finds them."""
         if self.type != "numeric":
             return ((0.0, 1.0),) * len(self.features)
-        low, high = to_scale(self._ends, self.scale).tolist()
-        return ((low, high), (0.0, 1.0))[: len(self.features)]
+        own = (-1.0, 1.0) if self.has_private_bounds else self._ends
+        return (own, (0.0, 1.0))[: len(self.features)]
 
     def encode(self, values: Any) -> NDArray[np.float64]:
         """Encode the values (a pandas Series) as features, (n, len(features))."""
@@ -149,11 +154,11 @@ class Column:
         numbers, odd = parse_numbers(values)
         absent = np.isnan(numbers) & ~odd
         low, high = self._ends
-        numbers[odd | absent] = low / 2 + high / 2
+        numbers[odd | absent] = self._middle
         if not isinstance(self.missing, str):
             numbers[absent] = self.missing
         # clip here too, because an infinite value is outside the bounds as well
-        numbers = to_scale(np.clip(numbers, low, high), self.scale)
+        numbers = np.clip(numbers, low, high)
         missing = (
             f'column {self.name!r} has missing values. Fill them in, or set missing = "indicator" or a public '
             "number in the schema"

@@ -145,6 +145,8 @@ def _array_bytes(array: NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
+# The one key of a mapping in a file.
+_PAIRS = "pairs"
 NOT_PLAIN = object()
 
 
@@ -158,3 +160,24 @@ def plain(value: Any) -> Any:
         items = [plain(v) for v in value]
         return NOT_PLAIN if any(i is NOT_PLAIN for i in items) else items
     return value if value is None or isinstance(value, str | int | float | bool) else NOT_PLAIN
+
+
+def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of an estimator as JSON values; those that have none are left out."""
+    found = {name: _plain_parameter(value) for name, value in parameters.items() if name != "estimator"}
+    return {name: value for name, value in found.items() if value is not NOT_PLAIN}
+
+
+def _plain_parameter(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return plain(value)
+    pairs = plain(list(value.items()))  # the keys of a JSON object would all be text
+    return pairs if pairs is NOT_PLAIN else {_PAIRS: pairs}
+
+
+def restore_parameters(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that ``plain_parameters`` wrote."""
+    return {
+        name: dict(value[_PAIRS]) if isinstance(value, dict) and set(value) == {_PAIRS} else value
+        for name, value in written.items()
+    }

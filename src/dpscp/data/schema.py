@@ -2,11 +2,11 @@
 
 A schema is a small TOML or JSON file: the task, the target, and for every column its type with public bounds or
 categories. Nothing in it comes from the records and nothing is guessed. A missing declaration is an error that names
-it.
+it, except for bounds: those that nobody declares are found by the fit.
 
     task = "classification"
     target = "visits"
-    classes = ["none", "some"]          # regression: bounds = [low, high], and optionally scale = "log" or "log1p"
+    classes = ["none", "some"]          # regression, optional: bounds = [low, high]; scale = "log" or "log1p"
     person = "patient"                  # optional: the column of person ids, if a person can have several records
     rows_per_person = 3                 # with person: the public cap on the records of one person
     n_persons = 4000                    # with person, optional: the public nominal number of persons
@@ -22,7 +22,7 @@ it.
 
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
-    bounds = [0, 110]                   # or "private": the fit finds bounds with noise, for a part of the budget
+    bounds = [0, 110]                   # without it the fit finds bounds with noise, for a part of the budget
     scale = "log1p"                     # optional: "linear" (default), "log" or "log1p"
     missing = "indicator"               # optional: "refuse" (default), "indicator", or a public number
 
@@ -48,7 +48,6 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count
 from dpscp.data.columns import (
-    PRIVATE,
     Column,
     check_declaration,
     collect_errors,
@@ -57,6 +56,7 @@ from dpscp.data.columns import (
     refuse_unknown_keys,
 )
 from dpscp.data.csv_format import CSVFormat
+from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.frames import (
     ABSENT,
     Frame,
@@ -68,7 +68,7 @@ from dpscp.data.frames import (
     select_columns,
 )
 from dpscp.data.persons import choose_unit
-from dpscp.data.scales import check_scale
+from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.schema_text import FORMAT, METADATA_KEYS, VERSION, format_schema
 
 __all__ = ["ABSENT", "CSVFormat", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
@@ -94,7 +94,7 @@ class Schema:
     classes : tuple of str, optional
         The public labels of a classification.
     bounds : (low, high) or ``"private"``, optional
-        The public range of a regression target. ``"private"``: the fit finds a range with noise.
+        The public range of a regression target. Without it, or with ``"private"``, the fit finds a range with noise.
     scale : "linear", "log" or "log1p", optional
         The scale on which a regression target is trained and scored.
     n_records : int, optional
@@ -175,9 +175,7 @@ class Schema:
             needed.append("the task (classification or regression)")
         if self.task == "classification" and self.classes is None:
             needed.append("the classes of the target")
-        if self.task == "regression" and self.bounds is None:
-            needed.append("the bounds of the target")
-        for what in ("type", "bounds", "categories"):
+        for what in ("type", "categories"):
             names = [repr(c.name) for c in self._candidate_columns if c.lacks == what]
             if names:
                 needed.append(f"the {what} of column{'s' if len(names) > 1 else ''} {', '.join(names)}")
@@ -217,15 +215,32 @@ class Schema:
     @property
     def feature_bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The public lower and upper bounds of the matrix's columns, (n_features,) each."""
-        if self._has_private_bounds:
-            raise SchemaError("the fit finds bounds of this schema; pass feature_bounds='private'")
-        low, high = np.array([b for column in self.feature_columns for b in column.feature_bounds], dtype=float).T
-        return low, high
+        names = [repr(column.name) for column in self.feature_columns if column.has_private_bounds]
+        if names:
+            raise SchemaError(f"the fit finds bounds of {', '.join(names)}; declare bounds to have them before a fit")
+        return self._bounds.pair
 
     @property
-    def _has_private_bounds(self) -> bool:
-        """Whether the fit finds bounds; then it finds those of all features, within the declared ones."""
-        return any(column.has_private_bounds for column in self.feature_columns)
+    def _bounds(self) -> FeatureBounds:
+        """The bounds of the matrix's columns, with those that the fit finds."""
+        low, high = np.array([b for column in self.feature_columns for b in column.feature_bounds], dtype=float).T
+        # the first feature of a numeric column is the number itself
+        numbers = [
+            (place, column)
+            for column in self.feature_columns
+            for place in [self.feature_names.index(column.features[0])]
+            if column.type == "numeric"
+        ]
+        private = tuple(place for place, column in numbers if column.has_private_bounds)
+        numeric = {place for place, _ in numbers}
+        indicators = tuple(place for place in range(len(low)) if place not in numeric)
+        return FeatureBounds(low, high, private, indicators=indicators)
+
+    @property
+    def _feature_scales(self) -> dict[str, str] | None:
+        """The scales of the features that are not linear; None without any."""
+        scales = {column.name: column.scale for column in self.feature_columns if column.scale != LINEAR}
+        return scales or None
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -234,7 +249,8 @@ class Schema:
             "classes": None if self.classes is None else list(self.classes),
             "y_bounds": self.bounds,
             "y_scale": self.scale,
-            "feature_bounds": PRIVATE if self._has_private_bounds else self.feature_bounds,
+            "feature_bounds": self._bounds,
+            "feature_scale": self._feature_scales,
             "n_records": self.n_records,
             "rows_per_person": self.rows_per_person,
             "n_persons": self.n_persons,

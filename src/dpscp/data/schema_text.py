@@ -44,7 +44,7 @@ def _target_lines(schema: "Schema") -> list[str]:
     if schema.bounds is not None:
         lines.append(f"bounds = {_format_value(schema.to_dict()['bounds'])}")
     elif schema.task != "classification":
-        lines.append("# bounds = [low, high]   # regression: the public range of the target")
+        lines.append("# bounds = [low, high]   # regression: the public range of the target, or the fit finds one")
     return lines
 
 
@@ -75,8 +75,9 @@ def _column_lines(column: "Column") -> list[str]:
         lines.append('type = ""   # "numeric", "categorical" or "ignore"')
         del known["type"]
     lines += [f"{key} = {_format_value(value)}" for key, value in known.items()]
-    if column.lacks in ("type", "bounds"):
-        lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
+    if column.bounds is None and column.type in ("", "numeric"):
+        lines.append("# bounds = [low, high]   # numeric: public bounds; without them the fit finds some, at a cost")
+        lines.append('# missing = "indicator"   # numeric: if values can be missing; or a public number')
     if column.lacks in ("type", "categories"):
         lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
     return lines

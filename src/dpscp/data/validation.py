@@ -6,7 +6,7 @@ count of the records is replaced.
 
 import numbers
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -17,7 +17,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
-from dpscp._base.checks import check_probability, check_range
+from dpscp._base.checks import check_probability
 from dpscp._base.object_state import copy_if_possible, refuse_memory
 
 # The beginnings of scikit-learn messages that hold nothing from the records.
@@ -108,67 +108,6 @@ def _is_finite(values: Any) -> bool:
         return bool(np.isfinite(np.asarray(values, dtype=np.float64)).all())
     except (ValueError, TypeError, OverflowError):
         return False
-
-
-def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> tuple[Any, Any] | None:
-    """Return the public bounds of the features as (low, high).
-
-    Parameters
-    ----------
-    bounds : None, (low, high), (width, 2) pairs, or {column: (low, high)}
-        Two numbers for all features; two arrays; a pair for each feature; or a mapping by column name (by index where X
-        has no names). A 2 x 2 array with two possible meanings is refused, because the wrong one would clip silently.
-    width : int
-        The number of features.
-    names : sequence, optional
-        The names of the features.
-
-    Returns
-    -------
-    (low, high)
-        Numbers or arrays of shape (width,); None without bounds.
-    """
-    if bounds is None:
-        return None
-    if isinstance(bounds, Mapping):
-        return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
-    pair = isinstance(bounds, list | tuple) and len(bounds) == 2
-    if pair and (all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)):
-        return bounds[0], bounds[1]
-    try:
-        array = np.asarray(bounds, dtype=np.float64)
-    except (TypeError, ValueError):
-        array = np.empty(0)
-    ends, pairs = array.shape == (2, width), array.shape == (width, 2)
-    if ends and pairs:
-        ends, pairs = bool((array[0] < array[1]).all()), bool((array[:, 0] < array[:, 1]).all())
-        if ends and pairs and not np.array_equal(array, array.T):
-            raise ValueError(
-                "feature_bounds of shape (2, 2) for 2 features can mean (lows, highs) or two (low, high) pairs; pass "
-                "{column: (low, high)} with column names, or with 0 and 1 where X has no names"
-            )
-        ends = ends or not pairs
-    if ends:
-        return array[0], array[1]
-    if pairs:
-        return array[:, 0], array[:, 1]
-    raise ValueError(
-        f"feature_bounds must be (low, high) for all features, a pair for each of the {width} features, or "
-        "{column: (low, high)}"
-    )
-
-
-def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    kind = "column of X" if any(isinstance(c, str) for c in columns) else "column of X (by index: it has no names)"
-    for named, where, remedy in (
-        ([c for c in columns if c not in bounds], "feature_bounds lacks", "declare its (low, high)"),
-        ([c for c in bounds if c not in columns], "feature_bounds names", "there is no such column, so remove it"),
-    ):
-        if named:
-            raise ValueError(f"{where} {kind} {', '.join(map(repr, named))}; {remedy}")
-    pairs = [check_range(f"feature_bounds[{column!r}]", bounds[column]) for column in columns]
-    low, high = np.array(pairs, dtype=np.float64).T
-    return low, high
 
 
 def validate_targets(y: Any, n: int) -> NDArray[np.float64]:

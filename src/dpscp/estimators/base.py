@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
 from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO, OVERLAPPING_GROUP_FUNCTION
+from dpscp.data.feature_bounds import PRIVATE, FeatureBounds, column_bounds
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
 from dpscp.data.scales import column_scales
@@ -22,7 +23,7 @@ from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.base import Collective, HasInputShape, is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
-from dpscp.data.validation import check_levels, column_bounds, validate_rows
+from dpscp.data.validation import check_levels, validate_rows
 from dpscp.estimators.fitted import FittedEstimator
 from dpscp.estimators.ingest import (
     BlockReader,
@@ -48,9 +49,8 @@ from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
 from dpscp.training.mechanism import trains_sources
 from dpscp.training.model import checks_rows
-from dpscp.training.preprocessing.private_bounds import PRIVATE
 from dpscp.training.private_model import PrivateModel, find_private_model
-from dpscp.training.recipe import WIDEST_TABLE, pays_as_quantiles
+from dpscp.training.recipe import WIDEST_UNBOUNDED, pays_as_quantiles
 from dpscp.training.torch.records import inputs_of, labeled_arrays
 
 # Parameters that a request has under the same name. An option that crosses the pipeline is a field of both classes, and
@@ -401,28 +401,16 @@ class PrivateConformal(FittedEstimator):
         return is_free and vars(self).get("input_shape_") is None
 
     def _request(self, task: Task, records: FitRecords) -> Request:
-        """Return the checked public numbers of this fit; hint at missing bounds."""
-        bounds = self._declared("feature_bounds")
+        """Return the checked public numbers of this fit."""
         alphas, _ = check_levels(self.confidence_level)
-        unit, names = records.unit, vars(self).get("feature_names_in_")
+        unit = records.unit
+        names = vars(self).get("feature_names_in_") if self.schema_ is None else self.schema_.feature_names
         declared = self._declared(unit.count_name)
         n_records = records.found if declared is None else check_count(unit.count_name, declared)
         ratio, model = self._declared_ratio(), self._find_pretrained_model(records.width)
         budget = Budget(self.epsilon, self.delta)
-        unbounded = self.feature_bound is None and bounds is None
-        if self.estimator is None and unbounded and records.width <= WIDEST_TABLE[self._name]:
-            signal = n_records * gdp_mu(budget.epsilon, budget.delta)
-            if self._may_find_bounds and pays_as_quantiles(signal, records.width):
-                bounds = PRIVATE
-            else:
-                warnings.warn(
-                    "feature_bounds is None, so each row is scaled to norm one, which loses information of a table. "
-                    "Pass public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}, or "
-                    "feature_bounds='private'",
-                    HintWarning,
-                    stacklevel=4,
-                )
-        bounds = bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)
+        signal = n_records * gdp_mu(budget.epsilon, budget.delta)
+        bounds = self._choose_bounds(records.width, names, signal)
         return Request(
             task=task,
             estimator=None if model is not None else self.estimator,
@@ -431,7 +419,7 @@ class PrivateConformal(FittedEstimator):
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
             feature_bounds=bounds,
-            feature_scales=column_scales(self.feature_scale, records.width, names, bounds),
+            feature_scales=column_scales(self._declared("feature_scale"), records.width, names, bounds),
             n_records=n_records,
             n_found=declared is None,
             n_features=records.width,
@@ -445,6 +433,26 @@ class PrivateConformal(FittedEstimator):
             ratio_bound=None if ratio is None else ratio.bound,
             **{name: getattr(self, name) for name in _UNCHANGED},
         )
+
+    def _choose_bounds(self, width: int, names: Any, signal: float) -> FeatureBounds | None:
+        """Return the declared bounds of the features.
+
+        Those of a table without any are found by the fit where that pays; else a hint is given.
+        """
+        declared = self._declared("feature_bounds")
+        has_own_rule = self.feature_bound is not None or self.estimator is not None
+        if declared is not None or has_own_rule or width > WIDEST_UNBOUNDED[self._name]:
+            return column_bounds(declared, width, names)
+        if self._may_find_bounds and pays_as_quantiles(signal, width):
+            return column_bounds(PRIVATE, width, names)
+        warnings.warn(
+            "feature_bounds is None, so each row is scaled to norm one, which loses information of a table. Pass "
+            "public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}"
+            + (", or feature_bounds='private'" if self._may_find_bounds else ""),
+            HintWarning,
+            stacklevel=5,
+        )
+        return None
 
     def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
         """Return the model of a release that trains none; None for one that does."""

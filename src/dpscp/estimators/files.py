@@ -36,7 +36,7 @@ def load(path: str | PathLike[str], module: Any = None) -> Any:
     kinds = {c.__name__: c for c in _KINDS}
     try:
         kind = kinds[header["class"]]
-        estimator = kind(**header["parameters"])
+        estimator = kind(**persistence.restore_parameters(header["parameters"]))
         estimator._restore(header, arrays, module)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(f"the file cannot be loaded: {error}") from None

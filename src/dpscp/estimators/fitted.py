@@ -18,7 +18,7 @@ from dpscp._base.format import html_cards
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.data import model_files as persistence
 from dpscp.data.groups import Groups, largest_thresholds
-from dpscp.data.model_files import NOT_PLAIN, plain
+from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.table_writer import open_writer
 from dpscp.estimators.file_predictions import read_frames
@@ -206,10 +206,9 @@ class FittedEstimator(_Parameters, ABC):
         config = self.model_.config()
         require_loadable(config)
         names = vars(self).get("feature_names_in_")
-        parameters = {k: plain(v) for k, v in self.get_params(deep=False).items() if k != "estimator"}
         header = {
             "class": type(self).__name__,
-            "parameters": {k: v for k, v in parameters.items() if v is not NOT_PLAIN},
+            "parameters": plain_parameters(self.get_params(deep=False)),
             "model": config,
             "ledger": self.ledger_.to_dict(),
             "certificates": [c.to_dict() for c in self.certificates_],

@@ -14,9 +14,10 @@ from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp._base.object_state import copy_if_possible
 from dpscp._base.sklearn_compat import BaseEstimator, ClassifierMixin
 from dpscp.data import model_files as persistence
-from dpscp.data.model_files import NOT_PLAIN, plain
+from dpscp.data.feature_bounds import column_bounds
+from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.persons import Persons, choose_unit, keep_rows
-from dpscp.data.validation import column_bounds, suppress_float_warnings, validate_rows
+from dpscp.data.validation import suppress_float_warnings, validate_rows
 from dpscp.estimators.outer_steps import find_outer_use
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_training_assumptions
@@ -324,6 +325,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
     def _head(self, n: int, width: int, fraction: float, train_epsilon: float) -> Mechanism:
         """Return the mechanism of one label, still without noise where this fit sets it."""
         bounds = column_bounds(self.feature_bounds, width, vars(self).get("feature_names_in_"))
+        if bounds is not None and bounds.private:
+            raise ValueError("feature_bounds='private' is not for several labels; pass public bounds of the features")
         if bounds is not None and self.feature_bound is not None:
             raise ValueError("pass feature_bound (of the row norm) or feature_bounds (of each feature), not both")
         if self.estimator is not None:
@@ -333,7 +336,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
                     f"{type(self.estimator).__name__}"
                 )
             if bounds is not None:
-                return Preprocessed((PublicBounds(*bounds),), self.estimator)
+                return Preprocessed((PublicBounds(*bounds.pair),), self.estimator)
             if self.feature_bound is not None:
                 return Preprocessed((NormClip(self.feature_bound),), self.estimator)
             return self.estimator
@@ -346,7 +349,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
             delta=self.delta,
             features="clipped" if self.feature_bound is not None else "unit" if bounds is None else "bounded",
             feature_bound=self.feature_bound,
-            feature_bounds=bounds,
+            feature_bounds=None if bounds is None else bounds.pair,
             train_epsilon=train_epsilon,
             held_out_fraction=fraction,
         ).mechanism
@@ -405,10 +408,9 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         config, names = self.model_.config(), vars(self).get("feature_names_in_")
-        parameters = {k: plain(v) for k, v in self.get_params(deep=False).items() if k != "estimator"}
         header = {
             "class": type(self).__name__,
-            "parameters": {k: v for k, v in parameters.items() if v is not NOT_PLAIN},
+            "parameters": plain_parameters(self.get_params(deep=False)),
             "model": config,
             "ledger": self.ledger_.to_dict(),
             "certificates": [c.to_dict() for c in self.certificates_],

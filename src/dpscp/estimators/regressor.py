@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
+from dpscp.data.feature_bounds import PRIVATE
 from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
@@ -22,7 +23,6 @@ from dpscp.pipeline.request import Request
 from dpscp.pipeline.tasks import HARD_BOUNDS, Regression
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.scores.intervals import INTERVAL_SCORES, score_name
-from dpscp.training.preprocessing.private_bounds import PRIVATE
 from dpscp.training.torch.records import inputs_of
 
 

@@ -28,8 +28,9 @@ def own_mechanism(request: "Request") -> Mechanism:
         )
     _check_task(request, mechanism)
     found = put_steps_before(steps, mechanism)
-    if request.feature_bounds is not None and not request.private_features:
-        return Preprocessed((PublicBounds(*request.scaled_feature_bounds),), found)
+    bounds = request.scaled_feature_bounds
+    if bounds is not None and len(bounds.private) < request.n_features:
+        return Preprocessed((PublicBounds(*bounds.pair),), found)
     if request.feature_bound is not None:
         return Preprocessed((NormClip(request.feature_bound),), found)
     return found

@@ -243,8 +243,8 @@ def _for_private_model(request: Request, model: PrivateModel) -> FitPlan:
         )
     if request.private_features or request.task.private_range:
         raise ValueError(
-            f"{_PRIVATE_NAMES[request.private_features]}='private' needs training in this fit, but a PrivateModel was "
-            "trained elsewhere; pass public bounds"
+            f"{_PRIVATE_NAMES[bool(request.private_features)]}='private' needs training in this fit, but a "
+            "PrivateModel was trained elsewhere; pass public bounds"
         )
     if request.task.y_scale != LINEAR or request.feature_scales is not None:
         raise ValueError(
@@ -277,11 +277,16 @@ def _mechanism(
     if request.private_features or request.task.private_range:
         if guarantee.needs_stability:
             raise ValueError(
-                f"{_PRIVATE_NAMES[request.private_features]}='private' depends on the records, but guarantee="
+                f"{_PRIVATE_NAMES[bool(request.private_features)]}='private' depends on the records, but guarantee="
                 f"{guarantee.name!r} needs public constants; pass public bounds or another guarantee"
             )
-        found = request.n_features if request.private_features else 0
-        mechanism = PrivateBounds(mechanism, found, target=request.task.private_range)
+        columns = request.private_features
+        mechanism = PrivateBounds(
+            mechanism,
+            request.n_features if columns else 0,
+            target=request.task.private_range,
+            columns=columns if 0 < len(columns) < request.n_features else None,
+        )
         facts["bounds_share"] = mechanism.share
     if request.feature_scales is not None:
         mechanism = Preprocessed((ColumnScales(request.feature_scales),), mechanism)
@@ -372,8 +377,8 @@ def _indices(task: Task) -> tuple[int, ...] | None:
 
 def _recipe(request: Request, guarantee: Guarantee, share: float | None, fraction: float | None) -> Recipe:
     """Return the library's own model for this fit."""
-    features = "unit"
-    if request.feature_bounds is not None:
+    features, bounds = "unit", request.scaled_feature_bounds
+    if bounds is not None:
         features = "bounded"
     elif request.feature_bound is not None:
         features = "clipped"
@@ -392,8 +397,8 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
         guarantee=guarantee,
         features=features,
         feature_bound=request.feature_bound,
-        # behind private bounds every feature lies in the unit range
-        feature_bounds=(-1.0, 1.0) if request.private_features else request.scaled_feature_bounds,
+        feature_bounds=None if bounds is None else bounds.pair,
+        indicators=None if bounds is None else bounds.indicators,
         y_bounds=request.task.scaled_bounds,
         quantiles=quantiles,
         train_epsilon=train_epsilon,

@@ -114,7 +114,7 @@ def release(
         for_training, for_threshold, for_evaluation = _parts(records, strategy, split_seed)
         trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
         request.task.check_model(trained.model)
-        request = replace(request, task=request.task.with_found_range(trained))
+        request = request.with_found_ranges(trained)
         spent = Ledger(
             (), declared_facts(trained, request.public_facts() | dict(strategy.facts)), seeded=random_state is not None
         )

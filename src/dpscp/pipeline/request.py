@@ -1,20 +1,20 @@
 """The public side of one fit, checked: the estimator's parameters, the nominal number of records and the classes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
+from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.groups import group_facts
-from dpscp.data.scales import bounds_on_scales
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, guarantee_of
 from dpscp.pipeline.tasks import Task
 from dpscp.privacy import RECORDS, Accountant, Budget, Unit, release_accountant
 from dpscp.training.engine.cuda import check_device
-from dpscp.training.preprocessing.private_bounds import PRIVATE
+from dpscp.training.mechanism import Trained
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.torch.modules import comes_from_torch
 
@@ -35,7 +35,7 @@ class Request:
     train_share: float | str = 0.5
     calibration_fraction: float | str = "auto"
     feature_bound: float | None = None
-    feature_bounds: Any = None
+    feature_bounds: FeatureBounds | None = None
     feature_scales: tuple[str, ...] | None = None
     """The public scale of each feature; None: all are linear. ``feature_bounds`` are in units."""
     accountant: str | Accountant = "pld"
@@ -72,8 +72,6 @@ class Request:
             value = getattr(self, name)
             if value != "auto":
                 check_probability(name, value)
-        if isinstance(self.feature_bounds, str):
-            check_choice("feature_bounds", self.feature_bounds, (PRIVATE,))
         if self.feature_bound is not None:
             check_positive("feature_bound", self.feature_bound)
             if self.feature_bounds is not None:
@@ -86,8 +84,10 @@ class Request:
                     "device to your mechanism: DPSGD(device=...), OpacusTraining(device=...)"
                 )
             check_device(self.device)
-        if self.input_shape is not None and (
-            self.private_features or any(np.ndim(end) for end in self.feature_bounds or ())
+        if (
+            self.input_shape is not None
+            and self.feature_bounds is not None
+            and (self.private_features or any(np.ndim(end) for end in self.feature_bounds.pair))
         ):
             raise ValueError(f"feature_bounds must be two numbers (low, high), for records of {self.input_shape}")
 
@@ -106,16 +106,22 @@ class Request:
             )
 
     @property
-    def private_features(self) -> bool:
-        """Whether training finds the bounds of the features."""
-        return isinstance(self.feature_bounds, str)
+    def private_features(self) -> tuple[int, ...]:
+        """The features whose bounds training finds."""
+        return () if self.feature_bounds is None else self.feature_bounds.private
 
     @property
-    def scaled_feature_bounds(self) -> Any:
-        """The declared bounds of the features on their scales."""
-        if self.feature_scales is None or self.feature_bounds is None or self.private_features:
-            return self.feature_bounds
-        return bounds_on_scales(self.feature_bounds, self.feature_scales)
+    def scaled_feature_bounds(self) -> FeatureBounds | None:
+        """The bounds of the features on their scales, as training sees them."""
+        return None if self.feature_bounds is None else self.feature_bounds.on_scales(self.feature_scales)
+
+    def with_found_ranges(self, trained: Trained) -> "Request":
+        """Return the request with the bounds and the range that training found."""
+        bounds = self.feature_bounds
+        if bounds is not None and bounds.private:
+            ends: Any = trained.public_facts["feature_bounds"]
+            bounds = bounds.with_found(ends, self.feature_scales)
+        return replace(self, task=self.task.with_found_range(trained), feature_bounds=bounds)
 
     @property
     def n_group_places(self) -> int:
@@ -140,5 +146,7 @@ class Request:
             facts |= group_facts(self.group_values, self.groups_per_record)
         facts |= self.task.score_facts
         if self.feature_bounds is not None and not self.private_features:
-            facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds]
+            facts["feature_bounds"] = self.feature_bounds.list_ends()
+            if 0 < len(self.feature_bounds.found) < self.n_features:
+                facts["features_with_found_bounds"] = list(self.feature_bounds.found)
         return facts if self.feature_scales is None else {**facts, "feature_scale": list(self.feature_scales)}

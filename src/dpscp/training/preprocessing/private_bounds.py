@@ -33,11 +33,10 @@ from dpscp.training.model import Model
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.private_target import calibrate_beside
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
+from dpscp.training.preprocessing.sums import check_columns
 from dpscp.training.preprocessing.transforms import FeatureTransform
 from dpscp.training.targets import unit_targets
 
-# What callers write in place of bounds.
-PRIVATE = "private"
 # Numbers below 2^_SMALLEST in size are in the cell of zero, those from 2^_LARGEST on in the last one.
 _SMALLEST, _LARGEST = -32, 64
 _LEVELS = _LARGEST - _SMALLEST
@@ -59,7 +58,9 @@ class PrivateBounds(WrappedMechanism):
     ----------
     mechanism : Mechanism
     n_features : int
-        The number of features whose bounds are found; 0 for none.
+        The number of features of a row; 0: no bounds of features are found.
+    columns : tuple of int, optional
+        The features whose bounds are found; None: all. The others stay as they are.
     target : bool
         Whether the bounds of the target are found.
     share : float
@@ -80,21 +81,28 @@ class PrivateBounds(WrappedMechanism):
     target: bool = False
     share: float = 0.05
     noise: LatticeNoise | None = None
+    columns: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_count("n_features", self.n_features, minimum=0)
         check_probability("share", self.share)
-        if not self._columns:
+        if self.columns is not None:
+            object.__setattr__(self, "columns", check_columns(self.columns, self.n_features))
+        if not self._n_columns:
             raise ValueError("there is nothing to find bounds of; give a positive n_features, or target=True")
 
     @property
-    def _columns(self) -> int:
-        return self.n_features + self.target
+    def _features(self) -> tuple[int, ...]:
+        return tuple(range(self.n_features)) if self.columns is None else self.columns
+
+    @property
+    def _n_columns(self) -> int:
+        return len(self._features) + self.target
 
     @property
     def bounds_event(self) -> DpEvent | None:
         """Return the cost of the counts; None while the noise is not set."""
-        return None if self.noise is None else self.noise.event(self._columns)
+        return None if self.noise is None else self.noise.event(self._n_columns)
 
     @property
     def event(self) -> DpEvent | None:
@@ -113,7 +121,7 @@ class PrivateBounds(WrappedMechanism):
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         check_positive("epsilon", epsilon)
         mu = gdp_mu(epsilon, check_probability("delta", delta))
-        found = replace(self, noise=lattice_noise(math.sqrt(self._columns / self.share) / mu))
+        found = replace(self, noise=lattice_noise(math.sqrt(self._n_columns / self.share) / mu))
         inner = calibrate_beside(found.mechanism, _paid(found), self.share, epsilon, delta, accountant)
         return replace(found, mechanism=inner)
 
@@ -122,9 +130,10 @@ class PrivateBounds(WrappedMechanism):
 
         Never released as they are.
         """
-        total = np.zeros((self._columns, _CELLS), dtype=np.int64)
+        total = np.zeros((self._n_columns, _CELLS), dtype=np.int64)
         for part, rows in block.parts():
-            columns = [grid_cells(rows)] if self.n_features else []
+            found = rows if self.columns is None else rows[:, list(self.columns)]
+            columns = [grid_cells(found)] if self._features else []
             if self.target:
                 columns.append(grid_cells(block.targets[part])[:, None])
             total += np.stack([np.bincount(column, minlength=_CELLS) for column in np.hstack(columns).T])
@@ -154,9 +163,9 @@ class PrivateBounds(WrappedMechanism):
         low, high = self.release(counted.sum(self.counts), IntegerSource(seed))
         facts: dict[str, object] = {}
         transforms: tuple[FeatureTransform, ...] = ()
-        if self.n_features:
-            ends = low[: self.n_features], high[: self.n_features]
-            transforms = (FeatureTransform(*ends, (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2, limit=1.0),)
+        if self._features:
+            ends = low[: len(self._features)], high[: len(self._features)]
+            transforms = (self._scale_features(*ends),)
             facts["feature_bounds"] = tuple(tuple(end.tolist()) for end in ends)
         y_bounds = (float(low[-1]), float(high[-1])) if self.target else None
         if y_bounds is not None:
@@ -177,6 +186,20 @@ class PrivateBounds(WrappedMechanism):
             stages=(("bounds", own), *stages_of_trained(inner)),
             unit=inner.unit,
         )
+
+    def _scale_features(self, low: FloatArray, high: FloatArray) -> FeatureTransform:
+        """Return the transform that puts the found features into [-1, 1]."""
+        shift, scale = (low + high) / 2, (high - low) / 2
+        if self.columns is None:
+            return FeatureTransform(low, high, shift, scale, limit=1.0)
+        ends = self._for_all(low, -math.inf), self._for_all(high, math.inf)
+        return FeatureTransform(*ends, self._for_all(shift, 0.0), self._for_all(scale, 1.0))
+
+    def _for_all(self, found: FloatArray, other: float) -> FloatArray:
+        """Return one number for each feature: the found ones, and ``other`` elsewhere."""
+        whole = np.full(self.n_features, other)
+        whole[list(self._features)] = found
+        return whole
 
 
 @dataclass(frozen=True)

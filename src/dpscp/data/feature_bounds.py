@@ -1,0 +1,145 @@
+"""The bounds of the features of a table: declared ones, and those that a fit finds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._base.checks import check_choice, check_range
+from dpscp.data.scales import bounds_on_scales, from_scale
+
+# In place of bounds: a fit finds them with noise.
+PRIVATE = "private"
+_FLOATS = np.finfo(np.float64)
+
+
+@dataclass(frozen=True)
+class FeatureBounds:
+    """Bounds of the features of a fit.
+
+    Attributes
+    ----------
+    low, high : float, or array of shape (n_features,)
+        The public bounds, in the units of the features. A feature whose bounds the fit finds has -1 and 1: training
+        sees it in units of the found bounds.
+    private : tuple of int
+        The features whose bounds the fit finds.
+    found : tuple of int
+        The features whose bounds the fit has found; ``low`` and ``high`` then contain them.
+    indicators : tuple of int, optional
+        The features that are 0 or 1; None where nobody declares it.
+    """
+
+    low: Any
+    high: Any
+    private: tuple[int, ...] = ()
+    found: tuple[int, ...] = ()
+    indicators: tuple[int, ...] | None = None
+
+    @property
+    def pair(self) -> tuple[Any, Any]:
+        """The bounds as (low, high)."""
+        return self.low, self.high
+
+    def on_scales(self, scales: tuple[str, ...] | None) -> "FeatureBounds":
+        """Return the bounds on the public scales of the features; those of private features are found there."""
+        if scales is None:
+            return self
+        low, high = (np.broadcast_to(end, len(scales)).astype(np.float64) for end in self.pair)
+        declared = [place for place in range(len(scales)) if place not in self.private]
+        low[declared], high[declared] = bounds_on_scales(
+            (low[declared], high[declared]), tuple(scales[place] for place in declared)
+        )
+        return replace(self, low=low, high=high)
+
+    def with_found(self, ends: tuple[Any, Any], scales: tuple[str, ...] | None) -> "FeatureBounds":
+        """Return all bounds in the units of the features.
+
+        ``ends`` are the found (lows, highs) of the private features, in their order, on their scales.
+        """
+        width = 1 + max(self.private) if np.ndim(self.low) == 0 else len(self.low)
+        whole = [np.broadcast_to(end, width).astype(np.float64) for end in self.pair]
+        for end, found in zip(whole, ends, strict=True):
+            for place, value in zip(self.private, found, strict=True):
+                in_units = value if scales is None else from_scale(value, scales[place])
+                end[place] = np.clip(in_units, _FLOATS.min, _FLOATS.max)
+        return replace(self, low=whole[0], high=whole[1], private=(), found=self.private)
+
+    def list_ends(self) -> list[Any]:
+        """Return the bounds as JSON values, [low, high]."""
+        return [np.asarray(end, dtype=float).tolist() for end in self.pair]
+
+
+def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> FeatureBounds | None:
+    """Return the bounds of the features.
+
+    Parameters
+    ----------
+    bounds : None, FeatureBounds, "private", (low, high), (width, 2) pairs, or {column: (low, high) or "private"}
+        Two numbers for all features; two arrays; a pair for each feature; or a mapping by column name (by index where X
+        has no names). A 2 x 2 array with two possible meanings is refused, because the wrong one would clip silently.
+    width : int
+        The number of features.
+    names : sequence, optional
+        The names of the features.
+
+    Returns
+    -------
+    FeatureBounds, or None without bounds
+    """
+    if bounds is None or isinstance(bounds, FeatureBounds):
+        return bounds
+    if isinstance(bounds, str):
+        check_choice("feature_bounds", bounds, (PRIVATE,))
+        return FeatureBounds(-1.0, 1.0, tuple(range(width)))
+    if isinstance(bounds, Mapping):
+        return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
+    pair = isinstance(bounds, list | tuple) and len(bounds) == 2
+    if pair and (all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)):
+        return FeatureBounds(bounds[0], bounds[1])
+    return FeatureBounds(*_separate_ends(bounds, width))
+
+
+def _separate_ends(bounds: Any, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    try:
+        array = np.asarray(bounds, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    ends, pairs = array.shape == (2, width), array.shape == (width, 2)
+    if ends and pairs:
+        ends, pairs = bool((array[0] < array[1]).all()), bool((array[:, 0] < array[:, 1]).all())
+        if ends and pairs and not np.array_equal(array, array.T):
+            raise ValueError(
+                "feature_bounds of shape (2, 2) for 2 features can mean (lows, highs) or two (low, high) pairs; pass "
+                "{column: (low, high)} with column names, or with 0 and 1 where X has no names"
+            )
+        ends = ends or not pairs
+    if ends:
+        return array[0], array[1]
+    if pairs:
+        return array[:, 0], array[:, 1]
+    raise ValueError(
+        f"feature_bounds must be (low, high) for all features, a pair for each of the {width} features, "
+        "{column: (low, high)}, or 'private'"
+    )
+
+
+def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> FeatureBounds:
+    kind = "column of X" if any(isinstance(c, str) for c in columns) else "column of X (by index: it has no names)"
+    for named, where, remedy in (
+        ([c for c in columns if c not in bounds], "feature_bounds lacks", "declare its (low, high), or 'private'"),
+        ([c for c in bounds if c not in columns], "feature_bounds names", "there is no such column, so remove it"),
+    ):
+        if named:
+            raise ValueError(f"{where} {kind} {', '.join(map(repr, named))}; {remedy}")
+    private = tuple(place for place, column in enumerate(columns) if isinstance(bounds[column], str))
+    pairs = []
+    for place, column in enumerate(columns):
+        name = f"feature_bounds[{column!r}]"
+        if place in private:
+            check_choice(name, bounds[column], (PRIVATE,))
+        pairs.append((-1.0, 1.0) if place in private else check_range(name, bounds[column]))
+    low, high = np.array(pairs, dtype=np.float64).T
+    return FeatureBounds(low, high, private)

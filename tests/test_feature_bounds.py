@@ -1,0 +1,158 @@
+"""Declared bounds stay as they are; the others are found by the fit, and only these are paid for."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpscp as dp
+from dpscp.cli import main
+from dpscp.data.feature_bounds import FeatureBounds, column_bounds
+from dpscp.data.schema import Column, Schema
+
+SGD = dp.training.DPSGD(steps=5)
+
+
+def visits(n=3000, seed=0):
+    """A column of costs, a count that is mostly zero, a category, and a target that follows the count."""
+    rng = np.random.default_rng(seed)
+    events = rng.poisson(6, n) * (rng.uniform(size=n) < 0.05)
+    cost = np.exp(rng.normal(5, 1, n))
+    sex = rng.choice(["f", "m"], n)
+    y = 2.0 * events + np.log(cost) + rng.normal(size=n)
+    return pd.DataFrame({"cost": cost, "events": events, "sex": sex, "y": y, "ill": np.where(y > 6, "yes", "no")})
+
+
+def schema_of(target="y", **changes):
+    columns = {
+        "events": Column("events", "numeric", (0.0, 30.0)),
+        "cost": Column("cost", "numeric"),
+        "sex": Column("sex", "categorical", categories=("f", "m")),
+    } | changes
+    if target == "y":
+        return Schema("regression", "y", tuple(columns.values()))
+    return Schema("classification", "ill", tuple(columns.values()), classes=("no", "yes"))
+
+
+def entries_of(model, stage):
+    return [entry for entry in model.ledger_.entries if entry.stage == stage]
+
+
+def test_only_undeclared_bounds_are_found_and_paid_for():
+    frame, changes = visits(), {"epsilon": 2.0, "guarantee": "universal", "random_state": 0, "n_records": 3000}
+    clf = dp.PrivateConformalClassifier(**changes).fit(frame, "ill", schema=schema_of("ill"))
+    facts = clf.ledger_.public_facts
+    low, high = facts["feature_bounds"]
+    assert (low[::2], high[::2]) == ((0, 0), (30, 1))
+    assert low[1] < 20
+    assert 400 < high[1] < 10_000
+    assert facts["features_with_found_bounds"] == (1,)
+    assert facts["found_privately"] == ("feature_bounds",)
+    whole = dp.PrivateConformalClassifier(feature_bounds="private", classes=["no", "yes"], **changes)
+    whole.fit(schema_of("ill").matrix(frame), frame["ill"])
+    (one,), (three,) = entries_of(clf, "bounds"), entries_of(whole, "bounds")
+    # the counts of one column, and those of three, for the same part of the budget
+    assert str(one.event) != str(three.event)
+    assert "features_with_found_bounds" not in whole.ledger_.public_facts
+
+
+def test_a_declared_column_keeps_its_values():
+    frame, new = visits(), visits(seed=1)
+    private = dp.PrivateConformalRegressor(epsilon=4.0, random_state=0, n_records=3000)
+    private.fit(frame, "y", schema=schema_of())
+    rare = new["events"] > 0
+    related = np.corrcoef(private.predict(new)[rare], new["y"][rare])[0, 1]
+    assert related > 0.6  # .02 where the count is clipped to what is found
+
+
+def test_a_mapping_declares_some_bounds():
+    frame = visits()[["cost", "events", "y"]]
+    bounds = column_bounds({"cost": "private", "events": (0, 30)}, 2, ["cost", "events"])
+    assert bounds.private == (0,)
+    assert [end.tolist() for end in bounds.pair] == [[-1, 0], [1, 30]]
+    reg = dp.PrivateConformalRegressor(
+        epsilon=4.0, random_state=0, feature_bounds={"events": (0, 30), "cost": "private"}, n_records=3000
+    )
+    reg.fit(frame[["cost", "events"]], frame["y"])
+    low, high = reg.ledger_.public_facts["feature_bounds"]
+    assert (low[1], high[1]) == (0, 30)
+    assert high[0] > 400
+    own = dp.PrivateConformalClassifier(
+        SGD, epsilon=4.0, random_state=0, feature_bounds=reg.feature_bounds, classes=[False, True]
+    )
+    own.fit(frame[["cost", "events"]], frame["y"] > 6)
+    assert own.ledger_.public_facts["features_with_found_bounds"] == (0,)
+
+
+def test_found_bounds_are_in_units_whatever_the_scale(tmp_path):
+    frame = visits()
+    changes = {"epsilon": 4.0, "random_state": 0, "n_records": 3000}
+    schema = schema_of(cost=Column("cost", "numeric", scale="log"))
+    reg = dp.PrivateConformalRegressor(**changes).fit(frame, "y", schema=schema)
+    low, high = reg.ledger_.public_facts["feature_bounds"]
+    assert 1 <= low[1] < 100  # 1.6 to 16 on the scale of the logarithm
+    assert high[1] > 400
+    rows = schema.matrix(frame)
+    assert rows[:, 1].max() > 400
+    by_index = dp.PrivateConformalRegressor(
+        feature_scale={1: "log"}, feature_bounds={0: (0, 30), 1: "private", 2: (0, 1)}, **changes
+    )
+    by_index.fit(rows, frame["y"])
+    np.testing.assert_allclose(by_index.predict(rows[:50]), reg.predict(frame[:50]), atol=1.0)
+    by_index.save(tmp_path / "model")
+    again = dp.load(tmp_path / "model")
+    assert again.feature_scale == {1: "log"}
+    assert again.feature_bounds == {0: [0, 30], 1: "private", 2: [0, 1]}
+    np.testing.assert_array_equal(again.predict(rows[:50]), by_index.predict(rows[:50]))
+    assert again.fit(rows, frame["y"]).ledger_.public_facts == by_index.ledger_.public_facts
+
+
+def test_a_schema_file_needs_no_bounds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    visits().drop(columns=["ill"]).to_csv("visits.csv", index=False)
+    text = 'task = "regression"\ntarget = "y"\nn_records = 3000\n[columns.cost]\ntype = "numeric"\nscale = "log"\n'
+    text += '[columns.events]\ntype = "numeric"\n[columns.sex]\ntype = "categorical"\ncategories = ["f", "m"]\n'
+    (tmp_path / "schema.toml").write_text(text)
+    written = Schema.read("schema.toml").to_toml()
+    assert "# bounds = [low, high]" in written
+    assert "the fit finds" in written
+    fit = ["fit", "visits.csv", "--schema", "schema.toml", "--epsilon", "4", "--delta", "1e-6", "-o", "model"]
+    assert main([*fit, "--seed", "1"]) == 0
+    model = dp.load("model")
+    assert model.ledger_.public_facts["found_privately"] == ("feature_bounds", "y_bounds")
+    assert np.isfinite(model.predict_interval(visits(50, 1))[1]).all()
+
+
+def test_wide_tables_without_bounds_are_no_embeddings():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(8000, 40))
+    X[:, 7] *= 1e4  # longer than all others, and of no use
+    y = (X[:, :3].sum(axis=1) > 0).astype(int)
+    clf = dp.PrivateConformalClassifier(epsilon=2.0, classes=[0, 1], n_records=8000, random_state=0).fit(X, y)
+    assert clf.ledger_.public_facts["found_privately"] == ("feature_bounds",)
+    assert np.mean(clf.predict(X) == y) > 0.85
+    wide = dp.PrivateConformalClassifier(epsilon=2.0, classes=[0, 1], n_records=8000, random_state=0)
+    assert "found_privately" not in wide.fit(np.hstack([X] * 4), y).ledger_.public_facts
+
+
+def test_a_missing_value_has_a_place_on_its_scale():
+    frame = pd.DataFrame({"cost": [2.0, np.nan]})
+    for scale, place in (("log", 1.0), ("log1p", 0.0), ("linear", 0.0)):
+        column = Column("cost", "numeric", scale=scale, missing="indicator")
+        assert column.encode(frame["cost"]).tolist() == [[2, 0], [place, 1]]
+    assert Column("cost", "numeric", (1.0, 9.0), "indicator").encode(frame["cost"])[1].tolist() == [5, 1]
+
+
+def test_bounds_on_scales_leave_private_features_alone():
+    bounds = FeatureBounds(np.array([1.0, -1.0]), np.array([np.e, 1.0]), (1,), indicators=())
+    scaled = bounds.on_scales(("log", "log"))
+    assert [end.tolist() for end in scaled.pair] == [[0, -1], [1, 1]]
+    found = bounds.with_found(([0.0], [2.0]), ("log", "log"))
+    np.testing.assert_allclose(found.pair, [[1, 1], [np.e, np.e**2]])
+    assert (found.private, found.found) == ((), (1,))
+
+
+def test_private_bounds_need_one_label_at_a_time():
+    labels = np.zeros((30, 2), dtype=int)
+    several = dp.PrivateMultilabelClassifier(feature_bounds="private", random_state=0)
+    with pytest.raises(ValueError, match="not for several labels"):
+        several.fit(np.zeros((30, 2)), labels)
