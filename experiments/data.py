@@ -22,6 +22,7 @@ __all__ = [
     "Table",
     "adult",
     "bank",
+    "bank_calls",
     "bank_months",
     "blood_features",
     "blood_images",
@@ -200,6 +201,14 @@ def bank(data: Path | None) -> Table:
     frame = _bank_frame(data)
     y = (frame["y"] == "yes").to_numpy().astype(np.int64)
     return _encoded(frame, y, BANK_NUMBERS, BANK_CATEGORIES)
+
+
+@lru_cache(maxsize=1)
+def bank_calls(data: Path | None) -> Table:
+    """Bank Marketing with the call's duration in seconds, a column with a heavy tail."""
+    frame = _bank_frame(data)
+    y = (frame["y"] == "yes").to_numpy().astype(np.int64)
+    return _encoded(frame, y, {**BANK_NUMBERS, "duration": (0, 5_000)}, BANK_CATEGORIES)
 
 
 @lru_cache(maxsize=1)

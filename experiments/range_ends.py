@@ -70,6 +70,18 @@ def _missing(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
     return np.hstack([np.where(absent, 0.5, u), absent]), y
 
 
+def _mixed(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    """Ten numbers, and three columns of six categories as indicators, some of them rare."""
+    u, y = _friedman(rng, n)
+    effects = np.random.default_rng(6).normal(scale=2.0, size=(3, 6))  # the same population for all trials
+    indicators = []
+    for own in effects:
+        drawn = rng.choice(6, p=[0.4, 0.3, 0.15, 0.1, 0.04, 0.01], size=n)
+        y = y + own[drawn]
+        indicators.append(np.eye(6)[drawn])
+    return np.hstack([4 * u - 2, *indicators]), y
+
+
 def _one_hot(columns: int) -> Callable[[np.random.Generator, int], tuple[Array, Array]]:
     def draw(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
         public = np.random.default_rng(columns)  # the same population for all trials
@@ -96,6 +108,10 @@ def _classes(n_classes: int, **options: Any) -> Callable[[np.random.Generator, i
 
 
 _NUMBERS = {"feature_bounds": (0.0, 1.0), "y_bounds": (-10.0, 40.0)}
+_MIXED = {
+    "feature_bounds": (np.r_[np.full(10, -2.0), np.zeros(18)], np.r_[np.full(10, 2.0), np.ones(18)]),
+    "y_bounds": (-20.0, 50.0),
+}
 _HEAVY = {"feature_bounds": (0.0, 1.0), "y_bounds": (0.01, 1000.0)}
 CASES: dict[str, Case] = {
     **{f"numbers, n = {n:,}": Case(n, _friedman, _NUMBERS) for n in (200, 500, 1_000, 3_000)},
@@ -137,6 +153,7 @@ CASES: dict[str, Case] = {
     ),
     "heavy target": Case(8_000, _heavy_target, _HEAVY),
     "heavy target, log": Case(8_000, _heavy_target, {**_HEAVY, "y_scale": "log"}),
+    "numbers and categories": Case(8_000, _mixed, _MIXED),
     "a quarter missing": Case(8_000, _missing, _NUMBERS),
     "10^6 records": Case(1_000_000, _friedman, _NUMBERS, most_trials=1, epsilons=(0.5,)),
 }

@@ -3,7 +3,8 @@
     python -m experiments table_recipe --trials 30 --workers 16 --data DIR
 
 Every table is fitted by the defaults, and again without one part of them: without the quantiles of the features,
-without the recalibration of the probabilities, or with nothing declared. Splits and seeds are the same for all of them.
+with indicators counted and scaled like numbers, without the recalibration of the probabilities, or with nothing
+declared. Splits and seeds are the same for all of them.
 """
 
 import csv
@@ -17,13 +18,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtri
 from sklearn.datasets import make_classification
 
 import dpscp as dp
 from dpscp.training import recipe
 from experiments import tables
-from experiments.data import Table, adult, bank, blood_features, diabetes, housing
+from experiments.data import (
+    ADULT_NUMBERS,
+    DIABETES_NUMBERS,
+    Table,
+    adult,
+    bank,
+    bank_calls,
+    blood_features,
+    diabetes,
+    housing,
+)
 from experiments.runner import DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "table_recipe"
@@ -35,17 +46,23 @@ TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
     "housing": (16_512, 4_128, ("no quantiles", "nothing declared"), None),
     "log-normal": (12_000, 8_000, ("no quantiles",), None),
     "uniform": (12_000, 8_000, ("no quantiles",), None),
-    "adult": (20_000, 10_000, ("no recalibration",), None),
-    "bank": (20_000, 10_000, ("no recalibration",), None),
-    "diabetes130": (30_000, 10_000, ("no recalibration",), 10),
+    "numbers and categories": (8_000, 8_000, ("indicators scaled",), 10),
+    "adult, hours": (8_000, 10_000, ("indicators scaled",), 10),
+    "diabetes130, medications": (8_000, 10_000, ("indicators scaled",), 10),
+    "log-normal and categories": (12_000, 8_000, ("no quantiles",), 10),
+    "adult": (20_000, 10_000, ("no quantiles", "no recalibration"), None),
+    "bank": (20_000, 10_000, ("no quantiles", "no recalibration"), None),
+    "bank with duration": (20_000, 10_000, ("no quantiles", "no recalibration"), None),
+    "diabetes130": (30_000, 10_000, ("no quantiles", "no recalibration"), 10),
     "two classes": (10_000, 10_000, ("no recalibration",), 10),
     "four classes": (10_000, 10_000, ("no recalibration",), 10),
     "bloodmnist": (13_671, 3_421, ("no recalibration",), 10),
 }
 MEASURED = ("size", "coverage", "slope", "calibration_error", "log_loss")
-_WITHOUT = {
-    "no quantiles": ("LARGEST_QUANTILE_NOISE", 0.0),
-    "no recalibration": ("LEAST_RECALIBRATION_SIGNAL", math.inf),
+_WITHOUT: dict[str, tuple[Any, str, Any]] = {
+    "no quantiles": (recipe, "LARGEST_QUANTILE_NOISE", 0.0),
+    "indicators scaled": (recipe._Rows, "numeric_columns", property(lambda rows: tuple(range(rows.width)))),
+    "no recalibration": (recipe, "LEAST_RECALIBRATION_SIGNAL", math.inf),
 }
 
 
@@ -97,22 +114,62 @@ def load_table(name: str, data: Path | None, trial: int) -> tuple[Table, dict[st
         return Table(X, y), {"classes": list(range(n_classes)), "feature_bounds": (-10, 10)}
     if name == "bloodmnist":
         return blood_features(data, "effnet_hr"), {"classes": list(range(8))}
-    loader, n_classes = {"adult": (adult, 2), "bank": (bank, 2), "diabetes130": (diabetes, 3)}[name]
-    table = loader(data)
-    return table, {"classes": list(range(n_classes)), "feature_bounds": table.bounds}
+    if name in ("numbers and categories", "log-normal and categories"):
+        return _with_categories(trial, log_normal=name.startswith("log-normal"))
+    if name == "adult, hours":
+        return _column_as_target(adult(data), list(ADULT_NUMBERS).index("hours_per_week"))
+    if name == "diabetes130, medications":
+        return _column_as_target(diabetes(data), list(DIABETES_NUMBERS).index("num_medications"))
+    loaders = {"adult": adult, "bank": bank, "bank with duration": bank_calls, "diabetes130": diabetes}
+    table = loaders[name](data)
+    return table, {"classes": sorted(set(table.y.tolist())), "feature_bounds": table.bounds}
+
+
+def _column_as_target(table: Table, place: int) -> tuple[Table, dict[str, Any]]:
+    """A regression of one numeric column on the others; its target is not among the features."""
+    assert table.bounds is not None
+    low, high = table.bounds
+    bounds = np.delete(low, place), np.delete(high, place)
+    rows = Table(np.delete(table.X, place, axis=1), table.X[:, place])
+    return rows, {"feature_bounds": bounds, "y_bounds": (float(low[place]), float(high[place]))}
+
+
+def _with_categories(trial: int, *, log_normal: bool) -> tuple[Table, dict[str, Any]]:
+    """Friedman's first function plus the effects of categories.
+
+    A regression on ten even columns and three of six categories, some of them rare; or two classes, with log-normal
+    columns and three of ten categories.
+    """
+    rng = np.random.default_rng([trial, 2])
+    u = rng.uniform(size=(20_000, 10))
+    y = _friedman_function(u) + rng.normal(size=len(u))
+    shares = np.full(10, 0.1) if log_normal else np.array([0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
+    effects = np.random.default_rng(5).normal(scale=2.0, size=(3, len(shares)))  # the same population for all trials
+    indicators = []
+    for own in effects:
+        drawn = rng.choice(len(shares), p=shares, size=len(u))
+        y += own[drawn]
+        indicators.append(np.eye(len(shares))[drawn])
+    numbers, ends = (np.exp(2 * ndtri(u)), (0.0, 20_000.0)) if log_normal else (4 * u - 2, (-2.0, 2.0))
+    X, n_indicators = np.hstack([numbers, *indicators]), 3 * len(shares)
+    bounds = np.r_[np.full(10, ends[0]), np.zeros(n_indicators)], np.r_[np.full(10, ends[1]), np.ones(n_indicators)]
+    if log_normal:
+        return Table(X, (y > 14.0).astype(np.int64)), {"classes": [0, 1], "feature_bounds": bounds}
+    return Table(X, y), {"feature_bounds": bounds, "y_bounds": (-20.0, 50.0)}
 
 
 def _friedman(trial: int, *, log_normal: bool) -> tuple[Table, dict[str, Any]]:
     """Friedman's first function of ten uniform columns; log-normal ones have the same ranks and generous bounds."""
     rng = np.random.default_rng([trial, 1])
     u = rng.uniform(size=(20_000, 10))
-    y = 10 * np.sin(np.pi * u[:, 0] * u[:, 1]) + 20 * (u[:, 2] - 0.5) ** 2 + 10 * u[:, 3] + 5 * u[:, 4]
-    y += rng.normal(size=len(u))
+    y = _friedman_function(u) + rng.normal(size=len(u))
     if not log_normal:
         return Table(u, y), {"feature_bounds": (0, 1), "y_bounds": (-10, 40)}
-    from scipy.special import ndtri
-
     return Table(np.exp(2 * ndtri(u)), y), {"feature_bounds": (0, 20_000), "y_bounds": (-10, 40)}
+
+
+def _friedman_function(u: Array) -> Array:
+    return 10 * np.sin(np.pi * u[:, 0] * u[:, 1]) + 20 * (u[:, 2] - 0.5) ** 2 + 10 * u[:, 3] + 5 * u[:, 4]
 
 
 def calibration(probabilities: Array, y: Array) -> Row:
@@ -141,13 +198,13 @@ def _without(variant: str) -> Iterator[None]:
     if variant not in _WITHOUT:
         yield
         return
-    name, value = _WITHOUT[variant]
-    before = getattr(recipe, name)
-    setattr(recipe, name, value)
+    place, name, value = _WITHOUT[variant]
+    before = vars(place)[name]
+    setattr(place, name, value)
     try:
         yield
     finally:
-        setattr(recipe, name, before)
+        setattr(place, name, before)
 
 
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:

@@ -36,6 +36,11 @@ def test_a_part_of_the_recipe_is_switched_off_and_on_again() -> None:
     with table_recipe._without(""):
         assert before == recipe.LARGEST_QUANTILE_NOISE
     assert recipe.pays_as_quantiles(1e9, 1)
+    rows = recipe._Rows(2, "bounded", None, ((0.0, 0.0), (1.0, 5.0)))
+    assert rows.numeric_columns == (1,)
+    with table_recipe._without("indicators scaled"):
+        assert rows.numeric_columns == (0, 1)
+    assert rows.numeric_columns == (1,)
 
 
 def test_the_page_of_the_recipe_has_every_variant(tmp_path: Path) -> None:
