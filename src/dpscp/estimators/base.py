@@ -111,10 +111,10 @@ class PrivateConformal(FittedEstimator):
         ----------
         X : array, frame, Dask collection, tensor, Dataset, DataLoader, path or record source
             The records: n rows of numbers, or for a torch module records of any shape, such as (n, channels, height,
-            width). A ``Dataset`` or ``DataLoader`` of (input, target) pairs is read once, item by item in its order. A
-            loader that drops or repeats records, or that has its own ``collate_fn``, is refused. A record source
-            (``dpscp.sources``: files, a cluster, blocks of arrays) is read block by block, never together in memory.
-            Every block is checked before anything is spent, and compared at each later reading. With a
+            width), or a list of tensors. A ``Dataset`` or ``DataLoader`` of (input, target) pairs is read once, item by
+            item in its order. A loader that drops or repeats records, or that has its own ``collate_fn``, is refused. A
+            record source (``dpscp.sources``: files, a cluster, blocks of arrays) is read block by block, never together
+            in memory. Every block is checked before anything is spent, and compared at each later reading. With a
             ``DistributedSource`` every process of the group calls ``fit``, and each of them is fitted.
             Rows that were computed from several records (the output of ``fit_transform`` of a scaler, an imputer or a
             PCA) void both promises, and cannot be noticed here. A ``Pipeline`` with such steps is noticed: the fit is

@@ -98,7 +98,8 @@ class FittedEstimator(_Parameters, ABC):
         """Return a fresh copy of the trained torch module, in evaluation mode.
 
         It maps inputs to logits or outputs. Where the estimator has ``feature_bound`` or ``feature_bounds``, its inputs
-        are rows after that step. AttributeError for a model that is no torch module.
+        are rows after that step. In a regression by a bare module or ``ScaledTarget``, its outputs -1 and 1 stand for
+        ``y_bounds``. AttributeError for a model that is no torch module.
         """
         check_is_fitted(self, "model_")
         model: Any = self.model_
