@@ -2014,3 +2014,82 @@ mutant(
     "a few integers are not uniform",
     "tests/privacy/test_noise.py::test_a_few_draws_are_those_of_arrays",
 )
+
+# ---- what a user of torch is promised
+mutant(
+    "training.torch.settings:check_labels",
+    "classes != labels",
+    "len(classes) != len(labels)",
+    "outputs of a torch module are taken for other labels",
+    "tests/training/test_torch_estimators.py::test_labels_of_the_outputs_in_another_order_are_refused_and_the_same_order_is_kept",
+)
+mutant(
+    "training.torch.trainer:OpacusTraining._try",
+    "self._updates.run_dry([p for p in self.module.parameters() if p.requires_grad], self.device)",
+    "None",
+    "a torch optimizer that fails has spent the budget",
+    "tests/training/test_torch_settings.py::test_what_would_fail_in_training_spends_nothing",
+)
+mutant(
+    "training.torch.updates:Updates._run_schedule",
+    "range(steps)",
+    "range(1)",
+    "a torch schedule that is too short has spent the budget",
+    "tests/training/test_torch_settings.py::test_what_would_fail_in_training_spends_nothing",
+)
+mutant(
+    "training.torch.model:TorchModel.outputs",
+    "torch_rows(X, number_type(self.module))",
+    "torch_rows(X)",
+    "a float64 torch module scores rows that are rounded to float32",
+    "tests/training/test_torch_estimators.py::test_rows_keep_the_precision_of_a_float64_module",
+)
+mutant(
+    "training.torch.model:TorchBlock.__call__",
+    "torch_rows(block.read(), self.dtype)",
+    "torch_rows(block.read())",
+    "a float64 torch module trains on rows that are rounded to float32",
+    "tests/training/test_torch_estimators.py::test_rows_of_a_source_keep_the_precision_of_a_float64_module",
+)
+mutant(
+    "training.torch.model:TorchBlock.__call__",
+    "cut_numbers(real_targets(targets, 'float64'), self.dtype)",
+    "cut_numbers(real_targets(targets, 'float64'), 'float32')",
+    "targets in training have another precision than in the dry run of a torch module",
+    "tests/training/test_torch_estimators.py::test_targets_have_the_precision_of_the_module_in_the_dry_run_and_in_training",
+)
+mutant(
+    "pipeline.plan:FitPlan.training_cost",
+    "self.secret_part is not None and self.held_out is not None",
+    "False",
+    "progress of a torch module shows more epsilon than its fit spends",
+    "tests/training/test_torch_estimators.py::test_the_last_line_of_a_verbose_fit_is_what_the_ledger_says_of_training",
+)
+mutant(
+    "pipeline.plan:_run_dry",
+    "seen.looks_up_rows",
+    "False",
+    "token ids of a torch module are scaled to other ids",
+    "tests/training/test_torch_estimators.py::test_token_ids_are_not_scaled",
+)
+mutant(
+    "estimators.fitted:FittedEstimator._restore",
+    "'signal' not in self.ledger_.public_facts",
+    "False",
+    "a loaded torch module is fitted again by the recipe",
+    "tests/training/test_torch_estimators.py::test_a_loaded_module_is_not_fitted_by_the_recipe",
+)
+mutant(
+    "data.sources.dataset:_refuse_changing_items",
+    "a.tobytes() != b.tobytes()",
+    "False",
+    "a torch data set with random augmentation has spent the budget",
+    "tests/sources/test_datasets.py::test_items_that_change_are_refused_before_a_fit",
+)
+mutant(
+    "pipeline.own_mechanism:_train_module",
+    "training if request.task.private_range else ScaledTarget(training, request.task.scaled_bounds)",
+    "training",
+    "a torch module trains on targets that are far from its outputs",
+    "tests/training/test_torch_estimators.py::test_a_module_is_trained_on_targets_between_minus_one_and_one",
+)

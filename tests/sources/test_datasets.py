@@ -98,11 +98,25 @@ def test_items_are_read_in_order_and_one_block_at_a_time():
     assert source.sum(len) == DatasetSource(items).sum(len) == 10
 
 
-def test_items_that_change_are_refused():
+def test_items_that_change_are_refused_before_a_fit():
     X, y = records((3,))
-    shaken = Items(X, y, change=lambda row: row + 0.01 * torch.rand(3))
-    with pytest.raises(RuntimeError, match="other records"):
-        fitted(dp.training.DPSGD(sampling_rate=0.2, steps=3), dp.sources.DatasetSource(shaken))
+    for change in (lambda row: row + 0.01 * torch.rand(3), lambda row: row.flip(0) if torch.rand(1) < 0.5 else row):
+        with pytest.raises(ValueError, match="an item of the Items changed when it was read again") as refused:
+            DatasetSource(Items(X, y, change=change))
+        assert "move it into the module" in str(refused.value)
+    missing = Items(X, y, change=lambda row: row * torch.nan)
+    assert DatasetSource(missing).width == 3  # the same at every reading; the fit says what is wrong
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        fitted(dp.training.DPSGD(sampling_rate=0.2, steps=3), DatasetSource(missing))
+
+
+def test_items_that_change_later_are_refused_with_what_to_do():
+    X, y = records((3,))
+    items = Items(X, y)
+    source = DatasetSource(items, block_rows=200)
+    items.change = lambda row: row + 1e-3 * len(items.read)
+    with pytest.raises(RuntimeError, match=r"other records.*Items must be the same at every reading: turn random"):
+        fitted(dp.training.DPSGD(sampling_rate=0.2, steps=3), source)
 
 
 def test_what_is_no_data_set_of_pairs_is_refused_without_its_numbers():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpscp import HintWarning, Ledger, PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp._base.format import format_epsilon
 from dpscp._base.progress import verbosity
 from dpscp.privacy import dpsgd_event
 from dpscp.privacy.accounting.rdp import _divergences
@@ -166,8 +167,8 @@ def test_verbose_training_says_what_was_spent_and_nothing_of_the_records(capsys)
     with verbosity(1):
         training(steps=20, sampling_rate=0.1).train(*records(), n_records=200)
     said = capsys.readouterr().err
-    spent = Ledger().add("train", dpsgd_event(1.0, 0.1, 20)).epsilon(1e-5, accountant="rdp")
-    assert f"epsilon {spent:.3g} at delta 1e-05 so far" in said
+    spent = Ledger().add("train", dpsgd_event(1.0, 0.1, 20)).epsilon(1e-5)
+    assert f"training has spent epsilon {format_epsilon(spent)} at delta 1e-05" in said
     assert "loss" not in said
     assert training(noise_multiplier=0.0)._spent(3) == "not private"
 

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.arrays import Array
 from dpscp._base.checks import check_count
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp.estimators.fitted import MissingEstimator
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class ModelGame:
     def __post_init__(self) -> None:
         check_is_fitted(self.model)
         check_count("n", self.n, minimum=10)
-        if self.model.estimator is None and "signal" not in self.model.ledger_.public_facts:
+        if isinstance(self.model.estimator, MissingEstimator):
             raise ValueError(
                 "the mechanism that trained this model is not in its file: set estimator on the loaded model, or audit "
                 "the mechanism with dpscp.audit.TrainingGame"

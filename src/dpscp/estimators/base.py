@@ -22,14 +22,16 @@ from dpscp.data.scales import column_scales
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.base import Collective, HasInputShape, is_source
-from dpscp.data.sources.dispatch import find_source, source_from_schema
+from dpscp.data.sources.dispatch import source_from_schema
 from dpscp.data.validation import check_levels, validate_rows
-from dpscp.estimators.fitted import FittedEstimator
+from dpscp.estimators.file_predictions import refuse_source
+from dpscp.estimators.fitted import FittedEstimator, MissingEstimator
 from dpscp.estimators.ingest import (
     BlockReader,
     FitInput,
     FitRecords,
     NewRows,
+    read_without_schema,
     records_from_arrays,
     records_from_source,
 )
@@ -51,7 +53,7 @@ from dpscp.training.mechanism import trains_sources
 from dpscp.training.model import checks_rows
 from dpscp.training.private_model import PrivateModel, find_private_model
 from dpscp.training.recipe import WIDEST_UNBOUNDED, pays_as_quantiles
-from dpscp.training.torch.records import inputs_of, labeled_arrays
+from dpscp.training.torch.records import inputs_of, labeled_arrays, takes_float64
 
 # Parameters that a request has under the same name. An option that crosses the pipeline is a field of both classes, and
 # nothing between them names it. The others are computed from several parameters or from the records.
@@ -109,10 +111,10 @@ class PrivateConformal(FittedEstimator):
         ----------
         X : array, frame, Dask collection, tensor, Dataset, DataLoader, path or record source
             The records: n rows of numbers, or for a torch module records of any shape, such as (n, channels, height,
-            width). A ``Dataset`` or ``DataLoader`` of (input, target) pairs is read once, item by item in its order. A
-            loader that drops or repeats records, or that has its own ``collate_fn``, is refused. A record source
-            (``dpscp.sources``: files, a cluster, blocks of arrays) is read block by block, never together in memory.
-            Every block is checked before anything is spent, and compared at each later reading. With a
+            width), or a list of tensors. A ``Dataset`` or ``DataLoader`` of (input, target) pairs is read once, item by
+            item in its order. A loader that drops or repeats records, or that has its own ``collate_fn``, is refused. A
+            record source (``dpscp.sources``: files, a cluster, blocks of arrays) is read block by block, never together
+            in memory. Every block is checked before anything is spent, and compared at each later reading. With a
             ``DistributedSource`` every process of the group calls ``fit``, and each of them is fitted.
             Rows that were computed from several records (the output of ``fit_transform`` of a scaler, an imputer or a
             PCA) void both promises, and cannot be noticed here. A ``Pipeline`` with such steps is noticed: the fit is
@@ -231,6 +233,8 @@ class PrivateConformal(FittedEstimator):
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
         """Refuse wrong arguments before a record is read, and drop an earlier fit."""
         self._check_score()
+        if isinstance(self.estimator, MissingEstimator):
+            self.estimator.refuse_fit()
         if "sample_weight" in fit_params:
             raise ValueError(
                 "sample_weight is not supported, because weights change the sensitivity of every private step; "
@@ -275,7 +279,7 @@ class PrivateConformal(FittedEstimator):
         if schema is not None and self.prefit:
             raise ValueError("prefit=True passes X to the estimator unchanged; remove schema")
         if schema is None:
-            return _read_without_schema(X, y, persons)
+            return read_without_schema(X, y, persons)
         if not isinstance(schema, Schema):
             raise TypeError(f"schema must be a dp.Schema (Schema.read, Schema.from_dict), got {type(schema).__name__}")
         by_name = isinstance(X, Frame | str | PathLike) or isinstance(y, str)
@@ -368,7 +372,7 @@ class PrivateConformal(FittedEstimator):
         return BlockReader(targets, groups, groups.names)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
-        """Return checked rows; records with a shape are flattened, in float32.
+        """Return checked rows; records with a shape are flattened, in the precision of the module.
 
         For a prefit estimator these are its outputs; nothing else of the records is used.
         """
@@ -388,7 +392,8 @@ class PrivateConformal(FittedEstimator):
             found = "rows of a table" if shape is None else f"records of shape {shape}"
             raise ValueError(f"X must have records of shape {self.input_shape_}, as in fit, got {found}")
         flat = X.reshape(len(X), math.prod(self.input_shape_))
-        return validate_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
+        dtype = np.float64 if takes_float64(self.estimator if reset else self.model_) else np.float32
+        return validate_rows(self, flat, reset=reset, finite=finite, dtype=dtype)
 
     @property
     def _may_find_bounds(self) -> bool:
@@ -513,6 +518,7 @@ class PrivateConformal(FittedEstimator):
     def _read_new_rows(self, X: Any) -> NewRows:
         """Validate rows to predict; those of a frame that do not fit the schema are marked."""
         check_is_fitted(self)
+        refuse_source(X)
         unreadable = None
         if self.schema_ is not None and isinstance(X, Frame):
             X, errors = self.schema_.rows(X)
@@ -533,21 +539,6 @@ class PrivateConformal(FittedEstimator):
         if fitted:
             return checks_rows(self.model_)
         return self.estimator is None or trains_sources(self.estimator)
-
-
-def _read_without_schema(X: Any, y: Any, persons: Any) -> tuple[Any, Any, Any]:
-    """Return rows, targets and ids, or the source of a collection."""
-    if isinstance(y, str):
-        raise TypeError(
-            "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets as an array"
-        )
-    source = find_source(X, y)
-    if persons is not None and (source is not None or is_source(X)):
-        raise ValueError(
-            "persons needs X and y in memory, because a person's rows may be in several blocks of a source. Pass a "
-            "path or a frame with a schema that declares the column of ids, schema=dp.Schema..."
-        )
-    return (X, y, persons) if source is None else (source, None, None)
 
 
 def _is_fitted(name: str) -> bool:

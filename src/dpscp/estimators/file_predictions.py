@@ -8,12 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.data.schema import Schema
+from dpscp.data.sources.base import is_source
 from dpscp.data.sources.files import table_source
 
 
 def is_path(X: Any) -> bool:
     """Whether rows to predict are in a file."""
     return isinstance(X, str | PathLike)
+
+
+def refuse_source(X: Any) -> None:
+    """Refuse a source of records, which is read in ``fit`` only."""
+    if is_source(X):
+        raise TypeError(
+            f"X must be rows to predict, got the record source {type(X).__name__}; pass an array, a frame, a tensor, a "
+            "Dataset (a DatasetSource was made from one), or the path of a table"
+        )
 
 
 def read_frames(path: str | PathLike[str], schema: Schema | None) -> Iterator[Any]:

@@ -25,6 +25,8 @@ def load(path: str | PathLike[str], module: Any = None) -> Any:
     Returns
     -------
     PrivateConformalClassifier, PrivateConformalRegressor or PrivateMultilabelClassifier
+        It predicts. A file does not hold the caller's mechanism or module, so ``fit`` is refused until ``estimator`` is
+        set again; a fit of the recipe (``estimator=None``) needs nothing.
 
     Raises
     ------

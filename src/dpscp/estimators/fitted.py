@@ -33,6 +33,21 @@ if TYPE_CHECKING:
     from dpscp.report.numbers import About, StudyBudget
 
 
+@dataclass(frozen=True)
+class MissingEstimator:
+    """Stands for the ``estimator`` of a loaded fit, which its file does not hold.
+
+    Predictions do not need it. A new fit does, and None would be the library's recipe.
+    """
+
+    def refuse_fit(self) -> None:
+        """Refuse to train something else than the saved fit did."""
+        raise ValueError(
+            "this estimator was loaded from a file, which holds the trained model and not the mechanism or module that "
+            "trained it. To fit again, set it first: set_params(estimator=...), or estimator=None for the recipe"
+        )
+
+
 @dataclass(eq=False, repr=False)
 class _Parameters(BaseEstimator):
     estimator: Any = None
@@ -83,7 +98,8 @@ class FittedEstimator(_Parameters, ABC):
         """Return a fresh copy of the trained torch module, in evaluation mode.
 
         It maps inputs to logits or outputs. Where the estimator has ``feature_bound`` or ``feature_bounds``, its inputs
-        are rows after that step. AttributeError for a model that is no torch module.
+        are rows after that step. In a regression by a bare module or ``ScaledTarget``, its outputs -1 and 1 stand for
+        ``y_bounds``. AttributeError for a model that is no torch module.
         """
         check_is_fitted(self, "model_")
         model: Any = self.model_
@@ -314,3 +330,5 @@ class FittedEstimator(_Parameters, ABC):
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
         self._restore_task(header, arrays)
+        if "signal" not in self.ledger_.public_facts:  # the recipe states it
+            self.estimator = MissingEstimator()

@@ -12,8 +12,9 @@ from dpscp.data.groups import Groups
 from dpscp.data.persons import keep_rows
 from dpscp.data.populations import Thinning
 from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.base import Collective
-from dpscp.data.sources.digests import FirstReading, SameBlocks, is_fixed
+from dpscp.data.sources.base import Collective, is_source
+from dpscp.data.sources.digests import FirstReading, is_fixed, watch_changes
+from dpscp.data.sources.dispatch import find_source
 from dpscp.data.sources.persons import KeptRows
 from dpscp.data.sources.places import Census, Places, UnitSource, is_in_memory, take_census
 from dpscp.data.validation import check_finite
@@ -118,6 +119,21 @@ class FitRecords:
     classes: NDArray[Any] | None = None
 
 
+def read_without_schema(X: Any, y: Any, persons: Any) -> tuple[Any, Any, Any]:
+    """Return rows, targets and ids, or the source of a collection."""
+    if isinstance(y, str):
+        raise TypeError(
+            "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets as an array"
+        )
+    source = find_source(X, y)
+    if persons is not None and (source is not None or is_source(X)):
+        raise ValueError(
+            "persons needs X and y in memory, because a person's rows may be in several blocks of a source. Pass a "
+            "path or a frame with a schema that declares the column of ids, schema=dp.Schema..."
+        )
+    return (X, y, persons) if source is None else (source, None, None)
+
+
 def records_from_source(
     given: FitInput, reading: BlockReader, random_state: int | None, device: str | None
 ) -> FitRecords:
@@ -137,7 +153,7 @@ def records_from_source(
     else:
         key = secure_bytes()(32)
         found, digests = source.sum(FirstReading(look, key))
-        source = source.map(SameBlocks(dict(digests), key))
+        source = watch_changes(source, digests, key)
     places = Places.of(found)
     if not places.count:
         raise ValueError("X has 0 sample(s); at least one record is required")

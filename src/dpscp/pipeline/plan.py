@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.persons import require_unit
@@ -64,6 +65,7 @@ from dpscp.training.preprocessing.sums import ColumnScales
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recalibration import Recalibrated
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
+from dpscp.training.spending import TrainingCost
 
 # Of the mu that a plan gives the search of a held-out part, what training must have left.
 _LEAST_ROOM = 0.8
@@ -123,6 +125,17 @@ class FitPlan:
         if not (isinstance(seen, Observable) and seen.takes_observer):
             raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(seen).__name__}")
         return seen.train_source(source, random_state=random_state, n_records=self.n_training, observer=observer)
+
+    def training_cost(self, request: Request) -> TrainingCost:
+        """Return how this fit counts an event of its training: by its accountant, unit and secret parts."""
+
+        def epsilon(event: DpEvent) -> float:
+            if self.secret_part is not None and self.held_out is not None:
+                event = secret_split(event, compose(), self.held_out)
+            alone = Ledger().add("training", event, unit=self.unit).convert_unit(request.unit)
+            return alone.epsilon(request.budget.delta, request.accountant)
+
+        return TrainingCost(epsilon, request.budget.delta)
 
     def check_source(self, source: RecordSource, task: Task) -> None:
         """Refuse a mechanism that cannot train on several blocks, before any cost."""
@@ -291,7 +304,8 @@ def _mechanism(
     if request.feature_scales is not None:
         mechanism = Preprocessed((ColumnScales(request.feature_scales),), mechanism)
     # labels travel as their index, so that a class without a record keeps its place
-    needs = Needs(_indices(request.task), guarantee.needs_trajectory, request.input_shape, n_training)
+    indices, labels = _indices(request.task), request.task.classes
+    needs = Needs(indices, guarantee.needs_trajectory, request.input_shape, n_training, labels)
     mechanism = configured(mechanism, needs)
     if request.unit.by_person:
         require_persons(mechanism)
@@ -339,6 +353,21 @@ def _run_dry(request: Request, mechanism: Mechanism) -> None:
     if seen.task != request.task.name:
         raise ValueError(f"estimator must train a {request.task.name} model, this one trains a {seen.task} model")
     _check_outputs(request.task, seen.n_outputs)
+    if seen.looks_up_rows:
+        _refuse_scaled_ids(request)
+
+
+def _refuse_scaled_ids(request: Request) -> None:
+    """Refuse to scale rows whose numbers are indices of a module's embedding."""
+    names = ("feature_bounds", "feature_bound")
+    scaling = [name for name in names if getattr(request, name) is not None]
+    scaling += ["feature_scale"] if request.feature_scales is not None else []
+    scaling += ["steps before the module"] if isinstance(request.estimator, list | tuple) else []
+    if scaling:
+        raise ValueError(
+            f"the module looks numbers of a row up in an Embedding, so they are ids, but {' and '.join(scaling)} would "
+            "scale them to other numbers; leave out what scales, and scale other features inside the module"
+        )
 
 
 def _try_model(request: Request, model: Model) -> None:

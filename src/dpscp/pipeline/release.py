@@ -42,6 +42,7 @@ from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
 from dpscp.training.mechanism import Trained
 from dpscp.training.model import Model
+from dpscp.training.spending import count_training
 
 Observer = Callable[[StepView | SearchView], None]
 
@@ -112,7 +113,8 @@ def release(
     with quiet_steps(), verbosity(request.verbose):
         announce(f"train with guarantee {strategy.guarantee.name!r}")
         for_training, for_threshold, for_evaluation = _parts(records, strategy, split_seed)
-        trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
+        with count_training(strategy.training_cost(request)):
+            trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
         request.task.check_model(trained.model)
         request = request.with_found_ranges(trained)
         spent = Ledger(

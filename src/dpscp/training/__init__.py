@@ -17,6 +17,7 @@ from dpscp.training.preprocessing.preprocess import Preprocessed, PreprocessedMo
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.random_features import RandomFeatures
+from dpscp.training.preprocessing.scaling import ScaledTarget
 from dpscp.training.preprocessing.sums import (
     ColumnScales,
     NormClip,
@@ -58,6 +59,7 @@ __all__ = [
     "QuantileTransform",
     "RandomFeatures",
     "Recalibrated",
+    "ScaledTarget",
     "Stability",
     "SufficientStatistics",
     "Trained",

@@ -137,12 +137,15 @@ class Needs:
         The shape of a record that is not a row of a table (an image). Rows hold its numbers one after the other.
     n_records : int or None
         The public nominal number of records, or persons, that training reads.
+    labels : tuple or None
+        The labels that ``classes`` stand for, in the same order; None where they are not known.
     """
 
     classes: tuple[Any, ...] | None = None
     trajectory: bool = False
     input_shape: tuple[int, ...] | None = None
     n_records: int | None = None
+    labels: tuple[Any, ...] | None = None
 
 
 @runtime_checkable
@@ -226,10 +229,14 @@ class SourceWise(Mechanism, Protocol):
 
 @dataclass(frozen=True)
 class DryRun:
-    """The result of a run on synthetic records: the task and number of outputs."""
+    """The result of a run on synthetic records: the task and number of outputs.
+
+    ``looks_up_rows``: numbers of a row are indices (token ids, categories), so no step may scale them.
+    """
 
     task: str
     n_outputs: int
+    looks_up_rows: bool = False
 
 
 @runtime_checkable

@@ -14,6 +14,12 @@ from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block
 from dpscp.data.sources.files import BLOCK_NUMBERS, ReadSource
 
 Total = TypeVar("Total")
+# Items that are read twice before anything else: a random change of one in two items shows here.
+_READ_TWICE = 16
+_REMEDY = (
+    "Items must be the same at every reading: turn random augmentation off in the data set, or move it into the "
+    "module, which may draw at every step"
+)
 _ITEMS = "each item must be a pair (input, target): a tensor or an array of real numbers in one shape, and one target"
 
 
@@ -21,8 +27,9 @@ class DatasetSource:
     """Read records from a ``torch.utils.data.Dataset`` that does not fit into memory.
 
     An item is one record, (input, target). Items are read one by one, in the order of their indices. One block of them
-    is in memory. ``fit`` reads the data set several times, and refuses items that change (random augmentation). What
-    training reads at every step is in a scratch file.
+    is in memory. ``fit`` reads the data set several times, so items must not change (random augmentation). The first
+    items are read twice here, and every later reading is compared with the first. What training reads at every step is
+    in a scratch file.
 
     Parameters
     ----------
@@ -41,6 +48,7 @@ class DatasetSource:
     """
 
     assumption = OWN_DATASET
+    change_remedy = _REMEDY
 
     def __init__(
         self, dataset: Any, *, scratch: str | PathLike[str] | None = None, block_rows: int | None = None
@@ -54,6 +62,7 @@ class DatasetSource:
         if not self._count:
             raise ValueError(f"the {type(dataset).__name__} contains 0 sample(s); at least one record is needed")
         shape = _pair(dataset[0])[0].shape
+        _refuse_changing_items(dataset, min(self._count, _READ_TWICE))
         self.input_shape: tuple[int, ...] | None = tuple(shape) if len(shape) > 1 else None
         self.width = math.prod(shape)
         rows = BLOCK_NUMBERS // max(1, self.width) if block_rows is None else check_count("block_rows", block_rows)
@@ -76,6 +85,14 @@ class DatasetSource:
                 raise ValueError(_ITEMS)
             rows = np.stack([row for row, _ in pairs]).reshape(len(pairs), self.width)
             yield Block(number, rows, np.stack([target for _, target in pairs]))
+
+
+def _refuse_changing_items(dataset: Any, count: int) -> None:
+    """Refuse a data set whose first items differ from one reading to the next."""
+    for place in range(count):
+        first, second = _pair(dataset[place]), _pair(dataset[place])
+        if any(a.shape != b.shape or a.tobytes() != b.tobytes() for a, b in zip(first, second, strict=True)):
+            raise ValueError(f"an item of the {type(dataset).__name__} changed when it was read again. {_REMEDY}")
 
 
 def _pair(item: Any) -> tuple[NDArray[Any], NDArray[Any]]:

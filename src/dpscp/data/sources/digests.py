@@ -19,6 +19,7 @@ from dpscp.data.sources.files import ReadSource
 from dpscp.data.sources.spark import SparkSource
 
 _BYTES = 16
+_PERSIST = "Persist the collection or write it to Parquet, then fit"
 # Arrays of these kinds are compared by their bytes, others as text.
 _PLAIN = "biufcUSmM"
 Found = TypeVar("Found")
@@ -31,6 +32,11 @@ def is_fixed(source: RecordSource) -> bool:
     An array is one object, a file has a size and times that are looked at with each block, Spark's frame was written.
     """
     return isinstance(source, ArraySource | ReadSource | SparkSource)
+
+
+def watch_changes(source: RecordSource, digests: Digests, key: bytes) -> RecordSource:
+    """Return the source, whose blocks are compared with those of the first reading."""
+    return source.map(SameBlocks(dict(digests), key, getattr(source, "change_remedy", _PERSIST)))
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,13 @@ class SameBlocks:
 
     digests: Mapping[int, bytes] = field(repr=False)
     key: bytes = field(repr=False)
+    remedy: str = _PERSIST
 
     def __call__(self, block: Block) -> Block:
         if self.digests.get(block.id) != digest(block, self.key):
             raise RuntimeError(
                 "the source returned other records, or the same records in another order, than at its first reading. "
-                "Training records could become held-out records. Persist the collection or write it to Parquet, then "
-                "fit"
+                f"Training records could become held-out records. {self.remedy}"
             )
         return block
 

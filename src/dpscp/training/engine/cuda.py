@@ -49,7 +49,7 @@ def check_device(name: str) -> Any:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise ValueError(f"device={name!r} cannot be used ({reason}); leave it out to train on the CPU") from None
     return device
 

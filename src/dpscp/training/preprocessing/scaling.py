@@ -75,6 +75,13 @@ class ScaledTarget(WrappedMechanism):
 
     A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the target's range.
 
+    Parameters
+    ----------
+    mechanism : Mechanism
+        It trains on the scaled targets. The outputs of its model are scaled back.
+    y_bounds : (low, high)
+        The public range of the target.
+
     Theory: section 1.1
     """
 

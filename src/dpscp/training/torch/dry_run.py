@@ -19,6 +19,7 @@ import numpy as np
 from dpscp._base.object_state import changed_paths, state_digest
 from dpscp.training.torch.layer_terms import GradientPlan, LayerTerms, Term, UnsupportedLayerError
 from dpscp.training.torch.modules import (
+    ONE_LOSS_EACH,
     gradient_rows,
     is_out_of_memory,
     load_opacus,
@@ -154,7 +155,8 @@ class SyntheticRecords:
         torch = load_torch()
         row = list(synthetic_rows(self.input_shape, 1, seed))[self.kind]
         rows = row.to(device=self.device, dtype=self.dtype).expand(size, *self.input_shape)
-        target = torch.zeros(size, dtype=torch.int64) if self.classification else torch.full((size,), 0.5)
+        zeros = torch.zeros(size, dtype=torch.int64 if self.classification else self.dtype)
+        target = zeros if self.classification else zeros + 0.5
         return rows.clone(memory_format=torch.contiguous_format), target.to(self.device)
 
 
@@ -292,7 +294,7 @@ class _Trial:
         except Exception as error:
             return error
         if values.shape != (_FEW_ROWS,):
-            raise ValueError("loss must return one number per record")
+            raise ValueError(ONE_LOSS_EACH)
         self._is_usable, self.n_outputs = finite, width
         return None
 

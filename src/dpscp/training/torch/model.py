@@ -84,7 +84,7 @@ class TorchModel:
         Rows may be flat or of ``input_shape``.
         """
         torch = load_torch()
-        rows = torch_rows(X)
+        rows = torch_rows(X, number_type(self.module))
         if rows.shape[1:] != self.input_shape:
             if math.prod(rows.shape[1:]) != self.n_features:
                 raise ValueError(f"X must have {self.n_features} numbers per record, got {math.prod(rows.shape[1:])}")
@@ -280,11 +280,16 @@ def torch_model(
     return TorchModel(plain.to(device).eval(), shape, labels, device)
 
 
-def torch_rows(X: ArrayLike) -> NDArray[np.float32]:
-    """Return finite real records of any shape, as float32; the array itself where it is that already."""
+def number_type(module: Any) -> str:
+    """Return NumPy's name of the precision in which a module takes rows and real targets."""
+    return str(rows_dtype(module)).removeprefix("torch.")
+
+
+def torch_rows(X: ArrayLike, dtype: str = "float32") -> NDArray[Any]:
+    """Return finite real records of any shape in this precision; the array itself where it has that already."""
     try:
         rows = np.asarray(X)
-        rows = rows if np.can_cast(rows.dtype, np.float32) else rows.astype(np.float64)
+        rows = rows if np.can_cast(rows.dtype, dtype) else rows.astype(np.float64)
     except (TypeError, ValueError):
         raise ValueError("X must contain real numbers in equally shaped records") from None
     if rows.ndim < 2:
@@ -293,33 +298,34 @@ def torch_rows(X: ArrayLike) -> NDArray[np.float32]:
     parts = [rows[start : start + at_once] for start in range(0, len(rows), at_once)]
     if not all(np.isfinite(part).all() for part in parts):
         raise ValueError("X must not hold NaN or infinity")
-    if rows.dtype == np.float32 and rows.flags.writeable and all((np.abs(part) <= _LARGEST).all() for part in parts):
+    if rows.dtype == dtype and rows.flags.writeable and all((np.abs(part) <= _LARGEST).all() for part in parts):
         return rows
-    return as_float32(rows)
+    return cut_numbers(rows, dtype)
 
 
-def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return a copy of finite numbers as float32.
+def cut_numbers(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return a copy of finite numbers in this precision.
 
     Larger ones become 2**100, as in the NumPy engine: one record must not decide more.
     """
-    return np.asarray(np.clip(values, -_LARGEST, _LARGEST), dtype=np.float32)
+    return np.asarray(np.clip(values, -_LARGEST, _LARGEST), dtype=dtype)
 
 
 @dataclass(frozen=True)
 class TorchBlock:
     """A block with its rows and targets as torch takes them.
 
-    ``classes`` None: real targets.
+    ``classes`` None: real targets. They have the precision of the rows, as in the dry run.
     """
 
     shape: tuple[int, ...]
     classes: tuple[Any, ...] | None
+    dtype: str
 
     def __call__(self, block: Block) -> Block:
-        rows, targets = torch_rows(block.read()), block.targets
+        rows, targets = torch_rows(block.read(), self.dtype), block.targets
         if self.classes is None:
-            targets = as_float32(real_targets(targets, "float64"))
+            targets = cut_numbers(real_targets(targets, "float64"), self.dtype)
         else:
             targets = encode_labels(targets, self.classes)
         return replace(block, rows=rows.reshape(len(rows), *self.shape), targets=targets, chosen=None, steps=())

@@ -201,8 +201,12 @@ def _replacement(part: Any) -> str:
             f"torch.nn.GroupNorm({groups}, {part.num_features}{affine}), as "
             "opacus.validators.ModuleValidator.fix(module) does"
         )
-    if isinstance(part, nn.LSTM | nn.GRU):
-        return f"opacus.layers.DP{kind}({part.input_size}, {part.hidden_size}, {part.num_layers}, batch_first=True)"
+    if isinstance(part, nn.LSTM | nn.GRU | nn.RNN):
+        usual = {"bias": True, "dropout": 0.0, "bidirectional": False, "proj_size": 0, "nonlinearity": "tanh"}
+        options = {name: getattr(part, name, value) for name, value in usual.items()}
+        more = "".join(f", {name}={value!r}" for name, value in options.items() if value != usual[name])
+        sizes = f"{part.input_size}, {part.hidden_size}, {part.num_layers}"
+        return f"opacus.layers.DP{kind}({sizes}, batch_first=True{more})"
     if isinstance(part, nn.MultiheadAttention):
         return f"opacus.layers.DPMultiheadAttention({part.embed_dim}, {part.num_heads}, batch_first=True)"
     return ""
@@ -317,6 +321,12 @@ def without_opacus_hooks(module: Any) -> Any:
 # ---- per-record gradients
 
 
+ONE_LOSS_EACH = (
+    "loss must return one number per record, in the shape (records,). Pass reduction='none' to a loss of torch. For "
+    "one output, compare outputs[:, 0] with the targets, because outputs have the shape (records, 1)"
+)
+
+
 class OwnMessageError(Exception):
     """An error whose message is written by this package and contains nothing of a record."""
 
@@ -349,7 +359,7 @@ def summed_losses(losses: Callable[[Any, Any], Any], outputs: Any, target: Any) 
     """Return the sum of the losses, one for each record."""
     values = losses(outputs, target)
     if values.shape != (len(target),):
-        raise OwnMessageError("loss must return one number per record")
+        raise OwnMessageError(ONE_LOSS_EACH)
     return values.sum()
 
 

@@ -6,14 +6,15 @@ the caller's own ``collate_fn``, which sees several records at once. Padding to 
 length, and a mean over them would spread one record over all others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.training.torch.modules import comes_from_torch, load_torch
+from dpscp.training.torch.modules import comes_from_torch, load_torch, rows_dtype
 
 _ITEMS_AT_ONCE = 1024
 _UNEQUAL_ITEMS = "the items must be equally shaped tensors or numbers: (input, target), or the input alone"
@@ -56,6 +57,19 @@ def has_own_items(value: Any) -> bool:
     return type(dataset) is not data.TensorDataset
 
 
+def takes_float64(owner: Any) -> bool:
+    """Return whether a torch module inside an estimator, a mechanism or a model takes float64 rows."""
+    while owner is not None and not comes_from_torch(owner):
+        if isinstance(owner, list | tuple):
+            owner = owner[-1] if owner else None
+        else:
+            inside = (getattr(owner, name, None) for name in ("module", "mechanism", "inner", "model"))
+            owner = next((part for part in inside if part is not None), None)
+    if owner is None or not isinstance(owner, load_torch().nn.Module):
+        return False
+    return bool(rows_dtype(owner) == load_torch().float64)
+
+
 def _holds_items(value: Any) -> bool:
     if not comes_from_torch(value):
         return False
@@ -64,9 +78,22 @@ def _holds_items(value: Any) -> bool:
 
 
 def _array(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) and comes_from_torch(value[0]):
+        return _stacked(value)
     if not comes_from_torch(value) or not isinstance(value, load_torch().Tensor):
         return value
     return value.detach().cpu().numpy()
+
+
+def _stacked(tensors: Sequence[Any]) -> NDArray[Any]:
+    """Return a list of tensors, one for each record, as one array."""
+    torch, found = load_torch(), None
+    if all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        with suppress(RuntimeError):  # its message prints shapes of the records
+            found = torch.stack([tensor.detach().cpu() for tensor in tensors])
+    if found is None:
+        raise ValueError("a list of tensors must hold one tensor for each record, all of one shape and type")
+    return np.asarray(found.numpy())
 
 
 def _columns(source: Any) -> tuple[NDArray[Any], ...]:

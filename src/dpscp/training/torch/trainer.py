@@ -16,7 +16,6 @@ torch and Opacus are imported when a mechanism is made, not when this module is:
 """
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
@@ -26,26 +25,28 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._base.checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
+from dpscp._base.checks import check_count, check_nonnegative, check_positive
 from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
 from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
-from dpscp.exceptions import HintWarning
-from dpscp.privacy import Ledger, dpsgd_event, non_private_event, secure_generator
+from dpscp.privacy import dpsgd_event, secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
 from dpscp.privacy.units import Unit
 from dpscp.training.engine.batching import nominal_count, observed_source_labels
+from dpscp.training.engine.cuda import check_device
 from dpscp.training.engine.gaussian_release import warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import poisson_batches
 from dpscp.training.engine.padding import LANES, whole_lanes
 from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
+from dpscp.training.spending import describe_spending
 from dpscp.training.torch.batch_sums import MOST_RECORDS, BatchSum, TorchRun
-from dpscp.training.torch.dry_run import SyntheticRecords, choose_gradients, dry_run, outputs_are_probabilities
+from dpscp.training.torch.dry_run import choose_gradients, dry_run, outputs_are_probabilities
+from dpscp.training.torch.engine_ledger import ledger_of_engine
 from dpscp.training.torch.layer_terms import MOST_BLOCKS, GradientPlan
-from dpscp.training.torch.model import TorchBlock, TorchModel, torch_model, torch_rows
+from dpscp.training.torch.model import TorchBlock, TorchModel, number_type, torch_model, torch_rows
 from dpscp.training.torch.modules import (
     load_opacus,
     load_torch,
@@ -56,7 +57,20 @@ from dpscp.training.torch.modules import (
     translate_memory_errors,
 )
 from dpscp.training.torch.release import draw_ahead, make_release
-from dpscp.training.torch.updates import LOSSES, RecordLosses, Updates, set_gradients
+from dpscp.training.torch.settings import (
+    DefaultCount,
+    DefaultNumber,
+    check_labels,
+    check_loss,
+    check_optimizer,
+    check_scheduler,
+    choose_learning_rate,
+    choose_rate,
+    choose_steps,
+)
+from dpscp.training.torch.token_ids import looks_up_rows
+from dpscp.training.torch.tried import TriedModule
+from dpscp.training.torch.updates import RecordLosses, Updates, set_gradients
 
 if TYPE_CHECKING:
     import torch
@@ -72,16 +86,7 @@ _MORE_RECORDS = 2**12
 # Numbers of the single gradients that Opacus holds at once, and for the blocks of a very large batch.
 _MOST_HELD, _MOST_EVER_HELD = {"cpu": 2**24, "cuda": 2**29}, 2**27
 # The last dry run of each module that passed: what it looked at, its loss, and what was found.
-_DRY_RUNS: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, "_Tried"]] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """What a dry run found: outputs of a record, how to compute gradients, and synthetic records that fit."""
-
-    n_outputs: int
-    plan: GradientPlan
-    synthetic: SyntheticRecords
+_DRY_RUNS: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, TriedModule]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -102,21 +107,25 @@ class OpacusTraining(GaussianSums):
     module : torch.nn.Module
         From a batch of inputs to logits (n, classes) or real outputs (n, k).
     loss : "cross_entropy", "squared", "huber" or callable
-        "squared" is (z - y)^2. A callable (outputs, targets) returns one loss per record.
+        "squared" is (z - y)^2. A callable (outputs, targets) returns one loss per record; a loss of torch needs
+        ``reduction="none"``.
     sampling_rate : float in (0, 1]
         The probability with which one record enters a batch.
     steps : int
     learning_rate : float
+        Not beside the ``lr`` of a ``functools.partial``, which is used where it is given.
     clip_norm : float
         The largest norm of one record's gradient.
     noise_multiplier : float or None
         Noise scale over ``clip_norm``; None: call ``calibrated`` first.
     momentum : float in [0, 1)
+        For ``optimizer="sgd"`` alone.
     optimizer : "sgd", "adam" or callable
         Of torch.optim; post-processing. A callable is called with the parameters and ``lr=learning_rate`` and returns a
         torch optimizer: ``torch.optim.AdamW``, or ``functools.partial(torch.optim.AdamW, weight_decay=0.01)``.
     classes : tuple or None
-        The public labels in the order of the module's outputs; None declares the labels in y public.
+        The public labels in the order of the module's outputs; None declares the labels in y public. An estimator has
+        its own list, which must be the same.
     device : str
         Where the module runs, "cpu" or "cuda". Batches and noise are always drawn by this package.
     physical_batch : int or None
@@ -127,8 +136,9 @@ class OpacusTraining(GaussianSums):
     input_shape : tuple of int or None
         The shape of one record, where X holds records as flat rows; None: the shape in X.
     scheduler : callable or None
-        Called with the optimizer, returns a learning-rate scheduler of torch, which makes one step after each step of
-        training: ``lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 500)``.
+        Called with the optimizer, returns a learning-rate scheduler of torch. It makes one step after each step of
+        training, not after each epoch. A function with a parameter ``steps`` also gets the number of steps:
+        ``lambda optimizer, steps: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)``.
     epochs : float or None
         Instead of ``steps``: epochs / sampling_rate steps, rounded up.
     batch_size : int or None
@@ -140,7 +150,8 @@ class OpacusTraining(GaussianSums):
     Raises: ValueError, before any record is used, for layers that mix records or keep statistics of them, unless they
     are frozen and in evaluation mode, where they stay. A dry run on synthetic rows also refuses a module or loss whose
     gradient of a record is not that of the record alone, that changes anything in itself (parameters, buffers, Python
-    attributes), that draws random numbers in evaluation mode, or whose number of outputs is not that of classes.
+    attributes), that draws random numbers in evaluation mode, or whose number of outputs is not that of classes. It
+    makes one step of the optimizer and all steps of the schedule, and refuses what fails.
     ValueError after training if anything in the module differs from its start. Training uses copies: the released
     module is the starting one with the trained parameters.
 
@@ -149,9 +160,9 @@ class OpacusTraining(GaussianSums):
 
     module: "torch.nn.Module"
     loss: str | Callable[..., Any] = "cross_entropy"
-    sampling_rate: float = 0.01
-    steps: int = 1000
-    learning_rate: float = 0.1
+    sampling_rate: float = DefaultNumber(0.01)
+    steps: int = DefaultCount(1000)
+    learning_rate: float = DefaultNumber(0.1)
     clip_norm: float = 1.0
     noise_multiplier: float | None = None
     momentum: float = 0.0
@@ -161,7 +172,7 @@ class OpacusTraining(GaussianSums):
     physical_batch: int | None = None
     budget: tuple[float, float] | None = None
     input_shape: tuple[int, ...] | None = None
-    scheduler: Callable[[Any], Any] | None = None
+    scheduler: Callable[..., Any] | None = None
     epochs: float | None = None
     batch_size: int | None = None
     n_records: int | None = None
@@ -173,16 +184,11 @@ class OpacusTraining(GaussianSums):
         grad_sample_module, validator = load_opacus()
         module = private_copy(self.module)
         self._check_choices()
-        check_fraction("sampling_rate", self.sampling_rate)
-        check_count("steps", self.steps)
         if self.physical_batch is not None:
             check_count("physical_batch", self.physical_batch)
-        for name in ("learning_rate", "clip_norm"):
-            check_positive(name, getattr(self, name))
+        check_positive("clip_norm", self.clip_norm)
         if self.noise_multiplier is not None:
             check_nonnegative("noise_multiplier", self.noise_multiplier)
-        if not 0 <= check_nonnegative("momentum", self.momentum) < 1:
-            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum:g}")
         if self.input_shape is not None:
             object.__setattr__(self, "input_shape", tuple(check_count("input_shape", s) for s in self.input_shape))
         if self.classes is not None:
@@ -192,22 +198,23 @@ class OpacusTraining(GaussianSums):
                     f"loss={self.loss!r} is for regression; leave classes out, or use loss='cross_entropy'"
                 )
         reasons = [*validator.validate(module, strict=False), *grad_sample_module.validate(module, strict=False)]
-        if reasons:
-            text = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
+        text = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
+        if text:
             raise ValueError(f"Opacus refuses this module: {text}")
 
     def _check_choices(self) -> None:
-        if not callable(self.loss):
-            check_choice("loss", self.loss, LOSSES)
-        if not callable(self.optimizer):
-            check_choice("optimizer", self.optimizer, ("sgd", "adam"))
-        if self.batch_size is not None:
-            check_count("batch_size", self.batch_size)
-        if self.epochs is not None:
-            check_positive("epochs", self.epochs)
-            if self.batch_size is None:
-                rate = check_fraction("sampling_rate", self.sampling_rate)
-                object.__setattr__(self, "steps", math.ceil(self.epochs / rate))
+        """Refuse arguments that contradict each other, and set those that follow from others."""
+        check_loss(self.loss)
+        check_optimizer(self.optimizer, check_nonnegative("momentum", self.momentum))
+        check_scheduler(self.scheduler)
+        rate = choose_rate(self.sampling_rate, self.batch_size, self.n_records)
+        object.__setattr__(self, "sampling_rate", rate)
+        object.__setattr__(self, "steps", choose_steps(self.steps, self.epochs, rate if self._knows_steps else None))
+        object.__setattr__(self, "learning_rate", choose_learning_rate(self.learning_rate, self.optimizer))
+
+    @property
+    def _knows_steps(self) -> bool:
+        return self.batch_size is None or self.n_records is not None
 
     @property
     def task(self) -> str:
@@ -220,25 +227,22 @@ class OpacusTraining(GaussianSums):
     @property
     def releases(self) -> tuple[float, int]:
         """Return the sampling rate and the number of steps."""
-        if self.batch_size is not None and self.n_records is None:
+        if not self._knows_steps:
             raise ValueError(
                 "batch_size needs the public number of records: call with_records(n_records), or give sampling_rate"
             )
-        return self.sampling_rate, self.steps
+        return float(self.sampling_rate), int(self.steps)
 
     def with_records(self, n_records: int) -> Self:
         """Return a copy whose ``batch_size`` and ``epochs`` are translated for so many records.
 
         The sampling rate is batch_size / n_records, at most one.
         """
-        if self.batch_size is None or self.n_records is not None:
-            return self
-        rate = min(1.0, self.batch_size / check_count("n_records", n_records))
-        steps = self.steps if self.epochs is None else math.ceil(self.epochs / rate)
-        return replace(self, sampling_rate=rate, steps=steps, n_records=n_records)
+        return self if self._knows_steps else replace(self, n_records=check_count("n_records", n_records))
 
     def configured(self, needs: Needs) -> Self:
         """Return a copy for these classes, this shape of a record and this number of records."""
+        check_labels(self.classes, needs.labels)
         own = self if needs.n_records is None else self.with_records(needs.n_records)
         return replace(own, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
 
@@ -246,9 +250,12 @@ class OpacusTraining(GaussianSums):
         """Run the module on synthetic records of this shape.
 
         ValueError for a module that fails, mixes records, changes its own state, or has another number of outputs than
-        ``classes``. ``train`` does this first; an estimator does it before it reserves any budget.
+        ``classes``, and for an optimizer or scheduler that fails. ``train`` does this first; an estimator does it
+        before it reserves any budget.
         """
-        return DryRun(self.task, self._run_dry(self._shape(input_shape), self.classes).n_outputs)
+        tried = self._try(self._shape(input_shape), self.classes)
+        tried.hint_at_softmax(self.loss)
+        return DryRun(self.task, tried.n_outputs, tried.looks_up_rows)
 
     def _shape(self, found: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of one record as the module sees it."""
@@ -275,10 +282,10 @@ class OpacusTraining(GaussianSums):
         The cost is ``event``, whatever the records are.
         """
         source = self._array_source(X, y, persons)
-        return self.train_source(source, random_state=random_state, n_records=n_records)
+        return self._train(source, random_state, n_records, is_alone=True)
 
     def _array_source(self, X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> UnitSource:
-        rows = torch_rows(X)
+        rows = torch_rows(X, number_type(self.module))
         block = Block(0, rows.reshape(len(rows), *self._shape(rows.shape[1:])), np.asarray(y), persons)
         Persons.of_rows(persons, len(rows))
         if len(block) != len(rows):
@@ -294,19 +301,27 @@ class OpacusTraining(GaussianSums):
         depend on how records are divided into blocks and processes. The modules of all processes start from this
         one's; draws of the module's own (dropout) follow a secret key, block and step.
         """
-        if self.batch_size is not None and self.n_records is None:
+        return self._train(source, random_state, n_records)
+
+    def _train(
+        self, source: RecordSource, random_state: int | None, n_records: int | None, *, is_alone: bool = False
+    ) -> Trained:
+        """Train; ``is_alone``: no estimator has run dry and given its hints."""
+        if not self._knows_steps:
             known = self.with_records(nominal_count(source, n_records)[0])
-            return known.train_source(source, random_state=random_state, n_records=n_records)
+            return known._train(source, random_state, n_records, is_alone=is_alone)
         event, setup = paid_event(self), self._prepare(source, random_state, n_records)
+        if is_alone:
+            setup.tried.hint_at_softmax(self.loss)
         for _ in progress(self._descend(setup), self.steps, "private training", note=self._spent):
             pass
         trained = released_copy(private_copy(self.module).to(self.device), setup.run.module)
         shape, classes = setup.shape, setup.classes
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
-            "training_steps": self.steps,
-            "sampling_rate": self.sampling_rate,
-            "learning_rate": self.learning_rate,
+            "training_steps": int(self.steps),
+            "sampling_rate": float(self.sampling_rate),
+            "learning_rate": float(self.learning_rate),
             "clip_norm": self.clip_norm,
             "noise_multiplier": require_noise(self.noise_multiplier),
             **setup.unit.facts(setup.n),
@@ -334,15 +349,20 @@ class OpacusTraining(GaussianSums):
         if self.task == "classification" and classes is None:
             classes = check_classes(observed_source_labels(source), "cross_entropy")
             from_data.append("classes")
-        tried = self._run_dry(shape, classes)
-        # fail early
-        self._updates.start([p for p in private_copy(self.module).parameters() if p.requires_grad])
+        tried = self._try(shape, classes)
         rng = secure_generator(random_state)
-        ready = source.map(TorchBlock(shape, classes if self.task == "classification" else None), keep=True)
+        labels = classes if self.task == "classification" else None
+        ready = source.map(TorchBlock(shape, labels, number_type(self.module)), keep=True)
         run = self._public_run(self.sampling_rate * n, tried)
-        return _Setup(ready, run, rng, random_state, n, unit, shape, classes, from_data)
+        return _Setup(ready, run, rng, random_state, n, unit, shape, classes, from_data, tried)
 
-    def _run_dry(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> _Tried:
+    def _try(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> TriedModule:
+        """Run device, optimizer, scheduler and module on synthetic numbers."""
+        check_device(self.device)
+        self._updates.run_dry([p for p in self.module.parameters() if p.requires_grad], self.device)
+        return self._run_dry(input_shape, classes)
+
+    def _run_dry(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> TriedModule:
         torch = load_torch()
 
         def target(count: int, dtype: Any) -> Any:
@@ -356,7 +376,7 @@ class OpacusTraining(GaussianSums):
             return found[2]
         module = private_copy(self.module)
 
-        def run() -> _Tried:
+        def run() -> TriedModule:
             known = module, input_shape, target, self._losses
             n_outputs = dry_run(
                 *known,
@@ -369,17 +389,10 @@ class OpacusTraining(GaussianSums):
                 device=self.device,
                 most_rows=lambda numbers: self._at_once(GradientPlan(by_layers=True, numbers=numbers)),
             )
-            return _Tried(n_outputs, *chosen)
+            probabilities = outputs_are_probabilities(module, chosen[1])
+            return TriedModule(n_outputs, *chosen, probabilities, looks_up_rows(module, input_shape))
 
         result = translate_memory_errors(run, self._memory_error_text)
-        if self.loss == "cross_entropy" and outputs_are_probabilities(module, result.synthetic):
-            warnings.warn(
-                "the module's outputs look like probabilities, so its last layer may be a softmax. "
-                "loss='cross_entropy' and the prediction sets apply a softmax themselves, and a second one flattens "
-                "the probabilities: remove the last layer, so that the module returns logits",
-                HintWarning,
-                stacklevel=2,
-            )
         _DRY_RUNS[self.module] = tried, loss, result
         return result
 
@@ -408,7 +421,7 @@ class OpacusTraining(GaussianSums):
             "records at once; give a smaller physical_batch"
         )
 
-    def _public_run(self, batch: float, tried: _Tried) -> TorchRun:
+    def _public_run(self, batch: float, tried: TriedModule) -> TorchRun:
         """Return the constants of a run; ``batch`` is the public expected number of records."""
         most_records = 4 * batch + _MORE_RECORDS
         most = min(self._at_once(tried.plan, most_records), whole_lanes(batch + 3 * math.sqrt(batch) + 1))
@@ -462,11 +475,11 @@ class OpacusTraining(GaussianSums):
 
     def _spent(self, steps: int) -> str:
         """Return what so many steps cost, from public numbers."""
-        noise, delta = require_noise(self.noise_multiplier), 1e-5 if self.budget is None else self.budget[1]
+        noise = require_noise(self.noise_multiplier)
         if not noise:
             return "not private"
-        spent = Ledger().add("train", dpsgd_event(noise, self.sampling_rate, steps)).epsilon(delta, accountant="rdp")
-        return f"epsilon {spent:.3g} at delta {delta:.2g} so far"
+        event = dpsgd_event(noise, float(self.sampling_rate), steps)
+        return describe_spending(event, 1e-5 if self.budget is None else self.budget[1])
 
     def batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Return the drawn persons of each step, out of n."""
@@ -480,7 +493,8 @@ class OpacusTraining(GaussianSums):
 
     @property
     def _updates(self) -> Updates:
-        return Updates(self.optimizer, self.learning_rate, self.momentum, self.scheduler)
+        steps = int(self.steps) if self._knows_steps else None
+        return Updates(self.optimizer, float(self.learning_rate), self.momentum, self.scheduler, steps)
 
 
 @dataclass(frozen=True)
@@ -496,23 +510,4 @@ class _Setup:
     shape: tuple[int, ...]
     classes: tuple[Any, ...] | None
     from_data: list[str]
-
-
-def ledger_of_engine(privacy_engine: Any) -> Ledger:
-    """Return the ledger of an Opacus PrivacyEngine.
-
-    One entry for each stretch of its accountant's history.
-
-    Paper: Supplement S6.1 [supp:privacy_accounting]
-    """
-    accountant = getattr(privacy_engine, "accountant", None)
-    history = getattr(accountant, "history", None)
-    if history is None:
-        raise TypeError("privacy_engine must be an Opacus PrivacyEngine; this object has no accountant with a history")
-    if not history:
-        raise ValueError("privacy_engine has recorded no step; pass the engine that trained the module")
-    ledger = Ledger()
-    for noise, rate, steps in history:
-        event = dpsgd_event(float(noise), float(rate), int(steps)) if noise > 0 else non_private_event()
-        ledger = ledger.add("train", event, "Opacus, assuming Poisson sampling; noise from torch's generator")
-    return ledger.declare(opacus_normaliser="Opacus divides by a number of records taken from the data")
+    tried: TriedModule

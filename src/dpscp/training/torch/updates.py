@@ -1,12 +1,13 @@
 """Turn outputs into losses, and private gradients into steps of torch's optimizers."""
 
+import functools
+import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from dpscp.training.torch.modules import load_torch
-
-LOSSES = ("cross_entropy", "squared", "huber")
 
 
 @dataclass(frozen=True)
@@ -36,41 +37,123 @@ class RecordLosses:
 class Updates:
     """An optimizer and a scheduler of torch; see ``OpacusTraining``.
 
-    They see parameters and private gradients only, so what they do is post-processing.
+    They see parameters and private gradients only, so what they do is post-processing. ``steps`` is the number of
+    training steps, None while it is not known.
     """
 
     optimizer: str | Callable[..., Any]
     learning_rate: float
     momentum: float
-    scheduler: Callable[[Any], Any] | None
+    scheduler: Callable[..., Any] | None
+    steps: int | None
 
     def start(self, parameters: list[Any]) -> tuple[Any, Any]:
         """Return the optimizer of these parameters, and its scheduler or None.
 
-        TypeError for one that needs a loss.
+        TypeError for one that needs a loss, ValueError for one that fails or belongs to other parameters.
         """
         torch = load_torch()
-        if callable(self.optimizer):
-            optimizer = self.optimizer(parameters, lr=self.learning_rate)
-        elif self.optimizer == "adam":
-            optimizer = torch.optim.Adam(parameters, lr=self.learning_rate)
-        else:
-            optimizer = torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
+        optimizer = self._make_optimizer(parameters)
         if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
             raise TypeError(
                 f"optimizer must return an optimizer of torch that takes one gradient a step, got "
                 f"{type(optimizer).__name__}; give torch.optim.AdamW, or a function of (parameters, lr)"
             )
-        scheduler = None if self.scheduler is None else self.scheduler(optimizer)
-        schedulers = torch.optim.lr_scheduler
-        if scheduler is not None and (
-            not isinstance(scheduler, schedulers.LRScheduler) or isinstance(scheduler, schedulers.ReduceLROnPlateau)
-        ):
+        own = {id(parameter) for parameter in parameters}
+        if not all(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+            raise ValueError(
+                f"optimizer returned a {type(optimizer).__name__} of other parameters than those that it was given; "
+                "make the optimizer in the function, from its first argument"
+            )
+        return optimizer, None if self.scheduler is None else self._make_scheduler(optimizer)
+
+    def _make_optimizer(self, parameters: list[Any]) -> Any:
+        torch, rate = load_torch(), float(self.learning_rate)
+        if self.optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=rate)
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(parameters, lr=rate, momentum=self.momentum)
+        assert callable(self.optimizer)
+        try:
+            return self.optimizer(parameters, lr=rate)
+        except Exception as error:  # it speaks of shapes and arguments, which are public
+            raise ValueError(
+                f"optimizer={_name(self.optimizer)} failed for the parameters of this module ({error}). It is called "
+                "with the parameters and lr=learning_rate, and returns an optimizer of torch for them all"
+            ) from error
+
+    def _make_scheduler(self, optimizer: Any) -> Any:
+        assert self.scheduler is not None
+        schedulers = load_torch().optim.lr_scheduler
+        count = {"steps": int(self.steps)} if self.steps is not None and _takes_steps(self.scheduler) else {}
+        try:
+            scheduler = self.scheduler(optimizer, **count)
+        except Exception as error:
+            raise ValueError(
+                f"scheduler={_name(self.scheduler)} failed ({error}). It is called with the optimizer, and with the "
+                "number of training steps where it has a parameter of the name steps: lambda optimizer, steps: "
+                "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)"
+            ) from error
+        if not isinstance(scheduler, schedulers.LRScheduler) or isinstance(scheduler, schedulers.ReduceLROnPlateau):
             raise TypeError(
                 f"scheduler must return a learning-rate scheduler of torch that needs no loss, got "
                 f"{type(scheduler).__name__}; a loss of the records would not be private"
             )
-        return optimizer, scheduler
+        if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+            raise ValueError(
+                f"scheduler returned a {type(scheduler).__name__} of another optimizer, which would change nothing; "
+                "make the scheduler in the function, from its first argument"
+            )
+        return scheduler
+
+    def run_dry(self, parameters: list[Any], device: str) -> None:
+        """Make one step with synthetic gradients of these shapes, and all steps of the schedule.
+
+        ValueError for what would fail in training, before any record or budget is used. The parameters stay as they
+        are.
+        """
+        torch = load_torch()
+        copies = [torch.nn.Parameter(p.detach().to(device, copy=True)) for p in parameters]
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore")  # torch warns about its own arguments, and does so again in training
+            optimizer, scheduler = self.start(copies)
+            for parameter in copies:
+                parameter.grad = torch.ones_like(parameter)
+            try:
+                optimizer.step()
+            except Exception as error:
+                raise ValueError(
+                    f"optimizer={_name(self.optimizer)} failed in its first step, on synthetic gradients of this "
+                    f"module ({error}); give another one, such as torch.optim.AdamW"
+                ) from error
+            if scheduler is not None and self.steps is not None:
+                self._run_schedule(scheduler, self.steps)
+
+    def _run_schedule(self, scheduler: Any, steps: int) -> None:
+        for step in range(steps):
+            try:
+                scheduler.step()
+            except Exception as error:
+                raise ValueError(
+                    f"scheduler={_name(self.scheduler)} failed after step {step + 1} of {steps} training steps "
+                    f"({error}). A scheduler makes one step after each step of training, not after each epoch; a "
+                    "function of (optimizer, steps) gets the number of steps"
+                ) from error
+
+
+def _takes_steps(factory: Callable[..., Any]) -> bool:
+    """Return whether a caller's function has a parameter ``steps`` that has no value yet."""
+    if isinstance(factory, functools.partial) and "steps" in factory.keywords:
+        return False
+    try:
+        return "steps" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # a function of C has none
+        return False
+
+
+def _name(function: Any) -> str:
+    inner = function.func if isinstance(function, functools.partial) else function
+    return repr(inner) if isinstance(inner, str) else getattr(inner, "__name__", type(inner).__name__)
 
 
 def set_gradients(parameters: list[Any], sums: list[Any], scale: float) -> None:

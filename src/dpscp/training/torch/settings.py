@@ -1,0 +1,139 @@
+"""Check the arguments of ``OpacusTraining`` against each other, and compute those that follow from others."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from dpscp._base.checks import check_choice, check_count, check_fraction, check_positive
+from dpscp.training.torch.modules import load_torch
+
+LOSSES = ("cross_entropy", "squared", "huber")
+OPTIMIZERS = ("sgd", "adam")
+
+
+class DefaultCount(int):
+    """A number of steps that the caller did not pass: the default, or what follows from ``epochs``."""
+
+
+class DefaultNumber(float):
+    """A number that the caller did not pass: the default, or what follows from other arguments."""
+
+
+def is_given(value: float) -> bool:
+    """Return whether the caller passed this number."""
+    return not isinstance(value, DefaultCount | DefaultNumber)
+
+
+def choose_rate(sampling_rate: float, batch_size: int | None, n_records: int | None) -> float:
+    """Return the sampling rate, which follows from ``batch_size`` once the number of records is known."""
+    check_fraction("sampling_rate", sampling_rate)
+    if batch_size is None:
+        return sampling_rate
+    check_count("batch_size", batch_size)
+    if is_given(sampling_rate):
+        raise ValueError(
+            f"sampling_rate={sampling_rate:g} and batch_size={batch_size} both set the size of a batch; pass one of "
+            "them"
+        )
+    if n_records is None:
+        return sampling_rate
+    return DefaultNumber(min(1.0, batch_size / check_count("n_records", n_records)))
+
+
+def choose_steps(steps: int, epochs: float | None, sampling_rate: float | None) -> int:
+    """Return the number of steps, which follows from ``epochs`` once the sampling rate is known."""
+    check_count("steps", steps)
+    if epochs is None:
+        return steps
+    check_positive("epochs", epochs)
+    if is_given(steps):
+        raise ValueError(f"steps={steps} and epochs={epochs:g} both set the number of steps; pass one of them")
+    return steps if sampling_rate is None else DefaultCount(math.ceil(epochs / sampling_rate))
+
+
+def choose_learning_rate(learning_rate: float, optimizer: Any) -> float:
+    """Return the learning rate, which may come from ``functools.partial(optimizer, lr=...)``."""
+    check_positive("learning_rate", learning_rate)
+    own = optimizer.keywords.get("lr") if isinstance(optimizer, functools.partial) else None
+    if own is None:
+        return learning_rate
+    if is_given(learning_rate) and float(own) != learning_rate:
+        raise ValueError(
+            f"learning_rate={learning_rate:g} and lr={float(own):g} of optimizer both set the learning rate; pass one "
+            "of them"
+        )
+    return DefaultNumber(check_positive("lr of optimizer", float(own)))
+
+
+def check_loss(loss: str | Callable[..., Any]) -> None:
+    """Refuse a loss that is unknown, or that returns one number for a whole batch."""
+    if not callable(loss):
+        check_choice("loss", loss, LOSSES)
+        return
+    modules = load_torch().nn.modules.loss._Loss
+    if isinstance(loss, type):
+        example = f"{loss.__name__}(reduction='none')" if issubclass(loss, modules) else f"{loss.__name__}(...)"
+        raise TypeError(f"loss must be a function of (outputs, targets), got the class {loss.__name__}; pass {example}")
+    if isinstance(loss, modules) and loss.reduction != "none":
+        raise ValueError(
+            f"loss={type(loss).__name__}(reduction={loss.reduction!r}) returns one number for a whole batch, and "
+            f"gradients of single records need one for each record; pass {type(loss).__name__}(reduction='none')"
+        )
+
+
+def check_optimizer(optimizer: Any, momentum: float) -> None:
+    """Refuse what is neither a name nor a function, and a momentum that would not be used."""
+    if isinstance(optimizer, str) or not callable(optimizer):
+        _check_optimizer_name(optimizer)
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must lie in [0, 1), got {momentum:g}")
+    if momentum and optimizer != "sgd":
+        if optimizer == "adam":
+            given, remedy = "'adam'", "remove momentum"
+        else:
+            given = getattr(optimizer, "__name__", type(optimizer).__name__)
+            remedy = f"pass functools.partial(torch.optim.SGD, momentum={momentum:g}) as optimizer"
+        raise ValueError(f"momentum={momentum:g} is used by optimizer='sgd' only, got optimizer={given}; {remedy}")
+
+
+def _check_optimizer_name(optimizer: Any) -> None:
+    if isinstance(optimizer, str) and optimizer in OPTIMIZERS:
+        return
+    needed = "optimizer must be 'sgd', 'adam' or a function of (parameters, lr)"
+    optimizers = load_torch().optim
+    if isinstance(optimizer, str):
+        own = getattr(optimizers, optimizer, None)
+        example = optimizer if isinstance(own, type) and issubclass(own, optimizers.Optimizer) else "AdamW"
+        raise ValueError(f"{needed}, got {optimizer!r}; pass torch.optim.{example}, without quotes")
+    name = type(optimizer).__name__
+    if isinstance(optimizer, optimizers.Optimizer):
+        raise TypeError(
+            f"{needed}, got an instance of {name}, whose parameters are not those of the copy that is trained; pass "
+            f"torch.optim.{name}, or functools.partial(torch.optim.{name}, ...) with its other arguments"
+        )
+    raise TypeError(f"{needed}, got {name}; pass torch.optim.AdamW, for example")
+
+
+def check_scheduler(scheduler: Any) -> None:
+    """Refuse a scheduler that is not a function of the optimizer."""
+    if scheduler is None or callable(scheduler):
+        return
+    name, example = type(scheduler).__name__, "StepLR"
+    if isinstance(scheduler, load_torch().optim.lr_scheduler.LRScheduler):
+        example = name
+    raise TypeError(
+        f"scheduler must be a function that is called with the optimizer and returns a scheduler, got an instance of "
+        f"{name}; pass lambda optimizer: torch.optim.lr_scheduler.{example}(optimizer, ...)"
+    )
+
+
+def check_labels(classes: tuple[Any, ...] | None, labels: tuple[Any, ...] | None) -> None:
+    """Refuse labels of an estimator that are not those of the module's outputs, in their order."""
+    if classes is not None and labels is not None and classes != labels:
+        given = list(classes)  # the estimator's may come from the records
+        raise ValueError(
+            f"classes={given} of OpacusTraining differs from classes of the estimator in its labels or their order, "
+            f"which is that of the module's outputs. Pass classes={given} to the estimator too, or leave classes out "
+            "of OpacusTraining"
+        )
