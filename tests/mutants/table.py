@@ -764,7 +764,7 @@ mutant(
 )
 mutant(
     "tasks:Regression.training_targets",
-    "to_scale(np.clip(targets, *self.y_bounds), self.y_scale)",
+    "np.clip(to_scale(targets, self.y_scale), *self.scaled_bounds)",
     "np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
     "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
@@ -1137,6 +1137,34 @@ mutant(
     "0 * drawn",
     "bounds are found without noise",
     "tests/training/test_private_bounds.py::test_noise_reaches_the_counts",
+)
+mutant(
+    "training.preprocessing.private_bounds:PrivateBounds.release",
+    "low[-1], high[-1] = max(low[-1], smallest), min(high[-1], largest)",
+    "pass",
+    "a found range overflows in units: the fit fails after the budget is spent",
+    "tests/test_scales.py::test_every_range_that_can_be_found_on_a_scale_is_usable",
+)
+mutant(
+    "training.preprocessing.private_bounds:PrivateBounds._find_reachable_cells",
+    "(low < largest) & (high > smallest)",
+    "True",
+    "noise finds a range that no target can reach",
+    "tests/test_scales.py::test_cells_that_no_float_reaches_are_never_found",
+)
+mutant(
+    "training.preprocessing.private_bounds:PrivateBounds.counts",
+    "targets[targets > scale_limits(self.target_scale)[0]]",
+    "targets",
+    "zeros stretch a range of logarithms to the smallest float",
+    "tests/test_scales.py::test_targets_outside_the_scale_do_not_widen_the_range",
+)
+mutant(
+    "tasks:Regression.scaled_bounds",
+    "self.found_range is not None",
+    "False",
+    "a found range goes to its scale and back by way of units",
+    "tests/test_scales.py::test_every_range_that_can_be_found_on_a_scale_is_usable",
 )
 mutant(
     "training.private_bounds:PrivateBounds.bounds_event",

@@ -14,7 +14,7 @@ import dpscp as dp
 from dpscp._base.format import format_rate
 from dpscp.report import About, StudyBudget, budget_tracks, evaluate, html_report, write_report
 from dpscp.report.figures import PALETTE, budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
-from dpscp.report.numbers import ATTACKS, FULL_SETS, judge_release
+from dpscp.report.numbers import ATTACKS, FULL_SETS, _summarize_widths, judge_release
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4000, 4))
@@ -211,6 +211,11 @@ def test_evaluation_counts_by_hand(case):
     assert level.coverage == pytest.approx(covered.mean())
     assert level.interval[0] < level.coverage < level.interval[1]
     assert sum(level.shares) + level.unbounded == pytest.approx(1.0)
+
+
+def test_intervals_too_wide_to_draw_count_as_infinite():
+    found = _summarize_widths(np.array([1.0, 3.0, 1.7e308, 1.7e308]))
+    assert (found["widest"], found["unbounded"], found["mean_size"]) == (3.0, 0.5, np.inf)
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.format import at_least, format_epsilon
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import require_coverage
+from dpscp.pipeline.tasks import FOUND_RANGE
 from dpscp.privacy import Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant, epsilon_of
 from dpscp.privacy.events import DpEvent, composed_parts, describe_event, event_to_dict, parallel_parts
@@ -46,7 +47,7 @@ _DECLARATIONS = (
     "ratio_bound",
 )
 _FOUND_PRIVATELY = "found_privately"
-_NOISY = ("released_sizes",)
+_NOISY = ("released_sizes", FOUND_RANGE)
 _NOT_FACTS = ("assumed", "taken_from_data", _FOUND_PRIVATELY)
 
 _NAMES = {

@@ -281,7 +281,8 @@ def _mechanism(
                 f"{guarantee.name!r} needs public constants; pass public bounds or another guarantee"
             )
         found = request.n_features if request.private_features else 0
-        mechanism = PrivateBounds(mechanism, found, target=request.task.private_range)
+        task = request.task
+        mechanism = PrivateBounds(mechanism, found, target=task.private_range, target_scale=task.y_scale)
         facts["bounds_share"] = mechanism.share
     if request.feature_scales is not None:
         mechanism = Preprocessed((ColumnScales(request.feature_scales),), mechanism)
