@@ -1275,6 +1275,20 @@ mutant(
     "tests/training/test_random_features.py::test_rows_are_shortened_and_kept_and_bent_functions_are_added",
 )
 mutant(
+    "training.preprocessing.preprocess:Preprocessed._shape_after",
+    "_check_width(step, step.input_width, width, before, adding)",
+    "None",
+    "a step for another number of columns fails after the budget is reserved",
+    "tests/training/test_preprocess.py::test_a_step_for_another_width_is_refused_before_anything_is_spent",
+)
+mutant(
+    "pipeline.own_mechanism:_separate_steps",
+    "ScaledTarget(DPSGD(loss='huber'), request.task.scaled_bounds)",
+    "ScaledTarget(DPSGD(loss='huber'), request.task.y_bounds)",
+    "a target on its scale is clipped by bounds in units",
+    "tests/training/test_preprocess.py::test_steps_alone_train_a_regression_on_the_scale_of_its_target",
+)
+mutant(
     "training.preprocessing.preprocess:Preprocessed.stability",
     "math.prod(self._shape_after((n_features,)))",
     "n_features",

@@ -142,6 +142,11 @@ class QuantileTransform:
         broadcast_bounds(self.low, self.high, self.n_features)
 
     @property
+    def input_width(self) -> int:
+        """Return the number of features that are counted."""
+        return self.n_features
+
+    @property
     def n_releases(self) -> int:
         """Return the number of counts that one record changes."""
         return self.n_features * len(self.branching)
