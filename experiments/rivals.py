@@ -42,6 +42,7 @@ from dpscp.training.recipe import calibration_fraction, recipe
 from experiments import adult, bank, bloodmnist, housing, synthetic_scaling, tables, tabular, validity_map
 from experiments import data as loaders
 from experiments.faithful import Fold, PaperSettings, standardised
+from experiments.library import training_event
 from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "rivals"
@@ -336,7 +337,7 @@ def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[
             fitted.fit(X, y)
         judge = Judge(fitted.model_, X_test, y_test, scale, y_bounds)
         yield judge.row("corrected", epsilon, float(fitted.threshold_[0]), fitted.certificate_.coverage)
-        spent = fitted.ledger_.entries[0].event
+        spent = training_event(fitted.ledger_)
         yield from _dpcp_rows(judge, judge.scores(X, y), score_range, epsilon, spent, own)
 
 

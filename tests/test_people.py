@@ -18,6 +18,7 @@ from dpscp.cli.run import count_units, describe_size_mismatch
 from dpscp.cli.tables import open_table
 from dpscp.data.schema import parse_schema
 from dpscp.data.validation import column_bounds
+from dpscp.privacy.events import describe_event
 
 SCHEMA = """
 task = "classification"
@@ -359,7 +360,12 @@ def fitted():
 def test_print_of_a_ledger_is_a_table(fitted):
     lines = str(fitted.ledger_).splitlines()
     assert lines[0].split() == ["stage", "epsilon", "alone", "at", "delta", "1e-05", "note"]
-    assert len(lines) == 2 + len(fitted.ledger_.entries) + 1 + 1
+    names = ["scale of the target", "quantiles of the features", "model"]
+    (_, training), (_, calibration) = fitted.ledger_.entries[0].stages
+    words = [describe_event(event) for event in (*training.events, calibration)]
+    rows = [f"- {name}" for name in (*(f"training: {name}" for name in names), "calibration")]
+    assert [re.split(" {2,}", line) for line in lines[3:-2]] == list(map(list, zip(rows, words, strict=True)))
+    assert len(lines) == 2 + len(fitted.ledger_.entries) + 4 + 1 + 1
     assert re.search(r"^total +[34]\.\d{3} +for adding or removing one record", lines[-2])
     assert lines[-1] == "NOT private: the noise came from a seed"
 

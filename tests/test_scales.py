@@ -115,7 +115,8 @@ def test_the_range_of_the_target_may_be_left_out(scale):
     y[:3] = (-5.0, 0.0, 1e300)  # outside the scale, and outside every range: the fit says nothing of them
     settings = {"epsilon": 4.0, "feature_bounds": (-1, 1), "y_scale": scale, "random_state": 0}
     found = dp.PrivateConformalRegressor(**settings, guarantee="universal").fit(X, y)
-    assert [entry.stage for entry in found.ledger_.entries] == ["bounds", "training", "calibration"]
+    stages = ["bounds", "scale of the target", "quantiles of the features", "training", "calibration"]
+    assert [entry.stage for entry in found.ledger_.entries] == stages
     low, high = found.y_bounds_
     assert low < np.quantile(y, 0.1)
     assert np.quantile(y, 0.9) < high < 1e9

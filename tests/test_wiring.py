@@ -24,6 +24,7 @@ from dpscp import (
 from dpscp.guarantees import universal_alpha
 from dpscp.privacy import (
     IntegerSource,
+    Ledger,
     ParallelDpEvent,
     SecretSplitDpEvent,
     compose,
@@ -291,12 +292,13 @@ def test_records_used_twice_count_twice(drawn, asked, guarantee):
 
 
 def test_the_ledger_of_a_recipe_holds_all_its_releases():
-    """Counts of three columns at three levels, the target's scale, every step: all releases in one event."""
+    """The target's scale, counts of three columns at three levels, every step: each release has its entry."""
     X = np.random.default_rng(0).uniform(-1, 1, size=(800, 3))
     model = regressor(None, guarantee="universal", feature_bounds=(-1, 1)).fit(X, X[:, 0])
-    training = model.ledger_.entries[0].event
-    (history,) = possible_histories(training)
-    assert sorted(history.values()) == [1, 9, model.ledger_.public_facts["training_steps"]]
+    found = {entry.stage: possible_histories(entry.event) for entry in model.ledger_.entries[:-1]}
+    assert list(found) == ["scale of the target", "quantiles of the features", "training"]
+    counts = [sum(history.values()) for (history,) in found.values()]
+    assert counts == [1, 9, model.ledger_.public_facts["training_steps"]]
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
@@ -305,7 +307,7 @@ def test_every_public_choice_reaches_the_ledger(accountant):
     choices = {"accountant": accountant, "delta": 1e-7, "train_share": 0.3, "feature_bounds": (-5.0, 6.5)}
     model = classifier(guarantee="universal", **choices).fit(X, y)
     assert 0.99 * 4.0 <= model.ledger_.epsilon(1e-7, accountant) <= 4.0
-    assert 0.97 * 1.2 <= epsilon_of(model.ledger_.entries[0].event, 1e-7, accountant) <= 1.2
+    assert 0.97 * 1.2 <= Ledger(model.ledger_.entries[:-1]).epsilon(1e-7, accountant) <= 1.2
     assert model.ledger_.public_facts["feature_bounds"] == (-5.0, 6.5)
     held_out = classifier(guarantee="split", calibration_fraction=0.35, accountant=accountant).fit(X, y)
     assert held_out.ledger_.public_facts["calibration_fraction"] == 0.35

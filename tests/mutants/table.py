@@ -1275,6 +1275,34 @@ mutant(
     "tests/training/test_random_features.py::test_rows_are_shortened_and_kept_and_bent_functions_are_added",
 )
 mutant(
+    "training.preprocessing.preprocess:Preprocessed.stages",
+    "(*self._step_stages, *stages_of(self.mechanism))",
+    "stages_of(self.mechanism)",
+    "the plan of a fit leaves out what its preprocessing steps cost",
+    "tests/training/test_preprocess.py::test_every_private_step_has_its_entry_in_a_ledger",
+)
+mutant(
+    "training.preprocessing.preprocess:Preprocessed._train",
+    "(*self._step_stages, *stages_of_trained(inner))",
+    "stages_of_trained(inner)",
+    "the ledger of a fit leaves out what its preprocessing steps cost",
+    "tests/training/test_preprocess.py::test_every_private_step_has_its_entry_in_a_ledger",
+)
+mutant(
+    "training.preprocessing.private_target:PrivateTarget._train",
+    "((self.stage, own), *stages_of_trained(inner))",
+    "stages_of_trained(inner)",
+    "the ledger of a fit leaves out what the scale of its target costs",
+    "tests/test_wiring.py::test_the_ledger_of_a_recipe_holds_all_its_releases",
+)
+mutant(
+    "privacy.entries:Entry.components_of",
+    "zip(names, _events_of(event), strict=True)",
+    "zip(names, reversed(_events_of(event)))",
+    "a component of training is shown with the noise of another one",
+    "tests/privacy/test_ledger.py::test_what_a_part_consists_of_has_names_and_changes_no_number",
+)
+mutant(
     "training.preprocessing.preprocess:Preprocessed._shape_after",
     "_check_width(step, step.input_width, width, before, adding)",
     "None",

@@ -240,10 +240,14 @@ def test_every_level_is_evaluated_on_its_own_sets(kind):
 
 def test_tracks_of_a_sequential_and_of_a_parallel_ledger():
     sequential = budget_tracks(fit("classification", guarantee="universal").ledger_, 2.0, 1e-5)
-    assert [item.stage for item in sequential[0]] == ["training", "recalibration", "calibration"]
+    stages = ["quantiles of the features", "training", "recalibration", "calibration"]
+    assert [item.stage for item in sequential[0]] == stages
     assert sum(item.share for item in sequential[0]) == pytest.approx(1.0, abs=5e-3)
     parallel = budget_tracks(fit("classification", guarantee="split").ledger_, 2.0, 1e-5)
     assert [[item.stage for item in track] for track in parallel] == [["training"], ["calibration"]]
+    named = [piece.stage.split(": ")[0] for piece in parallel[0][0].parts]
+    assert named == ["quantiles of the features", "model", "recalibration"]
+    assert sum(piece.share for piece in parallel[0][0].parts) == pytest.approx(parallel[0][0].share, abs=5e-3)
     bare = dp.Ledger().add("leak", dp.privacy.non_private_event())
     assert budget_tracks(bare, 1.0, 1e-5)[0][0].share == 1.0
 

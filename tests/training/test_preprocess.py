@@ -250,6 +250,41 @@ def test_stability_survives_public_steps_only():
     assert private.train(X, y, random_state=0).stability is None
 
 
+def test_every_private_step_has_its_entry_in_a_ledger():
+    class Own:
+        """A step of a caller, which has no name for a ledger."""
+
+        data_independent = False
+        event = gaussian_event(6.0)
+
+        def with_noise(self, noise_multiplier):
+            raise NotImplementedError
+
+        def fit(self, X, *, n_records, rng):
+            return UnitNorm().fit(X, n_records=n_records, rng=rng)
+
+    steps = (
+        PrivateStandardize(-3.0, 3.0, noise_multiplier=9.0),
+        UnitNorm(),
+        PrivateCentring(noise_multiplier=8.0),
+        PrivateWhitening(noise_multiplier=7.0),
+        Own(),
+    )
+    mechanism = Preprocessed(steps, DPSGD(steps=2, classes=(0, 1), noise_multiplier=5.0))
+    stages = [
+        ("means and scales of the features", gaussian_event(9.0)),
+        ("mean of the rows", gaussian_event(8.0)),
+        ("second moment of the rows", gaussian_event(7.0)),
+        ("preprocessing", gaussian_event(6.0)),
+        ("training", mechanism.mechanism.event),
+    ]
+    assert list(mechanism.stages) == stages
+    X = rng().normal(size=(50, 3))
+    trained = mechanism.train(X, (X[:, 0] > 0).astype(int), random_state=0)
+    assert list(trained.stages) == stages
+    assert compose(*(event for _, event in trained.stages)) == trained.event
+
+
 THREE = [-4.0, -4.0, -4.0]
 
 

@@ -132,13 +132,14 @@ def fitted():
 
 
 def test_bounds_are_an_entry_of_the_ledger_and_count_as_training(fitted):
-    assert [entry.stage for entry in fitted.ledger_.entries] == ["bounds", "training", "calibration"]
+    stages = ["bounds", "scale of the target", "quantiles of the features", "training", "calibration"]
+    assert [entry.stage for entry in fitted.ledger_.entries] == stages
     assert 0.99 * 4 <= fitted.ledger_.epsilon(1e-5) <= 4.0
     facts = fitted.ledger_.public_facts
     assert facts["found_privately"] == ("feature_bounds", "y_bounds")
     assert facts["y_bounds"] == fitted.y_bounds_
     assert facts["score_range"] == (0.0, fitted.y_bounds_[1] - fitted.y_bounds_[0])
-    spent = dp.Ledger(fitted.ledger_.entries[:2])
+    spent = dp.Ledger(fitted.ledger_.entries[:-1])
     inner = dp.guarantees.universal_alpha(0.1, spent.tradeoff_function("add"))
     assert facts["inner_levels"][0] == pytest.approx(1 - inner, abs=2e-6)
 

@@ -247,17 +247,18 @@ def _composition(ledger: Ledger) -> str:
 def _mechanisms(ledger: Ledger, delta: float) -> Iterator[dict[str, Any]]:
     """Every mechanism of every stage, with its parameters."""
     for entry in ledger.entries:
-        for (stage, event), fraction in zip(entry.stages, _fractions(entry.event), strict=True):
-            alone = epsilon_of(event, delta, rows=ledger.rows)
-            for piece in composed_parts(event):
-                yield {
-                    "stage": stage,
-                    "part_of_records": fraction,
-                    **_described(piece),
-                    "alone": _above(epsilon_of(piece, delta, rows=ledger.rows)),
-                    "stage_alone": _above(alone),
-                    "share_of_stage": _share(piece, alone, delta, ledger.rows),
-                }
+        for place, ((_, part), fraction) in enumerate(zip(entry.stages, _fractions(entry.event), strict=True)):
+            alone = epsilon_of(part, delta, rows=ledger.rows)
+            for stage, event in entry.components_of(place):
+                for piece in composed_parts(event):
+                    yield {
+                        "stage": stage,
+                        "part_of_records": fraction,
+                        **_described(piece),
+                        "alone": _above(epsilon_of(piece, delta, rows=ledger.rows)),
+                        "stage_alone": _above(alone),
+                        "share_of_stage": _share(piece, alone, delta, ledger.rows),
+                    }
 
 
 def _fractions(event: DpEvent) -> list[float | None]:

@@ -42,6 +42,7 @@ from dpscp.privacy import (
     secret_split,
     sized_lattice_noise,
 )
+from dpscp.privacy.events import describe_event
 from dpscp.privacy.split_budget import SplitBudget
 from dpscp.training import Mechanism, Model, Preprocessed, Trained
 from dpscp.training.engine.loop import StepObserver
@@ -59,6 +60,8 @@ from dpscp.training.mechanism import (
 )
 from dpscp.training.model import Shaped
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
+from dpscp.training.preprocessing.private_target import PrivateTarget
+from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.scaling import ScaledTarget
 from dpscp.training.preprocessing.sums import ColumnScales
 from dpscp.training.private_model import PrivateModel
@@ -69,6 +72,8 @@ from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pay
 _LEAST_ROOM = 0.8
 _STAGE_NOTES = {
     "bounds": "noisy counts on a public grid",
+    PrivateTarget.stage: "noisy mean and spread of the target",
+    QuantileTransform.stage: "noisy counts in cells of each feature",
     Recalibrated.stage: "noisy sums for temperature and intercepts",
 }
 _PRIVATE_NAMES = {True: "feature_bounds", False: "y_bounds"}
@@ -139,7 +144,7 @@ class FitPlan:
             return ledger.then(self.model.ledger).declare(**ledger.public_facts)
         notes = {"training": str(trained.public_facts.get("mechanism", "")), **_STAGE_NOTES}
         for stage, event in stages_of_trained(trained):
-            ledger = ledger.add(stage, event, notes.get(stage, ""), unit=self.unit)
+            ledger = ledger.add(stage, event, notes.get(stage, describe_event(event)), unit=self.unit)
         return ledger
 
 

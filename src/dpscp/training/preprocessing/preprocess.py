@@ -45,6 +45,7 @@ from dpscp.training.mechanism import (
     saved_as,
     shift_bound,
     stages_of,
+    stages_of_trained,
     trains_persons,
     trains_sources,
 )
@@ -59,6 +60,7 @@ from dpscp.training.preprocessing.sums import (
     Step,
     SummedStep,
     WeightedStep,
+    stage_of_step,
 )
 from dpscp.training.preprocessing.transforms import (
     FeatureTransform,
@@ -258,8 +260,12 @@ class Preprocessed(SourceTraining):
 
     @property
     def stages(self) -> Stages:
-        """Return the entries of a ledger: those of the mechanism where no step costs anything, else one."""
-        return (("training", paid_event(self)),) if self._private_steps else stages_of(self.mechanism)
+        """Return the entries of a ledger: the private steps, then those of the mechanism."""
+        return (*self._step_stages, *stages_of(self.mechanism))
+
+    @property
+    def _step_stages(self) -> Stages:
+        return tuple((stage_of_step(step), paid_event(step)) for step in self._private_steps)
 
     def configured(self, needs: Needs) -> Self:
         return replace(self, mechanism=configured(self.mechanism, needs))
@@ -379,7 +385,7 @@ class Preprocessed(SourceTraining):
             inner.stability if independent else None,
             inner.public_facts,
             trajectory,
-            stages=() if self._private_steps else inner.stages,
+            stages=(*self._step_stages, *stages_of_trained(inner)),
             unit=inner.unit,
         )
 

@@ -129,6 +129,7 @@ class QuantileTransform:
     limit: float = 5.0
 
     data_independent: ClassVar[bool] = False
+    stage: ClassVar[str] = "quantiles of the features"
 
     def __post_init__(self) -> None:
         check_bounds(self)

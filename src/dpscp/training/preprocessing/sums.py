@@ -106,6 +106,18 @@ class ResizingStep(Protocol):
 
 
 @runtime_checkable
+class NamedStep(Protocol):
+    """A private step with a name of its own in a ledger."""
+
+    stage: ClassVar[str]
+
+
+def stage_of_step(step: Step) -> str:
+    """Return the name that a private step has in a ledger."""
+    return step.stage if isinstance(step, NamedStep) else "preprocessing"
+
+
+@runtime_checkable
 class FixedWidthStep(Protocol):
     """A step that may have one number for each feature."""
 
@@ -284,6 +296,8 @@ class PrivateCentring(SummedStep):
     bound: float = 1.0
     noise_multiplier: float | None = None
 
+    stage: ClassVar[str] = "mean of the rows"
+
     def __post_init__(self) -> None:
         check_positive("bound", self.bound)
         _check_noise(self.noise_multiplier)
@@ -329,6 +343,8 @@ class PrivateStandardize(SummedStep):
     noise_multiplier: float | None = None
     scale_floor: float = 0.01
     limit: float = 5.0
+
+    stage: ClassVar[str] = "means and scales of the features"
 
     def __post_init__(self) -> None:
         check_bounds(self)
