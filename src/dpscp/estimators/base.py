@@ -415,10 +415,11 @@ class PrivateConformal(FittedEstimator):
             if self._may_find_bounds and pays_as_quantiles(signal, records.width):
                 bounds = PRIVATE
             else:
+                private = ", or feature_bounds='private'" if self._may_find_bounds else ""
                 warnings.warn(
                     "feature_bounds is None, so each row is scaled to norm one, which loses information of a table. "
-                    "Pass public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}, or "
-                    "feature_bounds='private'",
+                    "Pass public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}"
+                    f"{private}",
                     HintWarning,
                     stacklevel=4,
                 )
@@ -467,8 +468,11 @@ class PrivateConformal(FittedEstimator):
             if self.group_values_ is not None:
                 full = [str(v) for v, end in zip(self.group_values_, ended, strict=True) if end.any()]
                 named = f" for group {', '.join(full)}"
+            remedy = ""
+            if "y_bounds" in self.ledger_.public_facts.get("found_privately", ()):
+                remedy = "y_bounds was found privately and may miss the targets: pass a public y_bounds=(low, high). "
             warnings.warn(
-                f"the threshold{named} is at the end of the score range, so its prediction sets are full. "
+                f"the threshold{named} is at the end of the score range, so its prediction sets are full. {remedy}"
                 f"{self.certificate_}",
                 GuaranteeWarning,
                 stacklevel=5,

@@ -76,7 +76,6 @@ _STAGE_NOTES = {
     QuantileTransform.stage: "noisy counts in cells of each feature",
     Recalibrated.stage: "noisy sums for temperature and intercepts",
 }
-_PRIVATE_NAMES = {True: "feature_bounds", False: "y_bounds"}
 
 
 @dataclass(frozen=True)
@@ -246,10 +245,10 @@ def _for_private_model(request: Request, model: PrivateModel) -> FitPlan:
         raise ValueError(
             f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel has none"
         )
-    if request.private_features or request.task.private_range:
+    if missing := _list_missing_bounds(request):
         raise ValueError(
-            f"{_PRIVATE_NAMES[request.private_features]}='private' needs training in this fit, but a PrivateModel was "
-            "trained elsewhere; pass public bounds"
+            f"{missing[0]} is left out or 'private', which needs training in this fit, but a PrivateModel was trained "
+            f"elsewhere; pass public bounds: {_show_pairs(missing)}"
         )
     if request.task.y_scale != LINEAR or request.feature_scales is not None:
         raise ValueError(
@@ -279,11 +278,12 @@ def _mechanism(
             mechanism = ScaledTarget(mechanism, request.task.scaled_bounds)
     else:
         mechanism = own_mechanism(request)
-    if request.private_features or request.task.private_range:
+    if missing := _list_missing_bounds(request):
         if guarantee.needs_stability:
             raise ValueError(
-                f"{_PRIVATE_NAMES[request.private_features]}='private' depends on the records, but guarantee="
-                f"{guarantee.name!r} needs public constants; pass public bounds or another guarantee"
+                f"{missing[0]} is left out or 'private', so it would depend on the records, but guarantee="
+                f"{guarantee.name!r} needs public constants; pass public bounds, {_show_pairs(missing)}, or another "
+                "guarantee"
             )
         found = request.n_features if request.private_features else 0
         task = request.task
@@ -305,6 +305,16 @@ def _mechanism(
         training = secret_split(training, compose(), fraction)
     request.budget.require(Ledger().add("training", training), request.accountant)
     return mechanism, facts
+
+
+def _list_missing_bounds(request: Request) -> list[str]:
+    """Return the names of the bounds that are to be found privately."""
+    are_missing = {"feature_bounds": request.private_features, "y_bounds": request.task.private_range}
+    return [name for name, is_missing in are_missing.items() if is_missing]
+
+
+def _show_pairs(names: list[str]) -> str:
+    return " and ".join(f"{name}=(low, high)" for name in names)
 
 
 def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fraction: float | None) -> Mechanism:
