@@ -261,7 +261,7 @@ mutant(
     "conformal.reading:records_from_arrays",
     "Block(0, rows, targets[kept], owners, groups, kept)",
     "Block(0, rows, targets[kept], None, groups, kept)",
-    "training is not told of the persons",
+    "training does not get the persons",
     "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
 )
 mutant(
@@ -752,7 +752,7 @@ mutant(
     "tasks:Regression.fine_near",
     "0.0",
     "high",
-    "thresholds of residuals are told apart where none lie",
+    "thresholds of residuals are distinguished where none lie",
     "tests/test_wiring.py::test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_scores_crowd",
 )
 mutant(

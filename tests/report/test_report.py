@@ -229,7 +229,7 @@ def test_every_level_is_evaluated_on_its_own_sets(kind):
         intervals, truth = model.predict_interval(X[3000:])[1], TARGETS[3000:]
         covered = (intervals[:, 0] <= truth[:, None]) & (truth[:, None] <= intervals[:, 1])
         sizes = intervals[:, 1] - intervals[:, 0]
-    assert len(set(covered.sum(axis=0))) == 3  # three levels that can be told apart
+    assert len(set(covered.sum(axis=0))) == 3  # three levels that differ
     for place, level in enumerate(evaluate(model, X[3000:], truth).levels):
         assert level.target == [0.5, 0.7, 0.9][place]
         assert level.coverage == pytest.approx(covered[:, place].mean())

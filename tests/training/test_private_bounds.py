@@ -219,11 +219,11 @@ def test_what_cannot_be_is_refused(fitted):
 
 
 def hints(fit):
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", HintWarning)
         fit()
-    return [str(w.message) for w in told]
+    return [str(w.message) for w in caught]
 
 
 def test_a_table_without_bounds_finds_them_where_records_and_budget_suffice():
@@ -272,12 +272,12 @@ def test_a_found_range_that_misses_the_targets_names_the_remedy():
 
 def test_a_range_that_is_far_wider_than_the_target_gets_a_hint():
     X, y = records(2000)
-    told = {}
+    messages = {}
     for high in (200, 1e5):
         settings = {"y_bounds": (-10, high), "feature_bounds": (-4000, 4000), "random_state": 0}
         model = dp.PrivateConformalRegressor(epsilon=8.0, **settings)
-        told[high] = hints(lambda model=model: model.fit(X, y))
-    assert told[200] == []
-    (said,) = told[1e5]
+        messages[high] = hints(lambda model=model: model.fit(X, y))
+    assert messages[200] == []
+    (said,) = messages[1e5]
     assert "y_bounds=(-10, 100000)" in said
     assert "Give a tighter range" in said

@@ -204,8 +204,8 @@ def statement_markdown(statement: Mapping[str, Any]) -> str:
         lines += ["", f"## {title}", "", *([f"- {text}" for text in statement[name]] or ["- none"])]
     study = statement["study_budget"]
     if study is not None:
-        told = f"epsilon {_word(study['spent'])} of {study['epsilon']:g} at delta {study['delta']:g}"
-        lines += ["", "## Study budget", "", f"- {told}, in {study['fits']} fits"]
+        spent = f"epsilon {_word(study['spent'])} of {study['epsilon']:g} at delta {study['delta']:g}"
+        lines += ["", "## Study budget", "", f"- {spent}, in {study['fits']} fits"]
     lines += ["", "## Checks", "", *(f"- {c['check']}: {c['result']}" for c in statement["checks"])]
     return "\n".join(lines) + "\n"
 
