@@ -593,10 +593,10 @@ def as_page(found: dict[str, Any]) -> str:
     for part, (title, _) in PARTS.items():
         if part not in found:
             continue
-        told = found[part]
-        measured = f"Measured {told['date']}, the library as of commit {told['commit']}, {told['machine']}."
+        result = found[part]
+        measured = f"Measured {result['date']}, the library as of commit {result['commit']}, {result['machine']}."
         text += [f"## {title}", "", wrapped(measured), ""]
-        for table in told["tables"]:
+        for table in result["tables"]:
             text += [f"### {table['title']}", "", wrapped(table["note"]), ""]
             text += ["| " + " | ".join(table["columns"]) + " |"]
             text += ["|" + "---|" * len(table["columns"])]
@@ -646,14 +646,14 @@ def main() -> None:
         tables = PARTS[part][1](Peers(given.cache), given.rounds)
         print(f"{part}: {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-        told = {
+        result = {
             "date": today,
             "commit": here,
             "machine": f"{machine()}; {circumstances(given.rounds)}",
             "tables": tables,
         }
         # read anew: another run may have measured other parts meanwhile
-        FOUND.write_text(json.dumps(known() | {part: told}, indent=1) + "\n")
+        FOUND.write_text(json.dumps(known() | {part: result}, indent=1) + "\n")
         PAGE.write_text(as_page(known()))
     PAGE.write_text(as_page(known()))
 

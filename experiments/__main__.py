@@ -13,7 +13,7 @@ from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from experiments.history import write_history  # noqa: E402
-from experiments.progress import told_plan  # noqa: E402
+from experiments.progress import describe_plan  # noqa: E402
 from experiments.runner import Options, Study, minutes_left, run_study  # noqa: E402
 from experiments.story import write_story  # noqa: E402
 
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     names = given.study or [name for name in STUDIES if not (given.quick and name in NOT_QUICK)]
     left = {name: minutes_left(load(name), options) for name in names}
-    print(told_plan(left, options.workers), flush=True)
+    print(describe_plan(left, options.workers), flush=True)
     for name in names:
         started = time.monotonic()
         run_study(load(name), options, command(given))
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.kinds:
             print(f"{name}: {minutes:.1f} minutes, {options.results}/{name}.md", flush=True)
         if left:
-            print(told_plan(left, options.workers), flush=True)
+            print(describe_plan(left, options.workers), flush=True)
     if not options.kinds and write_history(options.results) and write_story(options.results):
         print(f"the whole story: {options.results}/README.md")
     return 0

@@ -139,11 +139,16 @@ def _quiet(fit: Callable[[Array, Array], Any], X: Array, y: Array) -> Any:
         return fit(X, y)
 
 
+def training_event(ledger: dp.Ledger) -> Any:
+    """What training cost, with everything that was found for it: all entries but those of the threshold."""
+    return dp.privacy.compose(*(entry.event for entry in ledger.entries if entry.stage != "calibration"))
+
+
 def _spent(model: Any, method: str, epsilon: float, n: int) -> Row:
     """What the CSV says beside the sets: share, train epsilon and count noise, from ledger and certificate."""
     certificate, facts = model.certificate_, model.ledger_.public_facts
     held_out = certificate.guarantee == "split"
-    training = epsilon if held_out else dp.privacy.epsilon_of(model.ledger_.entries[0].event, DELTA)
+    training = epsilon if held_out else dp.privacy.epsilon_of(training_event(model.ledger_), DELTA)
     return {
         "method": method,
         "epsilon": epsilon,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Bar", "expected_minutes", "minutes_of", "told_plan"]
+__all__ = ["Bar", "describe_plan", "expected_minutes", "minutes_of"]
 
 # how often a run whose output is no terminal says where it is
 QUIET_SECONDS = 60.0
@@ -19,7 +19,7 @@ class Bar:
     def __init__(self, name: str, total: int, done: int) -> None:
         self.name, self.total, self.done = name, total, done
         self.first, self.started = done, time.monotonic()
-        self.is_terminal, self.told = sys.stderr.isatty(), self.started
+        self.is_terminal, self.last_shown = sys.stderr.isatty(), self.started
 
     def __enter__(self) -> "Bar":
         self._show()
@@ -40,8 +40,8 @@ class Bar:
             filled = 30 * self.done // self.total
             drawn = f"\r{self.name:18s} [{'#' * filled}{'.' * (30 - filled)}] {self.done}/{self.total}{left}   "
             print(drawn, end="", file=sys.stderr, flush=True)
-        elif now - self.told >= QUIET_SECONDS:
-            self.told = now
+        elif now - self.last_shown >= QUIET_SECONDS:
+            self.last_shown = now
             print(f"{self.name}: {self.done}/{self.total}{left}", file=sys.stderr, flush=True)
 
     def __exit__(self, *_: object) -> None:
@@ -72,9 +72,9 @@ def expected_minutes(
     return None if None in seconds else sum(s for s in seconds if s is not None) / 60
 
 
-def told_plan(minutes: Mapping[str, float | None], workers: int) -> str:
-    """What is left, in words: the whole time by the clock, and the studies that nobody knows."""
+def describe_plan(minutes: Mapping[str, float | None], workers: int) -> str:
+    """Describe what is left: the whole time by the clock, and the studies of unknown length."""
     known = [m for m in minutes.values() if m is not None]
     unknown = [name for name, m in minutes.items() if m is None]
-    told = [f"about {sum(known) / workers:.0f} minutes left with {workers} process{'es' if workers > 1 else ''}"]
-    return "; ".join((told if known else []) + ([f"of unknown length: {', '.join(unknown)}"] if unknown else []))
+    left = [f"about {sum(known) / workers:.0f} minutes left with {workers} process{'es' if workers > 1 else ''}"]
+    return "; ".join((left if known else []) + ([f"of unknown length: {', '.join(unknown)}"] if unknown else []))

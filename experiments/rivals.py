@@ -42,6 +42,7 @@ from dpscp.training.recipe import calibration_fraction, recipe
 from experiments import adult, bank, bloodmnist, housing, synthetic_scaling, tables, tabular, validity_map
 from experiments import data as loaders
 from experiments.faithful import Fold, PaperSettings, standardised
+from experiments.library import training_event
 from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "rivals"
@@ -67,7 +68,7 @@ _OWN_SHARE = 0.5
 
 @dataclass(frozen=True)
 class World:
-    """One data set: its folds, the settings of the paper's training, and what the recipe is told about the features."""
+    """One data set: its folds, the settings of the paper's training, and what the recipe knows about the features."""
 
     title: str
     settings: PaperSettings
@@ -336,7 +337,7 @@ def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[
             fitted.fit(X, y)
         judge = Judge(fitted.model_, X_test, y_test, scale, y_bounds)
         yield judge.row("corrected", epsilon, float(fitted.threshold_[0]), fitted.certificate_.coverage)
-        spent = fitted.ledger_.entries[0].event
+        spent = training_event(fitted.ledger_)
         yield from _dpcp_rows(judge, judge.scores(X, y), score_range, epsilon, spent, own)
 
 
@@ -428,7 +429,7 @@ def _grid(found: dict[tuple[str, str, float], dict[str, Any]]) -> list[str]:
         mine = [found[training, method, e] for e in EPSILONS]
         name = f"**{OURS[method]}**" if method in OURS else f"{RIVALS[method]}, {TRAININGS[training]}"
         proven = [m["proven"] for m in mine]
-        told = "-" if None in proven else " / ".join(dict.fromkeys(f"{p:.2f}" for p in proven))
+        promised = "-" if None in proven else " / ".join(dict.fromkeys(f"{p:.2f}" for p in proven))
         paired = [
             f"{m['size_minus_ours_percent']:+.1f}"
             + ("" if m["size_minus_ours_percent_se"] is None else f" (se {m['size_minus_ours_percent_se']:.1f})")
@@ -439,7 +440,7 @@ def _grid(found: dict[tuple[str, str, float], dict[str, Any]]) -> list[str]:
             [
                 name,
                 *(f"{tables.number(m['size'])} ({m['coverage']:.3f})" for m in mine),
-                told,
+                promised,
                 " / ".join(paired) or "-",
             ]
         )
@@ -479,7 +480,7 @@ def _smaller(found: dict[tuple[str, str, str, float], dict[str, Any]]) -> str:
 
 def _broken(found: dict[tuple[str, str, str, float], dict[str, Any]]) -> str:
     """What DPCP covers where training overfits."""
-    told = [
+    shares = [
         f"{m['coverage']:.3f} (plain level) and {found[world, training, DPCP_LEVEL, epsilon]['coverage']:.3f} (raised) "
         f"with a training epsilon of {epsilon:g}"
         for (world, training, method, epsilon), m in found.items()
@@ -487,7 +488,7 @@ def _broken(found: dict[tuple[str, str, str, float], dict[str, Any]]) -> str:
     ]
     return (
         "on the task of the [validity map](validity_map.md) that is made to overfit (2,000 records, 400 features), "
-        "DPCP covers " + "; ".join(told) + "."
+        "DPCP covers " + "; ".join(shares) + "."
     )
 
 

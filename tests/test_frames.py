@@ -174,6 +174,34 @@ def test_a_declaration_is_given_once():
         classifier().fit(pd.concat([people(10), people(10)], axis=1), "bought", schema=SCHEMA)
 
 
+NUMBERS = dp.Schema(task="regression", target="y", bounds=(0, 1), columns=(Column("a", "numeric", (0, 9)),))
+
+
+def test_numbers_that_no_float_holds_are_clipped_like_infinite_ones():
+    """As a CSV file's 1e400 is: bounds clip it. A target beyond floats is refused."""
+    frame = pd.DataFrame({"a": [1.0, 10**400, -(10**400), "1e400", 2**70], "y": [0.5] * 5})
+    np.testing.assert_array_equal(NUMBERS.matrix(frame)[:, 0], [1.0, 9.0, 0.0, 9.0, 9.0])
+    frame["y"] = [0.5, 10**400, 0.5, 0.5, 0.5]
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        dp.PrivateConformalRegressor(random_state=0).fit(frame, "y", schema=NUMBERS)
+
+
+@pytest.mark.parametrize("values", [[1 + 2j, 1.0], np.array([1, 2j]), [np.complex64(1), 3], [1 + 0j, 10**400]])
+def test_complex_numbers_of_a_frame_are_refused(values):
+    kept = pd.Series(values, dtype=object if isinstance(values, list) else None)
+    with pytest.raises(SchemaError, match="column 'a' is declared numeric but has a value that is not a number"):
+        NUMBERS.matrix(pd.DataFrame({"a": kept, "y": [0.5, 0.5]}))
+    with pytest.raises(SchemaError, match="column 'y' is declared numeric"):
+        NUMBERS.targets(pd.DataFrame({"a": [1.0, 2.0], "y": kept}))
+
+
+def test_a_file_with_two_columns_of_one_name_is_refused(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text("age,age,region,bought,note,note\n" + "3,4,north,yes,x,y\n" * 30)
+    with pytest.raises(ValueError, match=r"people.csv' has two columns with the same name; rename one of them"):
+        classifier().fit(str(path), "bought", schema=SCHEMA)
+
+
 def test_messages_name_the_columns_and_nothing_else():
     frame = pd.DataFrame({"age": [3.0, np.nan, 4.0], "height": [1.0, 2.0, 3.0], "name": [CANARY, "b", "c"]})
     for columns, named in (

@@ -31,6 +31,25 @@ def test_named_classes():
     assert metrics.coverage(np.array([30, 20, 10, 20]), MASKS, classes=[30, 10, 20]) == 0.5
 
 
+@pytest.mark.parametrize("labels", [[3, 2, 1, 2], [3.0, 2.0, 1.0, 2.0], ["3", "2", "1", "2"], [3, "2", 1.0, " 2"]])
+def test_labels_of_a_frame_are_compared_as_its_schema_writes_them(labels):
+    """A fit from a frame has texts as classes, whatever type the target column has."""
+    y, classes = np.array(labels, dtype=object if len({*map(type, labels)}) > 1 else None), np.array(["1", "2", "3"])
+    expected = metrics.coverage([2, 1, 0, 1], MASKS)
+    assert metrics.coverage(y, MASKS, classes=classes) == expected
+    assert metrics.coverage_by_size(y, MASKS, classes=classes) == metrics.coverage_by_size([2, 1, 0, 1], MASKS)
+    p = np.array([[0.2, 0.3, 0.5], [0.1, 0.6, 0.3], [0.5, 0.3, 0.2], [0.4, 0.4, 0.2]])
+    assert metrics.expected_calibration_error(y, p, classes=classes) == (
+        metrics.expected_calibration_error([2, 1, 0, 1], p)
+    )
+    with pytest.raises(ValueError, match="not among the classes"):
+        metrics.coverage(np.array([3, 2, 1, 4]), MASKS, classes=classes)
+    truth = np.array([True, False, True, False])
+    assert metrics.covered(truth, MASKS[:, :2], classes=["False", "True"]).tolist() == (
+        metrics.covered(truth.astype(int), MASKS[:, :2]).tolist()
+    )
+
+
 def test_levels_axis():
     masks = np.stack([MASKS, np.ones_like(MASKS), np.zeros_like(MASKS)], axis=2)
     assert metrics.coverage(LABELS, masks).tolist() == [0.5, 1.0, 0.0]

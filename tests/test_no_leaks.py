@@ -208,9 +208,10 @@ class TestFittedObject:
             reached = [(path, thing) for path, thing in everything_in(vars(fitted)) if hasattr(thing, "__len__")]
             # which columns have a quantile, and its knots, follow from noisy counts on a public grid
             released = [path for path, _ in reached if "transforms" in path or path.endswith("inner.parameters")]
-            assert all(len(thing) < 1_100 for path, thing in reached if path in released and np.ndim(thing))
+            rows = (list, tuple, np.ndarray)
+            assert all(len(thing) < 1_100 for path, thing in reached if path in released and isinstance(thing, rows))
             kept = [(path, thing) for path, thing in reached if path not in released and path != "key of fitted"]
-            sizes.append([(path, len(thing) if np.ndim(thing) else 0) for path, thing in kept])
+            sizes.append([(path, len(thing) if isinstance(thing, rows) else 0) for path, thing in kept])
         assert sizes[0] == sizes[1]
 
     def test_with_the_number_of_records_declared_by_silence_it_is_listed(self):
@@ -220,7 +221,7 @@ class TestFittedObject:
         assert "n_records" in fitted.ledger_.public_facts["taken_from_data"]
 
 
-def told(model, X, y):
+def publish(model, X, y):
     """Everything public about a fit: facts, ledger, certificates, warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -241,7 +242,7 @@ def told(model, X, y):
 
 
 class TestRareRecord:
-    """With and without one strange record everything told is the same; only noisy numbers may move."""
+    """With and without one strange record everything public is the same; only noisy numbers may move."""
 
     @pytest.fixture(autouse=True)
     def same_size(self, monkeypatch):
@@ -265,8 +266,8 @@ class TestRareRecord:
         X, y = labelled()
         names = np.array(["u", "v", "w", CANARY_TEXT])
         model = classifier(None if kind == "recipe" else QUICK, guarantee=guarantee, classes=list(names), groups=groups)
-        without = told(model, X, names[y])
-        rare = told(model, np.vstack([X, X[:1]]), names[np.append(y, 3)])
+        without = publish(model, X, names[y])
+        rare = publish(model, np.vstack([X, X[:1]]), names[np.append(y, 3)])
         assert without == rare
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
@@ -276,7 +277,7 @@ class TestRareRecord:
         model = regressor(guarantee=guarantee, groups=area, group_values=[0, 1])
         strange = X[:1].copy()
         strange[0, 1] = -1
-        assert told(model, X, y) == told(model, np.vstack([X, strange]), np.append(y, 0.0))
+        assert publish(model, X, y) == publish(model, np.vstack([X, strange]), np.append(y, 0.0))
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     @pytest.mark.parametrize("score", ["absolute", "cqr", "normalized"])
@@ -284,9 +285,9 @@ class TestRareRecord:
     def test_target(self, guarantee, score):
         X, y = measured()
         model = regressor(None, guarantee=guarantee, conformity_score=score)
-        without = told(model, X, y)
+        without = publish(model, X, y)
         for value in (1e300, -1e308, 9.0):
-            assert without == told(model, np.vstack([X, X[:1]]), np.append(y, value)), value
+            assert without == publish(model, np.vstack([X, X[:1]]), np.append(y, value)), value
 
     @pytest.mark.parametrize(
         ("guarantee", "bounds"),
@@ -300,21 +301,21 @@ class TestRareRecord:
     def test_features(self, guarantee, bounds):
         X, y = labelled()
         model = classifier(None, guarantee=guarantee, feature_bounds=None).set_params(**bounds)
-        without = told(model, X, y)
+        without = publish(model, X, y)
         for value in (1e308, -1e200, 1e-320):
-            assert without == told(model, np.vstack([X, np.full((1, 4), value)]), np.append(y, 0)), value
+            assert without == publish(model, np.vstack([X, np.full((1, 4), value)]), np.append(y, 0)), value
 
     def test_a_record_less_than_declared(self):
         X, y = labelled()
         model = classifier(guarantee="split")
-        assert told(model, X, y) == told(model, X[:-1], y[:-1])
+        assert publish(model, X, y) == publish(model, X[:-1], y[:-1])
 
     def test_the_comparison_can_fail(self):
         X, y = labelled()
         model = classifier(guarantee="asymptotic", n_records=None)
-        assert told(model, X, y) != told(model, X[:-1], y[:-1])
+        assert publish(model, X, y) != publish(model, X[:-1], y[:-1])
         model = classifier(guarantee="asymptotic", classes=None)
-        assert told(model, X, y) != told(model, np.vstack([X, X[:1]]), np.append(y, 3))
+        assert publish(model, X, y) != publish(model, np.vstack([X, X[:1]]), np.append(y, 3))
 
 
 def frame(**columns):

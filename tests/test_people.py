@@ -18,6 +18,7 @@ from dpscp.cli.run import count_units, describe_size_mismatch
 from dpscp.cli.tables import open_table
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.schema import parse_schema
+from dpscp.privacy.events import describe_event
 
 SCHEMA = """
 task = "classification"
@@ -91,13 +92,13 @@ def test_demo_without_a_folder_makes_a_new_one(tmp_path):
     assert find_unused_folder(tmp_path / "demo") == tmp_path / "demo-3"
 
 
-def test_a_wrong_number_of_records_is_told_here_and_nowhere_else(run, tmp_path, is_quick):
+def test_a_wrong_number_of_records_is_reported_here_and_nowhere_else(run, tmp_path, is_quick):
     people(1500, 0).to_csv(tmp_path / "people.csv", index=False)
     cases = [(1550, False), (1600, True), (1500, False), (1400, True)]
-    for declared, told in cases[: 2 if is_quick else None]:
+    for declared, is_reported in cases[: 2 if is_quick else None]:
         (tmp_path / "people.toml").write_text(SCHEMA.format(n=declared))
         _, out, err = run("fit people.csv --schema people.toml --epsilon 2 --report r.html --json --force")
-        assert ("do not publish this line" in err) == told
+        assert ("do not publish this line" in err) == is_reported
         assert "1500" not in err
         assert "1,500" not in err
         assert "publish this line" not in out
@@ -105,17 +106,17 @@ def test_a_wrong_number_of_records_is_told_here_and_nowhere_else(run, tmp_path, 
         assert "publish this line" not in (tmp_path / "r.html").read_text()
 
 
-def test_a_wrong_number_of_persons_is_told_too(tmp_path):
+def test_a_wrong_number_of_persons_is_reported_too(tmp_path):
     """The declared number is that of persons, however many rows they have."""
     frame = people(300, 0).assign(who=np.arange(300) // 3)
-    for declared, told in ((100, False), (104, False), (110, True), (300, True)):
+    for declared, is_reported in ((100, False), (104, False), (110, True), (300, True)):
         text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
         schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
         frame.to_csv(tmp_path / "t.csv", index=False)
         size = count_units(schema, open_table(tmp_path / "t.csv"))
         assert size == 100
         found = describe_size_mismatch(schema, size)
-        assert (found is not None) == told
+        assert (found is not None) == is_reported
         assert found is None or f"n_persons = {declared}" in found
 
 
@@ -360,7 +361,12 @@ def fitted():
 def test_print_of_a_ledger_is_a_table(fitted):
     lines = str(fitted.ledger_).splitlines()
     assert lines[0].split() == ["stage", "epsilon", "alone", "at", "delta", "1e-05", "note"]
-    assert len(lines) == 2 + len(fitted.ledger_.entries) + 1 + 1
+    names = ["scale of the target", "quantiles of the features", "model"]
+    (_, training), (_, calibration) = fitted.ledger_.entries[0].stages
+    words = [describe_event(event) for event in (*training.events, calibration)]
+    rows = [f"- {name}" for name in (*(f"training: {name}" for name in names), "calibration")]
+    assert [re.split(" {2,}", line) for line in lines[3:-2]] == list(map(list, zip(rows, words, strict=True)))
+    assert len(lines) == 2 + len(fitted.ledger_.entries) + 4 + 1 + 1
     assert re.search(r"^total +[34]\.\d{3} +for adding or removing one record", lines[-2])
     assert lines[-1] == "NOT private: the noise came from a seed"
 

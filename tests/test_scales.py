@@ -1,17 +1,24 @@
-"""Scales of columns and targets: intervals come back in units, and targets outside a scale are never told."""
+"""Scales of columns and targets: intervals come back in units, and no message reports targets outside a scale."""
+
+import warnings
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import dpscp as dp
+from dpscp._base.checks import check_range
 from dpscp.data.columns import Column
 from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.scales import SCALES, check_scale, column_scales, finite_on_scale, from_scale, to_scale
 from dpscp.data.schema import Schema, SchemaError
-from dpscp.data.sources import ArraySource
-from dpscp.pipeline.tasks import Regression
+from dpscp.data.sources import ArraySource, Block
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.pipeline.tasks import FOUND_RANGE, Regression
+from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.scores import interval_score
+from dpscp.training import DPSGD, PrivateBounds, Trained
+from dpscp.training.preprocessing.private_bounds import _CELLS, _edges, grid_cells
 from dpscp.training.preprocessing.sums import ColumnScales
 from dpscp.training.preprocessing.transforms import ScaleTransform
 from dpscp.training.private_model import PrivateModel
@@ -35,7 +42,7 @@ def test_a_scale_is_monotone_and_comes_back(scale):
     assert from_scale([-np.inf, np.inf], scale).tolist() == [-np.inf, np.inf]
 
 
-def test_numbers_outside_a_scale_are_told_by_no_message():
+def test_no_message_reports_numbers_outside_a_scale():
     assert to_scale([-1.0, 0.0, 1.0], "log").tolist() == [-np.inf, -np.inf, 0.0]
     assert to_scale([-2.0, -1.0, 0.0], "log1p").tolist() == [-np.inf, -np.inf, 0.0]
     for scale in SCALES:
@@ -109,7 +116,8 @@ def test_the_range_of_the_target_may_be_left_out(scale):
     y[:3] = (-5.0, 0.0, 1e300)  # outside the scale, and outside every range: the fit says nothing of them
     settings = {"epsilon": 4.0, "feature_bounds": (-1, 1), "y_scale": scale, "random_state": 0}
     found = dp.PrivateConformalRegressor(**settings, guarantee="universal").fit(X, y)
-    assert [entry.stage for entry in found.ledger_.entries] == ["bounds", "training", "calibration"]
+    stages = ["bounds", "scale of the target", "quantiles of the features", "training", "calibration"]
+    assert [entry.stage for entry in found.ledger_.entries] == stages
     low, high = found.y_bounds_
     assert low < np.quantile(y, 0.1)
     assert np.quantile(y, 0.9) < high < 1e9
@@ -119,6 +127,121 @@ def test_the_range_of_the_target_may_be_left_out(scale):
     assert blocks.y_bounds_ == found.y_bounds_
     with pytest.raises(ValueError, match="clip_to_bounds"):
         dp.PrivateConformalRegressor(**settings, clip_to_bounds=True).fit(X, y)
+
+
+TRAINING = DPSGD(steps=5, loss="squared").with_noise(3.0)
+
+
+def bounds_on(scale):
+    return PrivateBounds(TRAINING, target=True, target_scale=scale, noise=lattice_noise(1.0))
+
+
+@pytest.mark.parametrize("scale", ["log", "log1p"])
+def test_every_range_that_can_be_found_on_a_scale_is_usable(scale):
+    """Whatever cells stand out, also those that no float reaches: the range is valid on its scale and in units."""
+    bounds, task = bounds_on(scale), Regression((-1.0, 1.0), private_range=True, y_scale=scale)
+    targets = np.concatenate([2.0 ** np.arange(-1074, 1023), [np.finfo(float).max], 2.0 ** -np.arange(1, 53) - 1])
+    scaled = to_scale(targets, scale)
+    reached = set(grid_cells(scaled[np.isfinite(scaled)]).tolist())
+    ends = [(first, last) for first in range(0, _CELLS, 2) for last in {first, _CELLS - 1}]
+    for first, last in ends:
+        counts = np.zeros((1, _CELLS), dtype=np.int64)
+        counts[0, [first, last]] = 10**6
+        low, high = bounds.release(counts, IntegerSource(first))
+        trained = Trained(None, TRAINING.event, None, {"y_bounds": (float(low[0]), float(high[0]))})
+        found = task.with_found_range(trained)
+        check_range("y_bounds", found.y_bounds)
+        assert found.scaled_bounds == (low[0], high[0])
+        for score in ("absolute", "cqr", "normalized"):
+            check_range("score_range", interval_score(score).range(found.scaled_bounds))
+        outside = found.training_targets(np.array([-1e300, 0.0, 1e300]))
+        assert ((low[0] <= outside) & (outside <= high[0])).all()
+        if first in reached and last in reached:  # nothing that a target can be is cut off by more than rounding
+            assert low[0] <= max(_edges(np.array([first]))[0][0], finite_on_scale(-1.0, scale))
+            assert high[0] >= min(_edges(np.array([last]))[1][0], 708.0)
+
+
+@pytest.mark.parametrize("scale", ["log", "log1p"])
+def test_cells_that_no_float_reaches_are_never_found(scale):
+    none = np.zeros((1, _CELLS), dtype=np.int64)
+    for seed in range(100):  # noise alone
+        low, high = bounds_on(scale).release(none, IntegerSource(seed))
+        assert finite_on_scale(-1.0, scale) <= low[0] < high[0] < 710
+
+
+def test_targets_outside_the_scale_do_not_widen_the_range():
+    """They have the worst score whatever the range is, so the range is that of the others."""
+    X, y = costs(3000)
+    inside = y.copy()
+    y[::20] = np.where(np.arange(150) % 2, 0.0, -7.0)
+    bounds = bounds_on("log")
+
+    def counts(targets):
+        return bounds.counts(Block(0, X, finite_on_scale(targets, "log")))
+
+    inside[::20] = 1e-320  # below the smallest number of the scale, too
+    assert_array_equal(counts(y), counts(inside))
+    assert counts(y).sum() == 2850
+    reg = dp.PrivateConformalRegressor(epsilon=4.0, y_scale="log", feature_bounds=(-1, 1), random_state=0).fit(X, y)
+    assert 1e-3 < reg.y_bounds_[0] < reg.y_bounds_[1] < 1e6
+
+
+@pytest.mark.parametrize("scale", ["log", "log1p"])
+def test_small_tables_and_budgets_never_fail_after_spending(scale, tmp_path):
+    """A range that noise alone made gives full intervals and a warning, and the file predicts the same."""
+    rng = np.random.default_rng(3)
+    for seed, (n, epsilon) in enumerate([(100, 0.1), (100, 1.0), (200, 0.1), (200, 0.5), (1000, 0.1), (1000, 1.0)]):
+        X, y = costs(n, seed)
+        for targets in (y, np.where(rng.random(n) < 0.2, 0.0, y), -y):
+            reg = dp.PrivateConformalRegressor(
+                epsilon=epsilon, y_scale=scale, feature_bounds=(-1, 1), random_state=seed
+            )
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                reg.fit(X, targets)
+            prediction, intervals = reg.predict_interval(X)
+            assert np.isfinite(prediction).all()
+            if np.isinf(reg.threshold_).any():
+                assert np.isinf(intervals).all()
+                assert any(issubclass(w.category, GuaranteeWarning) for w in caught)
+            reg.save(tmp_path / "model")
+            loaded = dp.load(tmp_path / "model")
+            assert_array_equal(loaded.predict_interval(X)[1], intervals)
+            assert loaded._task() == reg._task()
+
+
+def test_a_fit_whose_range_is_useless_commits_what_it_reserved(tmp_path):
+    X, y = costs(1000)
+    store = dp.BudgetStore.create(tmp_path / "b", 10.0, 1e-4, dataset="d")
+    for place, targets in enumerate([-y, np.zeros(1000), np.where(np.arange(1000) % 5, y, 0.0)]):
+        reg = dp.PrivateConformalRegressor(epsilon=1.0, y_scale="log", feature_bounds=(-1, 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reg.fit(X, targets, budget=store)
+        kinds = [line.kind for line in store.lines()]
+        assert kinds[1:] == ["reserve", "commit"] * (place + 1)
+
+
+def test_a_found_range_is_a_public_fact_and_old_files_need_none(tmp_path):
+    X, y = costs(2000)
+    reg = dp.PrivateConformalRegressor(epsilon=4.0, y_scale="log", feature_bounds=(-1, 1), random_state=0).fit(X, y)
+    found = reg.ledger_.public_facts[FOUND_RANGE]
+    assert_allclose(np.exp(found), reg.y_bounds_)
+    (fact,) = [fact for fact in reg.statement()["public"] if fact["name"] == FOUND_RANGE]
+    assert fact["source"] == "released with noise"
+    expected = reg.predict_interval(X)[1]
+    facts = {name: value for name, value in reg.ledger_.public_facts.items() if name != FOUND_RANGE}
+    reg.ledger_ = dp.Ledger(reg.ledger_.entries, facts, reg.ledger_.seeded)
+    reg.save(tmp_path / "old")
+    assert_allclose(dp.load(tmp_path / "old").predict_interval(X)[1], expected)
+    reg.ledger_ = reg.ledger_.declare(**{FOUND_RANGE: [3.0, 1.0]})
+    reg.save(tmp_path / "damaged")
+    with pytest.raises(ValueError, match=FOUND_RANGE):
+        dp.load(tmp_path / "damaged")
+    declared = dp.PrivateConformalRegressor(
+        epsilon=4.0, y_bounds=(1, 1e4), y_scale="log", feature_bounds=(-1, 1), random_state=0
+    ).fit(X, y)
+    assert FOUND_RANGE not in declared.ledger_.public_facts
 
 
 @pytest.mark.parametrize("bounds", [([-1, -1, 1e-4], [1, 1, 1e4]), "private"])

@@ -1,6 +1,8 @@
 """``evaluation_fraction``: a third secret part measures the fit, within its budget and with intervals that hold."""
 
+import copy
 import math
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -91,6 +93,17 @@ def test_the_whole_fit_stays_within_the_budget_and_the_ledger_shows_three_parts(
     assert 'id="private-check"' in page
     assert "Evaluation on data outside the promise" not in page
     assert statement["evaluation"]["coverage"][0]["estimate"] == fitted.evaluation_.coverage.estimate
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda fitted: pickle.loads(pickle.dumps(fitted))])
+def test_a_fit_that_measures_itself_can_be_copied_and_pickled(again):
+    X, y = data(1_000, 1)
+    fitted = classifier().fit(X, y)
+    copied = again(fitted)
+    assert copied.evaluation_ == fitted.evaluation_
+    np.testing.assert_array_equal(copied.predict_set(X)[1], fitted.predict_set(X)[1])
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        copied.evaluation_.by_class[0] = None
 
 
 def test_an_accountant_that_cannot_mix_counts_the_worst_of_three_parts(tmp_path):

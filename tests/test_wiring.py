@@ -1,6 +1,6 @@
 """The wires of a fit: which records go where, which noise is drawn, and what of it the ledger holds.
 
-The formulas have tests of their own. Here nothing is asked of a formula: spies look at what reaches a mechanism, a
+The formulas have tests of their own. Here no formula is tested: spies look at what reaches a mechanism, a
 score and the sampler, and at what an event *contains*. A total within the budget says little: a release that is missing
 from the ledger makes it smaller.
 """
@@ -24,6 +24,7 @@ from dpscp import (
 from dpscp.guarantees import universal_alpha
 from dpscp.privacy import (
     IntegerSource,
+    Ledger,
     ParallelDpEvent,
     SecretSplitDpEvent,
     compose,
@@ -76,12 +77,12 @@ def drawn(everywhere):
 
 
 class Spy:
-    """A mechanism that keeps what it is given and whose model keeps what it is asked about."""
+    """A mechanism that keeps what it gets and whose model keeps the rows that it scores."""
 
     def __init__(self, task="classification"):
         self.task = task
         self.rows = self.targets = self.n_records = self.seed = None
-        self.asked = []
+        self.scored_rows = []
 
     @property
     def event(self):
@@ -95,7 +96,7 @@ class Spy:
         classes = (0, 1, 2) if self.task == "classification" else None
 
         def outputs(rows):
-            self.asked.append(np.array(rows))
+            self.scored_rows.append(np.array(rows))
             return np.tile(rows[:, :1] / 100, (1, 3)) * [1, 2, 3] if classes else rows[:, 0] / 100
 
         return Trained(FunctionModel(outputs, self.task, X.shape[1], classes), self.event, None)
@@ -113,7 +114,7 @@ def test_the_two_parts_share_no_record(fraction):
     X, y = labelled()
     spy = Spy()
     classifier(spy, guarantee="split", calibration_fraction=fraction).fit(X, y)
-    trained, scored = ids(spy.rows), ids(np.concatenate(spy.asked))
+    trained, scored = ids(spy.rows), ids(np.concatenate(spy.scored_rows))
     assert not trained.keys() & scored.keys()
     assert trained + scored == ids(X)  # each record once, in one of them
     # a record is held out with this probability; six standard deviations
@@ -126,7 +127,7 @@ def test_without_a_held_out_part_every_record_trains_and_is_scored(guarantee):
     spy = Spy()
     classifier(spy, guarantee=guarantee).fit(X, y)
     assert ids(spy.rows) == ids(X)
-    assert set(ids(np.concatenate(spy.asked))) == set(ids(X))
+    assert set(ids(np.concatenate(spy.scored_rows))) == set(ids(X))
 
 
 def test_each_group_counts_its_own_records_only():
@@ -245,8 +246,8 @@ def test_each_level_has_the_noise_of_its_own_sensitivity():
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Everything that the searches of a fit asked for, counts that served several levels once."""
+def count_searched(monkeypatch):
+    """How many counts the searches of a fit released; one that served several levels counts once."""
     made = []
 
     class Spied(SharedCounts):
@@ -258,7 +259,7 @@ def asked(monkeypatch):
     return lambda: sum(len(one._noise) for one in made)
 
 
-def test_a_split_ledger_holds_every_level(drawn, asked):
+def test_a_split_ledger_holds_every_level(drawn, count_searched):
     model = classifier(guarantee="split", confidence_level=[0.6, 0.7, 0.9]).fit(*labelled())
     (entry,) = model.ledger_.entries
     assert isinstance(entry.event, ParallelDpEvent)  # this accountant cannot mix
@@ -271,32 +272,33 @@ def test_a_split_ledger_holds_every_level(drawn, asked):
     steps = model.ledger_.public_facts["search_steps"]
     assert sorted(held.values()) == [1, 3 * steps - 3]  # the size; a count is paid for once, whichever levels it serves
     assert {sigma for sigma, _ in drawn} == set(held)
-    assert steps < asked() <= 3 * steps - 3
+    assert steps < count_searched() <= 3 * steps - 3
     for part in (training, calibration):  # each may spend the whole budget, and does
         assert 0.99 * 4.0 <= epsilon_of(part, DELTA, "rdp") <= 4.0
 
 
 @pytest.mark.parametrize("guarantee", FULL_DATA)
-def test_records_used_twice_count_twice(drawn, asked, guarantee):
+def test_records_used_twice_count_twice(drawn, count_searched, guarantee):
     model = classifier(guarantee=guarantee, confidence_level=[0.7, 0.8]).fit(*labelled())
     (history,) = possible_histories(model.ledger_.event)  # no disjoint parts: nothing was held out
     (steps,) = (count for event, count in history.items() if not isinstance(event, DiscreteGaussianDpEvent))
     assert steps == QUICK.steps
     searched = sum(count for event, count in history.items() if isinstance(event, DiscreteGaussianDpEvent))
-    if asked():
-        assert asked() <= searched == 2 * model.ledger_.public_facts["search_steps"] - 1
+    if count_searched():
+        assert count_searched() <= searched == 2 * model.ledger_.public_facts["search_steps"] - 1
     else:  # a statistic that differs from level to level
         assert searched == sum(len(values) for _, values in drawn)
     assert 0.99 * 4.0 <= model.ledger_.epsilon(DELTA, "rdp") <= 4.0
 
 
 def test_the_ledger_of_a_recipe_holds_all_its_releases():
-    """Counts of three columns at three levels, the target's scale, every step: all releases in one event."""
+    """The target's scale, counts of three columns at three levels, every step: each release has its entry."""
     X = np.random.default_rng(0).uniform(-1, 1, size=(800, 3))
     model = regressor(None, guarantee="universal", feature_bounds=(-1, 1)).fit(X, X[:, 0])
-    training = model.ledger_.entries[0].event
-    (history,) = possible_histories(training)
-    assert sorted(history.values()) == [1, 9, model.ledger_.public_facts["training_steps"]]
+    found = {entry.stage: possible_histories(entry.event) for entry in model.ledger_.entries[:-1]}
+    assert list(found) == ["scale of the target", "quantiles of the features", "training"]
+    counts = [sum(history.values()) for (history,) in found.values()]
+    assert counts == [1, 9, model.ledger_.public_facts["training_steps"]]
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
@@ -305,7 +307,7 @@ def test_every_public_choice_reaches_the_ledger(accountant):
     choices = {"accountant": accountant, "delta": 1e-7, "train_share": 0.3, "feature_bounds": (-5.0, 6.5)}
     model = classifier(guarantee="universal", **choices).fit(X, y)
     assert 0.99 * 4.0 <= model.ledger_.epsilon(1e-7, accountant) <= 4.0
-    assert 0.97 * 1.2 <= epsilon_of(model.ledger_.entries[0].event, 1e-7, accountant) <= 1.2
+    assert 0.97 * 1.2 <= Ledger(model.ledger_.entries[:-1]).epsilon(1e-7, accountant) <= 1.2
     assert model.ledger_.public_facts["feature_bounds"] == (-5.0, 6.5)
     held_out = classifier(guarantee="split", calibration_fraction=0.35, accountant=accountant).fit(X, y)
     assert held_out.ledger_.public_facts["calibration_fraction"] == 0.35
@@ -326,7 +328,7 @@ def test_the_score_range_is_public():
 def test_a_seeded_fit_that_never_searches_is_still_marked():
     with pytest.warns(GuaranteeWarning, match="VACUOUS"):
         model = classifier(guarantee="universal", confidence_level=1 - 1e-7).fit(*labelled())
-    assert len(model.ledger_.entries) == 1  # nothing was asked of the scores
+    assert len(model.ledger_.entries) == 1  # no score was counted
     assert model.ledger_.seeded
 
 
@@ -335,7 +337,7 @@ def test_a_split_that_never_searches_spends_within_the_budget():
         model = classifier(guarantee="split", confidence_level=1 - 1e-7, accountant="pld").fit(*labelled())
     (entry,) = model.ledger_.entries
     assert isinstance(entry.event, SecretSplitDpEvent)
-    assert entry.event.held_out == compose()  # nothing was asked of the scores
+    assert entry.event.held_out == compose()  # no score was counted
     assert epsilon_of(entry.event.training, DELTA) > 4.0 >= model.ledger_.epsilon(DELTA)
 
 
@@ -363,7 +365,7 @@ def test_the_inner_level_uses_the_direction_of_result_b():
     scores = np.random.default_rng(0).uniform(size=4000)
     found = calibrate(scores, training=sampled, epsilon=8.0, delta=DELTA, score_range=(0, 1), accountant="rdp")
     levels = {d: universal_alpha(0.1, tradeoff_of(sampled, direction=d)) for d in ("add", "remove")}
-    assert abs(levels["add"] - levels["remove"]) > 1e-4  # the two can be told apart here
+    assert abs(levels["add"] - levels["remove"]) > 1e-4  # the two differ here
     assert found.quantile.alpha == pytest.approx(levels["add"], abs=2e-6)
 
 

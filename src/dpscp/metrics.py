@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_count, check_probability
+from dpscp.data.frames import label_text
 
 __all__ = [
     "coverage",
@@ -34,7 +35,8 @@ def coverage(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None)
     Parameters
     ----------
     y : array of shape (n,)
-        Real targets, or labels: class indices, or members of ``classes``.
+        Real targets, or labels: class indices, or members of ``classes``. Numbers and booleans are compared with
+        classes that are text as a schema writes them: 1 and 1.0 are "1".
     sets : array of shape (n, n_classes) or (n, 2), or with a third axis of levels
         Label sets (bool) or intervals.
     classes : array of shape (n_classes,), optional
@@ -132,7 +134,7 @@ def reliability_curve(
     Parameters
     ----------
     y : array of shape (n,)
-        Labels: class indices, or members of ``classes``.
+        Labels: class indices, or members of ``classes``, see ``coverage``.
     probabilities : array of shape (n, n_classes)
         The result of ``predict_proba``.
     classes : array of shape (n_classes,), optional
@@ -292,6 +294,9 @@ def _targets(y: ArrayLike, intervals: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _class_index(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+    if classes.dtype.kind == "U" and labels.dtype.kind != "U":
+        # the classes of a schema are texts, whatever type the target column of the frame has
+        labels = np.array([label_text(label) for label in labels.tolist()])
     order = np.argsort(classes)
     place = np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)
     index = order[place]

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from experiments.progress import Bar, expected_minutes, minutes_of, told_plan
+from experiments.progress import Bar, describe_plan, expected_minutes, minutes_of
 
 from experiments import progress
 
@@ -63,6 +63,6 @@ def test_expected_minutes_come_from_tasks_of_the_kind_or_from_the_page(tmp_path:
 
 
 def test_the_plan_names_what_nobody_knows() -> None:
-    assert told_plan({"a": 10.0, "b": 30.0}, 2) == "about 20 minutes left with 2 processes"
-    assert told_plan({"a": 10.0, "b": None}, 1) == "about 10 minutes left with 1 process; of unknown length: b"
-    assert told_plan({"b": None}, 2) == "of unknown length: b"
+    assert describe_plan({"a": 10.0, "b": 30.0}, 2) == "about 20 minutes left with 2 processes"
+    assert describe_plan({"a": 10.0, "b": None}, 1) == "about 10 minutes left with 1 process; of unknown length: b"
+    assert describe_plan({"b": None}, 2) == "of unknown length: b"

@@ -261,7 +261,7 @@ mutant(
     "conformal.reading:records_from_arrays",
     "Block(0, rows, targets[kept], owners, groups, kept)",
     "Block(0, rows, targets[kept], None, groups, kept)",
-    "training is not told of the persons",
+    "training does not get the persons",
     "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
 )
 mutant(
@@ -752,7 +752,7 @@ mutant(
     "tasks:Regression.fine_near",
     "0.0",
     "high",
-    "thresholds of residuals are told apart where none lie",
+    "thresholds of residuals are distinguished where none lie",
     "tests/test_wiring.py::test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_scores_crowd",
 )
 mutant(
@@ -764,7 +764,7 @@ mutant(
 )
 mutant(
     "tasks:Regression.training_targets",
-    "to_scale(np.clip(targets, *self.y_bounds), self.y_scale)",
+    "np.clip(to_scale(targets, self.y_scale), *self.scaled_bounds)",
     "np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
     "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
@@ -1139,6 +1139,34 @@ mutant(
     "tests/training/test_private_bounds.py::test_noise_reaches_the_counts",
 )
 mutant(
+    "training.preprocessing.private_bounds:PrivateBounds.release",
+    "low[-1], high[-1] = max(low[-1], smallest), min(high[-1], largest)",
+    "pass",
+    "a found range overflows in units: the fit fails after the budget is spent",
+    "tests/test_scales.py::test_every_range_that_can_be_found_on_a_scale_is_usable",
+)
+mutant(
+    "training.preprocessing.private_bounds:PrivateBounds._find_reachable_cells",
+    "(low < largest) & (high > smallest)",
+    "True",
+    "noise finds a range that no target can reach",
+    "tests/test_scales.py::test_cells_that_no_float_reaches_are_never_found",
+)
+mutant(
+    "training.preprocessing.private_bounds:PrivateBounds.counts",
+    "targets[targets > scale_limits(self.target_scale)[0]]",
+    "targets",
+    "zeros stretch a range of logarithms to the smallest float",
+    "tests/test_scales.py::test_targets_outside_the_scale_do_not_widen_the_range",
+)
+mutant(
+    "tasks:Regression.scaled_bounds",
+    "self.found_range is not None",
+    "False",
+    "a found range goes to its scale and back by way of units",
+    "tests/test_scales.py::test_every_range_that_can_be_found_on_a_scale_is_usable",
+)
+mutant(
     "training.private_bounds:PrivateBounds.bounds_event",
     "self._n_columns",
     "1",
@@ -1266,6 +1294,48 @@ mutant(
     "self.directions.scale_rows(X, self.bound, unit=True)",
     "the length of a row is lost",
     "tests/training/test_random_features.py::test_rows_are_shortened_and_kept_and_bent_functions_are_added",
+)
+mutant(
+    "training.preprocessing.preprocess:Preprocessed.stages",
+    "(*self._step_stages, *stages_of(self.mechanism))",
+    "stages_of(self.mechanism)",
+    "the plan of a fit leaves out what its preprocessing steps cost",
+    "tests/training/test_preprocess.py::test_every_private_step_has_its_entry_in_a_ledger",
+)
+mutant(
+    "training.preprocessing.preprocess:Preprocessed._train",
+    "(*self._step_stages, *stages_of_trained(inner))",
+    "stages_of_trained(inner)",
+    "the ledger of a fit leaves out what its preprocessing steps cost",
+    "tests/training/test_preprocess.py::test_every_private_step_has_its_entry_in_a_ledger",
+)
+mutant(
+    "training.preprocessing.private_target:PrivateTarget._train",
+    "((self.stage, own), *stages_of_trained(inner))",
+    "stages_of_trained(inner)",
+    "the ledger of a fit leaves out what the scale of its target costs",
+    "tests/test_wiring.py::test_the_ledger_of_a_recipe_holds_all_its_releases",
+)
+mutant(
+    "privacy.entries:Entry.components_of",
+    "zip(names, _events_of(event), strict=True)",
+    "zip(names, reversed(_events_of(event)))",
+    "a component of training is shown with the noise of another one",
+    "tests/privacy/test_ledger.py::test_what_a_part_consists_of_has_names_and_changes_no_number",
+)
+mutant(
+    "training.preprocessing.preprocess:Preprocessed._shape_after",
+    "_check_width(step, step.input_width, width, before, adding)",
+    "None",
+    "a step for another number of columns fails after the budget is reserved",
+    "tests/training/test_preprocess.py::test_a_step_for_another_width_is_refused_before_anything_is_spent",
+)
+mutant(
+    "pipeline.own_mechanism:_separate_steps",
+    "ScaledTarget(DPSGD(loss='huber'), request.task.scaled_bounds)",
+    "ScaledTarget(DPSGD(loss='huber'), request.task.y_bounds)",
+    "a target on its scale is clipped by bounds in units",
+    "tests/training/test_preprocess.py::test_steps_alone_train_a_regression_on_the_scale_of_its_target",
 )
 mutant(
     "training.preprocessing.preprocess:Preprocessed.stability",

@@ -462,6 +462,47 @@ def test_names_that_do_not_fit_the_parts_are_refused(parts):
         Ledger.from_json(json.dumps(with_damage(DISJOINT.to_dict(), ("entries", 0, "parts"), parts)))
 
 
+def named_ledger(secret_part=None, **names):
+    """Training that consists of bounds, which are two events themselves, and a model."""
+    bounds = compose(gaussian_event(9.0), gaussian_event(8.0))
+    stages = {"training": compose(bounds, dpsgd_event(2.0, 0.5, 3)), "calibration": discrete_gaussian_event(4, 1, 2)}
+    return Ledger().add_disjoint(stages, "note", secret_part=secret_part, components=names or None)
+
+
+@pytest.mark.parametrize("secret_part", [None, 0.2])
+def test_what_a_part_consists_of_has_names_and_changes_no_number(secret_part):
+    ledger, bare = named_ledger(secret_part, training=("bounds", "model")), named_ledger(secret_part)
+    (entry,) = ledger.entries
+    names, events = zip(*entry.components_of(0), strict=True)
+    assert names == ("training: bounds", "training: model")
+    assert compose(*events) == entry.stages[0][1]
+    assert entry.components_of(1) == entry.stages[1:]
+    assert ledger.event == bare.event
+    assert ledger.epsilon(DELTA) == bare.epsilon(DELTA)
+    assert Ledger.from_json(ledger.to_json()) == ledger
+    assert pickle.loads(pickle.dumps(ledger)) == copy.deepcopy(ledger) == ledger
+    for shown in (str(ledger), ledger.summary(DELTA), ledger._repr_html_()):
+        assert shown.count("training: bounds") == shown.count("training: model") == 1
+        assert "one noisy sum (noise scale: 9 times one record); one noisy sum (noise scale: 8" in shown
+    # a ledger without names, such as one of an earlier version, has the same JSON as before
+    assert "components" not in bare.to_json()
+    assert bare.entries[0].components_of(0) == bare.entries[0].stages[:1]
+    assert "training: " not in str(bare)
+
+
+@pytest.mark.parametrize("names", ["ab", [["a", "b"]], [["a"], []], [["a", 1], []], None, {}, [["a", "b"], [], []]])
+def test_names_that_do_not_fit_the_components_are_refused(names):
+    written = named_ledger(training=("bounds", "model")).to_dict()
+    with pytest.raises(ValueError, match="ledger"):
+        Ledger.from_json(json.dumps(with_damage(written, ("entries", 0, "components"), names)))
+
+
+def test_stages_are_the_names_of_what_a_ledger_composes():
+    ledger = Ledger().add("bounds", gaussian_event(9.0)).add("training", gaussian_event(8.0))
+    assert ledger.component_names == ("bounds", "model")
+    assert Ledger(ledger.entries[1:]).component_names == ()
+
+
 def test_deep_nesting_is_refused():
     text = WHOLE | {"entries": [{"stage": "a", "note": "", "event": "@"}]}
     nested = '{"type": "repeated", "count": 1, "event": ' * 5000 + '{"type": "no_op"}' + "}" * 5000

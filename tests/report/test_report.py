@@ -14,7 +14,7 @@ import dpscp as dp
 from dpscp._base.format import format_rate
 from dpscp.report import About, StudyBudget, budget_tracks, evaluate, html_report, write_report
 from dpscp.report.figures import PALETTE, budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
-from dpscp.report.numbers import ATTACKS, FULL_SETS, judge_release
+from dpscp.report.numbers import ATTACKS, FULL_SETS, _summarize_widths, judge_release
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4000, 4))
@@ -213,6 +213,11 @@ def test_evaluation_counts_by_hand(case):
     assert sum(level.shares) + level.unbounded == pytest.approx(1.0)
 
 
+def test_intervals_too_wide_to_draw_count_as_infinite():
+    found = _summarize_widths(np.array([1.0, 3.0, 1.7e308, 1.7e308]))
+    assert (found["widest"], found["unbounded"], found["mean_size"]) == (3.0, 0.5, np.inf)
+
+
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_every_level_is_evaluated_on_its_own_sets(kind):
     model = fit(kind, guarantee="split", confidence_level=(0.5, 0.7, 0.9))
@@ -224,7 +229,7 @@ def test_every_level_is_evaluated_on_its_own_sets(kind):
         intervals, truth = model.predict_interval(X[3000:])[1], TARGETS[3000:]
         covered = (intervals[:, 0] <= truth[:, None]) & (truth[:, None] <= intervals[:, 1])
         sizes = intervals[:, 1] - intervals[:, 0]
-    assert len(set(covered.sum(axis=0))) == 3  # three levels that can be told apart
+    assert len(set(covered.sum(axis=0))) == 3  # three levels that differ
     for place, level in enumerate(evaluate(model, X[3000:], truth).levels):
         assert level.target == [0.5, 0.7, 0.9][place]
         assert level.coverage == pytest.approx(covered[:, place].mean())
@@ -235,10 +240,14 @@ def test_every_level_is_evaluated_on_its_own_sets(kind):
 
 def test_tracks_of_a_sequential_and_of_a_parallel_ledger():
     sequential = budget_tracks(fit("classification", guarantee="universal").ledger_, 2.0, 1e-5)
-    assert [item.stage for item in sequential[0]] == ["training", "recalibration", "calibration"]
+    stages = ["quantiles of the features", "training", "recalibration", "calibration"]
+    assert [item.stage for item in sequential[0]] == stages
     assert sum(item.share for item in sequential[0]) == pytest.approx(1.0, abs=5e-3)
     parallel = budget_tracks(fit("classification", guarantee="split").ledger_, 2.0, 1e-5)
     assert [[item.stage for item in track] for track in parallel] == [["training"], ["calibration"]]
+    named = [piece.stage.split(": ")[0] for piece in parallel[0][0].parts]
+    assert named == ["quantiles of the features", "model", "recalibration"]
+    assert sum(piece.share for piece in parallel[0][0].parts) == pytest.approx(parallel[0][0].share, abs=5e-3)
     bare = dp.Ledger().add("leak", dp.privacy.non_private_event())
     assert budget_tracks(bare, 1.0, 1e-5)[0][0].share == 1.0
 

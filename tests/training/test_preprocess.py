@@ -8,6 +8,7 @@ import pytest
 from dp_accounting.dp_event import NoOpDpEvent
 from scipy import stats
 
+import dpscp as dp
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import compose, epsilon_of, gaussian_event
 from dpscp.training import (
@@ -15,13 +16,17 @@ from dpscp.training import (
     Preprocessed,
     PreprocessedModel,
     PrivateCentring,
+    PrivatePCA,
     PrivateStandardize,
     PublicBounds,
+    QuantileTransform,
+    Recalibrated,
     UnitNorm,
 )
 from dpscp.training.mechanism import Mechanism, Model
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.preprocessing.preprocess import Step
+from dpscp.training.preprocessing.sums import ColumnScales
 from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
 from dpscp.training.preprocessing.whitening import PrivateWhitening
 
@@ -243,6 +248,86 @@ def test_stability_survives_public_steps_only():
     assert Preprocessed((UnitNorm(),), bounded).train(X, y, random_state=0).stability is not None
     private = Preprocessed((UnitNorm(), PrivateCentring(noise_multiplier=9.0)), bounded)
     assert private.train(X, y, random_state=0).stability is None
+
+
+def test_every_private_step_has_its_entry_in_a_ledger():
+    class Own:
+        """A step of a caller, which has no name for a ledger."""
+
+        data_independent = False
+        event = gaussian_event(6.0)
+
+        def with_noise(self, noise_multiplier):
+            raise NotImplementedError
+
+        def fit(self, X, *, n_records, rng):
+            return UnitNorm().fit(X, n_records=n_records, rng=rng)
+
+    steps = (
+        PrivateStandardize(-3.0, 3.0, noise_multiplier=9.0),
+        UnitNorm(),
+        PrivateCentring(noise_multiplier=8.0),
+        PrivateWhitening(noise_multiplier=7.0),
+        Own(),
+    )
+    mechanism = Preprocessed(steps, DPSGD(steps=2, classes=(0, 1), noise_multiplier=5.0))
+    stages = [
+        ("means and scales of the features", gaussian_event(9.0)),
+        ("mean of the rows", gaussian_event(8.0)),
+        ("second moment of the rows", gaussian_event(7.0)),
+        ("preprocessing", gaussian_event(6.0)),
+        ("training", mechanism.mechanism.event),
+    ]
+    assert list(mechanism.stages) == stages
+    X = rng().normal(size=(50, 3))
+    trained = mechanism.train(X, (X[:, 0] > 0).astype(int), random_state=0)
+    assert list(trained.stages) == stages
+    assert compose(*(event for _, event in trained.stages)) == trained.event
+
+
+THREE = [-4.0, -4.0, -4.0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([QuantileTransform(-4, 4, 3)], "QuantileTransform is for rows of 3 features, but X has 4;"),
+        ([PrivateStandardize(THREE, 4)], "PrivateStandardize is for rows of 3 features, but X has 4;"),
+        ([PublicBounds(-4, [4.0] * 5)], "PublicBounds is for rows of 5 features, but X has 4;"),
+        ([ColumnScales(("log",))], "ColumnScales is for rows of 1 features, but X has 4;"),
+        ([PrivatePCA(2), PublicBounds(THREE, 4)], "3 features, but X has 4, 2 behind the steps before it"),
+        ([PrivatePCA(5)], "n_components must be at most the number of columns, 4, got 5"),
+        ([QuantileTransform(-4, 4, 4), PrivatePCA(5)], "n_components must be at most"),
+        ([QuantileTransform(-4, 4, 4), PublicBounds([-4.0] * 4, 4)], "known only after the release; put PublicBounds"),
+    ],
+)
+@pytest.mark.parametrize(
+    "wrap", [lambda steps: [*steps, DPSGD()], lambda steps: Recalibrated(Preprocessed(steps, DPSGD()))]
+)
+def test_a_step_for_another_width_is_refused_before_anything_is_spent(steps, message, wrap, tmp_path):
+    X = rng().normal(size=(200, 4))
+    store = dp.BudgetStore.create(tmp_path / "b", 2.0, 1e-5, dataset="d")
+    clf = dp.PrivateConformalClassifier(wrap(steps), epsilon=1.0, classes=[0, 1])
+    with pytest.raises(ValueError, match=message):
+        clf.fit(X, (X[:, 0] > 0).astype(int), budget=store)
+    assert len(store.lines()) == 1
+
+
+def test_a_width_that_components_make_is_known_again():
+    steps = (QuantileTransform(-4, 4, 4), PrivatePCA(3), PublicBounds(THREE, 4.0))
+    assert Preprocessed(steps, DPSGD()).run_dry((4,)) is None
+    with pytest.raises(ValueError, match="low and high must contain one number for each feature, got 3 and 2"):
+        PublicBounds(THREE, [4.0, 4.0])
+
+
+def test_steps_alone_train_a_regression_on_the_scale_of_its_target():
+    X = rng().uniform(-1, 1, size=(2000, 2))
+    y = np.exp(5 * X[:, 0])
+    reg = dp.PrivateConformalRegressor(
+        [PublicBounds(-1.0, 1.0)], epsilon=8.0, y_bounds=(1e-3, 1e3), y_scale="log", random_state=0
+    ).fit(X, y)
+    assert np.corrcoef(np.log(reg.predict(X)), X[:, 0])[0, 1] > 0.99
+    assert np.log(reg.predict(X)).std() > 1  # on the scale of units all predictions were near 1
 
 
 def test_bad_input_is_named_without_data():

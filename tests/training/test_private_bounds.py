@@ -132,13 +132,14 @@ def fitted():
 
 
 def test_bounds_are_an_entry_of_the_ledger_and_count_as_training(fitted):
-    assert [entry.stage for entry in fitted.ledger_.entries] == ["bounds", "training", "calibration"]
+    stages = ["bounds", "scale of the target", "quantiles of the features", "training", "calibration"]
+    assert [entry.stage for entry in fitted.ledger_.entries] == stages
     assert 0.99 * 4 <= fitted.ledger_.epsilon(1e-5) <= 4.0
     facts = fitted.ledger_.public_facts
     assert facts["found_privately"] == ("feature_bounds", "y_bounds")
     assert facts["y_bounds"] == fitted.y_bounds_
     assert facts["score_range"] == (0.0, fitted.y_bounds_[1] - fitted.y_bounds_[0])
-    spent = dp.Ledger(fitted.ledger_.entries[:2])
+    spent = dp.Ledger(fitted.ledger_.entries[:-1])
     inner = dp.guarantees.universal_alpha(0.1, spent.tradeoff_function("add"))
     assert facts["inner_levels"][0] == pytest.approx(1 - inner, abs=2e-6)
 
@@ -193,11 +194,17 @@ def test_the_cost_is_reserved_before_a_record_is_used(tmp_path):
 def test_what_cannot_be_is_refused(fitted):
     X, y = records(100)
     for settings in ({"y_bounds": "private"}, {"y_bounds": (0, 100), "feature_bounds": "private"}):
-        with pytest.raises(ValueError, match=r"bounds='private' depends on the records.*pass public bounds"):
+        with pytest.raises(ValueError, match=r"would depend on the records.*pass public bounds"):
             dp.PrivateConformalRegressor(guarantee="stability", **settings).fit(X, y)
         model = dp.PrivateModel(fitted.model_, fitted.ledger_)
         with pytest.raises(ValueError, match="needs training in this fit"):
             dp.PrivateConformalRegressor(model, **settings).fit(X, y)
+    with pytest.raises(ValueError, match=r"y_bounds is left out or 'private'.*bounds, y_bounds=\(low, high\), or"):
+        dp.PrivateConformalRegressor(guarantee="stability", feature_bounds=(-1, 1)).fit(X, y)
+    with pytest.raises(
+        ValueError, match=r"pass public bounds, feature_bounds=\(low, high\) and y_bounds=\(low, high\)"
+    ):
+        dp.PrivateConformalRegressor(guarantee="stability", feature_bounds="private").fit(X, y)
     with pytest.raises(ValueError, match="feature_bounds must be one of 'private'"):
         dp.PrivateConformalRegressor(y_bounds=(0, 1), feature_bounds="privat").fit(X, y)
     with pytest.raises(ValueError, match="y_bounds must be one of 'private'"):
@@ -212,11 +219,11 @@ def test_what_cannot_be_is_refused(fitted):
 
 
 def hints(fit):
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", HintWarning)
         fit()
-    return [str(w.message) for w in told]
+    return [str(w.message) for w in caught]
 
 
 def test_a_table_without_bounds_finds_them_where_records_and_budget_suffice():
@@ -231,7 +238,9 @@ def test_a_table_without_bounds_finds_them_where_records_and_budget_suffice():
     np.testing.assert_array_equal(found.predict_proba(X), declared.predict_proba(X))
     # training that must not depend on the records keeps public constants
     stable = dp.PrivateConformalClassifier(guarantee="stability", **settings)
-    assert len(hints(lambda: stable.fit(X, y > 50))) == 1
+    (said,) = hints(lambda: stable.fit(X, y > 50))
+    assert "Pass public bounds" in said
+    assert "'private'" not in said  # that guarantee refuses it
 
 
 def test_a_small_table_without_bounds_gets_one_hint():
@@ -247,14 +256,28 @@ def test_a_small_table_without_bounds_gets_one_hint():
         assert hints(lambda model=model: model.fit(X, y > 50)) == []
 
 
+def test_a_found_range_that_misses_the_targets_names_the_remedy():
+    """Every target lies in a cell of its own, so none stands out and noise decides."""
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(size=(600, 2)), 2.0 ** rng.uniform(-30, 60, 600) * rng.choice([-1, 1], 600)
+    model = dp.PrivateConformalRegressor(epsilon=2.0, feature_bounds=(0, 1), random_state=0)
+    with pytest.warns(dp.GuaranteeWarning, match=r"found privately.*pass a public y_bounds=\(low, high\)"):
+        model.fit(X, y)
+    assert np.isinf(model.threshold_).all()
+    declared = dp.PrivateConformalRegressor(epsilon=2.0, feature_bounds=(0, 1), y_bounds=(0, 1), random_state=0)
+    with pytest.warns(dp.GuaranteeWarning, match="at the end of the score range") as caught:
+        declared.fit(X, y)
+    assert "found privately" not in str(caught[0].message)
+
+
 def test_a_range_that_is_far_wider_than_the_target_gets_a_hint():
     X, y = records(2000)
-    told = {}
+    messages = {}
     for high in (200, 1e5):
         settings = {"y_bounds": (-10, high), "feature_bounds": (-4000, 4000), "random_state": 0}
         model = dp.PrivateConformalRegressor(epsilon=8.0, **settings)
-        told[high] = hints(lambda model=model: model.fit(X, y))
-    assert told[200] == []
-    (said,) = told[1e5]
+        messages[high] = hints(lambda model=model: model.fit(X, y))
+    assert messages[200] == []
+    (said,) = messages[1e5]
     assert "y_bounds=(-10, 100000)" in said
     assert "Give a tighter range" in said

@@ -224,13 +224,15 @@ def test_entries_of_a_ledger_stand_in_order():
     bounds = PrivateBounds(inner, n_features=3).calibrated(1.0, 1e-5)
     X, y, _ = records(500)
     trained = bounds.train(X, y, random_state=0)
-    assert [name for name, _ in trained.stages] == ["bounds", "training", "recalibration"]
+    quantiles = QuantileTransform.stage
+    assert [name for name, _ in trained.stages] == ["bounds", quantiles, "training", "recalibration"]
     assert trained.stages == stages_of(bounds)
     clf = dp.PrivateConformalClassifier(
         epsilon=2.0, classes=[0, 1], guarantee="universal", feature_bounds=(-5, 5), random_state=0
     ).fit(*records(2000)[:2])
-    assert [entry.stage for entry in clf.ledger_.entries] == ["training", "recalibration", "calibration"]
-    assert clf.ledger_.entries[1].note == "noisy sums for temperature and intercepts"
+    assert [entry.stage for entry in clf.ledger_.entries] == [quantiles, "training", "recalibration", "calibration"]
+    assert clf.ledger_.entries[0].note == "noisy counts in cells of each feature"
+    assert clf.ledger_.entries[2].note == "noisy sums for temperature and intercepts"
     assert clf.ledger_.public_facts["recalibration_share"] == 0.05
 
 

@@ -40,7 +40,8 @@ def test_a_column_without_declared_bounds_fits_at_a_cost_in_the_ledger(name):
     reg = dp.PrivateConformalRegressor(epsilon=2.0, guarantee="universal", random_state=0)
     reg, messages = fit_with_messages(reg, X, y)
     assert messages == []
-    assert [entry.stage for entry in reg.ledger_.entries] == ["bounds", "training", "calibration"]
+    stages = ["bounds", "scale of the target", "quantiles of the features", "training", "calibration"]
+    assert [entry.stage for entry in reg.ledger_.entries] == stages
     assert set(reg.ledger_.public_facts["found_privately"]) == {"feature_bounds", "y_bounds"}
     assert reg.ledger_.epsilon(1e-5) <= 2.0
     prediction, intervals = reg.predict_interval(X)
@@ -79,7 +80,8 @@ def test_missing_values_with_an_indicator():
     assert messages == []
     assert "QuantileTransform" in clf.ledger_.public_facts["preprocessing"]
     assert clf.n_features_in_ == 3
-    assert [entry.stage for entry in clf.ledger_.entries] == ["training", "recalibration", "calibration"]
+    stages = ["quantiles of the features", "training", "recalibration", "calibration"]
+    assert [entry.stage for entry in clf.ledger_.entries] == stages
 
 
 @pytest.mark.parametrize("kind", [dp.PrivateConformalClassifier, dp.PrivateConformalRegressor])

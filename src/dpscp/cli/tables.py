@@ -15,7 +15,15 @@ from dpscp._base.suggestions import suggest
 from dpscp.cli.errors import CommandError
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.schema import ABSENT, Schema
-from dpscp.data.sources.tables import as_frame, is_parquet, open_text, parquet_names, table_blocks, wrong_encoding
+from dpscp.data.sources.tables import (
+    as_frame,
+    is_parquet,
+    open_text,
+    parquet_names,
+    require_unique_names,
+    table_blocks,
+    wrong_encoding,
+)
 
 _LONGEST_HEADER = 2**20
 # Separators to suggest if the first line does not contain the expected one.
@@ -99,8 +107,7 @@ def open_table(path: Path, csv_format: CSVFormat | None = None) -> Table:
     _require_readers()
     written = csv_format or CSVFormat()
     names, records = (parquet_names(path), []) if is_parquet(path) else _csv_head(path, written)
-    if len(set(names)) != len(names):
-        raise CommandError(f"{str(path)!r} has two columns with the same name; rename one of them")
+    require_unique_names(path, names)
     return Table(path, written, tuple(names), tuple(map(tuple, records)))
 
 

@@ -3,7 +3,9 @@
 No message contains a value of the frame.
 """
 
+import contextlib
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 _TIME_TYPES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period", "bytes")
 # Texts for a missing number. In a categorical column only an empty cell is missing, because "NA" may be a category.
 ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
+_LARGEST = sys.float_info.max
 
 
 class SchemaError(ValueError):
@@ -89,11 +92,23 @@ def parse_numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Parse numbers, with NaN for missing and invalid ones; mark the invalid ones."""
     import pandas as pd
 
-    numbers = pd.to_numeric(values, errors="coerce")
+    numbers = None
+    with contextlib.suppress(OverflowError):
+        numbers = pd.to_numeric(values, errors="coerce")
+    if numbers is None or pd.api.types.is_complex_dtype(numbers):
+        values = values.map(_make_real)
+        numbers = pd.to_numeric(values, errors="coerce")
     absent = values.isna()
     if not pd.api.types.is_numeric_dtype(values):
         absent |= values.astype(str).str.strip().str.lower().isin(ABSENT)
     return np.array(numbers, dtype=np.float64), np.asarray(numbers.isna() & ~absent, dtype=bool)
+
+
+def _make_real(value: Any) -> Any:
+    """Return a whole number beyond all floats as infinity and a complex number as text, which is no number."""
+    if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+        return math.inf if value > 0 else -math.inf
+    return "complex" if isinstance(value, complex | np.complexfloating) else value
 
 
 def describe_non_number(name: str) -> str:

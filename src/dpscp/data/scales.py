@@ -16,6 +16,13 @@ LINEAR = "linear"
 SCALES = (LINEAR, "log", "log1p")
 # A scale is defined above this number.
 _ENDS = {LINEAR: -np.inf, "log": 0.0, "log1p": -1.0}
+_FLOATS = np.finfo(np.float64)
+# Smallest and largest number on each scale. In its own units it is a float, with some distance to the largest one.
+_LIMITS = {
+    LINEAR: (-np.inf, np.inf),
+    "log": (float(np.log(_FLOATS.tiny)), float(np.log(_FLOATS.max / 4))),
+    "log1p": (float(np.log(_FLOATS.eps)), float(np.log1p(_FLOATS.max / 4))),
+}
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     LINEAR: (np.asarray, np.asarray),
     "log": (np.log, np.exp),
@@ -91,5 +98,12 @@ def from_scale(values: ArrayLike, scale: str) -> FloatArray:
 
 def finite_on_scale(values: ArrayLike, scale: str) -> FloatArray:
     """Return finite numbers on the scale: those where it is not defined become its smallest one."""
-    smallest = {LINEAR: -np.inf, "log": np.log(np.finfo(np.float64).tiny), "log1p": np.log(np.finfo(np.float64).eps)}
-    return np.asarray(np.maximum(to_scale(values, scale), smallest[scale]))
+    return np.asarray(np.maximum(to_scale(values, scale), _LIMITS[scale][0]))
+
+
+def scale_limits(scale: str) -> tuple[float, float]:
+    """Return the smallest and the largest number on the scale: a range within them has finite, different ends in units.
+
+    The smallest one also stands for numbers where the scale is not defined, see ``finite_on_scale``.
+    """
+    return _LIMITS[scale]

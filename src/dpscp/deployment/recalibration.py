@@ -162,7 +162,7 @@ def _join(fitted: Ledger, added: Ledger, size: dict[str, int], *, counted: bool)
     stages = {"fit": fitted.event, STAGE: added.event}
     note = "records of different persons, the more expensive part counts; " + "; ".join(e.note for e in added.entries)
     joined = Ledger((), fitted.public_facts, fitted.seeded).add_disjoint(
-        stages, note, unit=fitted.unit.join(added.unit)
+        stages, note, components={"fit": fitted.component_names}, unit=fitted.unit.join(added.unit)
     )
     joined = joined.assume(*fitted.assumptions, *added.assumptions, OTHER_PERSONS)
     sizes = {f"new_{name}": value for name, value in added.public_facts.items() if name == "released_sizes"}

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.format import at_least, format_epsilon
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import require_coverage
+from dpscp.pipeline.tasks import FOUND_RANGE
 from dpscp.privacy import Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant, epsilon_of
 from dpscp.privacy.events import DpEvent, composed_parts, describe_event, event_to_dict, parallel_parts
@@ -46,7 +47,7 @@ _DECLARATIONS = (
     "ratio_bound",
 )
 _FOUND_PRIVATELY = "found_privately"
-_NOISY = ("released_sizes",)
+_NOISY = ("released_sizes", FOUND_RANGE)
 _NOT_FACTS = ("assumed", "taken_from_data", _FOUND_PRIVATELY)
 
 _NAMES = {
@@ -203,8 +204,8 @@ def statement_markdown(statement: Mapping[str, Any]) -> str:
         lines += ["", f"## {title}", "", *([f"- {text}" for text in statement[name]] or ["- none"])]
     study = statement["study_budget"]
     if study is not None:
-        told = f"epsilon {_word(study['spent'])} of {study['epsilon']:g} at delta {study['delta']:g}"
-        lines += ["", "## Study budget", "", f"- {told}, in {study['fits']} fits"]
+        spent = f"epsilon {_word(study['spent'])} of {study['epsilon']:g} at delta {study['delta']:g}"
+        lines += ["", "## Study budget", "", f"- {spent}, in {study['fits']} fits"]
     lines += ["", "## Checks", "", *(f"- {c['check']}: {c['result']}" for c in statement["checks"])]
     return "\n".join(lines) + "\n"
 
@@ -246,17 +247,18 @@ def _composition(ledger: Ledger) -> str:
 def _mechanisms(ledger: Ledger, delta: float) -> Iterator[dict[str, Any]]:
     """Every mechanism of every stage, with its parameters."""
     for entry in ledger.entries:
-        for (stage, event), fraction in zip(entry.stages, _fractions(entry.event), strict=True):
-            alone = epsilon_of(event, delta, rows=ledger.rows)
-            for piece in composed_parts(event):
-                yield {
-                    "stage": stage,
-                    "part_of_records": fraction,
-                    **_described(piece),
-                    "alone": _above(epsilon_of(piece, delta, rows=ledger.rows)),
-                    "stage_alone": _above(alone),
-                    "share_of_stage": _share(piece, alone, delta, ledger.rows),
-                }
+        for place, ((_, part), fraction) in enumerate(zip(entry.stages, _fractions(entry.event), strict=True)):
+            alone = epsilon_of(part, delta, rows=ledger.rows)
+            for stage, event in entry.components_of(place):
+                for piece in composed_parts(event):
+                    yield {
+                        "stage": stage,
+                        "part_of_records": fraction,
+                        **_described(piece),
+                        "alone": _above(epsilon_of(piece, delta, rows=ledger.rows)),
+                        "stage_alone": _above(alone),
+                        "share_of_stage": _share(piece, alone, delta, ledger.rows),
+                    }
 
 
 def _fractions(event: DpEvent) -> list[float | None]:

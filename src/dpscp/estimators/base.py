@@ -480,8 +480,11 @@ class PrivateConformal(FittedEstimator):
             if self.group_values_ is not None:
                 full = [str(v) for v, end in zip(self.group_values_, ended, strict=True) if end.any()]
                 named = f" for group {', '.join(full)}"
+            remedy = ""
+            if "y_bounds" in self.ledger_.public_facts.get("found_privately", ()):
+                remedy = "y_bounds was found privately and may miss the targets: pass a public y_bounds=(low, high). "
             warnings.warn(
-                f"the threshold{named} is at the end of the score range, so its prediction sets are full. "
+                f"the threshold{named} is at the end of the score range, so its prediction sets are full. {remedy}"
                 f"{self.certificate_}",
                 GuaranteeWarning,
                 stacklevel=5,

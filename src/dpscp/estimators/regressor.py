@@ -20,7 +20,7 @@ from dpscp.guarantees.registry import AUTO
 from dpscp.pipeline.plan import choose_score
 from dpscp.pipeline.release import Release
 from dpscp.pipeline.request import Request
-from dpscp.pipeline.tasks import HARD_BOUNDS, Regression
+from dpscp.pipeline.tasks import FOUND_RANGE, HARD_BOUNDS, Regression
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.scores.intervals import INTERVAL_SCORES, score_name
 from dpscp.training.torch.records import inputs_of
@@ -136,16 +136,19 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         # files of versions before 0.3 have the score only among the parameters
         saved = header["parameters"].get("conformity_score")
         self.conformity_score_ = self.ledger_.public_facts.get("conformity_score", saved)
+        self._task()  # refuses a damaged scale or range
 
     def _task(self) -> Regression:
         score = self.conformity_score if self.conformity_score_ is None else self.conformity_score_
         if score == AUTO:  # the caller's own score was not set after loading: predict still works
             score = "absolute"
+        found_range = self.ledger_.public_facts.get(FOUND_RANGE)
         return Regression(
             self.y_bounds_,
             interval_score(score),
             HARD_BOUNDS in self.certificate_.assumptions,
             y_scale=check_scale("y_scale", self.ledger_.public_facts.get("y_scale", LINEAR), None),
+            found_range=None if found_range is None else check_range(FOUND_RANGE, found_range),
         )
 
     def predict(self, X: Any) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ Theory: section 13
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -90,6 +90,15 @@ class PrivateEvaluation:
     confidence: float
     ledger: Ledger
     delta: float = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("by_class", "by_group"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a mapping proxy can be neither copied nor pickled, but fitted estimators are copied and pickled
+        values = (getattr(self, one.name) for one in fields(self))
+        return PrivateEvaluation, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
 
     @property
     def coverage(self) -> PrivateEstimate:
@@ -297,8 +306,7 @@ class CountedRelease:
         rates = [rate(float(count), noisy.size) for count in noisy.sums]
 
         def parts(names: Sequence[Any], sums: NDArray[np.float64]) -> Mapping[Hashable, PrivateEstimate]:
-            found = {name: rate(float(hit), float(n)) for name, (n, hit) in zip(names, sums, strict=True)}
-            return MappingProxyType(found)
+            return {name: rate(float(hit), float(n)) for name, (n, hit) in zip(names, sums, strict=True)}
 
         reach = size_reach(noise, 1 - confidence)
         return PrivateEvaluation(
@@ -429,7 +437,7 @@ def evaluation_from_state(
         found = several(list(values.values()))
         if found and len(found) != len(names):
             raise ValueError("its evaluation and its classes or groups do not fit together")
-        return MappingProxyType(dict(zip(names, found, strict=True)) if found else {})
+        return dict(zip(names, found, strict=True)) if found else {}
 
     size = one(state["n_records"])
     assert size is not None

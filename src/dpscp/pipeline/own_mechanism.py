@@ -97,6 +97,6 @@ def _separate_steps(request: "Request") -> tuple[tuple[Any, ...], Any]:
     if not isinstance(last, Step) or isinstance(last, Mechanism):
         return tuple(steps), last
     mechanism: Mechanism = DPSGD()
-    if request.task.y_bounds is not None:
+    if request.task.scaled_bounds is not None:
         mechanism = ScaledTarget(DPSGD(loss="huber"), request.task.scaled_bounds)
     return (*steps, last), mechanism

@@ -43,6 +43,7 @@ from dpscp.privacy import (
     secret_split,
     sized_lattice_noise,
 )
+from dpscp.privacy.events import describe_event
 from dpscp.privacy.split_budget import SplitBudget
 from dpscp.training import Mechanism, Model, Preprocessed, Trained
 from dpscp.training.engine.loop import StepObserver
@@ -60,6 +61,8 @@ from dpscp.training.mechanism import (
 )
 from dpscp.training.model import Shaped
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
+from dpscp.training.preprocessing.private_target import PrivateTarget
+from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.scaling import ScaledTarget
 from dpscp.training.preprocessing.sums import ColumnScales
 from dpscp.training.private_model import PrivateModel
@@ -71,9 +74,10 @@ from dpscp.training.spending import TrainingCost
 _LEAST_ROOM = 0.8
 _STAGE_NOTES = {
     "bounds": "noisy counts on a public grid",
+    PrivateTarget.stage: "noisy mean and spread of the target",
+    QuantileTransform.stage: "noisy counts in cells of each feature",
     Recalibrated.stage: "noisy sums for temperature and intercepts",
 }
-_PRIVATE_NAMES = {True: "feature_bounds", False: "y_bounds"}
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ class FitPlan:
             return ledger.then(self.model.ledger).declare(**ledger.public_facts)
         notes = {"training": str(trained.public_facts.get("mechanism", "")), **_STAGE_NOTES}
         for stage, event in stages_of_trained(trained):
-            ledger = ledger.add(stage, event, notes.get(stage, ""), unit=self.unit)
+            ledger = ledger.add(stage, event, notes.get(stage, describe_event(event)), unit=self.unit)
         return ledger
 
 
@@ -254,10 +258,10 @@ def _for_private_model(request: Request, model: PrivateModel) -> FitPlan:
         raise ValueError(
             f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel has none"
         )
-    if request.private_features or request.task.private_range:
+    if missing := _list_missing_bounds(request):
         raise ValueError(
-            f"{_PRIVATE_NAMES[bool(request.private_features)]}='private' needs training in this fit, but a "
-            "PrivateModel was trained elsewhere; pass public bounds"
+            f"{missing[0]} is left out or 'private', which needs training in this fit, but a PrivateModel was trained "
+            f"elsewhere; pass public bounds: {_show_pairs(missing)}"
         )
     if request.task.y_scale != LINEAR or request.feature_scales is not None:
         raise ValueError(
@@ -287,17 +291,19 @@ def _mechanism(
             mechanism = ScaledTarget(mechanism, request.task.scaled_bounds)
     else:
         mechanism = own_mechanism(request)
-    if request.private_features or request.task.private_range:
+    if missing := _list_missing_bounds(request):
         if guarantee.needs_stability:
             raise ValueError(
-                f"{_PRIVATE_NAMES[bool(request.private_features)]}='private' depends on the records, but guarantee="
-                f"{guarantee.name!r} needs public constants; pass public bounds or another guarantee"
+                f"{missing[0]} is left out or 'private', so it would depend on the records, but guarantee="
+                f"{guarantee.name!r} needs public constants; pass public bounds, {_show_pairs(missing)}, or another "
+                "guarantee"
             )
         columns = request.private_features
         mechanism = PrivateBounds(
             mechanism,
             request.n_features if columns else 0,
             target=request.task.private_range,
+            target_scale=request.task.y_scale,
             columns=columns if 0 < len(columns) < request.n_features else None,
         )
         facts["bounds_share"] = mechanism.share
@@ -318,6 +324,16 @@ def _mechanism(
         training = secret_split(training, compose(), fraction)
     request.budget.require(Ledger().add("training", training), request.accountant)
     return mechanism, facts
+
+
+def _list_missing_bounds(request: Request) -> list[str]:
+    """Return the names of the bounds that are to be found privately."""
+    are_missing = {"feature_bounds": request.private_features, "y_bounds": request.task.private_range}
+    return [name for name, is_missing in are_missing.items() if is_missing]
+
+
+def _show_pairs(names: list[str]) -> str:
+    return " and ".join(f"{name}=(low, high)" for name in names)
 
 
 def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fraction: float | None) -> Mechanism:

@@ -331,6 +331,7 @@ class SearchPlan:
                 stages,
                 "; ".join([how, *notes]),
                 secret_part=shares,
+                components={"training": spent.component_names},
                 unit=spent.unit.join(unit),
             )
         ledger = spent

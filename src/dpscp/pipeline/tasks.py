@@ -18,7 +18,7 @@ from dpscp.training.engine.networks import softmax
 from dpscp.training.mechanism import Trained
 from dpscp.training.model import Model, NoInfluenceFormError
 
-_FLOATS = (-np.finfo(np.float64).max, np.finfo(np.float64).max)
+FOUND_RANGE = "y_bounds_on_scale"
 HARD_BOUNDS = "every target lies within y_bounds: intervals are cut there, and a target outside is in none"
 ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
 _NO_CORRECTION = "no self-influence form is known for this model: this is Result F alone"
@@ -143,6 +143,9 @@ class Regression:
     y_scale : str
         The public scale on which targets are trained and scored, see ``dpscp.data.scales``. ``y_bounds`` and intervals
         are in the units of the target. A target where the scale is not defined has an infinite score.
+    found_range : (low, high) or None
+        The range that training found, on the scale; None where ``y_bounds`` says it all. In units, numbers that are
+        far apart on a scale may round to the same one.
     """
 
     y_bounds: tuple[float, float]
@@ -151,6 +154,7 @@ class Regression:
     """Whether the caller says that no target lies outside ``y_bounds``: intervals then end there."""
     private_range: bool = False
     y_scale: str = LINEAR
+    found_range: tuple[float, float] | None = None
 
     name: ClassVar[str] = "regression"
     classes: ClassVar[None] = None
@@ -163,24 +167,31 @@ class Regression:
 
     @property
     def score_facts(self) -> Mapping[str, Any]:
-        """The name of the score and the scale of the target as public facts, where they have one."""
-        name = score_name(self.score)
-        scale = {} if self.y_scale == LINEAR else {"y_scale": self.y_scale}
-        return scale if name is None else {"conformity_score": name, **scale}
+        """The name of the score, the scale of the target and a range found on it as public facts, where they exist."""
+        facts = {
+            "conformity_score": score_name(self.score),
+            "y_scale": None if self.y_scale == LINEAR else self.y_scale,
+            FOUND_RANGE: None if self.found_range is None else list(self.found_range),
+        }
+        return {name: value for name, value in facts.items() if value is not None}
 
     def with_found_range(self, trained: Trained) -> "Regression":
-        """Return the task with the range that training found."""
+        """Return the task with the range that training found, on the scale and in units."""
         if not self.private_range:
             return self
         found = check_range("y_bounds", trained.public_facts["y_bounds"])
-        low, high = np.clip(from_scale(found, self.y_scale), *_FLOATS).tolist()
-        return replace(self, y_bounds=(low, high), private_range=False)
+        if self.y_scale == LINEAR:
+            return replace(self, y_bounds=found, private_range=False)
+        low, high = from_scale(found, self.y_scale).tolist()
+        return replace(self, y_bounds=(low, high), private_range=False, found_range=found)
 
     @property
     def scaled_bounds(self) -> tuple[float, float]:
         """The range of the target on its scale; where training has to find one, -1 to 1."""
         if self.private_range:
             return self.y_bounds
+        if self.found_range is not None:
+            return self.found_range
         low, high = to_scale(self.y_bounds, self.y_scale).tolist()
         return low, high
 
@@ -218,7 +229,7 @@ class Regression:
         """Return the targets on their scale, clipped to the public range unless training has to find one."""
         if self.private_range:
             return finite_on_scale(targets, self.y_scale)
-        return to_scale(np.clip(targets, *self.y_bounds), self.y_scale)
+        return np.clip(to_scale(targets, self.y_scale), *self.scaled_bounds)
 
     def check_model(self, model: Model) -> None:
         """Refuse a model that is not for regression."""

@@ -26,11 +26,11 @@ from dpscp.privacy.accounting import (
     is_private,
     tradeoff_of,
 )
+from dpscp.privacy.entries import Entry
 from dpscp.privacy.events import (
     DpEvent,
     compose,
-    event_from_dict,
-    event_to_dict,
+    describe_event,
     frozen_event,
     parallel,
     parallel_parts,
@@ -52,8 +52,6 @@ _VERSION = 2
 # Releases 0.1 to 0.3 wrote no unit. It is derived from their public facts when such a ledger is read.
 _WITHOUT_UNITS = 1
 _ASSUMED, _TAKEN = "assumed", "taken_from_data"
-# The name of the only parallel entry of version 0.1, which did not name its parts.
-_UNNAMED_PARTS = "training | calibration"
 
 
 @dataclass(frozen=True)
@@ -90,75 +88,6 @@ class Budget:
                 f"the ledger spends epsilon = {format_epsilon(spent)}{stages} at delta = {self.delta:g}, which is over "
                 f"the budget of epsilon = {self.epsilon:g}; raise the budget or spend less"
             )
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of the ledger: a stage, an event, a note and the unit of privacy.
-
-    Parameters
-    ----------
-    stage : str
-    event : DpEvent
-        What happens to one ``unit``. For a person without ids: what happens to each row.
-    note : str
-        A sentence for the reader.
-    parts : tuple of str
-        The stages of a parallel event, one for each of its events. If empty, all have the name ``stage``.
-    unit : Unit
-    """
-
-    stage: str
-    event: DpEvent
-    note: str = ""
-    parts: tuple[str, ...] = ()
-    unit: Unit = RECORDS
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.unit, Unit):
-            found = type(self.unit).__name__
-            raise TypeError(f"unit must be a unit of privacy, for example PersonWithIds(3), got {found}")
-        if self.parts and len(self.parts) != len(parallel_parts(self.event)):
-            raise ValueError("parts must have one name for each event of the parallel event, in the same order")
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        # a pickle of 0.1 to 0.3 holds no unit; its ledger derives the unit from the public facts
-        vars(self).update({"unit": None, **state})
-
-    @property
-    def stages(self) -> tuple[tuple[str, DpEvent], ...]:
-        """The name and the event of each part, or of the entry itself."""
-        events = parallel_parts(self.event)
-        return tuple(zip(self.parts or (self.stage,) * len(events), events, strict=True))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values for ``from_dict``."""
-        found = {"stage": self.stage, "event": event_to_dict(self.event), "note": self.note}
-        return found | {"unit": self.unit.to_dict()} | ({"parts": list(self.parts)} if self.parts else {})
-
-    @classmethod
-    def from_dict(cls, data: Any) -> "Entry":
-        """Return the entry that ``to_dict`` wrote."""
-        return cls._read(data, Unit.from_dict(data["unit"]))
-
-    @classmethod
-    def from_old_dict(cls, data: Any, unit: Unit) -> "Entry":
-        """Return an entry of 0.1 to 0.3, which has no unit; ``unit`` is its ledger's."""
-        if "unit" in data:
-            raise ValueError("an entry of this version has no unit")
-        return cls._read(data, unit)
-
-    @classmethod
-    def _read(cls, data: Any, unit: Unit) -> "Entry":
-        stage, note, parts = data["stage"], data["note"], data.get("parts", [])
-        if not (isinstance(stage, str) and isinstance(note, str)):
-            raise ValueError("stage and note must be strings")
-        if not (isinstance(parts, list) and all(isinstance(part, str) for part in parts)):
-            raise ValueError("parts must be a list of strings")
-        event = event_from_dict(data["event"])
-        if "parts" not in data and stage == _UNNAMED_PARTS and len(parallel_parts(event)) == 2:
-            parts = stage.split(" | ")
-        return cls(stage, event, note, tuple(parts), unit)
 
 
 @dataclass(frozen=True)
@@ -222,6 +151,7 @@ class Ledger:
         note: str = "",
         *,
         secret_part: float | Sequence[float] | None = None,
+        components: Mapping[str, Sequence[str]] | None = None,
         unit: Unit = RECORDS,
     ) -> "Ledger":
         """Return a new ledger with one entry for stages on disjoint parts.
@@ -235,6 +165,8 @@ class Ledger:
         secret_part : float or sequence of float, optional
             The probability with which each record is secretly assigned to the second stage, or the probabilities of all
             stages but the first. The cost is then that of the mixture (``SecretSplitDpEvent``).
+        components : mapping of str to names, optional
+            For a stage, one name for each event that its event composes. Names change no number.
         unit : Unit
 
         Returns
@@ -249,7 +181,9 @@ class Ledger:
             event = secret_parts(training, *zip(held_out, shares, strict=True))
         # equal events are merged; the parts then have no names of their own
         parts = tuple(stages) if len(parallel_parts(event)) == len(stages) else ()
-        return self._with(Entry(" | ".join(stages), event, str(note), parts, unit))
+        named = tuple(tuple((components or {}).get(part, ())) for part in parts)
+        entry = Entry(" | ".join(stages), event, str(note), parts, unit, named if any(named) else ())
+        return self._with(entry)
 
     def _with(self, entry: Entry) -> "Ledger":
         return replace(self, entries=(*self.entries, entry))
@@ -298,6 +232,15 @@ class Ledger:
     def event(self) -> DpEvent:
         """All entries as one event."""
         return compose(*(entry.event for entry in self.entries))
+
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        """The stages as names of what ``event`` composes; none where it is a single one.
+
+        The stage ``"training"`` is ``"model"`` beside others, because all of them are training.
+        """
+        names = tuple("model" if entry.stage == "training" else entry.stage for entry in self.entries)
+        return names if len(names) > 1 else ()
 
     @property
     def non_private_stages(self) -> tuple[str, ...]:
@@ -491,11 +434,11 @@ class Ledger:
     def summary(self, delta: float) -> str:
         """Return a summary as text: each entry, the total and the public facts."""
         delta = check_probability("delta", delta)
-        lines = [
-            f"{e.stage}: epsilon {self._epsilon_alone(e, delta)} alone at delta {delta:g}"
-            + (f" ({e.note})" if e.note else "")
-            for e in self.entries
-        ]
+        lines = []
+        for e in self.entries:
+            note = f" ({e.note})" if e.note else ""
+            lines.append(f"{e.stage}: epsilon {self._epsilon_alone(e, delta)} alone at delta {delta:g}{note}")
+            lines += [f"- {name}: {words}" for name, words in _describe_components(e)]
         total = format_epsilon(self.epsilon(delta))
         lines.append(f"total: epsilon {total} at delta {delta:g}, for {self.neighbours}")
         lines += self._warnings()
@@ -522,7 +465,11 @@ class Ledger:
     def _table(self, delta: float) -> tuple[list[str], list[list[str]]]:
         """Return titles and cells of the table of entries."""
         titles = ["stage", f"epsilon alone at delta {delta:g}", "note"]
-        rows = [[e.stage, self._epsilon_alone(e, delta), e.note] for e in self.entries]
+        rows = []
+        for e in self.entries:
+            rows.append([e.stage, self._epsilon_alone(e, delta), e.note])
+            # without an epsilon: it would be that of a record whose part is known
+            rows += [[f"- {name}", "", words] for name, words in _describe_components(e)]
         rows.append(["total", format_epsilon(self.epsilon(delta)), f"for {self.neighbours}"])
         return titles, rows
 
@@ -567,6 +514,14 @@ class Ledger:
         float
         """
         return check_nonnegative("epsilon", budget.epsilon) - self.epsilon(budget.delta, accountant)
+
+
+def _describe_components(entry: Entry) -> list[tuple[str, str]]:
+    """Return name and event of each component in words; nothing for an entry without names."""
+    if not entry.components:
+        return []
+    named = (one for place in range(len(entry.stages)) for one in entry.components_of(place))
+    return [(name, describe_event(event)) for name, event in named]
 
 
 def _listed_fact(value: Any) -> Any:

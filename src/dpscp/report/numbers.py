@@ -21,6 +21,8 @@ ATTACKS = (0.01, 0.05, 0.1)
 # Numbers of records of one person for which the page prints the group epsilon.
 GROUP_SIZES = (1, 2, 5, 10)
 _BINS = 20
+# Intervals from this width on count as infinite: pictures and means of such numbers overflow.
+_WIDEST = 1e300
 
 # The meaning of each number of a certificate.
 TERMS: Mapping[str, str] = {
@@ -401,6 +403,7 @@ def _summarize_set_sizes(sizes: NDArray[Any], n_classes: int) -> dict[str, Any]:
 
 
 def _summarize_widths(width: NDArray[np.float64]) -> dict[str, Any]:
+    width = np.where(width < _WIDEST, width, np.inf)
     finite = width[np.isfinite(width)]
     top = float(finite.max()) if len(finite) else 1.0
     top = top if top > 0 else 1.0

@@ -112,31 +112,27 @@ def _secret_chances(event: DpEvent) -> list[float] | None:
 
 def _measure_entry(entry: Entry, epsilon: float, delta: float, rows: int) -> list[Spending]:
     chances = _secret_chances(entry.event)
-    if chances is None:
-        return [_measure_spending(name, part, epsilon, delta, rows) for name, part in entry.stages]
-    # a secret part alone may cost more than the budget: its shares are relative to its own cost
-    return [
-        _measure_spending(name, part, max(epsilon, epsilon_of(part, delta, rows=rows)), delta, rows, chance=chance)
-        for (name, part), chance in zip(entry.stages, chances, strict=True)
-    ]
+    found = []
+    for place, (name, event) in enumerate(entry.stages):
+        alone = epsilon_of(event, delta, rows=rows)
+        # a secret part alone may cost more than the budget: its shares are relative to its own cost
+        whole = epsilon if chances is None else max(epsilon, alone)
+        pieces = _list_pieces(entry, place) if np.isfinite(alone) else []
+        costs = [(words, epsilon_of(piece, delta, rows=rows)) for words, piece in pieces]
+        parts = tuple(Spending(words, cost, _share_of(cost, whole, delta)) for words, cost in costs)
+        chance = None if chances is None else chances[place]
+        found.append(Spending(name, alone, _share_of(alone, whole, delta), parts if len(parts) > 1 else (), chance))
+    return found
 
 
-def _measure_spending(
-    stage: str,
-    event: DpEvent,
-    epsilon: float,
-    delta: float,
-    rows: int,
-    *,
-    split: bool = True,
-    chance: float | None = None,
-) -> Spending:
-    alone = epsilon_of(event, delta, rows=rows)
-    pieces = composed_parts(event) if split and np.isfinite(alone) else []
-    parts = [_measure_spending(describe_event(piece), piece, epsilon, delta, rows, split=False) for piece in pieces]
-    return Spending(
-        stage, alone, _share_of(alone, epsilon, delta), tuple(parts) if len(parts) > 1 else (), chance=chance
-    )
+def _list_pieces(entry: Entry, place: int) -> list[tuple[str, DpEvent]]:
+    """List the computations of one part in words, behind the names of its components where it has any."""
+    part, event = entry.stages[place]
+    pieces = []
+    for name, component in entry.components_of(place):
+        named = f"{name.removeprefix(f'{part}: ')}: " if component is not event else ""
+        pieces += [(f"{named}{describe_event(piece)}", piece) for piece in composed_parts(component)]
+    return pieces
 
 
 def _share_of(alone: float, epsilon: float, delta: float) -> float:

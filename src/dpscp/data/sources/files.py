@@ -18,6 +18,7 @@ from dpscp.data.sources.tables import (
     as_frame,
     estimate_bytes,
     is_parquet,
+    require_unique_names,
     table_blocks,
     table_names,
 )
@@ -85,6 +86,8 @@ class TableSource(ReadSource):
         self._rows, self._csv_format = rows, csv_format
         names = {file: table_names(file, csv_format) for file in self._files}
         self._columns = {file: [n for n in names[file] if n in schema.column_names] for file in self._files}
+        for file, columns in self._columns.items():
+            require_unique_names(file, columns)
         if not all(self._columns.values()):
             raise TableError(
                 f"{str(given)!r} contains none of the columns that the schema declares; check the schema and, for CSV, "

@@ -57,6 +57,12 @@ def table_names(path: Path, csv_format: CSVFormat) -> list[str]:
     return parquet_names(path) if is_parquet(path) else csv_names(path, csv_format)
 
 
+def require_unique_names(path: Path, names: Sequence[str]) -> None:
+    """Refuse a table with two columns of the same name."""
+    if len(set(names)) != len(names):
+        raise TableError(f"{str(path)!r} has two columns with the same name; rename one of them")
+
+
 def csv_names(path: Path, csv_format: CSVFormat) -> list[str]:
     """Return the column names in the first line of a CSV file."""
     message = f"{str(path)!r} cannot be read as CSV"

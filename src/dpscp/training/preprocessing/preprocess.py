@@ -45,6 +45,7 @@ from dpscp.training.mechanism import (
     saved_as,
     shift_bound,
     stages_of,
+    stages_of_trained,
     trains_persons,
     trains_sources,
 )
@@ -53,11 +54,13 @@ from dpscp.training.preprocessing.components import ComponentTransform
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.preprocessing.random_features import RandomFeatureRows
 from dpscp.training.preprocessing.sums import (
+    FixedWidthStep,
     ResizingStep,
     SourceStep,
     Step,
     SummedStep,
     WeightedStep,
+    stage_of_step,
 )
 from dpscp.training.preprocessing.transforms import (
     FeatureTransform,
@@ -257,8 +260,12 @@ class Preprocessed(SourceTraining):
 
     @property
     def stages(self) -> Stages:
-        """Return the entries of a ledger: those of the mechanism where no step costs anything, else one."""
-        return (("training", paid_event(self)),) if self._private_steps else stages_of(self.mechanism)
+        """Return the entries of a ledger: the private steps, then those of the mechanism."""
+        return (*self._step_stages, *stages_of(self.mechanism))
+
+    @property
+    def _step_stages(self) -> Stages:
+        return tuple((stage_of_step(step), paid_event(step)) for step in self._private_steps)
 
     def configured(self, needs: Needs) -> Self:
         return replace(self, mechanism=configured(self.mechanism, needs))
@@ -278,12 +285,12 @@ class Preprocessed(SourceTraining):
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
         """Run the mechanism's dry run on rows of the width behind the steps.
 
-        ValueError for a mechanism with the caller's own code behind a step that changes the width, because how many
-        columns are added is known only after the release.
+        ValueError for a step that is for rows of another width. ValueError also for a mechanism with the caller's own
+        code behind a step that changes the width, because how many columns are added is known only after the release.
         """
-        resizing = [step for step in self.steps if isinstance(step, SourceStep)]
+        resizing, shape = [step for step in self.steps if isinstance(step, SourceStep)], self._shape_after(input_shape)
         if not resizing:
-            return find_dry_run(self.mechanism, self._shape_after(input_shape))
+            return find_dry_run(self.mechanism, shape)
         try:
             is_own_code = find_dry_run(self.mechanism, input_shape) is not None
         except ValueError:
@@ -296,10 +303,20 @@ class Preprocessed(SourceTraining):
         return None
 
     def _shape_after(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a record behind the steps."""
+        """Return the shape of a record behind the steps; ValueError for a step that is for another width.
+
+        Behind a step whose release decides the width, this is the width without what it adds.
+        """
         width = before = math.prod(input_shape)
+        adding: Step | None = None
         for step in self.steps:
-            width = step.width_after(width) if isinstance(step, ResizingStep) else width
+            if isinstance(step, FixedWidthStep) and step.input_width is not None:
+                _check_width(step, step.input_width, width, before, adding)
+            if isinstance(step, ResizingStep):
+                adding = None if step.width_after(width) == step.width_after(width + 1) else adding
+                width = step.width_after(width)
+            elif isinstance(step, SourceStep):
+                adding = step
         return input_shape if width == before else (width,)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
@@ -368,8 +385,24 @@ class Preprocessed(SourceTraining):
             inner.stability if independent else None,
             inner.public_facts,
             trajectory,
-            stages=() if self._private_steps else inner.stages,
+            stages=(*self._step_stages, *stages_of_trained(inner)),
             unit=inner.unit,
+        )
+
+
+def _check_width(step: FixedWidthStep, expected: int, width: int, before: int, adding: Step | None) -> None:
+    """Refuse a step that is for rows of another width than they have, or whose width is known too late."""
+    name = type(step).__name__
+    if adding is not None:
+        raise ValueError(
+            f"{name} is for rows of {expected} features, but how many columns {type(adding).__name__} adds before it "
+            f"is known only after the release; put {name} first"
+        )
+    if expected != width:
+        behind = "" if width == before else f", {width} behind the steps before it"
+        raise ValueError(
+            f"{name} is for rows of {expected} features, but X has {before}{behind}; write the step for the columns "
+            "that it gets"
         )
 
 

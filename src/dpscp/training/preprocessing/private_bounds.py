@@ -21,6 +21,7 @@ from scipy.special import ndtri
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive, check_probability
+from dpscp.data.scales import LINEAR, check_scale, scale_limits
 from dpscp.data.sources import Block
 from dpscp.data.sources.persons import OneRowEach
 from dpscp.data.sources.places import places_of, unit_of_blocks
@@ -67,10 +68,13 @@ class PrivateBounds(WrappedMechanism):
         The part of the squared Gaussian-DP budget that ``calibrated`` spends on the counts.
     noise : LatticeNoise or None
         The noise of a count; None: call ``calibrated`` first.
+    target_scale : str
+        The public scale that the target is on, see ``dpscp.data.scales``. Cells that it cannot reach are left out, and
+        so are targets where it is not defined.
 
     Privacy: the counts of one column are one release of sensitivity 1 with exact discrete Gaussian noise, because one
-    record (or one random record of each person) is in one cell of each column. ``event`` composes all columns and the
-    mechanism. The cost follows from public constants and counts as training.
+    record (or one random record of each person) is in at most one cell of each column. ``event`` composes all
+    columns and the mechanism. The cost follows from public constants and counts as training.
 
     Coverage does not need the bounds to hold: scores use targets unchanged, also those outside.
 
@@ -82,8 +86,10 @@ class PrivateBounds(WrappedMechanism):
     share: float = 0.05
     noise: LatticeNoise | None = None
     columns: tuple[int, ...] | None = None
+    target_scale: str = LINEAR
 
     def __post_init__(self) -> None:
+        check_scale("target_scale", self.target_scale, None)
         check_count("n_features", self.n_features, minimum=0)
         check_probability("share", self.share)
         if self.columns is not None:
@@ -133,10 +139,11 @@ class PrivateBounds(WrappedMechanism):
         total = np.zeros((self._n_columns, _CELLS), dtype=np.int64)
         for part, rows in block.parts():
             found = rows if self.columns is None else rows[:, list(self.columns)]
-            columns = [grid_cells(found)] if self._features else []
+            columns = list(grid_cells(found).T) if self._features else []
             if self.target:
-                columns.append(grid_cells(block.targets[part])[:, None])
-            total += np.stack([np.bincount(column, minlength=_CELLS) for column in np.hstack(columns).T])
+                targets = block.targets[part]
+                columns.append(grid_cells(targets[targets > scale_limits(self.target_scale)[0]]))
+            total += np.stack([np.bincount(column, minlength=_CELLS) for column in columns])
         return total
 
     def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[FloatArray, FloatArray]:
@@ -144,10 +151,23 @@ class PrivateBounds(WrappedMechanism):
         noise = self.noise
         assert noise is not None
         drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
-        noisy = counts * noise.scale + drawn
-        alarm, likely = -ndtri(_FALSE_ALARM / counts.size) * noise.sigma, _LIKELY * noise.sigma
+        can_be_reached = self._find_reachable_cells()
+        noisy = np.where(can_be_reached, counts * noise.scale + drawn, np.iinfo(np.int64).min)
+        alarm, likely = -ndtri(_FALSE_ALARM / can_be_reached.sum()) * noise.sigma, _LIKELY * noise.sigma
         ends = np.array([_outermost(column, alarm, likely) for column in noisy])
-        return _edges(ends[:, 0])[0], _edges(ends[:, 1])[1]
+        low, high = _edges(ends[:, 0])[0], _edges(ends[:, 1])[1]
+        if self.target:  # the outermost cells reach beyond the scale
+            smallest, largest = scale_limits(self.target_scale)
+            low[-1], high[-1] = max(low[-1], smallest), min(high[-1], largest)
+        return low, high
+
+    def _find_reachable_cells(self) -> NDArray[np.bool_]:
+        """Mark the cells that numbers can be in, of shape (columns, cells); the target's scale limits its own."""
+        can_be_reached = np.ones((self._n_columns, _CELLS), dtype=bool)
+        if self.target:
+            (low, high), (smallest, largest) = _edges(np.arange(_CELLS)), scale_limits(self.target_scale)
+            can_be_reached[-1] = (low < largest) & (high > smallest)
+        return can_be_reached
 
     def _train(self, run: TrainingRun) -> Trained:
         """Find the bounds and train inside them.

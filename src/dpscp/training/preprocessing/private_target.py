@@ -8,7 +8,7 @@ last layer of the trained model, so the released model is an ordinary one in the
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -29,9 +29,12 @@ from dpscp.training.engine.gaussian_release import (
 )
 from dpscp.training.mechanism import (
     Mechanism,
+    Stages,
     Trained,
     paid_event,
     require_noise,
+    stages_of,
+    stages_of_trained,
 )
 from dpscp.training.model import scale_outputs
 from dpscp.training.targets import unit_targets
@@ -66,6 +69,8 @@ class PrivateTarget(WrappedMechanism):
     noise_multiplier: float | None = None
     scale_floor: float = 0.01
 
+    stage: ClassVar[str] = "scale of the target"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "y_bounds", check_range("y_bounds", self.y_bounds))
         check_probability("share", self.share)
@@ -83,6 +88,11 @@ class PrivateTarget(WrappedMechanism):
         if self.noise_multiplier is None or inner is None:
             return None
         return compose(gaussian_event(self.noise_multiplier), inner)
+
+    @property
+    def stages(self) -> Stages:
+        """Return the entries of a ledger: mean and scale, then those of the mechanism."""
+        return ((self.stage, gaussian_event(require_noise(self.noise_multiplier))), *stages_of(self.mechanism))
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """Return a new mechanism whose whole event is (epsilon, delta)-DP.
@@ -138,8 +148,10 @@ class PrivateTarget(WrappedMechanism):
             raise TypeError("PrivateTarget needs a mechanism for regression")
         model = scale_outputs(inner.model, scale * half, middle + mean * half)
         # what the mechanism did spend: one that is not ours may say more than it planned
-        event = compose(gaussian_event(require_noise(self.noise_multiplier)), inner.event)
-        return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds}, unit=inner.unit)
+        own = gaussian_event(require_noise(self.noise_multiplier))
+        stages = ((self.stage, own), *stages_of_trained(inner))
+        facts = {**inner.public_facts, "y_bounds": self.y_bounds}
+        return Trained(model, compose(own, inner.event), None, facts, stages=stages, unit=inner.unit)
 
 
 @dataclass(frozen=True)

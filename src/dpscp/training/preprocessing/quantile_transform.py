@@ -136,6 +136,7 @@ class QuantileTransform:
     others: float = 1.0
 
     data_independent: ClassVar[bool] = False
+    stage: ClassVar[str] = "quantiles of the features"
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -150,6 +151,11 @@ class QuantileTransform:
         check_positive("limit", self.limit)
         check_positive("others", self.others)
         broadcast_bounds(self.low, self.high, self.n_features)
+
+    @property
+    def input_width(self) -> int:
+        """Return the number of features that are counted."""
+        return self.n_features
 
     @property
     def n_releases(self) -> int:

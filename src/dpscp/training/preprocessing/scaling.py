@@ -13,7 +13,7 @@ from dpscp.data.sources import Block
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant
 from dpscp.training.engine.batching import TrainingRun, WrappedMechanism
-from dpscp.training.mechanism import Trained, load_model, saved_as, shift_bound
+from dpscp.training.mechanism import Stages, Trained, load_model, saved_as, shift_bound, stages_of
 from dpscp.training.model import InfluenceForm, Model, checks_rows, find_influence_form, is_row_wise
 from dpscp.training.preprocessing.preprocess import put_steps_before
 from dpscp.training.preprocessing.sums import Step
@@ -94,6 +94,11 @@ class ScaledTarget(WrappedMechanism):
     def event(self) -> DpEvent | None:
         """Return the cost of the inner mechanism."""
         return self.mechanism.event
+
+    @property
+    def stages(self) -> Stages:
+        """Return the entries of the inner mechanism."""
+        return stages_of(self.mechanism)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the inner bound.

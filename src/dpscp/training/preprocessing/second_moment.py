@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,6 +67,8 @@ class SecondMomentStep(SummedStep):
 
     bound: float
     noise_multiplier: float | None
+
+    stage: ClassVar[str] = "second moment of the rows"
 
     def __post_init__(self) -> None:
         check_positive("bound", self.bound)

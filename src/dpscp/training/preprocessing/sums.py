@@ -105,6 +105,27 @@ class ResizingStep(Protocol):
         """Return the number of columns behind this step, for rows of ``width``; both are public."""
 
 
+@runtime_checkable
+class NamedStep(Protocol):
+    """A private step with a name of its own in a ledger."""
+
+    stage: ClassVar[str]
+
+
+def stage_of_step(step: Step) -> str:
+    """Return the name that a private step has in a ledger."""
+    return step.stage if isinstance(step, NamedStep) else "preprocessing"
+
+
+@runtime_checkable
+class FixedWidthStep(Protocol):
+    """A step that may have one number for each feature."""
+
+    @property
+    def input_width(self) -> int | None:
+        """Return the number of columns that the step is for; None for rows of any width."""
+
+
 class SummedStep(ABC):
     """A private step in two halves.
 
@@ -181,6 +202,11 @@ class PublicBounds(PublicStep):
     def __post_init__(self) -> None:
         check_bounds(self)
 
+    @property
+    def input_width(self) -> int | None:
+        """Return the number of features with bounds of their own; None where all have the same."""
+        return width_of_bounds(self)
+
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
         low, high = broadcast_bounds(self.low, self.high, row_width(X))
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
@@ -202,6 +228,11 @@ class ColumnScales(PublicStep):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scales", tuple(check_scale("scales[i]", scale, None) for scale in self.scales))
+
+    @property
+    def input_width(self) -> int:
+        """Return the number of scales."""
+        return len(self.scales)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> ScaleTransform:  # noqa: ARG002
         width = row_width(X)
@@ -265,6 +296,8 @@ class PrivateCentring(SummedStep):
     bound: float = 1.0
     noise_multiplier: float | None = None
 
+    stage: ClassVar[str] = "mean of the rows"
+
     def __post_init__(self) -> None:
         check_positive("bound", self.bound)
         _check_noise(self.noise_multiplier)
@@ -311,11 +344,18 @@ class PrivateStandardize(SummedStep):
     scale_floor: float = 0.01
     limit: float = 5.0
 
+    stage: ClassVar[str] = "means and scales of the features"
+
     def __post_init__(self) -> None:
         check_bounds(self)
         _check_noise(self.noise_multiplier)
         check_positive("scale_floor", self.scale_floor)
         check_positive("limit", self.limit)
+
+    @property
+    def input_width(self) -> int | None:
+        """Return the number of features with bounds of their own; None where all have the same."""
+        return width_of_bounds(self)
 
     def with_noise(self, noise_multiplier: float) -> Self:
         return replace(self, noise_multiplier=noise_multiplier)
@@ -372,6 +412,8 @@ def check_bounds(step: HasBounds) -> None:
         raise TypeError("low and high must be numbers, or one number per feature") from None
     if low.ndim > 1 or high.ndim > 1:
         raise ValueError("low and high must be numbers, or one number per feature")
+    if low.ndim == high.ndim == 1 and len(low) != len(high):
+        raise ValueError(f"low and high must contain one number for each feature, got {len(low)} and {len(high)}")
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
         raise ValueError("low and high must be finite with low < high for every feature")
     # tuples, so that a frozen step can be compared and hashed
@@ -385,6 +427,11 @@ def check_columns(columns: tuple[int, ...], n_features: int) -> tuple[int, ...]:
     if not found or len(set(found)) < len(found) or max(found) >= n_features:
         raise ValueError(f"columns must be different numbers of features, from 0 to {n_features - 1}")
     return found
+
+
+def width_of_bounds(step: HasBounds) -> int | None:
+    """Return the number of features of checked bounds; None for one number that holds for all."""
+    return next((len(bound) for bound in (step.low, step.high) if np.ndim(bound) == 1), None)
 
 
 def broadcast_bounds(low: Any, high: Any, width: int) -> tuple[FloatArray, FloatArray]:

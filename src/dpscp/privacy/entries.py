@@ -1,0 +1,112 @@
+"""One line of a ledger."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dp_accounting.dp_event import ComposedDpEvent
+
+from dpscp.privacy.events import DpEvent, event_from_dict, event_to_dict, parallel_parts
+from dpscp.privacy.units import RECORDS, Unit
+
+__all__ = ["Entry"]
+
+# The name of the only parallel entry of version 0.1, which did not name its parts.
+_UNNAMED_PARTS = "training | calibration"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the ledger: a stage, an event, a note and the unit of privacy.
+
+    Parameters
+    ----------
+    stage : str
+    event : DpEvent
+        What happens to one ``unit``. For a person without ids: what happens to each row.
+    note : str
+        A sentence for the reader.
+    parts : tuple of str
+        The stages of a parallel event, one for each of its events. If empty, all have the name ``stage``.
+    unit : Unit
+    components : tuple of tuple of str
+        For each part, one name for each event that it composes: what training consists of. Empty: no names.
+    """
+
+    stage: str
+    event: DpEvent
+    note: str = ""
+    parts: tuple[str, ...] = ()
+    unit: Unit = RECORDS
+    components: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.unit, Unit):
+            found = type(self.unit).__name__
+            raise TypeError(f"unit must be a unit of privacy, for example PersonWithIds(3), got {found}")
+        if self.parts and len(self.parts) != len(parallel_parts(self.event)):
+            raise ValueError("parts must have one name for each event of the parallel event, in the same order")
+        counts = [len(_events_of(part)) for part in parallel_parts(self.event)]
+        named = [len(names) or count for names, count in zip(self.components, counts, strict=False)]
+        if self.components and (len(self.components) != len(counts) or named != counts):
+            raise ValueError("components must have one name for each composed event of each part, in the same order")
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        # a pickle of 0.1 to 0.3 holds no unit; its ledger derives the unit from the public facts
+        vars(self).update({"unit": None, **state})
+
+    @property
+    def stages(self) -> tuple[tuple[str, DpEvent], ...]:
+        """The name and the event of each part, or of the entry itself."""
+        events = parallel_parts(self.event)
+        return tuple(zip(self.parts or (self.stage,) * len(events), events, strict=True))
+
+    def components_of(self, place: int) -> tuple[tuple[str, DpEvent], ...]:
+        """Return the name and the event of each component of a part, or of the part itself where they have no names."""
+        part, event = self.stages[place]
+        names = self.components[place] if self.components else ()
+        if not names:
+            return ((part, event),)
+        return tuple((f"{part}: {name}", one) for name, one in zip(names, _events_of(event), strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values for ``from_dict``."""
+        found = {"stage": self.stage, "event": event_to_dict(self.event), "note": self.note}
+        found |= {"unit": self.unit.to_dict()} | ({"parts": list(self.parts)} if self.parts else {})
+        return found | ({"components": list(map(list, self.components))} if self.components else {})
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Entry":
+        """Return the entry that ``to_dict`` wrote."""
+        return cls._read(data, Unit.from_dict(data["unit"]))
+
+    @classmethod
+    def from_old_dict(cls, data: Any, unit: Unit) -> "Entry":
+        """Return an entry of 0.1 to 0.3, which has no unit; ``unit`` is its ledger's."""
+        if "unit" in data:
+            raise ValueError("an entry of this version has no unit")
+        return cls._read(data, unit)
+
+    @classmethod
+    def _read(cls, data: Any, unit: Unit) -> "Entry":
+        stage, note, parts = data["stage"], data["note"], data.get("parts", [])
+        if not (isinstance(stage, str) and isinstance(note, str)):
+            raise ValueError("stage and note must be strings")
+        if not _is_list_of_texts(parts):
+            raise ValueError("parts must be a list of strings")
+        components = data.get("components", [])
+        if not (isinstance(components, list) and all(map(_is_list_of_texts, components))):
+            raise ValueError("components must be a list of lists of strings")
+        event = event_from_dict(data["event"])
+        if "parts" not in data and stage == _UNNAMED_PARTS and len(parallel_parts(event)) == 2:
+            parts = stage.split(" | ")
+        return cls(stage, event, note, tuple(parts), unit, tuple(map(tuple, components)))
+
+
+def _events_of(part: DpEvent) -> tuple[DpEvent, ...]:
+    """Return the events that a part composes, or the part itself; those inside them stay together."""
+    return tuple(part.events) if isinstance(part, ComposedDpEvent) else (part,)
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
