@@ -22,7 +22,7 @@ from scipy.special import logsumexp, ndtri
 from sklearn.datasets import make_classification
 
 import dpscp as dp
-from dpscp.training import recipe
+from dpscp.training import recipe, recipe_rows
 from experiments import tables
 from experiments.data import (
     ADULT_NUMBERS,
@@ -60,8 +60,8 @@ TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
 }
 MEASURED = ("size", "coverage", "slope", "calibration_error", "log_loss")
 _WITHOUT: dict[str, tuple[Any, str, Any]] = {
-    "no quantiles": (recipe, "LARGEST_QUANTILE_NOISE", 0.0),
-    "indicators scaled": (recipe._Rows, "numeric_columns", property(lambda rows: tuple(range(rows.width)))),
+    "no quantiles": (recipe_rows, "LARGEST_QUANTILE_NOISE", 0.0),
+    "indicators scaled": (recipe_rows.TableRows, "numeric_columns", property(lambda rows: tuple(range(rows.width)))),
     "no recalibration": (recipe, "LEAST_RECALIBRATION_SIGNAL", math.inf),
 }
 

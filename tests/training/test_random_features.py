@@ -10,7 +10,8 @@ import dpscp as dp
 from dpscp.data.sources import ArraySource
 from dpscp.privacy import gdp_mu
 from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, RandomFeatures, SufficientStatistics
-from dpscp.training.recipe import WEAK_SIGNAL, recipe
+from dpscp.training.recipe import recipe
+from dpscp.training.recipe_rows import WEAK_SIGNAL
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.SeededWarning")
 RNG = np.random.default_rng(0)

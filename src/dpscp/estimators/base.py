@@ -52,7 +52,7 @@ from dpscp.privacy.units import Unit
 from dpscp.training.mechanism import trains_sources
 from dpscp.training.model import checks_rows
 from dpscp.training.private_model import PrivateModel, find_private_model
-from dpscp.training.recipe import WIDEST_UNBOUNDED, pays_as_quantiles
+from dpscp.training.recipe_rows import WIDEST_UNBOUNDED, pays_as_quantiles
 from dpscp.training.torch.records import inputs_of, labeled_arrays, takes_float64
 
 # Parameters that a request has under the same name. An option that crosses the pipeline is a field of both classes, and

@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_positive, check_probability
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import guarantee_of
@@ -25,19 +23,21 @@ from dpscp.training.mechanism import Mechanism
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.preprocessing.preprocess import Preprocessed
 from dpscp.training.preprocessing.private_target import PrivateTarget
-from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.random_features import RandomFeatures
-from dpscp.training.preprocessing.sums import (
-    NormClip,
-    PrivateCentring,
-    PrivateStandardize,
-    PublicBounds,
-    Step,
-    UnitNorm,
-    broadcast_bounds,
-)
-from dpscp.training.preprocessing.whitening import PrivateWhitening
+from dpscp.training.preprocessing.sums import Step
 from dpscp.training.recalibration import Recalibrated
+from dpscp.training.recipe_rows import EMBEDDING_SHARE, TABLE_SHARE, WEAK_SIGNAL, TableRows, pays_as_quantiles
+
+__all__ = [
+    "Recipe",
+    "calibration_fraction",
+    "pair_levels",
+    "pays_as_pair",
+    "pays_as_quantiles",
+    "pays_as_recalibration",
+    "recipe",
+    "train_share",
+]
 
 TASKS = ("classification", "regression")
 FEATURES = ("unit", "clipped", "bounded", "standardized")
@@ -46,32 +46,20 @@ FEATURES = ("unit", "clipped", "bounded", "standardized")
 # classifier on one-hot tables gains more from whitening than from hidden layers; a regression needs the
 # lengths that unit rows lose.
 WIDEST_TABLE = {"classification": 32, "regression": 256}
-# Rows without declared bounds that are wider than this are taken as embeddings, and scaled to norm one.
-WIDEST_UNBOUNDED = {"classification": 127, "regression": 256}
 # A d x d second moment and its eigenvectors are affordable up to here.
 WIDEST_WHITENING = 2048
 # Full batches up to this many records, Poisson batches of so many beyond: sampling costs no privacy worth naming while
 # the noise multiplier is far above 1, and batches far longer than the noise is wide tell no more (docs/recipe.md).
 LARGEST_BATCH = 20_000
-# Below it hidden layers do not pay. A classifier does better with centering and whitening than with private feature
-# scales, a regression with random features and a linear model: docs/recipe.md.
-WEAK_SIGNAL = 300
 # A weak regression: the signal for each weight above which its steps shorten, the signal for each product of two inputs
 # at which random features have half of their largest weight, and the whole signal below which there are none.
 _LEARNED_SIGNAL, _BENT_SIGNAL, _LEAST_BENT_SIGNAL = 4.0, 1.8, 60
-# The value of an indicator in such a model, where it has one of its own: a longer number is learned sooner.
-_WEAK_INDICATOR = 2.0
 # For each class: below the first a classifier is linear, below the second it has random features, because a hidden
 # layer learns less than its noise hides: docs/recipe.md.
 _LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL = 30, 60
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
 SEARCH_COST = 20.0
 LEAST_HELD_OUT = 0.125
-# The part of the training mu^2 for the scales, and the quantiles, of a table's features, and for all private steps
-# before a linear head.
-_TABLE_SHARE, _EMBEDDING_SHARE = 0.1, 0.2
-# Above this noise of one count, as a share of the records, a quantile tells less than its noise hides.
-LARGEST_QUANTILE_NOISE = 0.08
 # Below it the noise of a private temperature is as large as what it corrects.
 LEAST_RECALIBRATION_SIGNAL = 150
 # Records times mu of the whole budget: below it noise hides more of a pair of quantiles than of a forecast.
@@ -156,19 +144,6 @@ def pays_as_pair(signal: float, n_features: int) -> bool:
     return signal >= LEAST_PAIR_SIGNAL and n_features <= WIDEST_TABLE["regression"]
 
 
-def pays_as_quantiles(signal: float, n_features: int, share: float = _TABLE_SHARE) -> bool:
-    """Whether quantiles of the features are expected to be worth the noise of their distribution functions.
-
-    ``signal`` is records times mu of the training budget, ``share`` the part of its mu^2 for the counts. The noise of
-    one count, as a share of the records, is compared with a limit. Measured on tables: docs/recipe.md.
-
-    >>> pays_as_quantiles(250, 8), pays_as_quantiles(100, 8), pays_as_quantiles(1_000, 500)
-    (True, False, False)
-    """
-    counts = n_features * len(QuantileTransform.branching)
-    return math.sqrt(counts / share) / signal <= LARGEST_QUANTILE_NOISE
-
-
 def pays_as_recalibration(signal: float) -> bool:
     """Whether a private temperature is expected to be nearer to the truth than none.
 
@@ -251,7 +226,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     n, d = check_count("n_records", n_records), check_count("n_features", n_features)
     check_positive("epsilon", epsilon)
     check_probability("delta", delta)
-    bounds = _Rows(d, features, feature_bound, feature_bounds, indicators)
+    bounds = TableRows(d, features, feature_bound, feature_bounds, indicators)
 
     fraction = None
     share = train_share(chosen, epsilon, delta, n)
@@ -288,7 +263,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
 
 def _training(
     problem: "_Problem",
-    bounds: "_Rows",
+    bounds: "TableRows",
     guarantee: Guarantee,
     y_bounds: tuple[float, float] | None,
     why: dict[str, tuple[object, str]],
@@ -307,96 +282,6 @@ def _training(
         mechanism = PrivateTarget(mechanism, y_bounds)
         why["target_share"] = (mechanism.share, "part of the training mu^2 that releases the target's mean and scale")
     return mechanism
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """How rows are bounded, and the first preprocessing steps that follow from it."""
-
-    width: int
-    kind: str
-    bound: float | None
-    bounds: tuple[Any, Any] | None
-    indicators: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind == "clipped":
-            check_positive("feature_bound", self.bound)
-        if self.kind == "bounded" and self.bounds is None:
-            raise ValueError("features='bounded' needs feature_bounds=(low, high), public bounds of every feature")
-
-    @property
-    def norm(self) -> float:
-        """A public bound on the norm of a row after `public_steps`; for standardized rows one that rarely acts."""
-        if self.kind == "clipped":
-            assert self.bound is not None
-            return float(self.bound)
-        return {"unit": 1.0, "bounded": math.sqrt(self.width), "standardized": 4 * math.sqrt(self.width)}[self.kind]
-
-    def public_steps(self) -> tuple[Step, ...]:
-        """Steps that bound a row with public constants only."""
-        if self.kind == "bounded":
-            assert self.bounds is not None
-            return (PublicBounds(*self.bounds),)
-        return (UnitNorm(),) if self.kind == "unit" else (NormClip(self.norm),)
-
-    @property
-    def numeric_columns(self) -> tuple[int, ...]:
-        """Columns that are not indicators; without a declaration those with bounds other than 0 and 1."""
-        if self.indicators is not None:
-            return tuple(column for column in range(self.width) if column not in set(self.indicators))
-        assert self.bounds is not None
-        low, high = broadcast_bounds(*self.bounds, self.width)
-        return tuple(np.flatnonzero((low != 0) | (high != 1)).tolist())
-
-    def direction_steps(self, signal: float, *, whiten: bool) -> tuple[Step, ...]:
-        """Steps after which rows have norm one and no common direction; the length of a wide row says little.
-
-        Numeric columns beside indicators are scaled and get their quantiles first, where these pay.
-        """
-        first: tuple[Step, ...] = self.public_steps() if self.kind == "bounded" else ()
-        last: tuple[Step, ...] = (UnitNorm(),)
-        if self.kind != "standardized":
-            last = (*last, PrivateCentring(), UnitNorm())
-        if whiten:
-            last = (*last, PrivateWhitening())
-        columns = self.numeric_columns if self.kind == "bounded" else ()
-        n_private = 1 + sum(not step.data_independent for step in last)
-        if columns and pays_as_quantiles(signal, len(columns), _EMBEDDING_SHARE / n_private):
-            assert self.bounds is not None
-            first = (QuantileTransform(*self.bounds, self.width, columns=columns),)
-        return (*first, *last)
-
-    def standardizing_steps(self, signal: float) -> tuple[Step, ...]:
-        """Steps after which numbers have about mean 0 and spread 1; with quantiles where they pay."""
-        if self.kind == "standardized":
-            return ()
-        if self.kind == "bounded":
-            return (self._bounded_step(signal),)
-        # inside a ball every feature lies within the radius; a typical one within radius / sqrt(width) times
-        # a few
-        reach = min(self.norm, 5 * self.norm / math.sqrt(self.width))
-        return (*self.public_steps(), PrivateStandardize(-reach, reach))
-
-    def _bounded_step(self, signal: float) -> Step:
-        """The step that scales the columns of a table; indicators stay 0 or 1 where the other columns get quantiles.
-
-        Standardized, an indicator of a rare category would be the longest number of its rows.
-        """
-        assert self.bounds is not None
-        columns = self.numeric_columns
-        if not columns and self.indicators is None:  # numbers from 0 to 1 look the same
-            columns = tuple(range(self.width))
-        if columns and pays_as_quantiles(signal, len(columns)):
-            return QuantileTransform(
-                *self.bounds,
-                self.width,
-                columns=columns if len(columns) < self.width else None,
-                others=_WEAK_INDICATOR if signal < WEAK_SIGNAL else 1.0,
-            )
-        if not columns and signal >= WEAK_SIGNAL:
-            return PublicBounds(-1.0, 1.0)  # leaves 0 and 1 as they are
-        return PrivateStandardize(*self.bounds)
 
 
 @dataclass(frozen=True)
@@ -426,7 +311,7 @@ class _Problem:
         return DPSGD(loss="huber", huber_delta=1.0, **constants)
 
 
-def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:
+def _table(problem: _Problem, rows: TableRows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:
     """A small dense net (a linear head where the signal is too weak) on standardized features."""
     s = problem.signal
     n_classes = len(problem.classes or ())
@@ -446,11 +331,11 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
     total = 0.45 * s, "0.45 * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"
     # a row this long has an outlier in it; standardized features are already within +-5 each
     engine = _table_engine(problem, guarantee, hidden, total, 4 * math.sqrt(rows.width), why)
-    return _behind(rows.standardizing_steps(s), engine, _TABLE_SHARE, why)
+    return _behind(rows.standardizing_steps(s), engine, TABLE_SHARE, why)
 
 
 def _weak_regression(
-    problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]
+    problem: _Problem, rows: TableRows, guarantee: Guarantee, why: dict[str, tuple[object, str]]
 ) -> Mechanism:
     """A linear model whose steps and random features follow from the signal for each of its weights."""
     inputs = rows.width + 1
@@ -467,7 +352,7 @@ def _weak_regression(
 
 def _linear_model(
     problem: _Problem,
-    rows: _Rows,
+    rows: TableRows,
     guarantee: Guarantee,
     step_sum: tuple[float, str],
     weight: float,
@@ -485,7 +370,7 @@ def _linear_model(
     why["random_features_weight"] = (weight, "squared length of the random features, in parts of that of a row")
     features = (RandomFeatures(outlier, weight=weight),) if weight else ()
     engine = _table_engine(problem, guarantee, (), total, outlier * math.sqrt(1 + weight), why)
-    return _behind((*rows.standardizing_steps(problem.signal), *features), engine, _TABLE_SHARE, why)
+    return _behind((*rows.standardizing_steps(problem.signal), *features), engine, TABLE_SHARE, why)
 
 
 def _table_engine(
@@ -527,7 +412,9 @@ def _table_engine(
     )
 
 
-def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:
+def _embedding(
+    problem: _Problem, rows: TableRows, guarantee: Guarantee, why: dict[str, tuple[object, str]]
+) -> Mechanism:
     """A linear head on privately centered and whitened rows of norm one, by full-batch private gradient descent."""
     s = problem.signal
     whiten = rows.width <= WIDEST_WHITENING
@@ -564,10 +451,10 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[s
         feature_bound=1.0,
         keep_trajectory=guarantee.needs_trajectory,
     )
-    return _behind(rows.direction_steps(s, whiten=whiten), engine, _EMBEDDING_SHARE, why)
+    return _behind(rows.direction_steps(s, whiten=whiten), engine, EMBEDDING_SHARE, why)
 
 
-def _stable(problem: _Problem, rows: _Rows, why: dict[str, tuple[object, str]]) -> Mechanism:
+def _stable(problem: _Problem, rows: TableRows, why: dict[str, tuple[object, str]]) -> Mechanism:
     """A linear model with a proven shift bound: full batches, plain SGD, no data-dependent preprocessing."""
     bound = rows.norm if rows.kind != "standardized" else 2 * math.sqrt(rows.width)
     reach2 = bound**2 + 1
