@@ -78,6 +78,7 @@ def _column_lines(column: "Column") -> list[str]:
     if column.bounds is None and column.type in ("", "numeric"):
         lines.append("# bounds = [low, high]   # numeric: public bounds; without them the fit finds some, at a cost")
         lines.append('# missing = "indicator"   # numeric: if values can be missing; or a public number')
+        lines.append('# scale = "log"   # numeric: for costs and durations; "log1p" where 0 can occur')
     if column.lacks in ("type", "categories"):
         lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
     return lines
