@@ -1097,10 +1097,31 @@ mutant(
 )
 mutant(
     "training.torch.batch_sums:Engine.check",
-    "check_unchanged(self.start, self.inner)",
+    "check_unchanged(self.start, self._state())",
     "None",
     "buffers that training changed are released",
     "tests/training/test_torch_modules.py::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
+)
+mutant(
+    "training.torch.modules:gradient_rows",
+    "torch.autograd.grad(summed_losses(losses, module(rows), target), trained, allow_unused=True)",
+    "summed_losses(losses, module(rows), target).backward()",
+    "gradients of the records stay on the parameters of the caller's loss",
+    "tests/training/test_torch_losses.py::test_nothing_of_a_record_stays_on_the_callers_objects",
+)
+mutant(
+    "training.torch.batch_sums:Engine._state",
+    "module | {f'.<loss>{path}': digest for path, digest in state_digest(self.run.losses).items()}",
+    "module",
+    "a loss that stores something of the records is not refused",
+    "tests/training/test_torch_losses.py::test_a_loss_whose_memory_starts_on_the_records_is_refused",
+)
+mutant(
+    "training.torch.trainer:OpacusTraining._losses",
+    "copy_if_possible(self.loss)",
+    "self.loss",
+    "records go through the caller's own loss",
+    "tests/training/test_torch_losses.py::test_a_loss_whose_memory_starts_on_the_records_is_refused",
 )
 mutant(
     "training.torch.trainer:OpacusTraining._run_dry",

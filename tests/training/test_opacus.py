@@ -234,7 +234,9 @@ FULL = {"noise_multiplier": 1.0, "sampling_rate": 1.0, "classes": (0, 1, 2)}
 def test_gradients_of_records_go_with_their_batch_and_the_engine_with_the_last_step(physical_batch):
     seen = []
     loss = on_records(lambda engine: seen.extend((p.grad, getattr(p, "grad_sample", None)) for p in engine.trained))
-    OpacusTraining(zero_head(), loss, steps=3, physical_batch=physical_batch, **FULL).train(*problem(), random_state=0)
+    mechanism = OpacusTraining(zero_head(), loss, steps=3, physical_batch=physical_batch, **FULL)
+    with pytest.raises(ValueError, match="loss changed its own state"):  # after the last step
+        mechanism.train(*problem(), random_state=0)
     assert seen
     assert set(seen) == {(None, None)}
     assert not at_work()

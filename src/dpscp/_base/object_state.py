@@ -25,7 +25,7 @@ _CODE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, weakref.re
 # Classes and functions of these packages store nothing of a call.
 _TRUSTED = frozenset({"torch", "numpy", "scipy", "sklearn", "opacus", "pandas", "dpscp", *sys.stdlib_module_names})
 # Attributes that Opacus writes during a pass; ``gradient_rows`` empties them.
-_OPACUS = frozenset({"grad_sample", "_forward_counter", "_current_grad_sample", "activations", "max_batch_len"})
+OPACUS_ATTRIBUTES = frozenset({"grad_sample", "_forward_counter", "_current_grad_sample", "activations", "max_batch_len"})
 # Objects of these packages change by themselves and contain no values of rows.
 _RESTLESS = frozenset({"logging", "threading", "warnings"})
 # Class attributes that Python writes itself, the last one when an object is copied.
@@ -74,7 +74,7 @@ def refuse_memory(name: str, value: Any) -> Iterator[None]:
         )
 
 
-def state_digest(root: Any, *, ignore: frozenset[str] = _OPACUS) -> dict[str, str]:
+def state_digest(root: Any, *, ignore: frozenset[str] = frozenset()) -> dict[str, str]:
     """Return a digest of every value that is reachable from ``root``, by path.
 
     The walk follows attributes, slots, items, closures, defaults, bound objects, class attributes, and the globals that
@@ -164,8 +164,8 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, _CODE) or type(value).__module__.partition(".")[0] in _RESTLESS:
         return
     yield from _attributes(_instance_attributes(value))
-    if _is_tensor(value) and value.is_leaf and value.grad is not None:
-        yield ".grad", value.grad
+    if _is_tensor(value):
+        yield from _of_tensor(value)
     if not _is_trusted(type(value).__module__):
         yield ".__class__", type(value)
 
@@ -209,6 +209,15 @@ def _instance_attributes(value: Any) -> dict[str, Any]:
             if hasattr(value, name):
                 held[name] = getattr(value, name)
     return held
+
+
+def _of_tensor(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a backward pass leaves on a tensor, and the functions that it calls."""
+    if (value.is_leaf or value.retains_grad) and value.grad is not None:
+        yield ".grad", value.grad
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if getattr(value, name, None):
+            yield f".{name}", getattr(value, name)
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

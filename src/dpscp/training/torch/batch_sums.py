@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.object_state import state_digest
 from dpscp.data.sources import Block
 from dpscp.privacy.random_streams import BlockStreams
 from dpscp.training.engine.batching import PerThread
@@ -150,7 +151,7 @@ class Engine:
         self._on_gpu: _GpuBlocks | None = None
         with load_torch().no_grad(), _deterministic():
             self.blocks: AlikeBlocks | None = self._alike_blocks()
-        self.start = state_of(self.inner)
+        self.start = self._state()
         self._versions = self._found_versions()
 
     def _use(self, plan: GradientPlan) -> None:
@@ -175,7 +176,7 @@ class Engine:
         self.inner.train()
 
     def check(self, module: Any, *, last: bool) -> None:
-        """Refuse a module that changed its own state.
+        """Refuse a module or a loss that changed its own state.
 
         All of it after the last step and where torch saw a change.
 
@@ -189,7 +190,12 @@ class Engine:
             moved = [name for name, p in self.inner.named_parameters() if p.requires_grad and not equal(p, kept[name])]
             refuse_changes(tuple(moved))
         if last or seen:
-            check_unchanged(self.start, self.inner)
+            check_unchanged(self.start, self._state())
+
+    def _state(self) -> dict[str, str]:
+        """Return digests of the module and of the loss."""
+        module = state_of(self.inner, has_opacus_hooks=isinstance(self.terms, OpacusTerms))
+        return module | {f".<loss>{path}": digest for path, digest in state_digest(self.run.losses).items()}
 
     def _found_versions(self) -> list[tuple[int, int]]:
         kept = [*self.inner.buffers(), *(p for p in self.inner.parameters() if not p.requires_grad)]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from dpscp._base.object_state import changed_paths, has_array, reachable, state_digest
+from dpscp._base.object_state import OPACUS_ATTRIBUTES, changed_paths, has_array, reachable, state_digest
 
 Result = TypeVar("Result")
 _EXTRA = "training a torch module needs torch and Opacus; run: pip install 'dpscp[torch]'"
@@ -215,12 +215,12 @@ def _place(path: str, part: Any) -> str:
 # ---- state that is not trained
 
 
-def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
+def state_of(module: Any, *, trained: bool = False, has_opacus_hooks: bool = False) -> dict[str, str]:
     """Return a digest of all that a module holds, Python attributes included.
 
-    Trained parameters are included only if ``trained`` is true.
+    Trained parameters are included only if ``trained`` is true. What Opacus' hooks write is left out.
     """
-    digest = state_digest(module)
+    digest = state_digest(module, ignore=OPACUS_ATTRIBUTES if has_opacus_hooks else frozenset())
     if not trained:
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
@@ -228,21 +228,21 @@ def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
     return digest
 
 
-def check_unchanged(before: Mapping[str, str], module: Any, *, trained: bool = False) -> None:
-    """Refuse a module whose ``state_of`` has changed.
+def check_unchanged(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Refuse a module, or a loss, whose digest has changed.
 
     Only names of the start are given: a new name, or a key of a dictionary, may come from a record.
     """
-    refuse_changes(changed_paths(before, state_of(module, trained=trained), known_only=True))
+    refuse_changes(changed_paths(before, after, known_only=True))
 
 
 def refuse_changes(paths: tuple[str, ...]) -> None:
-    """Refuse a module whose values at these paths changed."""
+    """Refuse a module, or a loss, whose values at these paths changed."""
     if paths:
         raise ValueError(
-            f"the module changed its own state in a forward pass ({', '.join(paths)}), and such state may contain "
-            "data of the records. Keep layers with statistics frozen and in evaluation mode, and remove every update "
-            "of parameters, buffers and attributes from forward and from hooks"
+            f"the module or its loss changed its own state in a forward pass ({', '.join(paths)}), and such state may "
+            "contain data of the records. Keep layers with statistics frozen and in evaluation mode, and remove every "
+            "update of parameters, buffers and attributes from forward, from hooks and from the loss"
         )
 
 
@@ -356,19 +356,22 @@ def summed_losses(losses: Callable[[Any, Any], Any], outputs: Any, target: Any) 
 def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, target: Any) -> list[Any]:
     """Return the per-record gradient of each trained parameter.
 
-    Each has the shape (records, *shape); None for an unused parameter. No gradient remains in the module.
+    Each has the shape (records, *shape); None for an unused parameter. No gradient remains in the module, nor on
+    anything that the loss uses: only gradients of the trained parameters are computed.
 
     Raises: ValueError unless each has exactly one row per record, because clipping other rows bounds nothing. For
     other errors see `hide_messages`.
     """
-    trained = [p for p in module.parameters() if p.requires_grad]
+    torch, trained = load_torch(), [p for p in module.parameters() if p.requires_grad]
     try:
-        with load_torch().enable_grad():
-            hide_messages(lambda: summed_losses(losses, module(rows), target).backward())
+        with torch.enable_grad():
+            hide_messages(
+                lambda: torch.autograd.grad(summed_losses(losses, module(rows), target), trained, allow_unused=True)
+            )
         samples = [p.grad_sample for p in trained]
     finally:
         for parameter in trained:  # Opacus would keep the records' gradients as long as the module lives
-            parameter.grad = parameter.grad_sample = None
+            parameter.grad_sample = None
     for parameter, sample in zip(trained, samples, strict=True):
         if sample is not None and (isinstance(sample, list) or sample.shape != (len(rows), *parameter.shape)):
             raise ValueError(

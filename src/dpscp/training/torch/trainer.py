@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
+from dpscp._base.object_state import copy_if_possible
 from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
@@ -476,7 +477,7 @@ class OpacusTraining(GaussianSums):
 
     @property
     def _losses(self) -> RecordLosses:
-        return RecordLosses(self.loss)
+        return RecordLosses(copy_if_possible(self.loss))  # records never go through the caller's own loss
 
     @property
     def _updates(self) -> Updates:
