@@ -1103,6 +1103,20 @@ mutant(
     "tests/training/test_torch_modules.py::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
 )
 mutant(
+    "_base.used_names:_names",
+    "isinstance(constant, types.CodeType)",
+    "False",
+    "globals that a comprehension of the caller uses are not compared",
+    "tests/test_used_names.py::test_a_function_that_stores_rows_by_names_in_its_code_is_refused",
+)
+mutant(
+    "_base.used_names:used_values",
+    "isinstance(value, types.ModuleType)",
+    "False",
+    "attributes of the caller's modules are not compared",
+    "tests/test_used_names.py::test_a_function_that_stores_rows_by_names_in_its_code_is_refused",
+)
+mutant(
     "training.torch.modules:gradient_rows",
     "torch.autograd.grad(summed_losses(losses, module(rows), target), trained, allow_unused=True)",
     "summed_losses(losses, module(rows), target).backward()",

@@ -215,5 +215,5 @@ def test_attributes_named_like_those_of_opacus_are_looked_at():
             self.activations = rows.detach()
             return super().forward(rows)
 
-    with pytest.raises(ValueError, match="changed its own state .*activations"):
+    with pytest.raises(ValueError, match=r"changed its own state .*activations"):
         OpacusTraining(Keeping(6, 2), classes=(0, 1), noise_multiplier=1.0).run_dry((6,))
