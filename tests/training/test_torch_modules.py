@@ -16,10 +16,12 @@ from dpscp import BudgetStore, PrivateConformalClassifier, PrivateConformalRegre
 from dpscp.audit import ModuleGame, audit
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.private_model import PrivateModel
-from dpscp.training.torch import batch_sums, release
+from dpscp.training.torch import batch_sums, layer_terms, release
 from dpscp.training.torch import modules as torch_modules
 from dpscp.training.torch import trainer as opacus
 from dpscp.training.torch.batch_sums import add_clipped
+from dpscp.training.torch.dry_run import Tried
+from dpscp.training.torch.synthetic_rows import ANY, SyntheticRecords
 from dpscp.training.torch.trainer import OpacusTraining
 
 torch = pytest.importorskip("torch")
@@ -40,6 +42,13 @@ def trains(module, shape=(6,), **settings):
     mechanism = training(module, **settings)
     X, y = records(shape)
     return mechanism.train(X, y).model
+
+
+def not_tried(_, input_shape, target, *__, n_outputs=None, **___):
+    """The result of a dry run that accepts every module."""
+    is_class = not target(1, torch.float32).is_floating_point()
+    synthetic = SyntheticRecords(input_shape, ANY, is_class, True, "cpu", torch.float32)
+    return Tried(n_outputs or 16, layer_terms.GradientPlan(), synthetic)
 
 
 class Own(nn.Module):
@@ -191,7 +200,7 @@ def test_tokens_folded_into_the_batch_are_refused(tokens):
 
 
 def test_the_rows_are_counted_on_the_records_too(monkeypatch):
-    monkeypatch.setattr(opacus, "dry_run", lambda *_, **__: 2)
+    monkeypatch.setattr(opacus, "dry_run", not_tried)
     with pytest.raises(ValueError, match="exactly one row per record"):
         trains(folds_tokens(2), (2,))
 
@@ -520,8 +529,8 @@ class EngineOnTheReleasedModule(batch_sums.Engine):
 LAYERS_OF_DEFENCE = {
     "kinds": (opacus, "private_copy", lambda module: copy.deepcopy(module).train()),
     "apart": (batch_sums, "Engine", EngineOnTheReleasedModule),
-    "find_dry_run": (opacus, "dry_run", lambda *_, **__: 16),
-    "rows": (batch_sums, "gradient_rows", None),
+    "find_dry_run": (opacus, "dry_run", not_tried),
+    "rows": (layer_terms, "gradient_rows", None),
     "state": (batch_sums, "check_unchanged", lambda *_: None),
     "release": (opacus, "released_copy", lambda _, trained: trained.eval()),
 }

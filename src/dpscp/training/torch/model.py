@@ -21,7 +21,7 @@ from dpscp.data.sources import Block
 from dpscp.training.engine.networks import softmax
 from dpscp.training.labels import check_classes, encode_labels, real_targets
 from dpscp.training.mechanism import saved_as
-from dpscp.training.torch.dry_run import dry_run, rows_at_once, synthetic_rows
+from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.modules import (
     is_out_of_memory,
     load_torch,
@@ -33,6 +33,7 @@ from dpscp.training.torch.modules import (
     without_opacus_hooks,
 )
 from dpscp.training.torch.random_state import secret_draws
+from dpscp.training.torch.synthetic_rows import rows_at_once, synthetic_rows
 
 if TYPE_CHECKING:
     import torch

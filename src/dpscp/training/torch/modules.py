@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from dpscp._base.object_state import OPACUS_ATTRIBUTES, changed_paths, has_array, reachable, state_digest
 
 Result = TypeVar("Result")
+# Characters of an error on synthetic rows that are shown.
+_LONGEST_WORDS = 300
 _EXTRA = "training a torch module needs torch and Opacus; run: pip install 'dpscp[torch]'"
 
 
@@ -170,6 +172,12 @@ def _refuse_statistics(path: str, norm: Any, frozen: bool) -> None:
         )
 
 
+def has_recurrent_layers(module: Any) -> bool:
+    """Return whether a module trains one of torch's recurrent layers, whose gradients Opacus cannot compute."""
+    parts = (part for part in module.modules() if isinstance(part, load_torch().nn.RNNBase))
+    return any(p.requires_grad for part in parts for p in part.parameters())
+
+
 def suggest_layers(module: Any) -> str:
     """Return replacements for trained layers that Opacus cannot handle.
 
@@ -201,8 +209,17 @@ def _replacement(part: Any) -> str:
             f"torch.nn.GroupNorm({groups}, {part.num_features}{affine}), as "
             "opacus.validators.ModuleValidator.fix(module) does"
         )
-    if isinstance(part, nn.LSTM | nn.GRU):
-        return f"opacus.layers.DP{kind}({part.input_size}, {part.hidden_size}, {part.num_layers}, batch_first=True)"
+    if isinstance(part, nn.RNNBase):
+        defaults = {"bias": True, "dropout": 0.0, "bidirectional": False, "nonlinearity": "tanh"}
+        named = {name: getattr(part, name, default) for name, default in defaults.items()}
+        others = "".join(f", {name}={value!r}" for name, value in named.items() if value != defaults[name])
+        sizes = f"{part.input_size}, {part.hidden_size}, {part.num_layers}"
+        return f"opacus.layers.DP{kind}({sizes}, batch_first=True{others})"
+    if isinstance(part, nn.EmbeddingBag):
+        return (
+            f"torch.nn.Embedding({part.num_embeddings}, {part.embedding_dim}) and the {part.mode} of its vectors over "
+            "the words of a record"
+        )
     if isinstance(part, nn.MultiheadAttention):
         return f"opacus.layers.DPMultiheadAttention({part.embed_dim}, {part.num_heads}, batch_first=True)"
     return ""
@@ -317,6 +334,32 @@ def without_opacus_hooks(module: Any) -> Any:
 # ---- per-record gradients
 
 
+def compute_out_of_place(module: Any) -> Any:
+    """Return the module with torch's own activations and dropouts set to inplace=False.
+
+    Opacus' hooks refuse changes in place. Nothing else changes, unless the module uses the input of such a layer again;
+    then the dry run finds other gradients than those of the caller's module.
+    """
+    for part in module.modules():
+        if getattr(part, "inplace", False) is True and type(part).__module__.startswith("torch.nn.modules."):
+            part.inplace = False
+    return module
+
+
+def explain_failure(error: BaseException | None, module: Any) -> str:
+    """Return the words of an error on synthetic rows, and what may help; never used for errors on records."""
+    if error is None:
+        return "its outputs or losses are not finite"
+    words = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {words[:_LONGEST_WORDS]}".rstrip(".: ")
+    remedies = [suggest_layers(module)]
+    if "inplace" in words and "BackwardHook" in words:
+        remedies.append(
+            "for this module Opacus computes the gradients, and nothing may change in place: write x = x + y"
+        )
+    return "; ".join([text, *filter(None, remedies)])
+
+
 class OwnMessageError(Exception):
     """An error whose message is written by this package and contains nothing of a record."""
 
@@ -359,22 +402,20 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
     Each has the shape (records, *shape); None for an unused parameter. No gradient remains in the module, nor on
     anything that the loss uses: only gradients of the trained parameters are computed.
 
-    Raises: ValueError unless each has exactly one row per record, because clipping other rows bounds nothing. For
-    other errors see `hide_messages`.
+    Raises: OwnMessageError unless each has exactly one row per record, because clipping other rows bounds nothing.
+    Other errors may contain values of the records: see `hide_messages`.
     """
     torch, trained = load_torch(), [p for p in module.parameters() if p.requires_grad]
     try:
         with torch.enable_grad():
-            hide_messages(
-                lambda: torch.autograd.grad(summed_losses(losses, module(rows), target), trained, allow_unused=True)
-            )
+            torch.autograd.grad(summed_losses(losses, module(rows), target), trained, allow_unused=True)
         samples = [p.grad_sample for p in trained]
     finally:
         for parameter in trained:  # Opacus would keep the records' gradients as long as the module lives
             parameter.grad_sample = None
     for parameter, sample in zip(trained, samples, strict=True):
         if sample is not None and (isinstance(sample, list) or sample.shape != (len(rows), *parameter.shape)):
-            raise ValueError(
+            raise OwnMessageError(
                 "a per-record gradient does not have exactly one row per record. A layer gets another number of rows "
                 "than there are records, for example because tokens are folded into the batch. Keep records in the "
                 "first dimension in every layer with parameters; Linear, DPLSTM and DPMultiheadAttention accept "

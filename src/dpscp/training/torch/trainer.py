@@ -44,10 +44,11 @@ from dpscp.training.engine.padding import LANES, whole_lanes
 from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.torch.batch_sums import MOST_RECORDS, BatchSum, TorchRun
-from dpscp.training.torch.dry_run import SyntheticRecords, choose_gradients, dry_run, outputs_are_probabilities
-from dpscp.training.torch.layer_terms import MOST_BLOCKS, GradientPlan
+from dpscp.training.torch.dry_run import Tried, dry_run
+from dpscp.training.torch.layer_terms import GradientPlan
 from dpscp.training.torch.model import TorchBlock, TorchModel, torch_model, torch_rows
 from dpscp.training.torch.modules import (
+    has_recurrent_layers,
     load_opacus,
     load_torch,
     private_copy,
@@ -57,6 +58,8 @@ from dpscp.training.torch.modules import (
     translate_memory_errors,
 )
 from dpscp.training.torch.release import draw_ahead, make_release
+from dpscp.training.torch.synthetic_rows import outputs_are_probabilities
+from dpscp.training.torch.terms import MOST_BLOCKS
 from dpscp.training.torch.updates import LOSSES, RecordLosses, Updates, set_gradients
 
 if TYPE_CHECKING:
@@ -73,16 +76,7 @@ _MORE_RECORDS = 2**12
 # Numbers of the single gradients that Opacus holds at once, and for the blocks of a very large batch.
 _MOST_HELD, _MOST_EVER_HELD = {"cpu": 2**24, "cuda": 2**29}, 2**27
 # The last dry run of each module that passed: what it looked at, its loss, and what was found.
-_DRY_RUNS: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, "_Tried"]] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """What a dry run found: outputs of a record, how to compute gradients, and synthetic records that fit."""
-
-    n_outputs: int
-    plan: GradientPlan
-    synthetic: SyntheticRecords
+_DRY_RUNS: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, Tried]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -193,7 +187,7 @@ class OpacusTraining(GaussianSums):
                     f"loss={self.loss!r} is for regression; leave classes out, or use loss='cross_entropy'"
                 )
         reasons = [*validator.validate(module, strict=False), *grad_sample_module.validate(module, strict=False)]
-        if reasons:
+        if reasons or has_recurrent_layers(module):
             text = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
             raise ValueError(f"Opacus refuses this module: {text}")
 
@@ -343,7 +337,7 @@ class OpacusTraining(GaussianSums):
         run = self._public_run(self.sampling_rate * n, tried)
         return _Setup(ready, run, rng, random_state, n, unit, shape, classes, from_data)
 
-    def _run_dry(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> _Tried:
+    def _run_dry(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> Tried:
         torch = load_torch()
 
         def target(count: int, dtype: Any) -> Any:
@@ -357,20 +351,16 @@ class OpacusTraining(GaussianSums):
             return found[2]
         module = private_copy(self.module)
 
-        def run() -> _Tried:
-            known = module, input_shape, target, self._losses
-            n_outputs = dry_run(
-                *known,
+        def run() -> Tried:
+            return dry_run(
+                module,
+                input_shape,
+                target,
+                self._losses,
                 device=self.device,
                 n_outputs=None if classes is None else len(classes),
-                most_rows=lambda numbers: self._at_once(GradientPlan(numbers=numbers)),
+                most_rows=self._at_once,
             )
-            chosen = choose_gradients(
-                *known,
-                device=self.device,
-                most_rows=lambda numbers: self._at_once(GradientPlan(by_layers=True, numbers=numbers)),
-            )
-            return _Tried(n_outputs, *chosen)
 
         result = translate_memory_errors(run, self._memory_error_text)
         if self.loss == "cross_entropy" and outputs_are_probabilities(module, result.synthetic):
@@ -409,7 +399,7 @@ class OpacusTraining(GaussianSums):
             "records at once; give a smaller physical_batch"
         )
 
-    def _public_run(self, batch: float, tried: _Tried) -> TorchRun:
+    def _public_run(self, batch: float, tried: Tried) -> TorchRun:
         """Return the constants of a run; ``batch`` is the public expected number of records."""
         most_records = 4 * batch + _MORE_RECORDS
         most = min(self._at_once(tried.plan, most_records), whole_lanes(batch + 3 * math.sqrt(batch) + 1))
