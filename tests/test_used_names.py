@@ -10,7 +10,7 @@ import pytest
 from dpscp._base.object_state import changed_paths, refuse_memory, state_digest
 from dpscp._base.used_names import used_values
 
-SEEN, OTHER = [], []
+SEEN, OTHER, WRITTEN = [], [], []
 
 
 class Holder:

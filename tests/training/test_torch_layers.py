@@ -221,6 +221,19 @@ def test_other_modules_get_single_gradients(name):
     assert not plan.by_layers
 
 
+@pytest.mark.parametrize("name", ["squared_norms", "weighted_sum", "single_gradients"])
+@pytest.mark.parametrize("kind", [SampleTerm, ProductTerm, LookupTerm])
+def test_terms_that_are_not_those_of_single_records_are_not_used(monkeypatch, kind, name):
+    function = getattr(kind, name)
+    monkeypatch.setattr(kind, name, lambda *values: function(*values) * 0.999)
+    module, shape = CASES["words"][0](), CASES["words"][1]
+    if kind is not SampleTerm:  # Opacus' own gradients are such terms
+        assert not training(module)._run_dry(shape, (0, 1, 2)).plan.by_layers
+    else:
+        with pytest.raises(ValueError, match="is not the gradient of its own loss"):
+            training(module)._run_dry(shape, (0, 1, 2))
+
+
 def flat(module):
     return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
 
@@ -457,6 +470,10 @@ def test_blocks_get_smaller_with_the_numbers_that_layers_return(monkeypatch):
     assert dense._at_once(wide) == 96
     assert dense._at_once(replace(wide, numbers=10**9)) == 32
     assert replace(dense, physical_batch=7)._at_once(wide) == 7
+    # a large number asks for no more memory than that: of layers' results, or of single gradients
+    large = replace(dense, physical_batch=10**6)
+    assert [large._at_once(replace(plan, numbers=numbers)) for numbers in (2**10, 2**20)] == [2**15, 320]
+    assert large._at_once(GradientPlan(numbers=2**10)) == min(2**15, 2**24 // 503)
     # a batch of many records has at most MOST_BLOCKS blocks all the same
     tried = replace(dense._run_dry((6,), (0, 1, 2)), plan=wide)
     assert [dense._public_run(batch, tried).at_once for batch in (100.0, 10**5, 10**6)] == [96, 96, 320]

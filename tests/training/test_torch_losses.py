@@ -10,7 +10,8 @@ from dpscp.training.torch.trainer import OpacusTraining
 torch = pytest.importorskip("torch")
 layers = pytest.importorskip("opacus.layers")
 grad_sample = pytest.importorskip("opacus.grad_sample")
-nn, functional = torch.nn, torch.nn.functional
+nn = torch.nn
+functional = nn.functional
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
 

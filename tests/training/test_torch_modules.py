@@ -117,22 +117,38 @@ def test_a_frozen_backbone_with_batch_norm_trains_and_keeps_its_statistics():
     torch.testing.assert_close(released(rows), expected)
 
 
-def test_frozen_parts_stay_in_evaluation_mode_when_somebody_calls_train():
-    released = trains(frozen_backbone()).module
-    again = pickle.loads(pickle.dumps(released))
-    for module in (released, copy.deepcopy(released), again):
-        assert module.train().training
-        module[0].train()
-        assert not any(part.training for part in module[0].modules())
-        module(torch.randn(4, 6))
-        assert torch.equal(module[0][1].running_mean, released[0][1].running_mean)
+def test_the_released_module_is_a_plain_one():
+    model = trains(frozen_backbone())
+    released, expected = model.module, model.outputs(records()[0])
+    assert not any("train" in vars(part) for part in released.modules())
+    for module in (released, copy.deepcopy(released), pickle.loads(pickle.dumps(released))):
+        assert not any(part.training for part in module.modules())
+        assert all(part.training for part in module.train().modules())
+    np.testing.assert_array_equal(model.outputs(records()[0]), expected)  # in evaluation mode all the same
 
+
+def test_frozen_parts_stay_in_evaluation_mode_when_forward_calls_train():
     def wakes_it(self, rows):
         self.back.train()
         return self.head(self.back(rows))
 
     back, head = frozen_backbone()
-    trains(Own(wakes_it, back=back, head=head))
+    model, X = trains(Own(wakes_it, back=back, head=head)), records()[0]
+    assert torch.equal(model.module.back[1].running_mean, back[1].running_mean)
+    one_by_one = np.concatenate([model.outputs(row[None]) for row in X])
+    np.testing.assert_allclose(model.outputs(X), one_by_one, rtol=1e-5)
+
+
+COMPILED = {
+    "jit": lambda: torch.jit.script(nn.Linear(6, 2)),
+    "a compiled part": lambda: nn.Sequential(torch.compile(nn.Linear(6, 2), backend="eager")),
+}
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_compiled_modules_are_refused_by_kind(kind):
+    with pytest.raises(ValueError, match=r"made by torch\.compile or torch\.jit, .* pass the plain module"):
+        training(COMPILED[kind]())
 
 
 class Remembering(nn.Module):

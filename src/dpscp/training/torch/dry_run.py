@@ -9,7 +9,7 @@ end or start with zeros.
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +40,7 @@ from dpscp.training.torch.modules import (
     load_torch,
     refuse_changes,
     released_copy,
+    require_gradients,
     rows_dtype,
     state_of,
 )
@@ -115,8 +116,7 @@ def dry_run(
     mode.
     """
     torch = load_torch()
-    if torch.is_inference_mode_enabled():
-        raise ValueError("training a torch module needs gradients; call fit outside torch.inference_mode()")
+    require_gradients()
     forked = list(range(torch.cuda.device_count())) if torch.device(device).type == "cuda" else []
     with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():
         warnings.simplefilter("ignore")  # torch and Opacus warn about their own names
@@ -349,7 +349,7 @@ class _Trial:
             self._check_rows(plan, self.precise, self.sizes, seed, in_full=seed == _SEEDS[0])
         for found in self.others:
             with suppress(_FailureError):  # rows that the module was not made for
-                self._check_rows(plan, found, (self.sizes[0], self.sizes[-1]), _SEEDS[0])
+                self._check_rows(plan, found, self.sizes[1:], _SEEDS[0])
         # mixing far apart in a batch shows here, whatever the size was above
         self._check_rows(plan, self.own, (most_rows, self.sizes[-1]), _SEEDS[0], in_full=True)
 
@@ -381,6 +381,7 @@ class _Trial:
         draws, part = self._draws(plain, rows), list[Term]()
         differences = Differences([p.dtype for p in trained])
         whole = self._terms(plan, computed, batch, range(n) if draws else None)
+        _require_finite(value for term in whole for value in term.tensors())
         for key in range(0, n, max(1, n // FEW_ROWS) | 1)[:FEW_ROWS]:  # every other one is odd
             alone = self._alone(plain, rows, target, key, draws=draws)
             differences.add([gradient[None] for gradient in alone], gradients_of(whole, trained, [key]))
@@ -419,8 +420,7 @@ class _Trial:
             loss = self.losses(plain(rows[keys]), target[keys])[0]
             trained = [p for p in plain.parameters() if p.requires_grad]
             found = torch.autograd.grad(loss, trained, allow_unused=True)
-        if not all(bool(torch.isfinite(gradient).all()) for gradient in found if gradient is not None):
-            raise ArithmeticError("the gradient of a record is not finite")
+        _require_finite(gradient for gradient in found if gradient is not None)
         return [torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)]
 
     def _draws(self, module: Any, rows: Any) -> bool:
@@ -447,14 +447,17 @@ class _Trial:
         module = self._copy(self.own).eval()
         self._compare_outputs(module, self.own, rows_at_once(module, self.input_shape, self.device))
         for found in self.others:
-            self._compare_outputs(self._copy(found).eval(), found, self.sizes[0])
+            with suppress(_FailureError), _separate_failures():  # rows that the module was not made for
+                self._compare_outputs(self._copy(found).eval(), found, self.sizes[1])
 
     def _compare_outputs(self, module: Any, found: _Rows, most: int) -> None:
         torch = load_torch()
         rows, _ = self._batch(found, most, _SEEDS[0])
-        keys = [most - 1 - (7 * i) % most for i in range(_SIZES[-1])]
+        keys = spread(most, min(most, _SIZES[-1]))
         with torch.no_grad():
             whole, part = module(rows.clone()), module(rows[keys])
+            if not bool(torch.isfinite(whole).all()):
+                raise ValueError("the module has outputs that are not finite for synthetic rows in evaluation mode")
             if self._draws(module, rows[keys]):
                 raise ValueError(
                     "the module draws random numbers in evaluation mode on synthetic rows, but a prediction must be a "
@@ -472,6 +475,11 @@ def _move_parameters(module: Any, step: float, seed: int) -> None:
         for p in module.parameters():
             if p.requires_grad:
                 p.add_(torch.randn(p.shape, generator=source, dtype=p.dtype).to(p.device), alpha=step)
+
+
+def _require_finite(values: Iterable[Any]) -> None:
+    if not all(bool(load_torch().isfinite(value).all()) for value in values):
+        raise ArithmeticError("the gradient of a record is not finite")
 
 
 def _check_outputs(outputs: Any, n_outputs: int | None) -> int:

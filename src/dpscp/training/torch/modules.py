@@ -11,7 +11,7 @@ The only file that imports torch, but for the source that uses its process group
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from dpscp._base.object_state import OPACUS_ATTRIBUTES, changed_paths, has_array
 
 Result = TypeVar("Result")
 # Characters of an error on synthetic rows that are shown.
-_LONGEST_WORDS = 300
+_LONGEST_WORDS = 200
 _EXTRA = "training a torch module needs torch and Opacus; run: pip install 'dpscp[torch]'"
 
 
@@ -79,6 +79,11 @@ def private_copy(module: Any) -> Any:
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     for path, part in module.named_modules():
         # checked by kind: a lazy layer without a shape cannot be copied, let alone checked
+        if isinstance(part, torch.jit.ScriptModule) or type(part).__name__ == "OptimizedModule":
+            raise ValueError(
+                f"{_place(path, part)} was made by torch.compile or torch.jit, and its code cannot be checked; pass "
+                "the plain module, and compile the trained one"
+            )
         if isinstance(part, torch.nn.modules.lazy.LazyModuleMixin) and part.has_uninitialized_params():
             raise ValueError(
                 f"{_place(path, part)} is lazy and has no shape; apply the module to a synthetic row first"
@@ -98,10 +103,15 @@ def private_copy(module: Any) -> Any:
         if isinstance(part, torch.nn.modules.batchnorm._NormBase) and _keeps_or_uses_statistics(part):
             _refuse_statistics(path, part, part in frozen)
             frozen.add(part)
-    for part in frozen:
+    hold_in_evaluation(frozen)
+    return copied.train()
+
+
+def hold_in_evaluation(parts: Iterable[Any]) -> None:
+    """Put parts of a copy into evaluation mode for good: ``train`` has no effect on them, whoever calls it."""
+    for part in parts:
         part.train(False)
         part.train = partial(_stays_in_evaluation, part)
-    return copied.train()
 
 
 def separate_copy(module: Any) -> Any:
@@ -203,6 +213,8 @@ def _replacement(part: Any) -> str:
     kind = type(part).__name__
     if isinstance(part, nn.modules.instancenorm._InstanceNorm):
         return f"torch.nn.{kind}({part.num_features}, affine={part.affine}, track_running_stats=False)"
+    if isinstance(part, nn.BatchNorm1d):  # of flat rows: one feature in a group would become zero
+        return f"torch.nn.GroupNorm(1, {part.num_features}{'' if part.affine else ', affine=False'})"
     if isinstance(part, nn.modules.batchnorm._BatchNorm):
         groups, affine = math.gcd(32, part.num_features), "" if part.affine else ", affine=False"
         return (
@@ -351,12 +363,11 @@ def explain_failure(error: BaseException | None, module: Any) -> str:
     if error is None:
         return "its outputs or losses are not finite"
     words = " ".join(str(error).split())
-    text = f"{type(error).__name__}: {words[:_LONGEST_WORDS]}".rstrip(".: ")
+    words = f"{words[:_LONGEST_WORDS]} ..." if len(words) > _LONGEST_WORDS else words.rstrip(".")
+    text = f"{type(error).__name__}: {words}".rstrip(": ")
     remedies = [suggest_layers(module)]
     if "inplace" in words and "BackwardHook" in words:
-        remedies.append(
-            "for this module Opacus computes the gradients, and nothing may change in place: write x = x + y"
-        )
+        remedies.append("Opacus allows no change in place in this module: write x = x + y, not x += y")
     return "; ".join([text, *filter(None, remedies)])
 
 
@@ -428,6 +439,15 @@ def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error is due to missing memory."""
     short = isinstance(error, MemoryError | load_torch().cuda.OutOfMemoryError)
     return short or "can't allocate memory" in str(error)  # a plain RuntimeError, on the processor
+
+
+def require_gradients() -> None:
+    """Refuse modes of torch in which gradients, or their precision, are not those of the module."""
+    torch = load_torch()
+    if torch.is_inference_mode_enabled():
+        raise ValueError("training a torch module needs gradients; call fit outside torch.inference_mode()")
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        raise ValueError("a torch module is trained in its own precision; call fit outside torch.autocast()")
 
 
 def translate_memory_errors(work: Callable[[], Result], remedy: str) -> Result:

@@ -53,6 +53,7 @@ from dpscp.training.torch.modules import (
     load_torch,
     private_copy,
     released_copy,
+    separate_copy,
     state_of,
     suggest_layers,
     translate_memory_errors,
@@ -71,6 +72,8 @@ __all__ = ["OpacusTraining", "TorchModel", "ledger_of_engine", "torch_model"]
 # for them, so many numbers, stays in cache.
 _AT_ONCE = {"cpu": 320, "cuda": 2048}
 _CACHED_NUMBERS, _FEWEST_AT_ONCE = 2**21, 32
+# What the layers return for the records of a large ``physical_batch``, at most so many numbers.
+_MOST_KEPT = 2**25
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
 _MORE_RECORDS = 2**12
 # Numbers of the single gradients that Opacus holds at once, and for the blocks of a very large batch.
@@ -115,8 +118,8 @@ class OpacusTraining(GaussianSums):
     device : str
         Where the module runs, "cpu" or "cuda". Batches and noise are always drawn by this package.
     physical_batch : int or None
-        The most records that go through the module at once. It changes the memory and the last bits of a sum. None:
-        as many as are fast on the device.
+        The most records that go through the module at once; fewer where their gradients would need much memory. A
+        smaller number needs less memory and changes the last bits of a sum. None: as many as are fast on the device.
     budget : (epsilon, delta) or None
         Set by ``calibrated``: the budget of the noise.
     input_shape : tuple of int or None
@@ -295,7 +298,7 @@ class OpacusTraining(GaussianSums):
         event, setup = paid_event(self), self._prepare(source, random_state, n_records)
         for _ in progress(self._descend(setup), self.steps, "private training", note=self._spent):
             pass
-        trained = released_copy(private_copy(self.module).to(self.device), setup.run.module)
+        trained = released_copy(separate_copy(self.module).to(self.device), setup.run.module)
         shape, classes = setup.shape, setup.classes
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
@@ -380,16 +383,17 @@ class OpacusTraining(GaussianSums):
         Small blocks are for the cache. A batch of ``most_records`` has MOST_BLOCKS at most, so it may need larger ones.
         """
         kind = load_torch().device(self.device).type
-        if self.physical_batch is not None:
-            return self.physical_batch
         most, needed = _AT_ONCE.get(kind, _AT_ONCE["cpu"]), math.ceil(most_records / MOST_BLOCKS)
-        if kind == "cpu":
+        if self.physical_batch is not None:
+            kept = max(most, _MOST_KEPT // plan.numbers) if kind == "cpu" else self.physical_batch
+            most = min(self.physical_batch, kept)
+        elif kind == "cpu":
             cached = _CACHED_NUMBERS // plan.numbers // LANES * LANES
             most = min(most, max(_FEWEST_AT_ONCE, cached, needed))
         if not plan.by_layers:
             numbers = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
             held = _MOST_HELD.get(kind, _MOST_HELD["cpu"]) // numbers
-            most = max(LANES, min(most, max(held, min(needed, _MOST_EVER_HELD // numbers))))
+            most = min(most, max(LANES, held, min(needed, _MOST_EVER_HELD // numbers)))
         return most
 
     @property
