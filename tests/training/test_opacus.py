@@ -129,12 +129,12 @@ def test_the_noise_of_the_event_reaches_every_sum():
     assert mechanism.event == dpsgd_event(3.0, 0.5, 2)
 
 
-def test_one_record_moves_the_sum_of_all_layers_by_at_most_the_clip_norm():
+@pytest.mark.parametrize("physical_batch", [None, 8])  # float64 sums, integers
+def test_one_record_moves_the_sum_of_all_layers_by_at_most_the_clip_norm(physical_batch):
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
-    mechanism = OpacusTraining(
-        module, "cross_entropy", 1.0, 1, 1.0, clip_norm=0.1, noise_multiplier=0.0, classes=(0, 1, 2)
-    )
+    constants = {"clip_norm": 0.1, "noise_multiplier": 0.0, "classes": (0, 1, 2), "physical_batch": physical_batch}
+    mechanism = OpacusTraining(module, "cross_entropy", 1.0, 1, 1.0, **constants)
     X, y = problem(12)
     whole, rest = (flat(mechanism.train(X[k:], y[k:], n_records=1).model.module) for k in (0, 1))
     change = np.linalg.norm(whole.astype(float) - rest)

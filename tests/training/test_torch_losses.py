@@ -163,6 +163,15 @@ def test_a_loss_whose_memory_starts_on_the_records_is_refused(kind):
         assert not loss.seen
 
 
+def test_a_loss_that_changed_since_its_dry_run_is_tried_again():
+    loss = nn.CrossEntropyLoss(reduction="none")
+    mechanism = OpacusTraining(nn.Linear(6, 2), loss, classes=(0, 1), noise_multiplier=1.0)
+    mechanism.run_dry((6,))
+    loss.reduction = "mean"
+    with pytest.raises(ValueError, match="loss must return one number per record"):
+        mechanism.run_dry((6,))
+
+
 def hooked_each_time():
     factor = nn.Parameter(torch.ones(()))
 

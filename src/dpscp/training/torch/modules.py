@@ -79,7 +79,7 @@ def private_copy(module: Any) -> Any:
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     for path, part in module.named_modules():
         # checked by kind: a lazy layer without a shape cannot be copied, let alone checked
-        if isinstance(part, torch.jit.ScriptModule) or type(part).__name__ == "OptimizedModule":
+        if isinstance(part, torch.jit.ScriptModule) or type(part).__module__.startswith("torch._dynamo"):
             raise ValueError(
                 f"{_place(path, part)} was made by torch.compile or torch.jit, and its code cannot be checked; pass "
                 "the plain module, and compile the trained one"

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
-from dpscp._base.object_state import copy_if_possible
+from dpscp._base.object_state import copy_if_possible, state_digest
 from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
@@ -53,6 +53,7 @@ from dpscp.training.torch.modules import (
     load_torch,
     private_copy,
     released_copy,
+    require_gradients,
     separate_copy,
     state_of,
     suggest_layers,
@@ -348,7 +349,9 @@ class OpacusTraining(GaussianSums):
             # before the labels are known there is at least a first one
             return numbers.to(dtype) if self.task == "regression" else numbers % len(classes or (0,))
 
-        tried = state_of(self.module, trained=True), input_shape, classes, self.device, self.physical_batch
+        require_gradients()
+        state = state_of(self.module, trained=True), state_digest(self.loss)
+        tried = state, input_shape, classes, self.device, self.physical_batch
         loss, found = self.loss, _DRY_RUNS.get(self.module)
         if found is not None and found[0] == tried and found[1] is loss:
             return found[2]
