@@ -1097,16 +1097,51 @@ mutant(
 )
 mutant(
     "training.torch.batch_sums:Engine.check",
-    "check_unchanged(self.start, self.inner)",
+    "check_unchanged(self.start, self._state())",
     "None",
     "buffers that training changed are released",
     "tests/training/test_torch_modules.py::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
 )
 mutant(
+    "_base.used_names:_names",
+    "isinstance(constant, types.CodeType)",
+    "False",
+    "globals that a comprehension of the caller uses are not compared",
+    "tests/test_used_names.py::test_a_function_that_stores_rows_by_names_in_its_code_is_refused",
+)
+mutant(
+    "_base.used_names:used_values",
+    "isinstance(value, types.ModuleType)",
+    "False",
+    "attributes of the caller's modules are not compared",
+    "tests/test_used_names.py::test_a_function_that_stores_rows_by_names_in_its_code_is_refused",
+)
+mutant(
+    "training.torch.modules:gradient_rows",
+    "torch.autograd.grad(summed_losses(losses, module(rows), target), trained, allow_unused=True)",
+    "summed_losses(losses, module(rows), target).backward()",
+    "gradients of the records stay on the parameters of the caller's loss",
+    "tests/training/test_torch_losses.py::test_nothing_of_a_record_stays_on_the_callers_objects",
+)
+mutant(
+    "training.torch.batch_sums:Engine._state",
+    "module | {f'.<loss>{path}': digest for path, digest in state_digest(self.run.losses).items()}",
+    "module",
+    "a loss that stores something of the records is not refused",
+    "tests/training/test_torch_losses.py::test_a_loss_whose_memory_starts_on_the_records_is_refused",
+)
+mutant(
+    "training.torch.trainer:OpacusTraining._losses",
+    "copy_if_possible(self.loss)",
+    "self.loss",
+    "records go through the caller's own loss",
+    "tests/training/test_torch_losses.py::test_a_loss_whose_memory_starts_on_the_records_is_refused",
+)
+mutant(
     "training.torch.trainer:OpacusTraining._run_dry",
-    "dry_run(*known, device=self.device, n_outputs=None if classes is None else len(classes), "
-    "most_rows=lambda numbers: self._at_once(GradientPlan(numbers=numbers)))",
-    "2",
+    "dry_run(module, input_shape, target, self._losses, device=self.device, "
+    "n_outputs=None if classes is None else len(classes), most_rows=self._at_once)",
+    "found[2] if found else Tried(2, GradientPlan(), None)",
     "a module is first tried on the records",
     "tests/training/test_torch_modules.py::test_training_tries_a_module_on_made_up_records_first",
 )
@@ -1538,6 +1573,48 @@ mutant(
     "None",
     "mixing while records are scored is not looked for",
     "tests/training/test_torch_state.py::test_mixing_that_starts_in_larger_batches_is_refused_before_anything_is_spent",
+)
+mutant(
+    "training.torch.dry_run:_Trial.check_gradients",
+    "self.others",
+    "()",
+    "mixing is looked for on one kind of rows",
+    "tests/training/test_torch_kinds.py::test_texts_that_are_mixed_are_refused",
+)
+mutant(
+    "training.torch.dry_run:_Trial.find_rows",
+    "self._tells_apart(found)",
+    "True",
+    "a module of words is tried on rows that are one word to it",
+    "tests/training/test_torch_kinds.py::test_the_kinds_of_rows_are_those_that_a_module_takes_and_tells_apart",
+)
+mutant(
+    "training.torch.dry_run:_Trial._check_rows",
+    "require_own_sums(part, computed.trained, sizes[-1])",
+    "None",
+    "norms and sums of layers are used without a comparison",
+    "tests/training/test_torch_layers.py::test_terms_that_are_not_those_of_single_records_are_not_used",
+)
+mutant(
+    "training.torch.dry_run:_Trial._compare",
+    "differences.add([gradient[None] for gradient in alone], gradients_of(whole, trained, [key]))",
+    "None",
+    "gradients are not compared with those of plain autograd",
+    "tests/training/test_torch_kinds.py::test_a_value_that_is_used_again_after_a_change_in_place_is_no_other_function",
+)
+mutant(
+    "training.torch.batch_sums:Engine.terms_of",
+    "hide_messages(lambda: self.terms(self.run.losses, rows, target))",
+    "self.terms(self.run.losses, rows, target)",
+    "an error on the records shows their values",
+    "tests/training/test_torch_modules.py::test_a_failure_on_the_records_tells_nothing_of_them",
+)
+mutant(
+    "training.torch.model:TorchModel.outputs",
+    "hold_in_evaluation(module.modules())",
+    "None",
+    "a forward pass may switch frozen layers to the statistics of the rows that are scored",
+    "tests/training/test_torch_modules.py::test_frozen_parts_stay_in_evaluation_mode_when_forward_calls_train",
 )
 mutant(
     "estimators.prefit:Prefit.outputs_of_records",

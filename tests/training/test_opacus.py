@@ -129,12 +129,12 @@ def test_the_noise_of_the_event_reaches_every_sum():
     assert mechanism.event == dpsgd_event(3.0, 0.5, 2)
 
 
-def test_one_record_moves_the_sum_of_all_layers_by_at_most_the_clip_norm():
+@pytest.mark.parametrize("physical_batch", [None, 8])  # float64 sums, integers
+def test_one_record_moves_the_sum_of_all_layers_by_at_most_the_clip_norm(physical_batch):
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
-    mechanism = OpacusTraining(
-        module, "cross_entropy", 1.0, 1, 1.0, clip_norm=0.1, noise_multiplier=0.0, classes=(0, 1, 2)
-    )
+    constants = {"clip_norm": 0.1, "noise_multiplier": 0.0, "classes": (0, 1, 2), "physical_batch": physical_batch}
+    mechanism = OpacusTraining(module, "cross_entropy", 1.0, 1, 1.0, **constants)
     X, y = problem(12)
     whole, rest = (flat(mechanism.train(X[k:], y[k:], n_records=1).model.module) for k in (0, 1))
     change = np.linalg.norm(whole.astype(float) - rest)
@@ -234,7 +234,9 @@ FULL = {"noise_multiplier": 1.0, "sampling_rate": 1.0, "classes": (0, 1, 2)}
 def test_gradients_of_records_go_with_their_batch_and_the_engine_with_the_last_step(physical_batch):
     seen = []
     loss = on_records(lambda engine: seen.extend((p.grad, getattr(p, "grad_sample", None)) for p in engine.trained))
-    OpacusTraining(zero_head(), loss, steps=3, physical_batch=physical_batch, **FULL).train(*problem(), random_state=0)
+    mechanism = OpacusTraining(zero_head(), loss, steps=3, physical_batch=physical_batch, **FULL)
+    with pytest.raises(ValueError, match="loss changed its own state"):  # after the last step
+        mechanism.train(*problem(), random_state=0)
     assert seen
     assert set(seen) == {(None, None)}
     assert not at_work()

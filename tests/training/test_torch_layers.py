@@ -12,8 +12,10 @@ from dpscp.data.sources import Block
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.torch import batch_sums, layer_terms, trainer
 from dpscp.training.torch import dry_run as dry_run_module
+from dpscp.training.torch import terms as terms_module
 from dpscp.training.torch.dry_run import dry_run
-from dpscp.training.torch.layer_terms import ClipRule, GradientPlan, LayerTerms, LookupTerm, ProductTerm, SampleTerm
+from dpscp.training.torch.layer_terms import GradientPlan, LayerTerms
+from dpscp.training.torch.terms import ClipRule, LookupTerm, ProductTerm, SampleTerm, single_gradients
 from dpscp.training.torch.trainer import OpacusTraining
 from dpscp.training.torch.updates import set_gradients
 
@@ -90,7 +92,7 @@ def batch(shape, n=N, seed=0):
     return torch.randn(n, *shape, generator=source) if rows is None else rows, torch.arange(n) % 3
 
 
-def single_gradients(module, rows, target):
+def gradients_by_autograd(module, rows, target):
     trained = [p for p in module.parameters() if p.requires_grad]
     found = [
         torch.autograd.grad(losses(module(rows[i : i + 1]), target[i : i + 1]).sum(), trained) for i in range(len(rows))
@@ -116,9 +118,9 @@ def test_norms_and_sums_are_those_of_single_gradients(monkeypatch, name, channel
         pytest.skip("no images")
     if not held:
         monkeypatch.setattr(layer_terms, "_MOST_HELD", 0)
-    monkeypatch.setattr(layer_terms, "_AT_ONCE", 1000)
+    monkeypatch.setattr(terms_module, "_AT_ONCE", 1000)
     rows, target = batch(shape)
-    expected = single_gradients(module, rows, target)
+    expected = gradients_by_autograd(module, rows, target)
     if channels_last:
         module, rows = (value.to(memory_format=torch.channels_last) for value in (module, rows))
     computed = LayerTerms(module)
@@ -135,6 +137,8 @@ def test_norms_and_sums_are_those_of_single_gradients(monkeypatch, name, channel
         assert finite.all()
         # the reference has float32 roundings of its own, 3e-5 on some processors
         torch.testing.assert_close(factors, 1 / norms.clamp(min=clip_norm), rtol=2e-4, atol=0)
+        for found, sample in zip(single_gradients(terms, computed.trained, [5, 2]), expected, strict=True):
+            torch.testing.assert_close(found.double(), sample[[5, 2]], rtol=1e-3, atol=1e-4)
         for found, sample in zip(summed(terms, computed.trained, factors[:7]), expected, strict=True):
             wanted = torch.einsum("i,i...->...", factors[:7], sample[:7])
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
@@ -217,6 +221,19 @@ def test_other_modules_get_single_gradients(name):
     assert not plan.by_layers
 
 
+@pytest.mark.parametrize("name", ["squared_norms", "weighted_sum", "single_gradients"])
+@pytest.mark.parametrize("kind", [SampleTerm, ProductTerm, LookupTerm])
+def test_terms_that_are_not_those_of_single_records_are_not_used(monkeypatch, kind, name):
+    function = getattr(kind, name)
+    monkeypatch.setattr(kind, name, lambda *values: function(*values) * 0.999)
+    module, shape = CASES["words"][0](), CASES["words"][1]
+    if kind is not SampleTerm:  # Opacus' own gradients are such terms
+        assert not training(module)._run_dry(shape, (0, 1, 2)).plan.by_layers
+    else:
+        with pytest.raises(ValueError, match="is not the gradient of its own loss"):
+            training(module)._run_dry(shape, (0, 1, 2))
+
+
 def flat(module):
     return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
 
@@ -226,8 +243,6 @@ def flat(module):
 def test_a_run_by_layers_takes_the_steps_of_exact_sums(monkeypatch, name):
     torch.manual_seed(1)
     module, shape = CASES[name][0](), CASES[name][1]
-    if name != "attention":
-        module[1] = nn.ReLU()  # Opacus refuses changes in place
     rows, target = batch(shape, 200)
     mechanism = training(module, steps=3, learning_rate=1.0, sampling_rate=0.5, clip_norm=0.3)
     assert mechanism._run_dry(shape, (0, 1, 2)).plan.by_layers
@@ -258,8 +273,6 @@ def engine_of(module, shape, device="cpu", **changed):
 def test_a_record_in_front_moves_a_sum_by_one_clip_norm_and_the_slack(name, device):
     torch.manual_seed(2)
     module, shape = CASES[name][0](), CASES[name][1]
-    if name == "images":
-        module[1] = nn.ReLU()
     engine, block = engine_of(module, shape, device, clip_norm=0.01)
     assert engine.blocks is not None
     for count in (1, 40, 299):
@@ -272,7 +285,6 @@ def test_a_record_in_front_moves_a_sum_by_one_clip_norm_and_the_slack(name, devi
 def test_padded_blocks_on_a_device_give_the_same_sums(device):
     torch.manual_seed(2)
     module = CASES["images"][0]()
-    module[1] = nn.ReLU()
     engine, block = engine_of(module, (2, 8, 8), device)
     parts = [np.arange(200), np.arange(200, 230)]
     weights = torch.linspace(0.1, 1, 300, dtype=torch.float64)
@@ -434,7 +446,7 @@ def test_batches_without_a_bound_are_refused_or_summed_exactly(monkeypatch):
     monkeypatch.setattr(batch_sums, "MOST_BLOCKS", 0)
     with pytest.raises(ValueError, match="lower sampling_rate, or give a larger physical_batch"):
         engine.sum(block, np.arange(5))
-    monkeypatch.setattr(layer_terms, "_SUM_SLACK", 1e-12)
+    monkeypatch.setattr(terms_module, "_SUM_SLACK", 1e-12)
     assert engine_of(nn.Linear(6, 3), (6,))[0].blocks is None
 
 
@@ -458,6 +470,10 @@ def test_blocks_get_smaller_with_the_numbers_that_layers_return(monkeypatch):
     assert dense._at_once(wide) == 96
     assert dense._at_once(replace(wide, numbers=10**9)) == 32
     assert replace(dense, physical_batch=7)._at_once(wide) == 7
+    # a large number asks for no more memory than that: of layers' results, or of single gradients
+    large = replace(dense, physical_batch=10**6)
+    assert [large._at_once(replace(plan, numbers=numbers)) for numbers in (2**10, 2**20)] == [2**15, 320]
+    assert large._at_once(GradientPlan(numbers=2**10)) == min(2**15, 2**24 // 503)
     # a batch of many records has at most MOST_BLOCKS blocks all the same
     tried = replace(dense._run_dry((6,), (0, 1, 2)), plan=wide)
     assert [dense._public_run(batch, tried).at_once for batch in (100.0, 10**5, 10**6)] == [96, 96, 320]

@@ -7,9 +7,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from dpscp.training.torch import dry_run as dry_run_module  # noqa: E402
-from dpscp.training.torch.dry_run import _require_same, _Trial, count_numbers, rows_at_once  # noqa: E402
+from dpscp.training.torch import comparison, synthetic_rows  # noqa: E402
+from dpscp.training.torch.comparison import Differences, require_same, spread  # noqa: E402
+from dpscp.training.torch.dry_run import _Rows, _Trial  # noqa: E402
 from dpscp.training.torch.model import TorchModel  # noqa: E402
+from dpscp.training.torch.synthetic_rows import ANY, count_numbers, rows_at_once  # noqa: E402
 
 
 class Tokens(nn.Module):
@@ -80,7 +82,7 @@ def test_predictions_go_through_the_module_in_such_blocks(monkeypatch):
 
     X = np.random.default_rng(0).normal(size=(250, 6)).astype(np.float32)
     expected = module(torch.from_numpy(X)).detach().numpy()
-    monkeypatch.setattr(dry_run_module, "_MOST_RETURNED", 100 * 28)
+    monkeypatch.setattr(synthetic_rows, "_MOST_RETURNED", 100 * 28)
     found = TorchModel(Watched(), (6,), (0, 1)).outputs(X)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert sizes == [4, 100, 100, 50]
@@ -88,7 +90,7 @@ def test_predictions_go_through_the_module_in_such_blocks(monkeypatch):
 
 def trial(module, shape):
     made = _Trial(module, shape, lambda n, _: torch.zeros(n, dtype=torch.int64), nn.CrossEntropyLoss(), "cpu")
-    made.own = dry_run_module._Rows(0)
+    made.own = _Rows(ANY)
     return made
 
 
@@ -102,17 +104,42 @@ def test_large_gradients_and_large_layers_are_tried_on_fewer_records():
 
 @pytest.mark.parametrize("at_once", [1, 7, 2**18])
 def test_a_difference_in_any_row_is_found(at_once, monkeypatch):
-    monkeypatch.setattr(dry_run_module, "_COMPARED_NUMBERS", at_once)
-    expected = [torch.arange(30.0).reshape(10, 3), torch.ones(10), torch.ones(10, 0)]
-    keys = [9, 2, 5, 7]
-    _require_same([e[keys] for e in expected], expected, keys)
-    _require_same(expected, expected)
-    _require_same([torch.tensor(2.0)], [torch.tensor(2.0)])
+    monkeypatch.setattr(comparison, "_COMPARED_NUMBERS", at_once)
+    expected, keys = torch.arange(30.0).reshape(10, 3), [9, 2, 5, 7]
+    require_same(expected[keys], expected, keys)
+    require_same(expected, expected)
+    require_same(torch.ones(10, 0), torch.ones(10, 0))
     for place in range(len(keys)):
-        for number in (0.5, float("nan")):
-            samples = [e[keys].clone() for e in expected]
-            samples[0][place, 1] += number
+        for number in (0.5, float("nan"), float("inf")):
+            found = expected[keys].clone()
+            found[place, 1] += number
             with pytest.raises(ValueError, match="depends on the other records"):
-                _require_same(samples, expected, keys)
+                require_same(found, expected, keys)
     with pytest.raises(ValueError, match="depends on the other records"):
-        _require_same([e[keys] for e in expected], expected, [9, 2, 7, 5])
+        require_same(expected[keys], expected, [9, 2, 7, 5])
+
+
+def test_differences_are_relative_to_the_largest_number_of_a_parameter():
+    large, small = torch.tensor([[1e3, 0.0]]).double(), torch.tensor([[1e-3, 0.0]]).double()
+    for dtype, relative in ((torch.float64, 1e-7), (torch.float32, 1e-3)):
+        for factor, is_refused in ((0.9, False), (1.2, True)):
+            differences = Differences([dtype, dtype])
+            differences.add([large, small], [large, small])
+            differences.add([large * (1 + factor * relative), small], [large, small])
+            if is_refused:
+                with pytest.raises(ValueError, match="depends on the other records"):
+                    differences.refuse()
+            else:
+                differences.refuse()
+    never_equal = Differences([torch.float32])
+    never_equal.add([torch.tensor([torch.inf])], [torch.tensor([torch.inf])])
+    with pytest.raises(ValueError, match="depends on the other records"):
+        never_equal.refuse()
+
+
+@pytest.mark.parametrize("n", [3, 5, 7, 13, 14, 67, 77, 91, 1001])
+def test_rows_of_a_smaller_batch_are_different_ones(n):
+    for count in (min(n, 3), min(n, 11), n):
+        keys = spread(n, count)
+        assert len(set(keys)) == count
+        assert keys[0] == n - 1

@@ -16,10 +16,12 @@ from dpscp import BudgetStore, PrivateConformalClassifier, PrivateConformalRegre
 from dpscp.audit import ModuleGame, audit
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.private_model import PrivateModel
-from dpscp.training.torch import batch_sums, release
+from dpscp.training.torch import batch_sums, layer_terms, release
 from dpscp.training.torch import modules as torch_modules
 from dpscp.training.torch import trainer as opacus
 from dpscp.training.torch.batch_sums import add_clipped
+from dpscp.training.torch.dry_run import Tried
+from dpscp.training.torch.synthetic_rows import ANY, SyntheticRecords
 from dpscp.training.torch.trainer import OpacusTraining
 
 torch = pytest.importorskip("torch")
@@ -40,6 +42,13 @@ def trains(module, shape=(6,), **settings):
     mechanism = training(module, **settings)
     X, y = records(shape)
     return mechanism.train(X, y).model
+
+
+def not_tried(_, input_shape, target, *__, n_outputs=None, **___):
+    """The result of a dry run that accepts every module."""
+    is_class = not target(1, torch.float32).is_floating_point()
+    synthetic = SyntheticRecords(input_shape, ANY, is_class, True, "cpu", torch.float32)
+    return Tried(n_outputs or 16, layer_terms.GradientPlan(), synthetic)
 
 
 class Own(nn.Module):
@@ -108,22 +117,38 @@ def test_a_frozen_backbone_with_batch_norm_trains_and_keeps_its_statistics():
     torch.testing.assert_close(released(rows), expected)
 
 
-def test_frozen_parts_stay_in_evaluation_mode_when_somebody_calls_train():
-    released = trains(frozen_backbone()).module
-    again = pickle.loads(pickle.dumps(released))
-    for module in (released, copy.deepcopy(released), again):
-        assert module.train().training
-        module[0].train()
-        assert not any(part.training for part in module[0].modules())
-        module(torch.randn(4, 6))
-        assert torch.equal(module[0][1].running_mean, released[0][1].running_mean)
+def test_the_released_module_is_a_plain_one():
+    model = trains(frozen_backbone())
+    released, expected = model.module, model.outputs(records()[0])
+    assert not any("train" in vars(part) for part in released.modules())
+    for module in (released, copy.deepcopy(released), pickle.loads(pickle.dumps(released))):
+        assert not any(part.training for part in module.modules())
+        assert all(part.training for part in module.train().modules())
+    np.testing.assert_array_equal(model.outputs(records()[0]), expected)  # in evaluation mode all the same
 
+
+def test_frozen_parts_stay_in_evaluation_mode_when_forward_calls_train():
     def wakes_it(self, rows):
         self.back.train()
         return self.head(self.back(rows))
 
     back, head = frozen_backbone()
-    trains(Own(wakes_it, back=back, head=head))
+    model, X = trains(Own(wakes_it, back=back, head=head)), records()[0]
+    assert torch.equal(model.module.back[1].running_mean, back[1].running_mean)
+    one_by_one = np.concatenate([model.outputs(row[None]) for row in X])
+    np.testing.assert_allclose(model.outputs(X), one_by_one, rtol=1e-5)
+
+
+COMPILED = {
+    "jit": lambda: torch.jit.script(nn.Linear(6, 2)),
+    "a compiled part": lambda: nn.Sequential(torch.compile(nn.Linear(6, 2), backend="eager")),
+}
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_compiled_modules_are_refused_by_kind(kind):
+    with pytest.raises(ValueError, match=r"made by torch\.compile or torch\.jit, .* pass the plain module"):
+        training(COMPILED[kind]())
 
 
 class Remembering(nn.Module):
@@ -191,7 +216,7 @@ def test_tokens_folded_into_the_batch_are_refused(tokens):
 
 
 def test_the_rows_are_counted_on_the_records_too(monkeypatch):
-    monkeypatch.setattr(opacus, "dry_run", lambda *_, **__: 2)
+    monkeypatch.setattr(opacus, "dry_run", not_tried)
     with pytest.raises(ValueError, match="exactly one row per record"):
         trains(folds_tokens(2), (2,))
 
@@ -520,8 +545,8 @@ class EngineOnTheReleasedModule(batch_sums.Engine):
 LAYERS_OF_DEFENCE = {
     "kinds": (opacus, "private_copy", lambda module: copy.deepcopy(module).train()),
     "apart": (batch_sums, "Engine", EngineOnTheReleasedModule),
-    "find_dry_run": (opacus, "dry_run", lambda *_, **__: 16),
-    "rows": (batch_sums, "gradient_rows", None),
+    "find_dry_run": (opacus, "dry_run", not_tried),
+    "rows": (layer_terms, "gradient_rows", None),
     "state": (batch_sums, "check_unchanged", lambda *_: None),
     "release": (opacus, "released_copy", lambda _, trained: trained.eval()),
 }

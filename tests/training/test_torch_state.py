@@ -93,6 +93,10 @@ def keeps_in_a_global(_, rows):
     return rows
 
 
+def keeps_in_a_comprehension(_, rows):
+    return torch.stack([SEEN_BY_ALL.append(len(row)) or row for row in rows])
+
+
 def keeping_in_a_closure():
     seen = {}
 
@@ -121,6 +125,7 @@ KEEPING = {
     "attribute of a parameter": (lambda: Own(keeps_on_a_parameter), r"head\.weight\.memo"),
     "class": (lambda: Own(keeps_on_the_class), "last_rows"),
     "global": (lambda: Own(keeps_in_a_global), "SEEN_BY_ALL"),
+    "global of nested code": (lambda: Own(keeps_in_a_comprehension), "SEEN_BY_ALL"),
     "closure": (lambda: Own(keeping_in_a_closure()), "seen"),
     "hook": (keeping_in_a_hook, "seen"),
     "generator": (

@@ -10,6 +10,7 @@ import copy
 import functools
 import hashlib
 import pickle
+import re
 import sys
 import types
 import weakref
@@ -20,12 +21,15 @@ from typing import Any
 
 import numpy as np
 
+from dpscp._base.used_names import is_trusted, used_values
+
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), Enum, range, slice)
 _CODE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, weakref.ref, property, staticmethod, classmethod)
-# Classes and functions of these packages store nothing of a call.
-_TRUSTED = frozenset({"torch", "numpy", "scipy", "sklearn", "opacus", "pandas", "dpscp", *sys.stdlib_module_names})
+_CACHED_FUNCTION = type(functools.lru_cache(lambda: None))
 # Attributes that Opacus writes during a pass; ``gradient_rows`` empties them.
-_OPACUS = frozenset({"grad_sample", "_forward_counter", "_current_grad_sample", "activations", "max_batch_len"})
+OPACUS_ATTRIBUTES = frozenset(
+    {"grad_sample", "_forward_counter", "_current_grad_sample", "activations", "max_batch_len"}
+)
 # Objects of these packages change by themselves and contain no values of rows.
 _RESTLESS = frozenset({"logging", "threading", "warnings"})
 # Class attributes that Python writes itself, the last one when an object is copied.
@@ -74,12 +78,12 @@ def refuse_memory(name: str, value: Any) -> Iterator[None]:
         )
 
 
-def state_digest(root: Any, *, ignore: frozenset[str] = _OPACUS) -> dict[str, str]:
+def state_digest(root: Any, *, ignore: frozenset[str] = frozenset()) -> dict[str, str]:
     """Return a digest of every value that is reachable from ``root``, by path.
 
-    The walk follows attributes, slots, items, closures, defaults, bound objects, class attributes, and the globals that
-    functions outside well-known packages use. Other objects are digested by their pickle, if they have one. The walk
-    ends after 200,000 values.
+    The walk follows attributes, slots, items, closures, defaults, bound objects, class attributes, and the globals and
+    module attributes that functions outside well-known packages name (``used_values``). Other objects are digested by
+    their pickle, if they have one. The walk ends after 200,000 values.
     """
     seen: dict[int, str] = {}
     kept: list[Any] = []  # objects created during the walk stay alive, so that no id is used twice
@@ -104,13 +108,24 @@ def state_digest(root: Any, *, ignore: frozenset[str] = _OPACUS) -> dict[str, st
 def changed_paths(before: Mapping[str, str], after: Mapping[str, str], *, known_only: bool = False) -> tuple[str, ...]:
     """Return the paths whose values differ, appeared or vanished.
 
+    A module that a function imported meanwhile did not change: it was not there to be compared with.
+
     With ``known_only``, a value that appeared is named by the nearest object that existed before. A new name or key may
     come from a record.
     """
-    paths = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    paths = [
+        path
+        for path in {**before, **after}
+        if before.get(path) != after.get(path) and all(module in before for module in _imports(path))
+    ]
     if known_only:
         paths = [next(p for p in _prefixes(path) if p in before) for path in paths]
     return tuple(dict.fromkeys(path.lstrip(".") or "the object itself" for path in paths))
+
+
+def _imports(path: str) -> Iterator[str]:
+    """Yield the paths of the modules on a path that functions import."""
+    return (path[: found.end()] for found in re.finditer(r"\.import\([^)]*\)", path))
 
 
 def _prefixes(path: str) -> Iterator[str]:
@@ -155,7 +170,7 @@ def _is_tensor(value: Any) -> bool:
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an object contains, with the step of the path to each."""
     if isinstance(value, type):
-        if not _is_trusted(value.__module__):
+        if not is_trusted(value.__module__):
             yield from _attributes(vars(value))
         return
     yield from _items(value)
@@ -164,9 +179,9 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, _CODE) or type(value).__module__.partition(".")[0] in _RESTLESS:
         return
     yield from _attributes(_instance_attributes(value))
-    if _is_tensor(value) and value.is_leaf and value.grad is not None:
-        yield ".grad", value.grad
-    if not _is_trusted(type(value).__module__):
+    if _is_tensor(value):
+        yield from _of_tensor(value)
+    if not is_trusted(type(value).__module__):
         yield ".__class__", type(value)
 
 
@@ -185,6 +200,10 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{place}]", item) for place, item in enumerate(listed))
     elif isinstance(value, types.MethodType):
         yield from ((".__self__", value.__self__), (".__func__", value.__func__))
+    elif isinstance(value, staticmethod | classmethod):
+        yield ".__func__", value.__func__
+    elif isinstance(value, property):
+        yield from ((f".{name}", getattr(value, name)) for name in ("fget", "fset", "fdel"))
     elif isinstance(value, functools.partial):
         yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
     elif isinstance(value, types.CellType):
@@ -211,20 +230,22 @@ def _instance_attributes(value: Any) -> dict[str, Any]:
     return held
 
 
+def _of_tensor(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a backward pass leaves on a tensor, and the functions that it calls."""
+    if (value.is_leaf or value.retains_grad) and value.grad is not None:
+        yield ".grad", value.grad
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if getattr(value, name, None):
+            yield f".{name}", getattr(value, name)
+
+
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield f".<{name}>", cell
     yield from ((f".default[{place}]", item) for place, item in enumerate(function.__defaults__ or ()))
     yield from ((f".default[{name!r}]", item) for name, item in (function.__kwdefaults__ or {}).items())
-    if _is_trusted(function.__module__):
-        return
-    for name in function.__code__.co_names:
-        if name in function.__globals__:
-            yield f".global {name}", function.__globals__[name]
-
-
-def _is_trusted(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in _TRUSTED
+    if not is_trusted(function.__module__):
+        yield from used_values(function)
 
 
 def _own_digest(value: Any, has_children: bool) -> str:
@@ -243,6 +264,9 @@ def _own_digest(value: Any, has_children: bool) -> str:
         return f"{kind} {_hash(bytes(value))}"
     if isinstance(value, Mapping | Sequence | set | frozenset | deque):
         return f"{kind} of {len(value)}"
+    if isinstance(value, _CACHED_FUNCTION):
+        found = value.cache_info()
+        return f"{kind} {found.misses} {found.currsize}"
     if isinstance(value, types.FunctionType | type):
         return f"{kind} {value.__qualname__} {id(value)}"
     if has_children or isinstance(value, (*_CODE, types.MethodType, types.CellType)):

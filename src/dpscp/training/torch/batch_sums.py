@@ -16,18 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.object_state import state_digest
 from dpscp.data.sources import Block
 from dpscp.privacy.random_streams import BlockStreams
 from dpscp.training.engine.batching import PerThread
 from dpscp.training.engine.cuda import Upload, record_graph
 from dpscp.training.engine.gradients import SMALLEST_CLIP_NORM
 from dpscp.training.engine.padding import LANES, AlikeBlocks, one_blas_thread, whole_lanes
-from dpscp.training.torch.dry_run import SyntheticRecords
-from dpscp.training.torch.layer_terms import MOST_BLOCKS, ClipRule, GradientPlan, LayerTerms, SampleTerm, Term
+from dpscp.training.torch.layer_terms import GradientPlan, OpacusTerms, make_terms
 from dpscp.training.torch.modules import (
     check_unchanged,
-    gradient_rows,
-    load_opacus,
+    hide_messages,
     load_torch,
     private_copy,
     refuse_changes,
@@ -35,12 +34,16 @@ from dpscp.training.torch.modules import (
     translate_memory_errors,
 )
 from dpscp.training.torch.random_state import draws_by_row, secret_draws
+from dpscp.training.torch.synthetic_rows import SyntheticRecords
+from dpscp.training.torch.terms import MOST_BLOCKS, ClipRule, Term, single_gradients
 
 # Clipped gradients are integers in units of clip_norm / _UNITS; sums of MOST_RECORDS of them fit in 64 bits.
 _UNITS = 2**32
 MOST_RECORDS = 2**30
 _SYNTHETIC_SEEDS = (11, 12)
 _SMALLEST_BLOCK = LANES
+# Numbers of single gradients that become integers at once.
+_MOST_HELD = 2**22
 # Sizes of blocks, about.
 _SIZES = 32
 
@@ -125,41 +128,20 @@ def _arrived(sums: Sequence[NDArray[Any]], size: int) -> TensorSums:
     return TensorSums([load_torch().from_numpy(np.array(total)) for total in sums], size)
 
 
-class OpacusTerms:
-    """The gradients of single records, by Opacus' hooks."""
-
-    def __init__(self, module: Any) -> None:
-        wrapper, _ = load_opacus()
-        # loss_reduction="sum": gradients of the summed loss are the records' own gradients, unscaled
-        self.wrapped = wrapper(module, loss_reduction="sum")
-
-    def __call__(self, losses: Losses, rows: Any, target: Any) -> list[Term]:
-        """Return one term for each parameter that has a gradient."""
-        samples = gradient_rows(self.wrapped, losses, rows, target)
-        trained = [p for p in self.wrapped.parameters() if p.requires_grad]
-        return [SampleTerm(p, s) for p, s in zip(trained, samples, strict=True) if s is not None]
-
-
 class Engine:
     """A copy of the module that records go through, and digests of what must not change in it."""
 
     def __init__(self, run: TorchRun) -> None:
         self.run, self.device = run, load_torch().device(run.device)
-        self._use(run.plan)
+        self.inner = self._copy_of(run.module)
+        self.terms = make_terms(run.plan, self.inner)
+        self.trained = self.terms.trained
         self._started: list[int] = []
         self._on_gpu: _GpuBlocks | None = None
         with load_torch().no_grad(), _deterministic():
             self.blocks: AlikeBlocks | None = self._alike_blocks()
-        self.start = state_of(self.inner)
+        self.start = self._state()
         self._versions = self._found_versions()
-
-    def _use(self, plan: GradientPlan) -> None:
-        """Make a module that computes gradients by this plan."""
-        self.inner, self._channels_last = self._copy_of(self.run.module), plan.channels_last
-        if plan.channels_last:
-            self.inner = self.inner.to(memory_format=load_torch().channels_last)
-        self.terms: LayerTerms | OpacusTerms = LayerTerms(self.inner) if plan.by_layers else OpacusTerms(self.inner)
-        self.trained = [p for p in self.inner.parameters() if p.requires_grad]
 
     def _copy_of(self, module: Any) -> Any:
         return private_copy(module).to(self.device)
@@ -175,7 +157,7 @@ class Engine:
         self.inner.train()
 
     def check(self, module: Any, *, last: bool) -> None:
-        """Refuse a module that changed its own state.
+        """Refuse a module or a loss that changed its own state.
 
         All of it after the last step and where torch saw a change.
 
@@ -189,7 +171,12 @@ class Engine:
             moved = [name for name, p in self.inner.named_parameters() if p.requires_grad and not equal(p, kept[name])]
             refuse_changes(tuple(moved))
         if last or seen:
-            check_unchanged(self.start, self.inner)
+            check_unchanged(self.start, self._state())
+
+    def _state(self) -> dict[str, str]:
+        """Return digests of the module and of the loss."""
+        module = state_of(self.inner, has_opacus_hooks=isinstance(self.terms, OpacusTerms))
+        return module | {f".<loss>{path}": digest for path, digest in state_digest(self.run.losses).items()}
 
     def _found_versions(self) -> list[tuple[int, int]]:
         kept = [*self.inner.buffers(), *(p for p in self.inner.parameters() if not p.requires_grad)]
@@ -207,8 +194,7 @@ class Engine:
         torch = load_torch()
         weights = None if block.weights is None else torch.tensor(block.weights)
         if self.blocks is None:
-            assert isinstance(self.terms, OpacusTerms)
-            return self._sum_exactly(self.terms.wrapped, block, batch, weights)
+            return self._sum_exactly(block, batch, weights)
         chunk = self.blocks.chunk
         if len(batch) > chunk * MOST_BLOCKS:
             raise ValueError(
@@ -231,7 +217,7 @@ class Engine:
             # few sizes: each one is checked before it is used
             size = blocks.size(min(blocks.chunk, self._grain * math.ceil(len(part) / self._grain)))
             rows, target = self._gather(block, np.concatenate([part, np.repeat(part[:1], size - len(part))]))
-            terms = self.terms(self.run.losses, rows, target)
+            terms = self.terms_of(rows, target)
             if not terms:
                 continue
             factors, finite = self.rule.factors(terms, None)
@@ -255,14 +241,21 @@ class Engine:
             number, more = place[id(term.parameter)], term.weighted_sum(factors, counted)
             totals[number] = more if totals[number] is None else totals[number].add_(more)
 
-    def _sum_exactly(self, wrapped: Any, block: Block, batch: NDArray[np.int64], weights: Any) -> list[Any]:
+    def terms_of(self, rows: Any, target: Any) -> list[Term]:
+        """Return the terms of records; errors tell nothing of them."""
+        return hide_messages(lambda: self.terms(self.run.losses, rows, target))
+
+    def _sum_exactly(self, block: Block, batch: NDArray[np.int64], weights: Any) -> list[Any]:
         torch, at_once = load_torch(), self.run.at_once
         sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in self.trained]
+        held = max(1, _MOST_HELD // sum(p.numel() for p in self.trained))
         for begin in range(0, len(batch), at_once):
             part = batch[begin : begin + at_once]
-            rows, target = self._gather(block, part)
-            samples = gradient_rows(wrapped, self.run.losses, rows, target)
-            add_clipped(samples, self.run.clip_norm, sums, None if weights is None else weights[part].to(self.device))
+            terms = self.terms_of(*self._gather(block, part))
+            for start in range(0, len(part), held):
+                here = slice(start, start + held if start + held < len(part) else None)
+                once = None if weights is None else weights[part[here]].to(self.device)
+                add_clipped(single_gradients(terms, self.trained, here), self.run.clip_norm, sums, once)
         return [total.double() / _UNITS for total in sums]
 
     def _gather(self, block: Block, index: NDArray[np.int64]) -> tuple[Any, Any]:
@@ -274,7 +267,7 @@ class Engine:
         return self._laid_out(rows.to(self.run.synthetic.dtype)), target
 
     def _laid_out(self, rows: Any) -> Any:
-        return rows.contiguous(memory_format=load_torch().channels_last) if self._channels_last else rows
+        return rows.contiguous(memory_format=load_torch().channels_last) if self.run.plan.channels_last else rows
 
     # ---- blocks in which a record has the same bits in every place
 
@@ -291,8 +284,6 @@ class Engine:
                 self._grain = whole_lanes(blocks.chunk / _SIZES)
                 return blocks
             size //= 2
-        if run.plan.by_layers:
-            self._use(GradientPlan())  # Opacus reads images in torch's own layout only
         return None
 
     def _synthetic_results(self, size: int) -> Iterable[NDArray[Any]]:
@@ -308,7 +299,7 @@ class Engine:
         devices = [self.device] if self.device.type == "cuda" else []
         rows, target = self.run.synthetic.one_record(size, seed)
         with torch.random.fork_rng(devices=devices), draws_by_row([0] * size):
-            return self.terms(self.run.losses, self._laid_out(rows), target)
+            return self.terms_of(self._laid_out(rows), target)
 
 
 class _GpuBlocks:
@@ -342,7 +333,7 @@ class _GpuBlocks:
 
     def _add_block(self) -> None:
         engine = self._engine
-        terms = engine.terms(engine.run.losses, self._rows, self._target)
+        terms = engine.terms_of(self._rows, self._target)
         if terms:
             factors, finite = engine.rule.factors(terms, self._once)
             engine.add(terms, self._totals, factors, finite)

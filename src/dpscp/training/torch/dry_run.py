@@ -1,37 +1,65 @@
 """Run a torch module on synthetic rows before any record or budget is used.
 
 The module must run, in its own precision too. It must change nothing in itself, in training and in evaluation mode. The
-gradients from Opacus must be those of each record alone, in batches of every size that training uses; so must the
-outputs in evaluation mode. Draws of the module's own belong to the record (``draws_by_row``).
+gradients that training will use, layer by layer or from Opacus, must be those that plain autograd finds for each record
+alone, in batches of every size that training uses. So must the outputs in evaluation mode. Draws of the module's own
+belong to the record (``draws_by_row``). All this is tried on several kinds of rows: any numbers, tokens, and rows that
+end or start with zeros.
 """
 
 import copy
-import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
-import numpy as np
-
 from dpscp._base.object_state import changed_paths, state_digest
-from dpscp.training.torch.layer_terms import GradientPlan, LayerTerms, Term, UnsupportedLayerError
+from dpscp.training.torch.comparison import (
+    Differences,
+    MixingError,
+    gradients_of,
+    parts,
+    require_own_sums,
+    require_same,
+    spread,
+)
+from dpscp.training.torch.layer_terms import (
+    GradientPlan,
+    LayerTerms,
+    OpacusTerms,
+    UnsupportedLayerError,
+    make_terms,
+)
 from dpscp.training.torch.modules import (
     ONE_LOSS_EACH,
-    gradient_rows,
+    OwnMessageError,
+    explain_failure,
     is_out_of_memory,
-    load_opacus,
     load_torch,
     refuse_changes,
     released_copy,
+    require_gradients,
     rows_dtype,
     state_of,
 )
 from dpscp.training.torch.random_state import draws_by_row
+from dpscp.training.torch.synthetic_rows import (
+    ANY,
+    BITS,
+    FEW_ROWS,
+    PADDED,
+    TEXTS,
+    UNIT,
+    RowKind,
+    SyntheticRecords,
+    count_numbers,
+    rows_at_once,
+)
+from dpscp.training.torch.terms import Term
 
-_FEW_ROWS = 4
 # Sizes of batches that are compared. Primes: a dimension of the module is rarely as long by accident.
 _SIZES = (67, 23, 11)
 # The same where the gradients of the first batch, or what the layers return for it, would be more than so many numbers.
@@ -41,16 +69,10 @@ _SEEDS = (1, 2, 3)
 _STEP = 0.05
 # Far from the start a layer that limits its own parameters does so.
 _FAR = 30.0
-# Rows that go through a module at once without gradients, at most; their numbers; and what the layers return for them,
-# on a processor. A GPU needs many rows to be busy.
-_MOST_ROWS, _MOST_NUMBERS, _MOST_RETURNED = 4096, 2**18, 2**23
-_FEWEST_ROWS = 64
-# Numbers that are compared at once.
-_COMPARED_NUMBERS = 2**18
 
 Losses = Callable[[Any, Any], Any]
 Targets = Callable[[int, Any], Any]
-MostRows = Callable[[int], int]
+MostRows = Callable[[GradientPlan], int]
 
 
 @contextmanager
@@ -68,43 +90,13 @@ def full_float32() -> Iterator[None]:
             library.allow_tf32 = allowed
 
 
-def rows_at_once(module: Any, input_shape: tuple[int, ...], device: str) -> int:
-    """Return how many rows go through a module at once without gradients.
+@dataclass(frozen=True)
+class Tried:
+    """What a dry run found: outputs of a record, how to compute gradients, and synthetic records that fit."""
 
-    From synthetic rows alone: on a processor by the numbers that the layers return, for the first kind of rows that the
-    module takes.
-    """
-    most = min(_MOST_ROWS, _MOST_NUMBERS // math.prod(input_shape))
-    if load_torch().device(device).type == "cpu":  # on a GPU rows of the wrong kind end the process
-        most = min(most, _MOST_RETURNED // _numbers_per_row(module, input_shape))
-    return max(_FEWEST_ROWS, most)
-
-
-def _numbers_per_row(module: Any, input_shape: tuple[int, ...]) -> int:
-    for rows in synthetic_rows(input_shape):
-        try:
-            return count_numbers(module, rows.to(rows_dtype(module)))
-        except Exception:  # rows that the module was not made for; all it can say is about synthetic rows
-            continue
-    return _MOST_RETURNED
-
-
-def count_numbers(module: Any, rows: Any) -> int:
-    """Return how many numbers the innermost layers of a module return for one of these rows, itself included."""
-    torch, found = load_torch(), [math.prod(rows.shape[1:])]
-
-    def listen(_layer: Any, _inputs: Any, output: Any) -> None:
-        values = output if isinstance(output, tuple) else (output,)
-        found.extend(value.numel() // len(rows) for value in values if isinstance(value, torch.Tensor))
-
-    hooks = [part.register_forward_hook(listen) for part in module.modules() if not list(part.children())]
-    try:
-        with torch.no_grad():
-            module(rows)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return sum(found)
+    n_outputs: int
+    plan: GradientPlan
+    synthetic: SyntheticRecords
 
 
 def dry_run(
@@ -116,90 +108,25 @@ def dry_run(
     device: str,
     n_outputs: int | None = None,
     most_rows: MostRows = lambda _: _SIZES[0],
-) -> int:
-    """Try the module on synthetic rows; return the number of outputs per record.
+) -> Tried:
+    """Try the module on synthetic rows; return what training needs to know of it.
 
     ``module`` is a ``private_copy``; ``target(count, dtype)`` gives synthetic targets; ``most_rows`` says how many rows
-    training uses at once, from the numbers that the layers return for one record. ValueError for a module that fails,
-    has another number of outputs than ``n_outputs``, changes anything in itself, mixes records in whatever way, or
-    draws random numbers in evaluation mode.
+    training uses at once with a plan. ValueError for a module that fails, has another number of outputs than
+    ``n_outputs``, changes anything in itself, mixes records in whatever way, or draws random numbers in evaluation
+    mode.
     """
     torch = load_torch()
+    require_gradients()
     forked = list(range(torch.cuda.device_count())) if torch.device(device).type == "cuda" else []
     with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():
         warnings.simplefilter("ignore")  # torch and Opacus warn about their own names
         trial = _Trial(module, input_shape, target, losses, device)
-        precise = trial.find_rows(n_outputs)
+        trial.find_rows(n_outputs)
         trial.check_state()
-        trial.check_gradients(precise, trial.sizes, _SEEDS)
-        # mixing far apart in a batch shows here, whatever the size was above
-        trial.check_gradients(trial.own, (most_rows(trial.count_numbers()), trial.sizes[-1]), _SEEDS[:1])
+        plan = trial.choose_plan(most_rows)
         trial.check_outputs()
-        return trial.n_outputs
-
-
-@dataclass(frozen=True)
-class SyntheticRecords:
-    """Synthetic records of a kind that a module takes, with targets."""
-
-    input_shape: tuple[int, ...]
-    kind: int
-    classification: bool
-    draws: bool
-    """Whether the module draws random numbers for them."""
-    device: str
-    dtype: Any
-
-    def one_record(self, size: int, seed: int) -> tuple[Any, Any]:
-        """Return a block in which every place has the same record."""
-        torch = load_torch()
-        row = list(synthetic_rows(self.input_shape, 1, seed))[self.kind]
-        rows = row.to(device=self.device, dtype=self.dtype).expand(size, *self.input_shape)
-        zeros = torch.zeros(size, dtype=torch.int64 if self.classification else self.dtype)
-        target = zeros if self.classification else zeros + 0.5
-        return rows.clone(memory_format=torch.contiguous_format), target.to(self.device)
-
-
-def outputs_are_probabilities(module: Any, synthetic: SyntheticRecords) -> bool:
-    """Return whether the outputs for synthetic rows are positive and add up to one."""
-    torch = load_torch()
-    copied = copy.deepcopy(module).to(synthetic.device).eval()
-    with torch.no_grad():
-        outputs = torch.cat([copied(synthetic.one_record(2, seed)[0]) for seed in _SEEDS])
-    several = outputs.ndim == 2 and outputs.shape[1] > 1
-    return several and bool((outputs >= 0).all() and ((outputs.sum(1) - 1).abs() < 1e-4).all())
-
-
-def choose_gradients(
-    module: Any, input_shape: tuple[int, ...], target: Targets, losses: Losses, *, device: str, most_rows: MostRows
-) -> tuple[GradientPlan, SyntheticRecords]:
-    """Return how the gradients of this module are computed, and synthetic records that it takes.
-
-    Layer by layer where that gives the norms and sums of Opacus' gradients, in batches of ``most_rows`` rows too (see
-    `dry_run`).
-    """
-    torch = load_torch()
-    classification = not target(1, torch.float32).is_floating_point()
-    dtype = rows_dtype(module)
-    on_cuda = torch.device(device).type == "cuda"
-    forked = list(range(torch.cuda.device_count())) if on_cuda else []
-    with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():
-        warnings.simplefilter("ignore")
-        trial = _Trial(module, input_shape, target, losses, device)
-        try:
-            precise = trial.find_rows(None)
-        except ValueError:
-            return GradientPlan(), SyntheticRecords(input_shape, 0, classification, True, device, dtype)
-        rows, _ = trial._batch(trial.own, _FEW_ROWS)
-        draws = trial._draws(trial._copy(trial.own).train(), rows)
-        synthetic = SyntheticRecords(input_shape, trial.own.kind, classification, draws, device, dtype)
-        images = len(input_shape) == 3 and any(isinstance(part, torch.nn.Conv2d) for part in module.modules())
-        numbers = trial.count_numbers()
-        # on a processor pooling is several times as fast with channels last
-        for channels_last in (True, False) if images and not on_cuda else (False,):
-            if trial.layers_agree(precise, most_rows(numbers), channels_last=channels_last):
-                return GradientPlan(True, channels_last, numbers), synthetic
-        return GradientPlan(numbers=numbers), synthetic
+        return Tried(trial.n_outputs, plan, trial.synthetic_records())
 
 
 @dataclass(frozen=True)
@@ -209,8 +136,27 @@ class _Rows:
     None: its own.
     """
 
-    kind: int
+    kind: RowKind
     dtype: Any = None
+
+
+class _FailureError(Exception):
+    """The module fails on synthetic rows; the cause says how."""
+
+
+@contextmanager
+def _separate_failures() -> Iterator[None]:
+    """Turn errors of the module into `_FailureError`; refusals and missing memory stay as they are."""
+    try:
+        yield
+    except (UnsupportedLayerError, MixingError):
+        raise
+    except OwnMessageError as error:
+        raise MixingError(str(error)) from None
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise _FailureError from error
 
 
 class _Trial:
@@ -219,7 +165,9 @@ class _Trial:
     Every call is made on a copy of its own.
     """
 
+    precise: _Rows
     own: _Rows
+    others: list[_Rows]
     n_outputs: int
 
     def __init__(self, module: Any, input_shape: tuple[int, ...], target: Targets, losses: Losses, device: str) -> None:
@@ -236,71 +184,97 @@ class _Trial:
 
     # ---- rows that the module takes
 
-    def find_rows(self, n_outputs: int | None) -> _Rows:
-        """Return the first precision and kind of rows with which the module runs.
+    def find_rows(self, n_outputs: int | None) -> None:
+        """Find the precision and the kinds of rows with which the module runs.
 
-        Float64 shows the weakest mixing.
+        Float64 shows the weakest mixing. ``precise`` is the first kind whose rows the module tells apart; a module that
+        rounds its rows to tokens takes other numbers too, and sees one token in all of them.
         """
         device, self.device = self.device, "cpu"  # on a GPU an index out of range ends the process
-        fitting, failure = self._first_usable(n_outputs)
+        usable, failure = self._usable_rows(n_outputs)
         self.device = device
-        if fitting is None and device != "cpu":  # a module for this device alone
-            fitting, failure = self._first_usable(n_outputs)
-        if fitting is None:
+        if not usable and device != "cpu":  # a module for this device alone
+            usable, failure = self._usable_rows(n_outputs)
+        if not usable:
             # the cause speaks of synthetic rows only
             raise ValueError(
-                f"the module or its loss fails on synthetic rows of shape {tuple(self.input_shape)}. No record was "
-                "used. The first layer must accept the number of features, and the loss must accept the outputs"
+                f"the module or its loss fails on synthetic rows of shape {tuple(self.input_shape)}: "
+                f"{explain_failure(failure, self.module)}. No record was used. The first layer must accept the number "
+                "of features, and the loss must accept the outputs"
             ) from failure
-        self.own = _Rows(fitting.kind)
-        failure = self._try_rows(self.own, n_outputs)
-        if not self._is_usable:
+        self.precise = next((found for found in usable if self._tells_apart(found)), usable[0])
+        self.others = [found for found in usable if found != self.precise]
+        self.own = _Rows(self.precise.kind)
+        is_usable, failure = self._try_rows(self.own, n_outputs)
+        if not is_usable:
             raise ValueError(
                 f"the module fails on synthetic rows of {rows_dtype(self.module)}, the type that training uses. No "
                 "record was used. Give module.float() or module.double(), or convert rows in forward"
             ) from failure
-        return fitting
 
-    def _first_usable(self, n_outputs: int | None) -> tuple[_Rows | None, Exception | None]:
+    def _usable_rows(self, n_outputs: int | None) -> tuple[list[_Rows], Exception | None]:
         torch = load_torch()
         failure: Exception | None = None
-        fitting = None
         for dtype in (torch.float64, torch.float32):
-            for kind in range(3):
-                found = _Rows(kind, dtype)
-                failure = self._try_rows(found, n_outputs) or failure
-                fitting = fitting or (found if self._is_usable else None)
-            if fitting:
-                break
-        return fitting, failure
+            is_usable = dict[RowKind, bool]()
+            for kind in (ANY, UNIT, BITS, PADDED):
+                is_usable[kind], reason = self._try_rows(_Rows(kind, dtype), n_outputs)
+                failure = reason or failure
+            # a module that takes any numbers knows no words: a few are enough
+            words = self._most_words(dtype, n_outputs, TEXTS[: 3 if is_usable[ANY] else None])
+            usable = [_Rows(kind, dtype) for kind in (ANY, UNIT, *words, BITS, PADDED) if is_usable.get(kind, True)]
+            if usable:
+                return usable, failure
+        return [], failure
 
-    def _try_rows(self, found: _Rows, n_outputs: int | None) -> Exception | None:
-        """Apply the module once.
+    def _most_words(self, dtype: Any, n_outputs: int | None, texts: Sequence[RowKind]) -> list[RowKind]:
+        """Return the texts of as many words as the module knows; nothing if it takes none."""
+        return list(takewhile(lambda kind: self._try_rows(_Rows(kind, dtype), n_outputs)[0], texts))[-1:]
 
-        Sets ``_is_usable`` and the number of outputs, and returns what went wrong.
+    def _try_rows(self, found: _Rows, n_outputs: int | None) -> tuple[bool, Exception | None]:
+        """Apply the module once; return whether it takes these rows, and what went wrong.
+
+        Sets the number of outputs.
         """
         torch = load_torch()
-        self._is_usable = False
         module = self._copy(found)
-        rows, goals = self._batch(found, _FEW_ROWS)
+        rows, goals = self._batch(found, FEW_ROWS)
         try:
             outputs = module(rows)
         except Exception as error:
-            return error
+            return False, error
         width = _check_outputs(outputs, n_outputs)
         try:
             values = self.losses(outputs, goals)
-            finite = bool(torch.isfinite(outputs).all() and torch.isfinite(values).all())
+            is_finite = bool(torch.isfinite(outputs).all() and torch.isfinite(values).all())
         except Exception as error:
-            return error
-        if values.shape != (_FEW_ROWS,):
+            return False, error
+        if values.shape != (FEW_ROWS,):
             raise ValueError(ONE_LOSS_EACH)
-        self._is_usable, self.n_outputs = finite, width
-        return None
+        self.n_outputs = width
+        return is_finite, None
+
+    def _tells_apart(self, found: _Rows) -> bool:
+        """Return whether rows of this kind have different outputs, at moved parameters."""
+        module = self._copy(found).eval()
+        _move_parameters(module, _STEP, _SEEDS[0])
+        with load_torch().no_grad():
+            try:
+                outputs = module(self._batch(found, FEW_ROWS)[0])
+            except Exception:  # a module for training only, which fails below
+                return False
+        return not bool((outputs == outputs[:1]).all())
 
     def count_numbers(self) -> int:
         """Return how many numbers the innermost layers return for one record."""
-        return count_numbers(self._copy(self.own), self._batch(self.own, _FEW_ROWS)[0])
+        return count_numbers(self._copy(self.own), self._batch(self.own, FEW_ROWS)[0])
+
+    def synthetic_records(self) -> SyntheticRecords:
+        """Return synthetic records that the module takes, in its own precision."""
+        dtype = rows_dtype(self.module)
+        draws = self._draws(self._copy(self.own).train(), self._batch(self.own, FEW_ROWS)[0])
+        classification = not self.target(1, load_torch().float32).is_floating_point()
+        return SyntheticRecords(self.input_shape, self.own.kind, classification, draws, self.device, dtype)
 
     def _copy(self, found: _Rows) -> Any:
         copied = copy.deepcopy(self.module).to(self.device)
@@ -308,7 +282,7 @@ class _Trial:
 
     def _batch(self, found: _Rows, count: int, seed: int = 0) -> tuple[Any, Any]:
         dtype = found.dtype or rows_dtype(self.module)
-        rows = next(r for kind, r in enumerate(synthetic_rows(self.input_shape, count, seed)) if kind == found.kind)
+        rows = found.kind.rows(self.input_shape, count, seed)
         return rows.to(device=self.device, dtype=dtype), self.target(count, dtype).to(self.device)
 
     # ---- state
@@ -318,14 +292,16 @@ class _Trial:
 
         The first look comes before the first call.
         """
+        batches = [(self.own, FEW_ROWS, 0), (self.own, _SIZES[0], 1)]
+        batches += [(_Rows(found.kind), FEW_ROWS, 0) for found in self.others]
         for training in (True, False):
             for step in (0.0, _FAR):
                 module = self._copy(self.own).train(training)
                 if step:
                     _move_parameters(module, step, seed=0)
                 before, loss_before = state_of(module, trained=True), state_digest(self.losses)
-                for count, seed in ((_FEW_ROWS, 0), (_SIZES[0], 1)):
-                    rows, goals = self._batch(self.own, count, seed)
+                for found, count, seed in batches:
+                    rows, goals = self._batch(found, count, seed)
                     try:
                         values = self.losses(module(rows), goals)
                         if training:
@@ -339,55 +315,99 @@ class _Trial:
 
     # ---- gradients
 
-    def check_gradients(self, found: _Rows, sizes: tuple[int, ...], seeds: tuple[int, ...]) -> None:
-        """Refuse the module if Opacus returns anything but a record's gradient."""
-        wrapper, _ = load_opacus()
-        for seed in seeds:
-            plain = self._copy(found)
-            self._move(plain, found, seed)
-            wrapped = wrapper(copy.deepcopy(plain), loss_reduction="sum")
-            for alike in (False, True) if seed == _SEEDS[0] else (False,):
-                rows, target = self._batch(found, max(sizes), seed)
-                if alike:  # equal rows go the same way through layers that choose a way, and fill it
-                    rows, target = rows[:1].expand_as(rows).clone(), target[:1].expand_as(target).clone()
-                self._compare(plain, wrapped, rows, target, sizes)
+    def choose_plan(self, most_rows: MostRows) -> GradientPlan:
+        """Return how the gradients are computed: layer by layer where that is right, else by Opacus.
 
-    def _compare(self, plain: Any, wrapped: Any, rows: Any, target: Any, sizes: tuple[int, ...]) -> None:
-        """Compare each record's gradient between batches and with plain autograd."""
-        n = len(rows)
-        whole = self._samples(wrapped, rows, target, range(n))
-        for size in sizes[1:]:
-            # the last rows, in another order and between others: what runs out in a batch runs out for them
-            keys = [n - 1 - (7 * i) % n for i in range(min(size, n))]
-            _require_same(self._samples(wrapped, rows[keys], target[keys], keys), whole, keys)
-        keys = list(range(0, n, max(1, n // _FEW_ROWS)))[:_FEW_ROWS]
-        alone = [w.new_empty(len(keys), *w.shape[1:]) for w in whole]
-        for place, key in enumerate(keys):
-            for rows_alone, gradient in zip(alone, self._alone(plain, rows, target, key), strict=True):
-                rows_alone[place] = gradient
-        _require_same(alone, whole, keys)
-
-    def _samples(self, wrapped: Any, rows: Any, target: Any, keys: Any) -> list[Any]:
-        torch = load_torch()
-        failure = None
+        ValueError if neither returns the gradient of a record alone.
+        """
+        torch, numbers = load_torch(), self.count_numbers()
+        images = len(self.input_shape) == 3 and any(isinstance(p, torch.nn.Conv2d) for p in self.module.modules())
+        # on a processor pooling is several times as fast with channels last
+        for channels_last in (True, False) if images and torch.device(self.device).type != "cuda" else (False,):
+            plan = GradientPlan(by_layers=True, channels_last=channels_last, numbers=numbers)
+            try:
+                self.check_gradients(plan, most_rows(plan))
+            except Exception as error:  # what is wrong shows below
+                if is_out_of_memory(error):
+                    raise
+                continue
+            return plan
+        plan, failure = GradientPlan(numbers=numbers), None
         try:
-            with draws_by_row(list(keys)):
-                found = gradient_rows(wrapped, self.losses, rows, target)
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-            failure = error
+            self.check_gradients(plan, most_rows(plan))
+        except _FailureError as error:
+            failure = error.__cause__
         if failure is not None:
             raise ValueError(
-                "the module or its loss fails on a larger batch of synthetic rows. No record was used"
+                "the module or its loss fails on a larger batch of synthetic rows: "
+                f"{explain_failure(failure, self.module)}. No record was used"
             ) from failure
-        trained = [p for p in wrapped.parameters() if p.requires_grad]
-        return [
-            torch.zeros_like(p).expand(len(rows), *p.shape) if sample is None else sample
-            for p, sample in zip(trained, found, strict=True)
-        ]
+        return plan
 
-    def _alone(self, plain: Any, rows: Any, target: Any, key: int) -> list[Any]:
+    def check_gradients(self, plan: GradientPlan, most_rows: int) -> None:
+        """Refuse the module if this plan returns anything but a record's gradient."""
+        for seed in _SEEDS:
+            self._check_rows(plan, self.precise, self.sizes, seed, in_full=seed == _SEEDS[0])
+        for found in self.others:
+            with suppress(_FailureError):  # rows that the module was not made for
+                self._check_rows(plan, found, self.sizes[1:], _SEEDS[0])
+        # mixing far apart in a batch shows here, whatever the size was above
+        self._check_rows(plan, self.own, (most_rows, self.sizes[-1]), _SEEDS[0], in_full=True)
+
+    @_separate_failures()
+    def _check_rows(
+        self, plan: GradientPlan, found: _Rows, sizes: tuple[int, ...], seed: int, *, in_full: bool = False
+    ) -> None:
+        """Compare gradients of rows, and in full also of equal rows, their norms and their sums."""
+        plain = self._copy(found)
+        self._move(plain, found, seed)
+        computed = make_terms(plan, copy.deepcopy(plain))
+        rows, target = self._batch(found, max(sizes), seed)
+        part = self._compare(plan, plain, computed, (rows, target), sizes)
+        if in_full:  # equal rows go the same way through layers that choose a way, and fill it
+            equal = rows[:1].expand_as(rows).clone(), target[:1].expand_as(target).clone()
+            self._compare(plan, plain, computed, equal, sizes)
+            require_own_sums(part, computed.trained, sizes[-1])
+
+    def _compare(
+        self,
+        plan: GradientPlan,
+        plain: Any,
+        computed: LayerTerms | OpacusTerms,
+        batch: tuple[Any, Any],
+        sizes: tuple[int, ...],
+    ) -> list[Term]:
+        """Compare each record's gradient with plain autograd and between batches; return the terms of the last one."""
+        (rows, target), n, trained = batch, len(batch[0]), computed.trained
+        draws, part = self._draws(plain, rows), list[Term]()
+        differences = Differences([p.dtype for p in trained])
+        whole = self._terms(plan, computed, batch, range(n) if draws else None)
+        _require_finite(value for term in whole for value in term.tensors())
+        for key in range(0, n, max(1, n // FEW_ROWS) | 1)[:FEW_ROWS]:  # every other one is odd
+            alone = self._alone(plain, rows, target, key, draws=draws)
+            differences.add([gradient[None] for gradient in alone], gradients_of(whole, trained, [key]))
+        for size in sizes[1:]:
+            # the last rows, in another order and between others: what runs out in a batch runs out for them
+            keys = spread(n, min(size, n))
+            part = self._terms(plan, computed, (rows[keys], target[keys]), keys if draws else None)
+            for some in parts(len(keys), trained):
+                differences.add(
+                    gradients_of(part, trained, some), gradients_of(whole, trained, [keys[i] for i in some])
+                )
+        differences.refuse()
+        return part
+
+    def _terms(
+        self, plan: GradientPlan, computed: LayerTerms | OpacusTerms, batch: tuple[Any, Any], keys: Sequence[int] | None
+    ) -> list[Term]:
+        """Return the terms of a batch; ``keys`` say which draws a row has, None: the module draws nothing."""
+        rows, target = (values.clone() for values in batch)  # a layer may change its input in place
+        if plan.channels_last:
+            rows = rows.contiguous(memory_format=load_torch().channels_last)
+        with nullcontext() if keys is None else draws_by_row(keys):
+            return computed(self.losses, rows, target)
+
+    def _alone(self, plain: Any, rows: Any, target: Any, key: int, *, draws: bool) -> list[Any]:
         """Return the gradient of a record alone, by plain autograd.
 
         Beside a few other rows where the module draws.
@@ -395,18 +415,19 @@ class _Trial:
         With one row, a draw that all rows share looks like a row's own draw.
         """
         torch = load_torch()
-        others = _SIZES[-1] - 1 if self._draws(plain, rows) else 0
+        others = _SIZES[-1] - 1 if draws else 0
         keys = [key, *((key + 1 + i) % len(rows) for i in range(others))]
-        with draws_by_row(keys):
+        with draws_by_row(keys) if draws else nullcontext():
             loss = self.losses(plain(rows[keys]), target[keys])[0]
             trained = [p for p in plain.parameters() if p.requires_grad]
             found = torch.autograd.grad(loss, trained, allow_unused=True)
+        _require_finite(gradient for gradient in found if gradient is not None)
         return [torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)]
 
     def _draws(self, module: Any, rows: Any) -> bool:
         mode = draws_by_row(range(len(rows)))
         with mode, load_torch().no_grad():
-            module(rows)
+            module(rows.clone())
         return bool(mode.calls)
 
     def _move(self, module: Any, found: _Rows, seed: int) -> None:
@@ -414,60 +435,8 @@ class _Trial:
         start = copy.deepcopy(module)
         _move_parameters(module, _STEP, seed)
         with torch.no_grad():
-            if not torch.isfinite(copy.deepcopy(module)(self._batch(found, _FEW_ROWS, seed)[0])).all():
+            if not torch.isfinite(copy.deepcopy(module)(self._batch(found, FEW_ROWS, seed)[0])).all():
                 released_copy(module, start).train()
-
-    # ---- gradients layer by layer
-
-    def layers_agree(self, precise: _Rows, most_rows: int, *, channels_last: bool) -> bool:
-        """Return whether the layers' terms are those of the gradients from Opacus."""
-        try:
-            for found in (precise, self.own):
-                self._compare_terms(found, channels_last)
-            self._compare_sizes(most_rows, channels_last)
-        except (UnsupportedLayerError, ValueError, RuntimeError) as error:
-            if is_out_of_memory(error):
-                raise
-            return False
-        return True
-
-    def _compare_terms(self, found: _Rows, channels_last: bool) -> None:
-        """Compare norms and weighted sums with those of single gradients."""
-        torch, n, (wrapper, _) = load_torch(), self.sizes[-1], load_opacus()
-        plain = self._copy(found)
-        self._move(plain, found, _SEEDS[0])
-        rows, target = self._batch(found, n, _SEEDS[0])
-        layers = LayerTerms(_laid_out(copy.deepcopy(plain), channels_last))
-        samples = self._samples(wrapper(plain, loss_reduction="sum"), rows, target, range(n))
-        terms = self._terms(layers, rows, target, range(n), channels_last)
-        with torch.no_grad():
-            norms = sum((term.squared_norms() for term in terms), torch.zeros(n, device=self.device).double())
-            lengths = (torch.linalg.vector_norm(s.flatten(1), dim=1, dtype=torch.float64) for s in samples)
-            expected = sum(length.square() for length in lengths)
-            _require_same([norms.to(rows.dtype)], [expected.to(rows.dtype)])
-            for shift in (1, 2, 3):  # unequal weights, in three orders
-                weights = (1 + torch.arange(n, device=self.device).double() * shift % n) / n
-                totals = {id(p): torch.zeros(p.shape, dtype=torch.float64, device=self.device) for p in layers.trained}
-                for term in terms:
-                    totals[id(term.parameter)] += term.weighted_sum(weights, None)
-                wanted = [torch.einsum("i,i...->...", weights, sample.double()) for sample in samples]
-                _require_same([t.to(rows.dtype) for t in totals.values()], [w.to(rows.dtype) for w in wanted])
-
-    def _compare_sizes(self, most_rows: int, channels_last: bool) -> None:
-        """Compare what a record contributes in a batch of ``most_rows`` and in a small one."""
-        plain = self._copy(self.own)
-        self._move(plain, self.own, _SEEDS[0])
-        layers = LayerTerms(_laid_out(plain, channels_last))
-        rows, target = self._batch(self.own, most_rows, _SEEDS[0])
-        keys = [most_rows - 1 - (7 * i) % most_rows for i in range(min(_SIZES[-1], most_rows))]
-        whole = self._terms(layers, rows, target, range(most_rows), channels_last)
-        part = self._terms(layers, rows[keys], target[keys], keys, channels_last)
-        for one, other in zip(whole, part, strict=True):
-            _require_same(list(other.tensors()), list(one.tensors()), keys)
-
-    def _terms(self, layers: LayerTerms, rows: Any, target: Any, keys: Any, channels_last: bool) -> list[Term]:
-        with draws_by_row(list(keys)):
-            return layers(self.losses, _laid_out(rows, channels_last), target)
 
     # ---- outputs
 
@@ -476,26 +445,28 @@ class _Trial:
 
         Records are scored in evaluation mode.
         """
-        torch = load_torch()
         module = self._copy(self.own).eval()
-        most = rows_at_once(module, self.input_shape, self.device)
-        rows, _ = self._batch(self.own, most, _SEEDS[0])
-        keys = [most - 1 - (7 * i) % most for i in range(_SIZES[-1])]
+        self._compare_outputs(module, self.own, rows_at_once(module, self.input_shape, self.device))
+        for found in self.others:
+            with suppress(_FailureError), _separate_failures():  # rows that the module was not made for
+                self._compare_outputs(self._copy(found).eval(), found, self.sizes[1])
+
+    def _compare_outputs(self, module: Any, found: _Rows, most: int) -> None:
+        torch = load_torch()
+        rows, _ = self._batch(found, most, _SEEDS[0])
+        keys = spread(most, min(most, _SIZES[-1]))
         with torch.no_grad():
-            whole, part = module(rows), module(rows[keys])
+            whole, part = module(rows.clone()), module(rows[keys])
+            if not bool(torch.isfinite(whole).all()):
+                raise ValueError("the module has outputs that are not finite for synthetic rows in evaluation mode")
             if self._draws(module, rows[keys]):
                 raise ValueError(
                     "the module draws random numbers in evaluation mode on synthetic rows, but a prediction must be a "
                     "function of its row; draw only where self.training is true"
                 )
-            single = torch.cat([module(rows[key : key + 1]) for key in keys[:_FEW_ROWS]])
-        _require_same([part], [whole], keys)
-        _require_same([part[:_FEW_ROWS]], [single])
-
-
-def _laid_out(values: Any, channels_last: bool) -> Any:
-    """Return a module or rows in the layout of the plan."""
-    return values.to(memory_format=load_torch().channels_last) if channels_last else values
+            single = torch.cat([module(rows[key : key + 1].clone()) for key in keys[:FEW_ROWS]])
+        require_same(part, whole, keys)
+        require_same(part[:FEW_ROWS], single)
 
 
 def _move_parameters(module: Any, step: float, seed: int) -> None:
@@ -507,9 +478,14 @@ def _move_parameters(module: Any, step: float, seed: int) -> None:
                 p.add_(torch.randn(p.shape, generator=source, dtype=p.dtype).to(p.device), alpha=step)
 
 
+def _require_finite(values: Iterable[Any]) -> None:
+    if not all(bool(load_torch().isfinite(value).all()) for value in values):
+        raise ArithmeticError("the gradient of a record is not finite")
+
+
 def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
     torch = load_torch()
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim == 0 or len(outputs) != _FEW_ROWS:
+    if not isinstance(outputs, torch.Tensor) or outputs.ndim == 0 or len(outputs) != FEW_ROWS:
         raise ValueError("module must return one tensor with one row per record")
     if n_outputs is None:
         return int(outputs[0].numel())
@@ -520,55 +496,3 @@ def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
             f"(records, {n_outputs}); its outputs have the shape (records, {', '.join(map(str, found))})"
         )
     return n_outputs
-
-
-def synthetic_rows(input_shape: tuple[int, ...], count: int = _FEW_ROWS, seed: int = 0) -> Iterator[Any]:
-    """Yield synthetic rows: any numbers, numbers in (0, 1), and token ids.
-
-    The same ones wherever they are made.
-    """
-    torch = load_torch()
-    shape = (count, *input_shape)
-    # SplitMix64 of 1, 2, ...: torch's generators may change from version to version
-    first = 1 + seed * 2**40
-    bits = np.arange(first, first + math.prod(shape), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    unit = (((bits ^ (bits >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53).reshape(shape)
-    yield torch.from_numpy((unit - 0.5) * math.sqrt(12))
-    yield torch.from_numpy(unit)
-    tokens = (unit > 0.5).astype(np.float64)
-    tokens.reshape(count, -1)[:, 0] = np.arange(count) % 2  # at least two rows differ
-    yield torch.from_numpy(tokens)
-
-
-def _require_same(samples: list[Any], expected: list[Any], keys: list[int] | None = None) -> None:
-    """Refuse unless every gradient, or output, is the expected one, up to rounding.
-
-    ``keys``: the rows of ``expected`` that the samples are. Some rows are compared at a time, since the gradients of
-    all of them may be most of the memory.
-    """
-    torch = load_torch()
-    lengths = [max((float(e.abs().max()) for e in _some_rows(wanted, keys)), default=0.0) for wanted in expected]
-    for sample, wanted, length in zip(samples, expected, lengths, strict=True):
-        # the second term: a gradient that is zero but for rounding has no relative precision
-        relative, absolute = (1e-7, 1e-11) if wanted.dtype == torch.float64 else (1e-3, 1e-5)
-        allowed = relative * length + absolute * max(lengths)
-        pairs = zip(_some_rows(sample), _some_rows(wanted, keys), strict=True)
-        if not all(bool(((one - other).abs() <= allowed).all()) for one, other in pairs):
-            raise ValueError(
-                "on synthetic rows the gradient of a record depends on the other records, or is not the gradient of "
-                "its own loss. A layer or the loss mixes records (attention or means over the first dimension, "
-                "batch_first=False, division by the batch size) or uses parameters of another layer. Compute the "
-                "loss of each record from that record alone"
-            )
-
-
-def _some_rows(values: Any, keys: list[int] | None = None) -> Iterator[Any]:
-    """Yield the rows (None: all) a few at a time; nothing of values without a number."""
-    values = load_torch().atleast_1d(values)
-    if not values.numel():
-        return
-    step = max(1, _COMPARED_NUMBERS // values[0].numel())
-    for start in range(0, len(values) if keys is None else len(keys), step):
-        yield values[start : start + step] if keys is None else values[keys[start : start + step]]

@@ -21,8 +21,9 @@ from dpscp.data.sources import Block
 from dpscp.training.engine.networks import softmax
 from dpscp.training.labels import check_classes, encode_labels, real_targets
 from dpscp.training.mechanism import saved_as
-from dpscp.training.torch.dry_run import dry_run, rows_at_once, synthetic_rows
+from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.modules import (
+    hold_in_evaluation,
     is_out_of_memory,
     load_torch,
     private_copy,
@@ -33,6 +34,7 @@ from dpscp.training.torch.modules import (
     without_opacus_hooks,
 )
 from dpscp.training.torch.random_state import secret_draws
+from dpscp.training.torch.synthetic_rows import rows_at_once, synthetic_rows
 
 if TYPE_CHECKING:
     import torch
@@ -90,6 +92,7 @@ class TorchModel:
                 raise ValueError(f"X must have {self.n_features} numbers per record, got {math.prod(rows.shape[1:])}")
             rows = rows.reshape(len(rows), *self.input_shape)
         module = self.fresh_module()
+        hold_in_evaluation(module.modules())  # as in the dry run, even if forward calls train()
         dtype = rows_dtype(module)
         parts, failure = [], ""
         try:
@@ -260,7 +263,8 @@ def torch_model(
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     inner = getattr(module, "_module", module)
     refuse_unknown_buffers(inner, start_buffers)
-    plain = private_copy(without_opacus_hooks(inner))
+    released = without_opacus_hooks(inner)
+    plain = private_copy(released)
     refuse_unknown_arrays(plain)
     if input_shape is None:
         leading: Any = next((m for m in plain.modules() if not list(m.children())), None)
@@ -277,7 +281,7 @@ def torch_model(
         device=device,
         n_outputs=None if labels is None else len(labels),
     )
-    return TorchModel(plain.to(device).eval(), shape, labels, device)
+    return TorchModel(released.to(device).eval(), shape, labels, device)
 
 
 def number_type(module: Any) -> str:

@@ -11,13 +11,15 @@ The only file that imports torch, but for the source that uses its process group
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from dpscp._base.object_state import changed_paths, has_array, reachable, state_digest
+from dpscp._base.object_state import OPACUS_ATTRIBUTES, changed_paths, has_array, reachable, state_digest
 
 Result = TypeVar("Result")
+# Characters of an error on synthetic rows that are shown.
+_LONGEST_WORDS = 200
 _EXTRA = "training a torch module needs torch and Opacus; run: pip install 'dpscp[torch]'"
 
 
@@ -77,6 +79,11 @@ def private_copy(module: Any) -> Any:
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     for path, part in module.named_modules():
         # checked by kind: a lazy layer without a shape cannot be copied, let alone checked
+        if isinstance(part, torch.jit.ScriptModule) or type(part).__module__.startswith("torch._dynamo"):
+            raise ValueError(
+                f"{_place(path, part)} was made by torch.compile or torch.jit, and its code cannot be checked; pass "
+                "the plain module, and compile the trained one"
+            )
         if isinstance(part, torch.nn.modules.lazy.LazyModuleMixin) and part.has_uninitialized_params():
             raise ValueError(
                 f"{_place(path, part)} is lazy and has no shape; apply the module to a synthetic row first"
@@ -96,10 +103,15 @@ def private_copy(module: Any) -> Any:
         if isinstance(part, torch.nn.modules.batchnorm._NormBase) and _keeps_or_uses_statistics(part):
             _refuse_statistics(path, part, part in frozen)
             frozen.add(part)
-    for part in frozen:
+    hold_in_evaluation(frozen)
+    return copied.train()
+
+
+def hold_in_evaluation(parts: Iterable[Any]) -> None:
+    """Put parts of a copy into evaluation mode for good: ``train`` has no effect on them, whoever calls it."""
+    for part in parts:
         part.train(False)
         part.train = partial(_stays_in_evaluation, part)
-    return copied.train()
 
 
 def separate_copy(module: Any) -> Any:
@@ -170,6 +182,12 @@ def _refuse_statistics(path: str, norm: Any, frozen: bool) -> None:
         )
 
 
+def has_recurrent_layers(module: Any) -> bool:
+    """Return whether a module trains one of torch's recurrent layers, whose gradients Opacus cannot compute."""
+    parts = (part for part in module.modules() if isinstance(part, load_torch().nn.RNNBase))
+    return any(p.requires_grad for part in parts for p in part.parameters())
+
+
 def suggest_layers(module: Any) -> str:
     """Return replacements for trained layers that Opacus cannot handle.
 
@@ -195,18 +213,25 @@ def _replacement(part: Any) -> str:
     kind = type(part).__name__
     if isinstance(part, nn.modules.instancenorm._InstanceNorm):
         return f"torch.nn.{kind}({part.num_features}, affine={part.affine}, track_running_stats=False)"
+    if isinstance(part, nn.BatchNorm1d):  # of flat rows: one feature in a group would become zero
+        return f"torch.nn.GroupNorm(1, {part.num_features}{'' if part.affine else ', affine=False'})"
     if isinstance(part, nn.modules.batchnorm._BatchNorm):
         groups, affine = math.gcd(32, part.num_features), "" if part.affine else ", affine=False"
         return (
             f"torch.nn.GroupNorm({groups}, {part.num_features}{affine}), as "
             "opacus.validators.ModuleValidator.fix(module) does"
         )
-    if isinstance(part, nn.LSTM | nn.GRU | nn.RNN):
+    if isinstance(part, nn.RNNBase):
         usual = {"bias": True, "dropout": 0.0, "bidirectional": False, "proj_size": 0, "nonlinearity": "tanh"}
         options = {name: getattr(part, name, value) for name, value in usual.items()}
         more = "".join(f", {name}={value!r}" for name, value in options.items() if value != usual[name])
         sizes = f"{part.input_size}, {part.hidden_size}, {part.num_layers}"
         return f"opacus.layers.DP{kind}({sizes}, batch_first=True{more})"
+    if isinstance(part, nn.EmbeddingBag):
+        return (
+            f"torch.nn.Embedding({part.num_embeddings}, {part.embedding_dim}) and the {part.mode} of its vectors over "
+            "the words of a record"
+        )
     if isinstance(part, nn.MultiheadAttention):
         return f"opacus.layers.DPMultiheadAttention({part.embed_dim}, {part.num_heads}, batch_first=True)"
     return ""
@@ -219,12 +244,12 @@ def _place(path: str, part: Any) -> str:
 # ---- state that is not trained
 
 
-def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
+def state_of(module: Any, *, trained: bool = False, has_opacus_hooks: bool = False) -> dict[str, str]:
     """Return a digest of all that a module holds, Python attributes included.
 
-    Trained parameters are included only if ``trained`` is true.
+    Trained parameters are included only if ``trained`` is true. What Opacus' hooks write is left out.
     """
-    digest = state_digest(module)
+    digest = state_digest(module, ignore=OPACUS_ATTRIBUTES if has_opacus_hooks else frozenset())
     if not trained:
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
@@ -232,21 +257,21 @@ def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
     return digest
 
 
-def check_unchanged(before: Mapping[str, str], module: Any, *, trained: bool = False) -> None:
-    """Refuse a module whose ``state_of`` has changed.
+def check_unchanged(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Refuse a module, or a loss, whose digest has changed.
 
     Only names of the start are given: a new name, or a key of a dictionary, may come from a record.
     """
-    refuse_changes(changed_paths(before, state_of(module, trained=trained), known_only=True))
+    refuse_changes(changed_paths(before, after, known_only=True))
 
 
 def refuse_changes(paths: tuple[str, ...]) -> None:
-    """Refuse a module whose values at these paths changed."""
+    """Refuse a module, or a loss, whose values at these paths changed."""
     if paths:
         raise ValueError(
-            f"the module changed its own state in a forward pass ({', '.join(paths)}), and such state may contain "
-            "data of the records. Keep layers with statistics frozen and in evaluation mode, and remove every update "
-            "of parameters, buffers and attributes from forward and from hooks"
+            f"the module or its loss changed its own state in a forward pass ({', '.join(paths)}), and such state may "
+            "contain data of the records. Keep layers with statistics frozen and in evaluation mode, and remove every "
+            "update of parameters, buffers and attributes from forward, from hooks and from the loss"
         )
 
 
@@ -327,6 +352,31 @@ ONE_LOSS_EACH = (
 )
 
 
+def compute_out_of_place(module: Any) -> Any:
+    """Return the module with torch's own activations and dropouts set to inplace=False.
+
+    Opacus' hooks refuse changes in place. Nothing else changes, unless the module uses the input of such a layer again;
+    then the dry run finds other gradients than those of the caller's module.
+    """
+    for part in module.modules():
+        if getattr(part, "inplace", False) is True and type(part).__module__.startswith("torch.nn.modules."):
+            part.inplace = False
+    return module
+
+
+def explain_failure(error: BaseException | None, module: Any) -> str:
+    """Return the words of an error on synthetic rows, and what may help; never used for errors on records."""
+    if error is None:
+        return "its outputs or losses are not finite"
+    words = " ".join(str(error).split())
+    words = f"{words[:_LONGEST_WORDS]} ..." if len(words) > _LONGEST_WORDS else words.rstrip(".")
+    text = f"{type(error).__name__}: {words}".rstrip(": ")
+    remedies = [suggest_layers(module)]
+    if "inplace" in words and "BackwardHook" in words:
+        remedies.append("Opacus allows no change in place in this module: write x = x + y, not x += y")
+    return "; ".join([text, *filter(None, remedies)])
+
+
 class OwnMessageError(Exception):
     """An error whose message is written by this package and contains nothing of a record."""
 
@@ -366,22 +416,23 @@ def summed_losses(losses: Callable[[Any, Any], Any], outputs: Any, target: Any) 
 def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, target: Any) -> list[Any]:
     """Return the per-record gradient of each trained parameter.
 
-    Each has the shape (records, *shape); None for an unused parameter. No gradient remains in the module.
+    Each has the shape (records, *shape); None for an unused parameter. No gradient remains in the module, nor on
+    anything that the loss uses: only gradients of the trained parameters are computed.
 
-    Raises: ValueError unless each has exactly one row per record, because clipping other rows bounds nothing. For
-    other errors see `hide_messages`.
+    Raises: OwnMessageError unless each has exactly one row per record, because clipping other rows bounds nothing.
+    Other errors may contain values of the records: see `hide_messages`.
     """
-    trained = [p for p in module.parameters() if p.requires_grad]
+    torch, trained = load_torch(), [p for p in module.parameters() if p.requires_grad]
     try:
-        with load_torch().enable_grad():
-            hide_messages(lambda: summed_losses(losses, module(rows), target).backward())
+        with torch.enable_grad():
+            torch.autograd.grad(summed_losses(losses, module(rows), target), trained, allow_unused=True)
         samples = [p.grad_sample for p in trained]
     finally:
         for parameter in trained:  # Opacus would keep the records' gradients as long as the module lives
-            parameter.grad = parameter.grad_sample = None
+            parameter.grad_sample = None
     for parameter, sample in zip(trained, samples, strict=True):
         if sample is not None and (isinstance(sample, list) or sample.shape != (len(rows), *parameter.shape)):
-            raise ValueError(
+            raise OwnMessageError(
                 "a per-record gradient does not have exactly one row per record. A layer gets another number of rows "
                 "than there are records, for example because tokens are folded into the batch. Keep records in the "
                 "first dimension in every layer with parameters; Linear, DPLSTM and DPMultiheadAttention accept "
@@ -394,6 +445,15 @@ def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error is due to missing memory."""
     short = isinstance(error, MemoryError | load_torch().cuda.OutOfMemoryError)
     return short or "can't allocate memory" in str(error)  # a plain RuntimeError, on the processor
+
+
+def require_gradients() -> None:
+    """Refuse modes of torch in which gradients, or their precision, are not those of the module."""
+    torch = load_torch()
+    if torch.is_inference_mode_enabled():
+        raise ValueError("training a torch module needs gradients; call fit outside torch.inference_mode()")
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        raise ValueError("a torch module is trained in its own precision; call fit outside torch.autocast()")
 
 
 def translate_memory_errors(work: Callable[[], Result], remedy: str) -> Result:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.training.torch.dry_run import synthetic_rows
 from dpscp.training.torch.modules import load_torch, rows_dtype
+from dpscp.training.torch.synthetic_rows import UNIT
 
 _ROWS, _MOST_IDS = 32, 8
 # With two ids, a comparison (x > 0) gives the same indices as the ids themselves.
@@ -28,8 +28,7 @@ def looks_up_rows(module: Any, input_shape: tuple[int, ...]) -> bool:
     for part in copied.modules():
         if isinstance(part, kinds):
             part.register_forward_pre_hook(lambda _, inputs: indices.append(inputs[0].reshape(_ROWS, -1).numpy()))
-    _, unit, _ = synthetic_rows(input_shape, _ROWS)
-    ids = (unit * min(count, _MOST_IDS)).floor()
+    ids = (UNIT.rows(input_shape, _ROWS) * min(count, _MOST_IDS)).floor()
     try:
         with torch.no_grad():
             copied(ids.to(rows_dtype(module)))

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_count, check_nonnegative, check_positive
+from dpscp._base.object_state import copy_if_possible, state_digest
 from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
@@ -43,15 +44,18 @@ from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.spending import describe_spending
 from dpscp.training.torch.batch_sums import MOST_RECORDS, BatchSum, TorchRun
-from dpscp.training.torch.dry_run import choose_gradients, dry_run, outputs_are_probabilities
+from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.engine_ledger import ledger_of_engine
-from dpscp.training.torch.layer_terms import MOST_BLOCKS, GradientPlan
+from dpscp.training.torch.layer_terms import GradientPlan
 from dpscp.training.torch.model import TorchBlock, TorchModel, number_type, torch_model, torch_rows
 from dpscp.training.torch.modules import (
+    has_recurrent_layers,
     load_opacus,
     load_torch,
     private_copy,
     released_copy,
+    require_gradients,
+    separate_copy,
     state_of,
     suggest_layers,
     translate_memory_errors,
@@ -68,7 +72,7 @@ from dpscp.training.torch.settings import (
     choose_rate,
     choose_steps,
 )
-from dpscp.training.torch.token_ids import looks_up_rows
+from dpscp.training.torch.terms import MOST_BLOCKS
 from dpscp.training.torch.tried import TriedModule
 from dpscp.training.torch.updates import RecordLosses, Updates, set_gradients
 
@@ -81,6 +85,8 @@ __all__ = ["OpacusTraining", "TorchModel", "ledger_of_engine", "torch_model"]
 # for them, so many numbers, stays in cache.
 _AT_ONCE = {"cpu": 320, "cuda": 2048}
 _CACHED_NUMBERS, _FEWEST_AT_ONCE = 2**21, 32
+# What the layers return for the records of a large ``physical_batch``, at most so many numbers.
+_MOST_KEPT = 2**25
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
 _MORE_RECORDS = 2**12
 # Numbers of the single gradients that Opacus holds at once, and for the blocks of a very large batch.
@@ -129,8 +135,8 @@ class OpacusTraining(GaussianSums):
     device : str
         Where the module runs, "cpu" or "cuda". Batches and noise are always drawn by this package.
     physical_batch : int or None
-        The most records that go through the module at once. It changes the memory and the last bits of a sum. None:
-        as many as are fast on the device.
+        The most records that go through the module at once; fewer where their gradients would need much memory. A
+        smaller number needs less memory and changes the last bits of a sum. None: as many as are fast on the device.
     budget : (epsilon, delta) or None
         Set by ``calibrated``: the budget of the noise.
     input_shape : tuple of int or None
@@ -152,7 +158,7 @@ class OpacusTraining(GaussianSums):
     gradient of a record is not that of the record alone, that changes anything in itself (parameters, buffers, Python
     attributes), that draws random numbers in evaluation mode, or whose number of outputs is not that of classes. It
     makes one step of the optimizer and all steps of the schedule, and refuses what fails.
-    ValueError after training if anything in the module differs from its start. Training uses copies: the released
+    ValueError after training if anything in module or loss differs from its start. Training uses copies: the released
     module is the starting one with the trained parameters.
 
     Paper: Algorithm 3 [alg:dp-sgd], with the fixed normalizer of Theory: section 1.6
@@ -198,8 +204,8 @@ class OpacusTraining(GaussianSums):
                     f"loss={self.loss!r} is for regression; leave classes out, or use loss='cross_entropy'"
                 )
         reasons = [*validator.validate(module, strict=False), *grad_sample_module.validate(module, strict=False)]
-        text = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
-        if text:
+        if reasons or has_recurrent_layers(module):
+            text = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
             raise ValueError(f"Opacus refuses this module: {text}")
 
     def _check_choices(self) -> None:
@@ -315,7 +321,7 @@ class OpacusTraining(GaussianSums):
             setup.tried.hint_at_softmax(self.loss)
         for _ in progress(self._descend(setup), self.steps, "private training", note=self._spent):
             pass
-        trained = released_copy(private_copy(self.module).to(self.device), setup.run.module)
+        trained = released_copy(separate_copy(self.module).to(self.device), setup.run.module)
         shape, classes = setup.shape, setup.classes
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
@@ -370,27 +376,25 @@ class OpacusTraining(GaussianSums):
             # before the labels are known there is at least a first one
             return numbers.to(dtype) if self.task == "regression" else numbers % len(classes or (0,))
 
-        tried = state_of(self.module, trained=True), input_shape, classes, self.device, self.physical_batch
+        require_gradients()
+        state = state_of(self.module, trained=True), state_digest(self.loss)
+        tried = state, input_shape, classes, self.device, self.physical_batch
         loss, found = self.loss, _DRY_RUNS.get(self.module)
         if found is not None and found[0] == tried and found[1] is loss:
             return found[2]
         module = private_copy(self.module)
 
         def run() -> TriedModule:
-            known = module, input_shape, target, self._losses
-            n_outputs = dry_run(
-                *known,
+            found = dry_run(
+                module,
+                input_shape,
+                target,
+                self._losses,
                 device=self.device,
                 n_outputs=None if classes is None else len(classes),
-                most_rows=lambda numbers: self._at_once(GradientPlan(numbers=numbers)),
+                most_rows=self._at_once,
             )
-            chosen = choose_gradients(
-                *known,
-                device=self.device,
-                most_rows=lambda numbers: self._at_once(GradientPlan(by_layers=True, numbers=numbers)),
-            )
-            probabilities = outputs_are_probabilities(module, chosen[1])
-            return TriedModule(n_outputs, *chosen, probabilities, looks_up_rows(module, input_shape))
+            return TriedModule.of(module, input_shape, found)
 
         result = translate_memory_errors(run, self._memory_error_text)
         _DRY_RUNS[self.module] = tried, loss, result
@@ -402,16 +406,17 @@ class OpacusTraining(GaussianSums):
         Small blocks are for the cache. A batch of ``most_records`` has MOST_BLOCKS at most, so it may need larger ones.
         """
         kind = load_torch().device(self.device).type
-        if self.physical_batch is not None:
-            return self.physical_batch
         most, needed = _AT_ONCE.get(kind, _AT_ONCE["cpu"]), math.ceil(most_records / MOST_BLOCKS)
-        if kind == "cpu":
+        if self.physical_batch is not None:
+            kept = max(most, _MOST_KEPT // plan.numbers) if kind == "cpu" else self.physical_batch
+            most = min(self.physical_batch, kept)
+        elif kind == "cpu":
             cached = _CACHED_NUMBERS // plan.numbers // LANES * LANES
             most = min(most, max(_FEWEST_AT_ONCE, cached, needed))
         if not plan.by_layers:
             numbers = sum(p.numel() for p in self.module.parameters() if p.requires_grad)
             held = _MOST_HELD.get(kind, _MOST_HELD["cpu"]) // numbers
-            most = max(LANES, min(most, max(held, min(needed, _MOST_EVER_HELD // numbers))))
+            most = min(most, max(LANES, held, min(needed, _MOST_EVER_HELD // numbers)))
         return most
 
     @property
@@ -489,7 +494,7 @@ class OpacusTraining(GaussianSums):
 
     @property
     def _losses(self) -> RecordLosses:
-        return RecordLosses(self.loss)
+        return RecordLosses(copy_if_possible(self.loss))  # records never go through the caller's own loss
 
     @property
     def _updates(self) -> Updates:

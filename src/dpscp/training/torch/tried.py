@@ -2,10 +2,13 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import Any, Self
 
 from dpscp.exceptions import HintWarning
-from dpscp.training.torch.dry_run import SyntheticRecords
+from dpscp.training.torch.dry_run import Tried
 from dpscp.training.torch.layer_terms import GradientPlan
+from dpscp.training.torch.synthetic_rows import SyntheticRecords, outputs_are_probabilities
+from dpscp.training.torch.token_ids import looks_up_rows
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,12 @@ class TriedModule:
     synthetic: SyntheticRecords
     has_probabilities: bool
     looks_up_rows: bool
+
+    @classmethod
+    def of(cls, module: Any, input_shape: tuple[int, ...], found: Tried) -> Self:
+        """Return what a dry run found, and what else synthetic rows show."""
+        probabilities = outputs_are_probabilities(module, found.synthetic)
+        return cls(found.n_outputs, found.plan, found.synthetic, probabilities, looks_up_rows(module, input_shape))
 
     def hint_at_softmax(self, loss: object) -> None:
         """Hint at a last layer that the loss and the prediction sets apply again; in every fit."""

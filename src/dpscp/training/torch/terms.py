@@ -1,0 +1,338 @@
+"""The parts of records' gradients that belong to one parameter, and how they are clipped and added.
+
+- `SampleTerm` holds the gradient of each record: biases, normalization layers, convolutions with few parameters.
+- `ProductTerm` holds inputs and output gradients. Its norms are ghost norms.
+- `LookupTerm` does the same for an embedding.
+
+All norms, factors and sums are float64. What rounding can do to a sum is proven in docs/floating_point.md.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+from dpscp.training.torch.modules import load_torch
+
+# Twice the unit of float64 rounding: first-order bounds with it hold in full.
+ROUNDING = 2.0**-52
+# Rows of one float64 product, and so the additions in it.
+_PRODUCT_ROWS = 1 << 13
+# The most blocks of a batch: so many additions more.
+MOST_BLOCKS = 1 << 12
+# And so many where the blocks of a source are added by pairs.
+_MOST_SOURCE_LEVELS = 41
+# What clipped sums may lose by rounding, out of CLIP_SLACK.
+_SUM_SLACK = 9e-5
+# Numbers that one operation reads: on a processor they stay in cache, on a GPU they fit into its memory.
+_AT_ONCE, _AT_ONCE_ON_GPU = 1 << 20, 1 << 26
+
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""A shape, and the order of its dimensions in the parameter."""
+
+
+class Term(Protocol):
+    """The part of the records' gradients that belongs to one parameter."""
+
+    @property
+    def parameter(self) -> Any:
+        """Return the parameter."""
+
+    @property
+    def roundings(self) -> int:
+        """Return the number of additions behind a norm."""
+
+    def additions(self, block: int) -> int:
+        """Return the most additions that a number goes through in a block of so many records."""
+
+    def squared_norms(self) -> Any:
+        """Return at least the squared norm of each record's part, float64."""
+
+    def squared_magnitudes(self) -> Any:
+        """Return the squared norms of what is added up inside a record, all of it positive; None: the same."""
+
+    def tensors(self) -> Sequence[Any]:
+        """Return what the sum is made of, records first."""
+
+    def take(self, records: Any) -> "Term":
+        """Return the term of these records, given by a slice or a list of places."""
+
+    def single_gradients(self) -> Any:
+        """Return the gradient of each record, (records, *shape of the parameter)."""
+
+    def weighted_sum(self, factors: Any, counted: Any) -> Any:
+        """Return the sum of the first records' parts times ``factors``, float64, in new memory.
+
+        Records that are not ``counted`` (None: all are) are taken as zero.
+        """
+
+
+def records_at_once(values: Any, numbers: int) -> int:
+    """Return how many records of so many numbers one operation reads."""
+    return max(1, (_AT_ONCE if values.device.type == "cpu" else _AT_ONCE_ON_GPU) // numbers)
+
+
+def _squares(values: Any) -> Any:
+    torch = load_torch()
+    return torch.linalg.vector_norm(values.flatten(1), dim=1, dtype=torch.float64).square()
+
+
+def _widen(values: Any) -> Any:
+    """Return the numbers in float64 if they are few, for norms and sums that read them one after the other.
+
+    Else as they are: then both turn some at a time into float64. So they do on a GPU, where it costs nothing.
+    """
+    return values.double() if values.device.type == "cpu" and values.numel() <= _AT_ONCE else values
+
+
+def _kept(values: Any, counted: Any) -> Any:
+    """Return the values with zeros for records that are not counted."""
+    if counted is None:
+        return values
+    return values.where(counted.view(-1, *[1] * (values.ndim - 1)), 0)
+
+
+def _in_shape(product: Any, layout: Layout | None, parameter: Any) -> Any:
+    return _all_in_shape(product[None], layout, parameter)[0]
+
+
+def _all_in_shape(products: Any, layout: Layout | None, parameter: Any) -> Any:
+    """Return the products, records first, in the shape of the parameter."""
+    n = len(products)
+    if layout is not None:
+        products = products.reshape(n, *layout[0]).permute(0, *(dim + 1 for dim in layout[1]))
+    return products.reshape(n, *parameter.shape)
+
+
+def _row_products(errors: Any, inputs: Any) -> Any:
+    """Return the sum over rows of the products of errors and inputs, (units, inputs).
+
+    With one thread NumPy multiplies: on processors of AMD, its library takes .8 of the time of torch's in float64.
+    """
+    if errors.device.type != "cpu" or load_torch().get_num_threads() > 1:
+        return errors.T @ inputs
+    return load_torch().from_numpy(errors.numpy().T @ inputs.numpy())
+
+
+@dataclass(frozen=True)
+class SampleTerm:
+    """Gradients of single records, (records, ...)."""
+
+    parameter: Any
+    samples: Any
+    layout: Layout | None = None
+
+    @property
+    def roundings(self) -> int:
+        return math.prod(self.samples.shape[1:])
+
+    def additions(self, block: int) -> int:
+        return block
+
+    @cached_property
+    def _samples(self) -> Any:
+        return _widen(self.samples.flatten(1))
+
+    def squared_norms(self) -> Any:
+        return _squares(self._samples)
+
+    def squared_magnitudes(self) -> Any:
+        return None
+
+    def tensors(self) -> Sequence[Any]:
+        return [self.samples]
+
+    def take(self, records: Any) -> "SampleTerm":
+        return replace(self, samples=self.samples[records])
+
+    def single_gradients(self) -> Any:
+        return _all_in_shape(self.samples, self.layout, self.parameter)
+
+    def weighted_sum(self, factors: Any, counted: Any) -> Any:
+        rows = _kept(self._samples[: len(factors)], counted)
+        at_once = records_at_once(rows, rows.shape[1])
+        product = sum(
+            factors[start : start + at_once] @ rows[start : start + at_once].double()
+            for start in range(0, len(rows), at_once)
+        )
+        return _in_shape(product, self.layout, self.parameter)
+
+
+@dataclass(frozen=True)
+class ProductTerm:
+    """Output gradients (records, places, units) and inputs (records, places, inputs) of a layer."""
+
+    parameter: Any
+    errors: Any
+    inputs: Any
+    layout: Layout | None = None
+
+    @property
+    def roundings(self) -> int:
+        return int(self.errors.shape[2] + self.inputs.shape[2])
+
+    def additions(self, block: int) -> int:
+        return _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1])))
+
+    @cached_property
+    def _both(self) -> tuple[Any, Any]:
+        return _widen(self.errors), _widen(self.inputs)
+
+    def squared_norms(self) -> Any:
+        if self.errors.shape[1] == 1:
+            errors, inputs = self._both
+            return _squares(errors) * _squares(inputs)
+        return self._ghost[0]
+
+    def squared_magnitudes(self) -> Any:
+        return None if self.errors.shape[1] == 1 else self._ghost[1]
+
+    @cached_property
+    def _ghost(self) -> tuple[Any, Any]:
+        torch = load_torch()
+        errors, inputs = self._both
+        n, places, widest = len(errors), errors.shape[1], max(errors.shape[2], inputs.shape[2])
+        at_once = records_at_once(errors, places * max(places, widest))
+        parts = [
+            _ghost_norms(_gram(errors[i : i + at_once]), _gram(inputs[i : i + at_once]), self.roundings)
+            for i in range(0, n, at_once)
+        ]
+        return torch.cat([norms for norms, _ in parts]), torch.cat([sizes for _, sizes in parts])
+
+    def tensors(self) -> Sequence[Any]:
+        return [self.errors, self.inputs]
+
+    def take(self, records: Any) -> "ProductTerm":
+        return replace(self, errors=self.errors[records], inputs=self.inputs[records])
+
+    def single_gradients(self) -> Any:
+        products = self.errors.double().transpose(1, 2) @ self.inputs.double()
+        return _all_in_shape(products, self.layout, self.parameter)
+
+    def weighted_sum(self, factors: Any, counted: Any) -> Any:
+        product, at_once = None, _PRODUCT_ROWS // self.errors.shape[1]
+        all_errors, all_inputs = self._both
+        for start in range(0, len(factors), at_once):
+            here = slice(start, min(len(factors), start + at_once))
+            some = None if counted is None else counted[here]
+            errors = _kept(all_errors[here], some).double() * factors[here, None, None]
+            inputs = _kept(all_inputs[here], some).double()
+            more = _row_products(errors.flatten(0, 1), inputs.flatten(0, 1))
+            # added as a whole: inside a product the earlier ones would be rounded many times
+            product = more if product is None else product.add_(more)
+        return _in_shape(product, self.layout, self.parameter)
+
+
+def _gram(values: Any) -> Any:
+    wide = values.double()
+    return wide @ wide.transpose(1, 2)
+
+
+def _ghost_norms(errors: Any, inputs: Any, roundings: int) -> tuple[Any, Any]:
+    """Return upper bounds of squared norms, and squared magnitudes, from two Gram matrices.
+
+    The sum over pairs of places cancels. Its rounding is relative to the magnitude, and is added to it.
+    """
+    places = errors.shape[1]
+    lengths = [gram.diagonal(dim1=1, dim2=2).clamp(min=0) for gram in (errors, inputs)]
+    sizes = (lengths[0] * lengths[1]).sqrt().sum(1).square()
+    norms = (errors * inputs).sum((1, 2)).clamp(min=0)
+    return norms + (roundings + places * places + 16) * ROUNDING * sizes, sizes
+
+
+@dataclass(frozen=True)
+class LookupTerm:
+    """Indices (records, places) and output gradients (records, places, units) of an embedding."""
+
+    parameter: Any
+    indices: Any
+    errors: Any
+
+    @property
+    def roundings(self) -> int:
+        return int(self.errors.shape[2])
+
+    def additions(self, block: int) -> int:
+        return block * int(self.indices.shape[1])
+
+    def squared_norms(self) -> Any:
+        return self._ghost[0]
+
+    def squared_magnitudes(self) -> Any:
+        return self._ghost[1]
+
+    @cached_property
+    def _ghost(self) -> tuple[Any, Any]:
+        same = (self.indices[:, :, None] == self.indices[:, None, :]).double()
+        return _ghost_norms(_gram(self.errors), same, self.roundings)
+
+    def tensors(self) -> Sequence[Any]:
+        return [self.indices, self.errors]
+
+    def take(self, records: Any) -> "LookupTerm":
+        return replace(self, indices=self.indices[records], errors=self.errors[records])
+
+    def single_gradients(self) -> Any:
+        torch, n = load_torch(), len(self.indices)
+        totals = torch.zeros((n, *self.parameter.shape), dtype=torch.float64, device=self.errors.device)
+        places = torch.arange(n, device=self.errors.device)[:, None].expand_as(self.indices)
+        return totals.index_put_((places, self.indices), self.errors.double(), accumulate=True)
+
+    def weighted_sum(self, factors: Any, counted: Any) -> Any:
+        n = len(factors)
+        errors = _kept(self.errors[:n], counted).double() * factors[:, None, None]
+        total = errors.new_zeros(self.parameter.shape)
+        return total.index_add_(0, self.indices[:n].flatten(), errors.flatten(0, 1))
+
+
+def single_gradients(terms: Sequence[Term], trained: Sequence[Any], records: Any) -> list[Any]:
+    """Return the gradients of these records for each trained parameter; None for one without a term."""
+    place = {id(parameter): number for number, parameter in enumerate(trained)}
+    found: list[Any] = [None] * len(trained)
+    for term in terms:
+        found[place[id(term.parameter)]] = term.take(records).single_gradients()
+    return found
+
+
+# ---- clipping factors
+
+
+@dataclass(frozen=True)
+class ClipRule:
+    """The public constants of clipping: the norm, and how much may cancel inside a record.
+
+    Theory: section 1.6
+    """
+
+    clip_norm: float
+    most_records: float
+    """The most records, or persons, of a batch."""
+    block: int
+    """The most records that are processed at once."""
+
+    def cancellation(self, terms: Sequence[Term]) -> float:
+        """Return how many clip norms the numbers that are added up inside a record may have.
+
+        It follows from the additions in a block, between blocks, and between the blocks of a source.
+        """
+        additions = max(term.additions(self.block) for term in terms) + MOST_BLOCKS + _MOST_SOURCE_LEVELS
+        return _SUM_SLACK / (ROUNDING * additions * self.most_records)
+
+    def factors(self, terms: Sequence[Term], weights: Any) -> tuple[Any, Any]:
+        """Return each record's factor over the clip norm, and which records are finite.
+
+        The gradient times its factor has at most the norm of the record's weight (None: one), and what is added up
+        inside the record at most ``cancellation`` times that. A record that is not finite has the factor zero.
+        """
+        torch = load_torch()
+        norms = [term.squared_norms() for term in terms]
+        sizes = [term.squared_magnitudes() for term in terms]
+        slack = (sum(term.roundings for term in terms) + 64) * ROUNDING
+        longest = torch.stack(norms).sum(0).sqrt().clamp(min=self.clip_norm)
+        if any(size is not None for size in sizes):
+            size = torch.stack([n if s is None else s for n, s in zip(norms, sizes, strict=True)]).sum(0).sqrt()
+            longest = torch.maximum(longest, size / self.cancellation(terms))
+        finite = torch.isfinite(longest)
+        factors = torch.where(finite, (1 - slack) / longest, 0.0)
+        return (factors if weights is None else factors * weights), finite
