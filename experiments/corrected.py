@@ -46,7 +46,7 @@ def run(task: Task, data: Path | None) -> list[Row]:
         order = np.random.default_rng(seed).permutation(len(table.X))
         pool, test = order[:N], order[N : N + N_TEST]
         records = (table.X[pool], table.y[pool], table.X[test], table.y[test])
-        parameters = {"n_classes": 2, "feature_bounds": table.bounds}
+        parameters = {"n_classes": 2, "feature_bounds": table.declared_bounds}
     elif task.kind == "overfitting":
         records = validity_map.records("overfitting", seed, data)
         parameters = {"n_classes": validity_map.N_CLASSES["overfitting"]}

@@ -26,6 +26,7 @@ __all__ = [
     "bank_months",
     "blood_features",
     "blood_images",
+    "declare_columns",
     "diabetes",
     "diabetes_specialties",
     "housing",
@@ -128,6 +129,17 @@ class Table:
     y: Array
     bounds: tuple[Array, Array] | None = None
     persons: Array | None = None
+
+    @property
+    def declared_bounds(self) -> dict[int, Any] | None:
+        """What a user declares of the columns: the bounds of the numbers, and which columns are indicators."""
+        return None if self.bounds is None else declare_columns(*self.bounds)
+
+
+def declare_columns(low: Array, high: Array) -> dict[int, Any]:
+    """Bounds by column; in these tables a column with bounds 0 and 1 is an indicator."""
+    ends = zip(low.tolist(), high.tolist(), strict=True)
+    return {place: "indicator" if pair == (0, 1) else pair for place, pair in enumerate(ends)}
 
 
 @lru_cache(maxsize=1)

@@ -141,7 +141,7 @@ def risk(data: Path | None, seed: int, task: Task) -> Iterator[Measured]:  # noq
         # one stay of each patient: the records are independent
         table = specialty_table(data)[0] if name == "diabetes130" else loaders.adult(data)
         X, y = _shuffled(table, seed)
-        model = _fit(X[:N], y[:N], table.bounds, seed, len(costs))
+        model = _fit(X[:N], y[:N], table.declared_bounds, seed, len(costs))
         doubt = 1 - model.predict_proba(X[N:])
         new = slice(RISK_RECORDS, None)
         cost = dp.scores.class_costs(doubt[:RISK_RECORDS], y[N:][:RISK_RECORDS], costs=list(costs))
@@ -165,7 +165,7 @@ def evaluation(data: Path | None, seed: int, task: Task) -> Iterator[Measured]: 
     """Errors of private estimates beside those of a plain count, and how often intervals hold the truth."""
     table = loaders.adult(data)
     X, y = _shuffled(table, seed)
-    model = _fit(X[:N], y[:N], table.bounds, seed)
+    model = _fit(X[:N], y[:N], table.declared_bounds, seed)
     X, y = X[N:], y[N:]
     covered, sizes = _covered(model, X, y)
     truth = {
@@ -199,7 +199,7 @@ def monitoring(data: Path | None, seed: int, task: Task) -> Iterator[Measured]: 
     """False alarms in streams without a change, and the delay after a change."""
     table = loaders.adult(data)
     X, y = _shuffled(table, seed)
-    model = _fit(X[:N], y[:N], table.bounds, seed)
+    model = _fit(X[:N], y[:N], table.declared_bounds, seed)
     X, y = X[N:], y[N:]
     covered, _ = _covered(model, X, y)
     married = X[:, _column("marital_status", "Married-civ-spouse")] == 1
@@ -243,7 +243,7 @@ def months(data: Path | None, seed: int, task: Task) -> Iterator[Measured]:  # n
     batches = loaders.bank_months(data)
     first = np.flatnonzero(batches < FIRST_MONTHS)
     kept = np.random.default_rng(seed).permutation(first)[: int(0.9 * len(first))]
-    model = _fit(table.X[kept], table.y[kept], table.bounds, seed)
+    model = _fit(table.X[kept], table.y[kept], table.declared_bounds, seed)
     current, monitor, alarms, when = model, _monitor(model, seed), 0, math.nan
     coverage: dict[str, list[float]] = {"first release": [], "calibrated again after an alarm": []}
     later = [np.flatnonzero(batches == month) for month in range(FIRST_MONTHS, batches.max() + 1)]
@@ -277,7 +277,7 @@ def populations(data: Path | None, seed: int, task: Task) -> Iterator[Measured]:
     order = np.random.default_rng(seed).permutation(len(table.y))
     X, y, group = table.X[order], table.y[order], group[order]
     places = {name: table.X.shape[1] - len(SPECIALTIES) + place for place, name in enumerate(SPECIALTIES)}
-    fitted = (X[:N], y[:N], table.bounds, seed, 3)
+    fitted = (X[:N], y[:N], table.declared_bounds, seed, 3)
     plain = _fit(*fitted)
     grouped = _fit(*fitted, groups=_group_of, group_values=list(range(len(SPECIALTIES) + 1)))
     for name, (_, share) in SPECIALTIES.items():

@@ -62,7 +62,7 @@ def worlds(task: Task, data: Path | None) -> tuple[tuple[Array, Array, Array], t
     everyone, number = np.unique(table.persons, return_inverse=True)
     held = (rng.random(len(everyone)) < TEST_SHARE)[number]
     parts = [(table.X[part], table.y[part], number[part]) for part in (~held, held)]
-    return parts[0], parts[1], table.bounds
+    return parts[0], parts[1], table.declared_bounds
 
 
 def run(task: Task, data: Path | None) -> list[Row]:

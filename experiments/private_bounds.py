@@ -61,7 +61,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for name, (table, told) in tables(given.data).items():
         choices: list[Settings | None] = [
-            {**told, "feature_bounds": table.bounds},
+            {**told, "feature_bounds": table.declared_bounds},
             {**told, "feature_bounds": "private"},
             {**told, "feature_bounds": "private", "y_bounds": "private"} if "y_bounds" in told else None,
             told,

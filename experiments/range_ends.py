@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 
 import dpscp as dp
+from dpscp.data.feature_bounds import column_bounds
 from dpscp.privacy import gdp_mu, secret_shares
 from dpscp.training import DPSGD, Preprocessed, RandomFeatures
 from dpscp.training.recipe import calibration_fraction, pair_levels, pays_as_pair, recipe
@@ -109,7 +110,7 @@ def _classes(n_classes: int, **options: Any) -> Callable[[np.random.Generator, i
 
 _NUMBERS = {"feature_bounds": (0.0, 1.0), "y_bounds": (-10.0, 40.0)}
 _MIXED = {
-    "feature_bounds": (np.r_[np.full(10, -2.0), np.zeros(18)], np.r_[np.full(10, 2.0), np.ones(18)]),
+    "feature_bounds": {place: (-2.0, 2.0) if place < 10 else "indicator" for place in range(28)},
     "y_bounds": (-20.0, 50.0),
 }
 _HEAVY = {"feature_bounds": (0.0, 1.0), "y_bounds": (0.01, 1000.0)}
@@ -121,7 +122,10 @@ CASES: dict[str, Case] = {
     },
     **{
         f"{width:,} one-hot columns": Case(
-            10_000, _one_hot(width), {"feature_bounds": (0.0, 1.0), "classes": [0, 1]}, most_trials=1
+            10_000,
+            _one_hot(width),
+            {"feature_bounds": dict.fromkeys(range(width), "indicator"), "classes": [0, 1]},
+            most_trials=1,
         )
         for width in (200, 1_000, 2_000)
     },
@@ -215,6 +219,8 @@ def changed_settings(case: Case, width: int, epsilon: float, change: dict[str, A
     pair = classes is None and pays_as_pair(signal, width)
     # the default plans training with what a secret split leaves to it
     fraction = calibration_fraction(case.n, epsilon, DELTA)
+    bounds = column_bounds(case.declared["feature_bounds"], width, None)
+    assert bounds is not None
     plan = recipe(
         "regression" if classes is None else "classification",
         n_records=case.n,
@@ -223,7 +229,8 @@ def changed_settings(case: Case, width: int, epsilon: float, change: dict[str, A
         epsilon=epsilon,
         delta=DELTA,
         features="bounded",
-        feature_bounds=case.declared["feature_bounds"],
+        feature_bounds=bounds.pair,
+        indicators=bounds.indicators,
         y_bounds=case.declared.get("y_bounds"),
         quantiles=pair_levels(ALPHA, signal) if pair else None,
         train_epsilon=secret_shares(epsilon, DELTA, fraction, case.n).train_epsilon,

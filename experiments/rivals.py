@@ -22,6 +22,7 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp.baselines.exponential import exponential_rate
+from dpscp.data.feature_bounds import column_bounds
 from dpscp.guarantees.formulas import universal_floor
 from dpscp.pipeline.search_plan import SearchPlan, make_rule, plan_search
 from dpscp.pipeline.thresholds import search_thresholds
@@ -93,13 +94,13 @@ WORLDS = {
         "Adult",
         tabular.SETTINGS,
         _table_fold(adult.NAME, loaders.adult),
-        lambda data: loaders.adult(data).bounds,
+        lambda data: loaders.adult(data).declared_bounds,
     ),
     "bank": World(
         "Bank Marketing",
         tabular.SETTINGS,
         _table_fold(bank.NAME, loaders.bank),
-        lambda data: loaders.bank(data).bounds,
+        lambda data: loaders.bank(data).declared_bounds,
     ),
     "synthetic_scaling": World(
         "Synthetic II, n = 10,000",
@@ -288,6 +289,7 @@ def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[
         y_bounds = tuple(float((end - mean) / scale) for end in housing.TARGET_BOUNDS)
         score_range = (0.0, y_bounds[1] - y_bounds[0])
     features = "standardized" if task == "regression" else "unit" if bounds is None else "bounded"
+    ends = column_bounds(bounds, X.shape[1], None)
     for epsilon in EPSILONS:
         own = seed_of(seed, NAME, "library", epsilon)
         plan = partial(
@@ -299,7 +301,8 @@ def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[
             epsilon=epsilon,
             delta=DELTA,
             features=features,
-            feature_bounds=bounds,
+            feature_bounds=None if ends is None else ends.pair,
+            indicators=() if ends is None else ends.indicators,
         )
         # held out: each record by its own secret coin, as the library does; each rule has what the mixture leaves it
         n, fraction = len(X), calibration_fraction(len(X), epsilon, DELTA)

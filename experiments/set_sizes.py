@@ -61,7 +61,7 @@ def run(task: Task, data: Path | None) -> list[Row]:
     records, n = table(task.kind, data), task.config["n"]
     drawn = np.random.default_rng(seed_of(task.seed, NAME, task.kind, task.trial)).permutation(len(records.X))
     fitted, tested = drawn[:n], drawn[n : n + N_TEST]
-    bounds: dict[str, Any] = {} if records.bounds is None else {"feature_bounds": records.bounds}
+    bounds: dict[str, Any] = {} if records.bounds is None else {"feature_bounds": records.declared_bounds}
     model = dp.PrivateConformalClassifier(
         epsilon=task.config["epsilon"],
         delta=DELTA,

@@ -147,9 +147,9 @@ def _ours(records: Records, X: Array, epsilon: float, seed: int, **settings: Any
     return predicted, intervals[:, :, 0]
 
 
-def _bounds(layout: Layout) -> tuple[Array, Array]:
+def _bounds(layout: Layout) -> dict[int, Any]:
     width = sum(layout.groups)
-    return np.r_[layout.low, np.zeros(width)], np.r_[layout.high, np.ones(width)]
+    return loaders.declare_columns(np.r_[layout.low, np.zeros(width)], np.r_[layout.high, np.ones(width)])
 
 
 def _peer(name: str, records: Records, X: Array, epsilon: float, seed: int) -> tuple[Array, Array]:

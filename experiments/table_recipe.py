@@ -23,6 +23,7 @@ from sklearn.datasets import make_classification
 
 import dpscp as dp
 from dpscp.training import recipe, recipe_rows
+from dpscp.training.preprocessing import quantile_transform
 from experiments import tables
 from experiments.data import (
     ADULT_NUMBERS,
@@ -32,6 +33,7 @@ from experiments.data import (
     bank,
     bank_calls,
     blood_features,
+    declare_columns,
     diabetes,
     housing,
 )
@@ -59,10 +61,13 @@ TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
     "bloodmnist": (13_671, 3_421, ("no recalibration",), 10),
 }
 MEASURED = ("size", "coverage", "slope", "calibration_error", "log_loss")
-_WITHOUT: dict[str, tuple[Any, str, Any]] = {
-    "no quantiles": (recipe_rows, "LARGEST_QUANTILE_NOISE", 0.0),
-    "indicators scaled": (recipe_rows.TableRows, "numeric_columns", property(lambda rows: tuple(range(rows.width)))),
-    "no recalibration": (recipe, "LEAST_RECALIBRATION_SIGNAL", math.inf),
+_WITHOUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "no quantiles": ((recipe_rows, "LARGEST_QUANTILE_NOISE", 0.0),),
+    "indicators scaled": (
+        (recipe_rows.TableRows, "numeric_columns", property(lambda rows: tuple(range(rows.width)))),
+        (quantile_transform, "lies_at_ends", lambda *_: False),
+    ),
+    "no recalibration": ((recipe, "LEAST_RECALIBRATION_SIGNAL", math.inf),),
 }
 
 
@@ -122,14 +127,14 @@ def load_table(name: str, data: Path | None, trial: int) -> tuple[Table, dict[st
         return _column_as_target(diabetes(data), list(DIABETES_NUMBERS).index("num_medications"))
     loaders = {"adult": adult, "bank": bank, "bank with duration": bank_calls, "diabetes130": diabetes}
     table = loaders[name](data)
-    return table, {"classes": sorted(set(table.y.tolist())), "feature_bounds": table.bounds}
+    return table, {"classes": sorted(set(table.y.tolist())), "feature_bounds": table.declared_bounds}
 
 
 def _column_as_target(table: Table, place: int) -> tuple[Table, dict[str, Any]]:
     """A regression of one numeric column on the others; its target is not among the features."""
     assert table.bounds is not None
     low, high = table.bounds
-    bounds = np.delete(low, place), np.delete(high, place)
+    bounds = declare_columns(np.delete(low, place), np.delete(high, place))
     rows = Table(np.delete(table.X, place, axis=1), table.X[:, place])
     return rows, {"feature_bounds": bounds, "y_bounds": (float(low[place]), float(high[place]))}
 
@@ -152,7 +157,7 @@ def _with_categories(trial: int, *, log_normal: bool) -> tuple[Table, dict[str, 
         indicators.append(np.eye(len(shares))[drawn])
     numbers, ends = (np.exp(2 * ndtri(u)), (0.0, 20_000.0)) if log_normal else (4 * u - 2, (-2.0, 2.0))
     X, n_indicators = np.hstack([numbers, *indicators]), 3 * len(shares)
-    bounds = np.r_[np.full(10, ends[0]), np.zeros(n_indicators)], np.r_[np.full(10, ends[1]), np.ones(n_indicators)]
+    bounds = {place: ends if place < 10 else "indicator" for place in range(10 + n_indicators)}
     if log_normal:
         return Table(X, (y > 14.0).astype(np.int64)), {"classes": [0, 1], "feature_bounds": bounds}
     return Table(X, y), {"feature_bounds": bounds, "y_bounds": (-20.0, 50.0)}
@@ -195,16 +200,15 @@ def calibration(probabilities: Array, y: Array) -> Row:
 @contextmanager
 def _without(variant: str) -> Iterator[None]:
     """Switch one part of the recipe off, in this process."""
-    if variant not in _WITHOUT:
-        yield
-        return
-    place, name, value = _WITHOUT[variant]
-    before = vars(place)[name]
-    setattr(place, name, value)
+    changes = _WITHOUT.get(variant, ())
+    before = [vars(place)[name] for place, name, _ in changes]
+    for place, name, value in changes:
+        setattr(place, name, value)
     try:
         yield
     finally:
-        setattr(place, name, before)
+        for (place, name, _), value in zip(changes, before, strict=True):
+            setattr(place, name, value)
 
 
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:

@@ -63,7 +63,7 @@ def make_study(name: str, title: str, n: int, n_test: int, run: Callable[[Task, 
 def run_table(task: Task, table: Table) -> list[Row]:
     """One task on a loaded table."""
     fold, seed = fold_of(task.study, task.seed, task.trial, table, task.config["n"], task.config["n_test"])
-    return classification_task(task, fold, seed, SETTINGS, SHARES, feature_bounds=table.bounds)
+    return classification_task(task, fold, seed, SETTINGS, SHARES, feature_bounds=table.declared_bounds)
 
 
 def fold_of(study: str, seed: int, trial: int, table: Table, n: int, n_test: int) -> tuple[Fold, int]:

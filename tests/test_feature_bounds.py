@@ -156,3 +156,27 @@ def test_private_bounds_need_one_label_at_a_time():
     several = dp.PrivateMultilabelClassifier(feature_bounds="private", random_state=0)
     with pytest.raises(ValueError, match="not for several labels"):
         several.fit(np.zeros((30, 2)), labels)
+
+
+def test_a_mapping_declares_indicators():
+    declared = {"member": "indicator", "age": (0, 110), "cost": "private", "rate": (0, 1)}
+    bounds = column_bounds(declared, 4, list(declared))
+    assert [end.tolist() for end in bounds.pair] == [[0, 0, -1, 0], [1, 110, 1, 1]]
+    assert (bounds.indicators, bounds.private) == ((0,), (2,))
+    with pytest.raises(ValueError, match=r"feature_bounds\['member'\].*'indicator'"):
+        column_bounds(declared | {"member": "binary"}, 4, list(declared))
+
+
+def test_a_declared_indicator_costs_nothing_and_is_saved(tmp_path):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(18, 90, size=3000), rng.uniform(size=3000) < 0.3])
+    y = X[:, 0] + 5 * X[:, 1] + rng.normal(size=3000)
+    counted = {}
+    for kind in ("indicator", (0, 1)):
+        declared = {"feature_bounds": {0: (18, 90), 1: kind}, "y_bounds": (0, 110)}
+        reg = dp.PrivateConformalRegressor(epsilon=1.0, guarantee="universal", random_state=0, **declared).fit(X, y)
+        (entry,) = entries_of(reg, "quantiles of the features")
+        counted[kind] = entry.event.count
+    assert counted == {"indicator": 3, (0, 1): 6}
+    reg.set_params(feature_bounds={0: (18, 90), 1: "indicator"}).fit(X, y).save(tmp_path / "model.dpscp")
+    assert dp.load(tmp_path / "model.dpscp").feature_bounds == {0: [18, 90], 1: "indicator"}

@@ -36,7 +36,7 @@ def test_a_part_of_the_recipe_is_switched_off_and_on_again() -> None:
     with table_recipe._without(""):
         assert before == recipe_rows.LARGEST_QUANTILE_NOISE
     assert recipe_rows.pays_as_quantiles(1e9, 1)
-    rows = recipe_rows.TableRows(2, "bounded", None, ((0.0, 0.0), (1.0, 5.0)))
+    rows = recipe_rows.TableRows(2, "bounded", None, ((0.0, 0.0), (1.0, 5.0)), (0,))
     assert rows.numeric_columns == (1,)
     with table_recipe._without("indicators scaled"):
         assert rows.numeric_columns == (0, 1)

@@ -24,7 +24,7 @@ from dpscp.training import (
     PublicBounds,
     QuantileTransform,
 )
-from dpscp.training.preprocessing.count_trees import cell_edges, column_counts, distribution_function
+from dpscp.training.preprocessing.count_trees import cell_edges, column_counts, distribution_function, lies_at_ends
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.recipe import recipe
 
@@ -282,7 +282,7 @@ def test_only_the_named_columns_are_counted():
             QuantileTransform(0, 1, 3, columns=wrong)
 
 
-def planned_step(task, width, *, n=8000, indicators=None, bounds=None):
+def planned_step(task, width, *, n=8000, indicators=(), bounds=None):
     """The first step of the recipe for a table of numbers in the last six columns and indicators before them."""
     low, high = np.r_[np.zeros(width - 6), np.full(6, -1.0)], np.r_[np.ones(width - 6), np.full(6, 50.0)]
     mechanism = recipe(
@@ -304,21 +304,37 @@ def planned_step(task, width, *, n=8000, indicators=None, bounds=None):
 @pytest.mark.parametrize("task", ["regression", "classification"])
 @pytest.mark.parametrize("width", [12, 40])
 def test_indicators_beside_numbers_are_not_counted(task, width):
-    step = planned_step(task, width)
+    declared = tuple(range(width - 6))
+    step = planned_step(task, width, indicators=declared)
     assert isinstance(step, QuantileTransform)
     assert step.columns == tuple(range(width - 6, width))
     assert step.others == 1.0
-    # a schema knows what an indicator is; columns from 0 to 1 may be anything
+    # columns from 0 to 1 may be anything
     assert planned_step(task, width, indicators=(0, 1)).columns == tuple(range(2, width))
     if task == "regression":
-        unknown = planned_step(task, width, bounds=(0.0, 1.0))
+        unknown = planned_step(task, width)
         assert (type(unknown), unknown.columns) == (QuantileTransform, None)
         assert planned_step(task, width, indicators=tuple(range(width))) == PublicBounds(-1.0, 1.0)
-        assert planned_step(task, width, n=1200).others == 2.0  # a weak signal
-        assert isinstance(planned_step(task, width, n=300), PrivateStandardize)
+        assert planned_step(task, width, indicators=declared, n=1200).others == 2.0  # a weak signal
+        assert isinstance(planned_step(task, width, indicators=declared, n=300), PrivateStandardize)
     elif width == 40:
-        assert isinstance(planned_step(task, width, bounds=(0.0, 1.0)), PublicBounds)
-        assert isinstance(planned_step(task, width, n=300), PublicBounds)
+        assert isinstance(planned_step(task, width, indicators=tuple(range(width))), PublicBounds)
+        assert isinstance(planned_step(task, width, indicators=declared, n=300), PublicBounds)
+
+
+def test_a_counted_column_at_its_two_ends_is_an_indicator():
+    """Also where nobody declares it; numbers from 0 to 1 are scaled as numbers."""
+    rng = np.random.default_rng(0)
+    n = 4000
+    X = np.column_stack([rng.uniform(size=n) < 0.3, np.exp(rng.normal(-5, 1, size=n)).clip(0, 1), np.zeros(n)])
+    found = QuantileTransform(0, 1, 3, others=2.0).with_noise(5.0).fit(X, n_records=n, rng=rng)
+    assert found.scaled.shift[[0, 2]].tolist() == [0, 0]
+    assert found.scaled.scale[[0, 2]].tolist() == [0.5, 0.5]
+    assert found.columns == (1,)
+    wider = QuantileTransform(0, 1.5, 3).with_noise(5.0).fit(1.5 * X, n_records=n, rng=rng)
+    assert np.all(wider.scaled.shift > 0)
+    even = column_counts(np.arange(512), (8, 8, 8))
+    assert not lies_at_ends(even, 1000.0, 512, (8, 8, 8))  # however large the noise may be
 
 
 def test_a_heavy_tailed_column_counts_among_many_indicators():

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_choice, check_range
 from dpscp.data.scales import bounds_on_scales, from_scale
 
-# In place of bounds: a fit finds them with noise.
-PRIVATE = "private"
+# In place of bounds: a fit finds them with noise; or the column is 0 or 1.
+PRIVATE, INDICATOR = "private", "indicator"
 _FLOATS = np.finfo(np.float64)
 
 
@@ -28,15 +28,15 @@ class FeatureBounds:
         The features whose bounds the fit finds.
     found : tuple of int
         The features whose bounds the fit has found; ``low`` and ``high`` then contain them.
-    indicators : tuple of int, optional
-        The features that are 0 or 1; None where nobody declares it.
+    indicators : tuple of int
+        The features that are declared to be 0 or 1.
     """
 
     low: Any
     high: Any
     private: tuple[int, ...] = ()
     found: tuple[int, ...] = ()
-    indicators: tuple[int, ...] | None = None
+    indicators: tuple[int, ...] = ()
 
     @property
     def pair(self) -> tuple[Any, Any]:
@@ -77,9 +77,10 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
 
     Parameters
     ----------
-    bounds : None, FeatureBounds, "private", (low, high), (width, 2) pairs, or {column: (low, high) or "private"}
-        Two numbers for all features; two arrays; a pair for each feature; or a mapping by column name (by index where X
-        has no names). A 2 x 2 array with two possible meanings is refused, because the wrong one would clip silently.
+    bounds : None, FeatureBounds, "private", (low, high), (width, 2) pairs, or a mapping
+        Two numbers for all features; two arrays; a pair for each feature; or a mapping from column name (from index
+        where X has no names) to (low, high), "private", or "indicator" for a column of 0 and 1. A 2 x 2 array with two
+        possible meanings is refused, because the wrong one would clip silently.
     width : int
         The number of features.
     names : sequence, optional
@@ -134,12 +135,14 @@ def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> FeatureB
     ):
         if named:
             raise ValueError(f"{where} {kind} {', '.join(map(repr, named))}; {remedy}")
-    private = tuple(place for place, column in enumerate(columns) if isinstance(bounds[column], str))
-    pairs = []
-    for place, column in enumerate(columns):
-        name = f"feature_bounds[{column!r}]"
-        if place in private:
-            check_choice(name, bounds[column], (PRIVATE,))
-        pairs.append((-1.0, 1.0) if place in private else check_range(name, bounds[column]))
-    low, high = np.array(pairs, dtype=np.float64).T
-    return FeatureBounds(low, high, private)
+    low, high = np.array([_pair_of(f"feature_bounds[{c!r}]", bounds[c]) for c in columns], dtype=np.float64).T
+    words = {place: bounds[column] for place, column in enumerate(columns) if isinstance(bounds[column], str)}
+    private = tuple(place for place, word in words.items() if word == PRIVATE)
+    return FeatureBounds(low, high, private, indicators=tuple(place for place in words if place not in private))
+
+
+def _pair_of(name: str, declared: Any) -> tuple[float, float]:
+    if isinstance(declared, str):
+        check_choice(name, declared, (PRIVATE, INDICATOR))
+        return (-1.0, 1.0) if declared == PRIVATE else (0.0, 1.0)
+    return check_range(name, declared)

@@ -80,7 +80,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         The public bounds of the features. Values are clipped and rescaled. Pass (low, high) for all features, two
         arrays of shape (n_features,), an array of shape (n_features, 2), or {column: (low, high)} (by index where X has
         no names). ``"private"`` finds bounds by noisy counts on a public grid of powers of two, for 5 % of the squared
-        training budget. Known bounds cost nothing and are better.
+        training budget. Known bounds cost nothing and are better. A mapping may contain ``"private"``, and
+        ``"indicator"`` for a column of 0 and 1, which then costs no budget.
     feature_scale : str or mapping, optional
         The scale of features that span orders of magnitude: ``"log"``, or ``"log1p"`` for numbers from 0 on, as one
         scale for all features or {column: scale}. Bounds are in the units of the features.

@@ -443,7 +443,7 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
         features=features,
         feature_bound=request.feature_bound,
         feature_bounds=None if bounds is None else bounds.pair,
-        indicators=None if bounds is None else bounds.indicators,
+        indicators=() if bounds is None else bounds.indicators,
         y_bounds=request.task.scaled_bounds,
         quantiles=quantiles,
         train_epsilon=train_epsilon,

@@ -178,7 +178,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     features: str = "unit",
     feature_bound: float | None = None,
     feature_bounds: tuple[Any, Any] | None = None,
-    indicators: tuple[int, ...] | None = None,
+    indicators: tuple[int, ...] = (),
     y_bounds: tuple[float, float] | None = None,
     quantiles: tuple[float, ...] | None = None,
     train_epsilon: float | None = None,
@@ -199,8 +199,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
         `feature_bound`; "bounded": public `feature_bounds` (low, high) for each feature; "standardized": the
         caller has already brought features to about mean 0 and spread 1 (and answers for the privacy of
         that).
-    indicators : the columns that are 0 or 1, such as those of categories; None: those with bounds 0 and 1, unless all
-        columns have these bounds.
+    indicators : the columns that are declared to be 0 or 1, such as those of categories. They cost nothing.
     y_bounds : public bounds of the target: its mean and scale are then released privately inside them. None:
         the target already has about mean 0 and spread 1. Not used under `stability`, whose target must come on
         a public scale: put `ScaledTarget` in front.

@@ -7,8 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dpscp._base.checks import check_positive
 from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.sums import (
@@ -18,7 +16,6 @@ from dpscp.training.preprocessing.sums import (
     PublicBounds,
     Step,
     UnitNorm,
-    broadcast_bounds,
 )
 from dpscp.training.preprocessing.whitening import PrivateWhitening
 
@@ -57,7 +54,7 @@ class TableRows:
     kind: str
     bound: float | None
     bounds: tuple[Any, Any] | None
-    indicators: tuple[int, ...] | None = None
+    indicators: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind == "clipped":
@@ -82,12 +79,9 @@ class TableRows:
 
     @property
     def numeric_columns(self) -> tuple[int, ...]:
-        """Columns that are not indicators; without a declaration those with bounds other than 0 and 1."""
-        if self.indicators is not None:
-            return tuple(column for column in range(self.width) if column not in set(self.indicators))
-        assert self.bounds is not None
-        low, high = broadcast_bounds(*self.bounds, self.width)
-        return tuple(np.flatnonzero((low != 0) | (high != 1)).tolist())
+        """Columns that are not declared to be indicators."""
+        indicators = set(self.indicators)
+        return tuple(column for column in range(self.width) if column not in indicators)
 
     def direction_steps(self, signal: float, *, whiten: bool) -> tuple[Step, ...]:
         """Steps after which rows have norm one and no common direction; the length of a wide row says little.
@@ -103,8 +97,7 @@ class TableRows:
         columns = self.numeric_columns if self.kind == "bounded" else ()
         n_private = 1 + sum(not step.data_independent for step in last)
         if columns and pays_as_quantiles(signal, len(columns), EMBEDDING_SHARE / n_private):
-            assert self.bounds is not None
-            first = (QuantileTransform(*self.bounds, self.width, columns=columns),)
+            first = (self._quantiles(columns),)
         return (*first, *last)
 
     def standardizing_steps(self, signal: float) -> tuple[Step, ...]:
@@ -125,15 +118,13 @@ class TableRows:
         """
         assert self.bounds is not None
         columns = self.numeric_columns
-        if not columns and self.indicators is None:  # numbers from 0 to 1 look the same
-            columns = tuple(range(self.width))
         if columns and pays_as_quantiles(signal, len(columns)):
-            return QuantileTransform(
-                *self.bounds,
-                self.width,
-                columns=columns if len(columns) < self.width else None,
-                others=_WEAK_INDICATOR if signal < WEAK_SIGNAL else 1.0,
-            )
+            return self._quantiles(columns, indicator=_WEAK_INDICATOR if signal < WEAK_SIGNAL else 1.0)
         if not columns and signal >= WEAK_SIGNAL:
             return PublicBounds(-1.0, 1.0)  # leaves 0 and 1 as they are
         return PrivateStandardize(*self.bounds)
+
+    def _quantiles(self, columns: tuple[int, ...], *, indicator: float = 1.0) -> QuantileTransform:
+        assert self.bounds is not None
+        counted = columns if len(columns) < self.width else None
+        return QuantileTransform(*self.bounds, self.width, columns=counted, others=indicator)

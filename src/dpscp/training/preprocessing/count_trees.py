@@ -22,6 +22,8 @@ Counts = NDArray[np.int64]
 _OCTAVES = 20
 # A cell whose share is below so many standard deviations of its count is not divided.
 _DIVIDED_FROM = 3.0
+# A column with a larger share of its records between its ends is no indicator, however large the noise.
+_LARGEST_BETWEEN = 0.3
 
 
 def cell_edges(low: float, high: float, n_cells: int) -> FloatArray:
@@ -76,6 +78,16 @@ def column_counts(cells: NDArray[np.integer], branching: tuple[int, ...]) -> Cou
 def level_sizes(branching: tuple[int, ...]) -> tuple[int, ...]:
     """Return the number of cells of each level."""
     return tuple(math.prod(branching[: i + 1]) for i in range(len(branching)))
+
+
+def lies_at_ends(noisy: FloatArray, noise: float, total: float, branching: tuple[int, ...]) -> bool:
+    """Return whether the noisy counts of one column show records in its first and its last cell only.
+
+    ``noise`` is the standard deviation of one count.
+    """
+    sizes = level_sizes(branching)
+    between = noisy[: sizes[0]].sum() - noisy[-sizes[-1]] - noisy[-1]
+    return bool(between <= min(_DIVIDED_FROM * math.sqrt(sizes[0] + 2) * noise, _LARGEST_BETWEEN * total))
 
 
 def distribution_function(

@@ -32,6 +32,7 @@ from dpscp.training.preprocessing.count_trees import (
     column_counts,
     distribution_function,
     level_sizes,
+    lies_at_ends,
 )
 from dpscp.training.preprocessing.sums import broadcast_bounds, check_bounds, check_columns
 from dpscp.training.preprocessing.transforms import FeatureTransform
@@ -105,7 +106,8 @@ class QuantileTransform:
     in one cell of each level of each counted feature. So it changes features * levels counts by one each, and each
     count gets exact discrete Gaussian noise.
 
-    The quantile of a feature is left out where it differs from the scaled feature by no more than its noise.
+    The quantile of a feature is left out where it differs from the scaled feature by no more than its noise. A counted
+    feature with bounds 0 and 1 that has records at its bounds alone is an indicator, and scaled like the others.
 
     Parameters
     ----------
@@ -214,6 +216,8 @@ class QuantileTransform:
         shift, scale = low.copy(), 2 * (high / (2 * self.others) - low / (2 * self.others))
         functions: dict[int, DistributionFunction] = {}
         for own, i in zip(noisy, self._counted, strict=True):
+            if (low[i], high[i]) == (0, 1) and lies_at_ends(own, noise.count_noise, n, self.branching):
+                continue
             found = distribution_function(own, noise.count_noise, n, self.branching, float(low[i]), float(high[i]))
             column = _Column.of(found, noise.count_noise / n, self.limit)
             shift[i], scale[i] = column.mean, column.scale
