@@ -251,6 +251,13 @@ mutant(
     "tests/test_frames.py::test_persons_come_from_the_schema",
 )
 mutant(
+    "data.schema:Schema.require_complete",
+    "name in owners",
+    "False",
+    "a scale or bounds of one column reach another feature of the same name",
+    "tests/test_schema.py::test_two_features_of_one_name_are_refused_and_keep_their_places",
+)
+mutant(
     "conformal.reading:records_from_source",
     "not source.by_person",
     "False",
