@@ -146,8 +146,9 @@ def test_bounds_on_scales_leave_private_features_alone():
     bounds = FeatureBounds(np.array([1.0, -1.0]), np.array([np.e, 1.0]), (1,), indicators=())
     scaled = bounds.on_scales(("log", "log"))
     assert [end.tolist() for end in scaled.pair] == [[0, -1], [1, 1]]
-    found = bounds.with_found(([0.0], [2.0]), ("log", "log"))
-    np.testing.assert_allclose(found.pair, [[1, 1], [np.e, np.e**2]])
+    assert scaled.indicators == ()
+    found = bounds.with_found(((None, 0.0), (None, 2.0)), ("log", "log"))
+    np.testing.assert_allclose(found.pair, [[1, 1], [np.e, np.e**2]], rtol=1e-15)
     assert (found.private, found.found) == ((), (1,))
 
 

@@ -1182,8 +1182,8 @@ mutant(
 )
 mutant(
     "training.preprocessing.private_bounds:PrivateBounds.release",
-    "low[-1], high[-1] = max(low[-1], smallest), min(high[-1], largest)",
-    "pass",
+    "return (np.maximum(low, smallest), np.minimum(high, largest))",
+    "return (low, high)",
     "a found range overflows in units: the fit fails after the budget is spent",
     "tests/test_scales.py::test_every_range_that_can_be_found_on_a_scale_is_usable",
 )
@@ -1196,10 +1196,25 @@ mutant(
 )
 mutant(
     "training.preprocessing.private_bounds:PrivateBounds.counts",
-    "targets[targets > scale_limits(self.target_scale)[0]]",
-    "targets",
+    "c[c > scale_limits(scale)[0]]",
+    "c",
     "zeros stretch a range of logarithms to the smallest float",
     "tests/test_scales.py::test_targets_outside_the_scale_do_not_widen_the_range",
+    "tests/test_scales.py::test_features_are_found_in_cells_of_their_own_scale",
+)
+mutant(
+    "pipeline.plan:_mechanism",
+    "request.feature_scales if columns else None",
+    "None",
+    "zeros stretch the found bounds of a feature on the scale of the logarithm to the smallest float",
+    "tests/test_scales.py::test_zeros_do_not_widen_the_bounds_of_a_logarithm",
+)
+mutant(
+    "training.preprocessing.private_bounds:PrivateBounds.run_dry",
+    "self.input_width not in (None, width)",
+    "False",
+    "rows of another width are noticed after the budget is spent",
+    "tests/training/test_private_bounds.py::test_rows_of_another_width_are_refused_before_anything_is_spent",
 )
 mutant(
     "tasks:Regression.scaled_bounds",
@@ -1297,8 +1312,8 @@ mutant(
 )
 mutant(
     "training.private_bounds:PrivateBounds.counts",
-    "rows if self.columns is None else rows[:, list(self.columns)]",
-    "rows[:, :len(self._features)]",
+    "[rows[:, place] for place in self._features]",
+    "[rows[:, place] for place in range(len(self._features))]",
     "bounds are found from the first columns instead of the named ones",
     "tests/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
 )

@@ -309,7 +309,7 @@ class Preprocessed(SourceTraining):
         """
         width = before = math.prod(input_shape)
         adding: Step | None = None
-        for step in self.steps:
+        for step in (*self.steps, self.mechanism):
             if isinstance(step, FixedWidthStep) and step.input_width is not None:
                 _check_width(step, step.input_width, width, before, adding)
             if isinstance(step, ResizingStep):
