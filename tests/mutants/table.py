@@ -2262,3 +2262,17 @@ mutant(
     "a torch module trains on targets that are far from its outputs",
     "tests/training/test_torch_estimators.py::test_a_module_is_trained_on_targets_between_minus_one_and_one",
 )
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier.fit",
+    "isinstance(self.estimator, MissingEstimator)",
+    "False",
+    "a loaded multilabel classifier accepts a fit without the mechanism that trained it",
+    "tests/test_multilabel.py::test_a_loaded_mechanism_is_not_replaced_by_the_recipe",
+)
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier._restore",
+    "loaded_estimator(self.ledger_)",
+    "None",
+    "a loaded multilabel classifier trains the recipe instead of the mechanism of its file",
+    "tests/test_multilabel.py::test_a_loaded_mechanism_is_not_replaced_by_the_recipe",
+)
