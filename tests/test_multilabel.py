@@ -293,7 +293,7 @@ def test_a_store_pays_and_a_wrong_mechanism_is_refused(tmp_path):
 def test_a_loaded_mechanism_is_not_replaced_by_the_recipe(tmp_path):
     X, Y = records(300, 0)
     store = dp.BudgetStore.create(tmp_path / "b", 8.0, 1e-4, dataset="d")
-    own = dp.PrivateMultilabelClassifier(estimator=dp.training.DPSGD(steps=3), epsilon=4.0, random_state=0)
+    own = multilabel()
     own.fit(X, Y).save(tmp_path / "own")
     loaded = dp.load(tmp_path / "own")
     loaded.random_state = None
@@ -306,7 +306,7 @@ def test_a_loaded_mechanism_is_not_replaced_by_the_recipe(tmp_path):
     with pytest.raises(ValueError, match="set it first"):
         dp.load(tmp_path / "again").fit(X, Y)
     assert dp.load(tmp_path / "own").set_params(estimator=None).fit(X, Y).estimator is None
-    recipe = dp.PrivateMultilabelClassifier(epsilon=4.0, random_state=0).fit(X, Y)
+    recipe = multilabel(estimator=None).fit(X, Y)
     recipe.save(tmp_path / "recipe")
     np.testing.assert_array_equal(dp.load(tmp_path / "recipe").fit(X, Y).predict_proba(X), recipe.predict_proba(X))
 
