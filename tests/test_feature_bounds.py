@@ -1,5 +1,7 @@
 """Declared bounds stay as they are; the others are found by the fit, and only these are paid for."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,9 @@ import dpscp as dp
 from dpscp.cli import main
 from dpscp.data.feature_bounds import FeatureBounds, column_bounds
 from dpscp.data.schema import Column, Schema
+from dpscp.estimators.bounds_choice import BoundsChoice
+from dpscp.exceptions import HintWarning
+from dpscp.privacy import gaussian_event
 
 SGD = dp.training.DPSGD(steps=5)
 
@@ -150,6 +155,42 @@ def test_bounds_on_scales_leave_private_features_alone():
     found = bounds.with_found(((None, 0.0), (None, 2.0)), ("log", "log"))
     np.testing.assert_allclose(found.pair, [[1, 1], [np.e, np.e**2]], rtol=1e-15)
     assert (found.private, found.found) == ((), (1,))
+
+
+@pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
+def test_columns_without_bounds_get_a_hint_where_noise_may_hide_them():
+    frame = visits(200)
+    weak = {"epsilon": 0.3, "random_state": 0, "n_records": 200}
+    schema = schema_of("ill")
+    with pytest.warns(HintWarning, match="bounds of column 'cost', and .* Declare bounds .* in the schema") as caught:
+        dp.PrivateConformalClassifier(**weak).fit(frame, "ill", schema=schema)
+    (hint,) = [warning for warning in caught if issubclass(warning.category, HintWarning)]
+    assert hint.filename == __file__
+    rows = schema.matrix(frame)
+    with pytest.warns(HintWarning, match=r"bounds of columns 0, 1, 2, and .* Pass feature_bounds="):
+        dp.PrivateConformalClassifier(feature_bounds="private", classes=["no", "yes"], **weak).fit(rows, frame["ill"])
+    wide = BoundsChoice(12, None, 1.0, in_schema=False, needs_public=None)
+    with pytest.warns(HintWarning, match="columns 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"):
+        wide.of_declared("private")
+    strong, declared = weak | {"epsilon": 8.0}, schema_of("ill", cost=Column("cost", "numeric", (0.0, 1e4)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HintWarning)
+        dp.PrivateConformalClassifier(**strong).fit(frame, "ill", schema=schema)
+        dp.PrivateConformalClassifier(**weak).fit(frame, "ill", schema=declared)
+
+
+def test_bounds_that_must_be_public_are_named_as_the_schema_names_them():
+    frame, schema = visits(200), schema_of("ill")
+    said = "no bounds of column 'cost', .* guarantee='stability' needs public constants. Declare bounds = .low, high."
+    with pytest.raises(ValueError, match=said):
+        dp.PrivateConformalClassifier(guarantee="stability", random_state=0).fit(frame, "ill", schema=schema)
+    model = dp.PrivateModel.from_outputs(
+        lambda rows: rows[:, :2], spent=gaussian_event(4.0), task="classification", n_features=3, classes=["no", "yes"]
+    )
+    with pytest.raises(ValueError, match=r"column 'cost', .* a PrivateModel was trained elsewhere"):
+        dp.PrivateConformalClassifier(model, random_state=0).fit(frame, "ill", schema=schema)
+    with pytest.raises(ValueError, match=r"feature_bounds is declared by the schema .* change the schema"):
+        dp.PrivateConformalClassifier(feature_bounds=(0, 1), random_state=0).fit(frame, "ill", schema=schema)
 
 
 def test_private_bounds_need_one_label_at_a_time():

@@ -2242,9 +2242,9 @@ mutant(
     "tests/training/test_torch_estimators.py::test_token_ids_are_not_scaled",
 )
 mutant(
-    "estimators.fitted:FittedEstimator._restore",
-    "'signal' not in self.ledger_.public_facts",
-    "False",
+    "estimators.fitted:loaded_estimator",
+    "'signal' in ledger.public_facts",
+    "True",
     "a loaded torch module is fitted again by the recipe",
     "tests/training/test_torch_estimators.py::test_a_loaded_module_is_not_fitted_by_the_recipe",
 )
@@ -2275,4 +2275,11 @@ mutant(
     "None",
     "a loaded multilabel classifier trains the recipe instead of the mechanism of its file",
     "tests/test_multilabel.py::test_a_loaded_mechanism_is_not_replaced_by_the_recipe",
+)
+mutant(
+    "estimators.bounds_choice:BoundsChoice.of_declared",
+    "self.needs_public is None and not pays_as_quantiles(self.signal, len(bounds.private))",
+    "False",
+    "nobody learns that noise decides the bounds of a column in a small table",
+    "tests/test_feature_bounds.py::test_columns_without_bounds_get_a_hint_where_noise_may_hide_them",
 )
