@@ -52,12 +52,17 @@ def test_only_undeclared_bounds_are_found_and_paid_for():
     assert 400 < high[1] < 10_000
     assert facts["features_with_found_bounds"] == (1,)
     assert facts["found_privately"] == ("feature_bounds",)
+    sources = {fact["name"]: fact["source"] for fact in clf.statement()["public"]}
+    assert sources["feature_bounds"] == "declared, and released with noise for features_with_found_bounds"
+    assert sources["features_with_found_bounds"] == "declared"
     whole = dp.PrivateConformalClassifier(feature_bounds="private", classes=["no", "yes"], **changes)
     whole.fit(schema_of("ill").matrix(frame), frame["ill"])
     (one,), (three,) = entries_of(clf, "bounds"), entries_of(whole, "bounds")
     # the counts of one column, and those of three, for the same part of the budget
     assert str(one.event) != str(three.event)
     assert "features_with_found_bounds" not in whole.ledger_.public_facts
+    (fact,) = [fact for fact in whole.statement()["public"] if fact["name"] == "feature_bounds"]
+    assert fact["source"] == "released with noise"
 
 
 def test_a_declared_column_keeps_its_values():
@@ -86,6 +91,12 @@ def test_a_mapping_declares_some_bounds():
     )
     own.fit(frame[["cost", "events"]], frame["y"] > 6)
     assert own.ledger_.public_facts["features_with_found_bounds"] == (0,)
+
+
+def test_lists_with_a_word_name_the_parameter():
+    for bounds in ([(0, 1), "private"], ("private", "private"), ["private", (0, 1)]):
+        with pytest.raises(ValueError, match=r"feature_bounds must be .* {column: \(low, high\) or 'private'}"):
+            column_bounds(bounds, 2, None)
 
 
 def test_found_bounds_are_in_units_whatever_the_scale(tmp_path):

@@ -1210,9 +1210,9 @@ mutant(
     "tests/test_scales.py::test_zeros_do_not_widen_the_bounds_of_a_logarithm",
 )
 mutant(
-    "training.preprocessing.private_bounds:PrivateBounds.run_dry",
-    "self.input_width not in (None, width)",
-    "False",
+    "training.mechanism:find_dry_run",
+    "check_width(mechanism, math.prod(input_shape))",
+    "pass",
     "rows of another width are noticed after the budget is spent",
     "tests/training/test_private_bounds.py::test_rows_of_another_width_are_refused_before_anything_is_spent",
 )

@@ -102,7 +102,7 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
         return FeatureBounds(-1.0, 1.0, tuple(range(width)))
     if isinstance(bounds, Mapping):
         return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
-    pair = isinstance(bounds, list | tuple) and len(bounds) == 2
+    pair = isinstance(bounds, list | tuple) and len(bounds) == 2 and not any(isinstance(end, str) for end in bounds)
     if pair and (all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)):
         return FeatureBounds(bounds[0], bounds[1])
     return FeatureBounds(*_separate_ends(bounds, width))
@@ -128,7 +128,7 @@ def _separate_ends(bounds: Any, width: int) -> tuple[NDArray[np.float64], NDArra
         return array[:, 0], array[:, 1]
     raise ValueError(
         f"feature_bounds must be (low, high) for all features, a pair for each of the {width} features, "
-        "{column: (low, high)}, or 'private'"
+        "'private' for all, or {column: (low, high) or 'private'}"
     )
 
 

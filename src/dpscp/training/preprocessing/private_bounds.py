@@ -29,7 +29,7 @@ from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
 from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.training.engine.batching import TrainingRun, WrappedMechanism
-from dpscp.training.mechanism import DryRun, Stages, Trained, stages_of, stages_of_trained
+from dpscp.training.mechanism import Stages, Trained, stages_of, stages_of_trained
 from dpscp.training.model import Model
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.private_target import calibrate_beside
@@ -37,6 +37,7 @@ from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.preprocessing.sums import check_columns
 from dpscp.training.preprocessing.transforms import FeatureTransform
 from dpscp.training.targets import unit_targets
+from dpscp.training.widths import check_width
 
 # Numbers below 2^_SMALLEST in size are in the cell of zero, those from 2^_LARGEST on in the last one.
 _SMALLEST, _LARGEST = -32, 64
@@ -127,15 +128,6 @@ class PrivateBounds(WrappedMechanism):
         """Return the number of features of a row; None where no bounds of features are found."""
         return self.n_features or None
 
-    def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
-        """Return the dry run of the mechanism; ValueError for rows of another width."""
-        width = math.prod(input_shape)
-        if self.input_width not in (None, width):
-            raise ValueError(
-                f"PrivateBounds is for rows of {self.n_features} features, but X has {width}; pass n_features={width}"
-            )
-        return super().run_dry(input_shape)
-
     @property
     def bounds_event(self) -> DpEvent | None:
         """Return the cost of the counts; None while the noise is not set."""
@@ -202,7 +194,7 @@ class PrivateBounds(WrappedMechanism):
         """
         # both fail before any record is used
         own = _paid(self)
-        self.run_dry((run.source.width,))
+        check_width(self, run.source.width)
         seed = stream_seed(run.random_state, BOUNDS)
         source = counted = run.source
         if unit_of_blocks(source).by_person:
