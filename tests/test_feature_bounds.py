@@ -10,9 +10,12 @@ import dpscp as dp
 from dpscp.cli import main
 from dpscp.data.feature_bounds import FeatureBounds, column_bounds
 from dpscp.data.schema import Column, Schema
+from dpscp.data.sources import Block
 from dpscp.estimators.bounds_choice import BoundsChoice
 from dpscp.exceptions import HintWarning
-from dpscp.privacy import gaussian_event
+from dpscp.privacy import gaussian_event, lattice_noise
+from dpscp.privacy.events import event_to_dict
+from dpscp.training import PrivateBounds, QuantileTransform
 
 SGD = dp.training.DPSGD(steps=5)
 
@@ -59,10 +62,26 @@ def test_only_undeclared_bounds_are_found_and_paid_for():
     whole.fit(schema_of("ill").matrix(frame), frame["ill"])
     (one,), (three,) = entries_of(clf, "bounds"), entries_of(whole, "bounds")
     # the counts of one column, and those of three, for the same part of the budget
-    assert str(one.event) != str(three.event)
+    assert "count" not in event_to_dict(one.event)
+    assert event_to_dict(three.event)["count"] == 3
     assert "features_with_found_bounds" not in whole.ledger_.public_facts
     (fact,) = [fact for fact in whole.statement()["public"] if fact["name"] == "feature_bounds"]
     assert fact["source"] == "released with noise"
+
+
+def test_every_column_that_is_counted_is_paid_for():
+    """Two columns and the target have no bounds; the number from 0 to 1 has quantiles, the category has none."""
+    columns = {"events": Column("events", "numeric"), "share": Column("share", "numeric", (0.0, 1.0))}
+    frame = visits().assign(share=np.linspace(0, 1, 3000))
+    changes = {"epsilon": 4.0, "guarantee": "universal", "random_state": 0, "n_records": 3000}
+    reg = dp.PrivateConformalRegressor(**changes).fit(frame, "y", schema=schema_of(**columns))
+    (bounds,), (quantiles,) = entries_of(reg, "bounds"), entries_of(reg, "quantiles of the features")
+    assert event_to_dict(bounds.event)["count"] == 3
+    assert event_to_dict(quantiles.event)["count"] == 3 * len(QuantileTransform.branching)
+    noise = lattice_noise(7.0)
+    own = PrivateBounds(SGD, 4, columns=(1, 3), target=True, noise=noise)
+    assert own.bounds_event == noise.event(3)
+    assert own.counts(Block(0, np.zeros((5, 4)), np.zeros(5))).sum(axis=1).tolist() == [5, 5, 5]
 
 
 def test_a_declared_column_keeps_its_values():
@@ -113,7 +132,12 @@ def test_found_bounds_are_in_units_whatever_the_scale(tmp_path):
         feature_scale={1: "log"}, feature_bounds={0: (0, 30), 1: "private", 2: (0, 1)}, **changes
     )
     by_index.fit(rows, frame["y"])
-    np.testing.assert_allclose(by_index.predict(rows[:50]), reg.predict(frame[:50]), atol=1.0)
+    assert by_index.ledger_.public_facts["feature_bounds"] == (low, high)
+    same = dp.PrivateConformalRegressor(
+        feature_scale={1: "log"}, feature_bounds=schema.declared["feature_bounds"], **changes
+    )
+    same.fit(rows, frame["y"])
+    np.testing.assert_array_equal(same.predict_interval(rows[:50])[1], reg.predict_interval(frame[:50])[1])
     by_index.save(tmp_path / "model")
     again = dp.load(tmp_path / "model")
     assert again.feature_scale == {1: "log"}

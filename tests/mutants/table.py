@@ -1212,7 +1212,7 @@ mutant(
 mutant(
     "training.mechanism:find_dry_run",
     "check_width(mechanism, math.prod(input_shape))",
-    "pass",
+    "None",
     "rows of another width are noticed after the budget is spent",
     "tests/training/test_private_bounds.py::test_rows_of_another_width_are_refused_before_anything_is_spent",
 )
