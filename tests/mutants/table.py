@@ -2283,3 +2283,24 @@ mutant(
     "nobody learns that noise decides the bounds of a column in a small table",
     "tests/test_feature_bounds.py::test_columns_without_bounds_get_a_hint_where_noise_may_hide_them",
 )
+mutant(
+    "training.preprocessing.private_bounds:PrivateBounds.bounds_event",
+    "self.noise.event(self._n_columns)",
+    "self.noise.event(len(self._features))",
+    "the counts of the target are not paid for",
+    "tests/test_feature_bounds.py::test_every_column_that_is_counted_is_paid_for",
+)
+mutant(
+    "pipeline.plan:_recipe",
+    "bounds.indicators",
+    "None",
+    "a number from 0 to 1 in a schema is taken as an indicator",
+    "tests/test_feature_bounds.py::test_every_column_that_is_counted_is_paid_for",
+)
+mutant(
+    "deployment.recalibration:_join",
+    "{'fit': fitted.component_names}",
+    "None",
+    "a recalibrated release does not say what its fit consisted of",
+    "tests/deployment/test_recalibration.py::test_the_new_release_has_its_own_promises",
+)
