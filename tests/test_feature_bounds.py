@@ -1,5 +1,7 @@
 """Declared bounds stay as they are; the others are found by the fit, and only these are paid for."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,12 @@ import dpscp as dp
 from dpscp.cli import main
 from dpscp.data.feature_bounds import FeatureBounds, column_bounds
 from dpscp.data.schema import Column, Schema
+from dpscp.data.sources import Block
+from dpscp.estimators.bounds_choice import BoundsChoice
+from dpscp.exceptions import HintWarning
+from dpscp.privacy import gaussian_event, lattice_noise
+from dpscp.privacy.events import event_to_dict
+from dpscp.training import PrivateBounds, QuantileTransform
 
 SGD = dp.training.DPSGD(steps=5)
 
@@ -47,12 +55,33 @@ def test_only_undeclared_bounds_are_found_and_paid_for():
     assert 400 < high[1] < 10_000
     assert facts["features_with_found_bounds"] == (1,)
     assert facts["found_privately"] == ("feature_bounds",)
+    sources = {fact["name"]: fact["source"] for fact in clf.statement()["public"]}
+    assert sources["feature_bounds"] == "declared, and released with noise for features_with_found_bounds"
+    assert sources["features_with_found_bounds"] == "declared"
     whole = dp.PrivateConformalClassifier(feature_bounds="private", classes=["no", "yes"], **changes)
     whole.fit(schema_of("ill").matrix(frame), frame["ill"])
     (one,), (three,) = entries_of(clf, "bounds"), entries_of(whole, "bounds")
     # the counts of one column, and those of three, for the same part of the budget
-    assert str(one.event) != str(three.event)
+    assert "count" not in event_to_dict(one.event)
+    assert event_to_dict(three.event)["count"] == 3
     assert "features_with_found_bounds" not in whole.ledger_.public_facts
+    (fact,) = [fact for fact in whole.statement()["public"] if fact["name"] == "feature_bounds"]
+    assert fact["source"] == "released with noise"
+
+
+def test_every_column_that_is_counted_is_paid_for():
+    """Two columns and the target have no bounds; the number from 0 to 1 has quantiles, the category has none."""
+    columns = {"events": Column("events", "numeric"), "share": Column("share", "numeric", (0.0, 1.0))}
+    frame = visits().assign(share=np.linspace(0, 1, 3000))
+    changes = {"epsilon": 4.0, "guarantee": "universal", "random_state": 0, "n_records": 3000}
+    reg = dp.PrivateConformalRegressor(**changes).fit(frame, "y", schema=schema_of(**columns))
+    (bounds,), (quantiles,) = entries_of(reg, "bounds"), entries_of(reg, "quantiles of the features")
+    assert event_to_dict(bounds.event)["count"] == 3
+    assert event_to_dict(quantiles.event)["count"] == 3 * len(QuantileTransform.branching)
+    noise = lattice_noise(7.0)
+    own = PrivateBounds(SGD, 4, columns=(1, 3), target=True, noise=noise)
+    assert own.bounds_event == noise.event(3)
+    assert own.counts(Block(0, np.zeros((5, 4)), np.zeros(5))).sum(axis=1).tolist() == [5, 5, 5]
 
 
 def test_a_declared_column_keeps_its_values():
@@ -83,6 +112,12 @@ def test_a_mapping_declares_some_bounds():
     assert own.ledger_.public_facts["features_with_found_bounds"] == (0,)
 
 
+def test_lists_with_a_word_name_the_parameter():
+    for bounds in ([(0, 1), "private"], ("private", "private"), ["private", (0, 1)]):
+        with pytest.raises(ValueError, match=r"feature_bounds must be .* {column: \(low, high\) or 'private'}"):
+            column_bounds(bounds, 2, None)
+
+
 def test_found_bounds_are_in_units_whatever_the_scale(tmp_path):
     frame = visits()
     changes = {"epsilon": 4.0, "random_state": 0, "n_records": 3000}
@@ -97,7 +132,12 @@ def test_found_bounds_are_in_units_whatever_the_scale(tmp_path):
         feature_scale={1: "log"}, feature_bounds={0: (0, 30), 1: "private", 2: (0, 1)}, **changes
     )
     by_index.fit(rows, frame["y"])
-    np.testing.assert_allclose(by_index.predict(rows[:50]), reg.predict(frame[:50]), atol=1.0)
+    assert by_index.ledger_.public_facts["feature_bounds"] == (low, high)
+    same = dp.PrivateConformalRegressor(
+        feature_scale={1: "log"}, feature_bounds=schema.declared["feature_bounds"], **changes
+    )
+    same.fit(rows, frame["y"])
+    np.testing.assert_array_equal(same.predict_interval(rows[:50])[1], reg.predict_interval(frame[:50])[1])
     by_index.save(tmp_path / "model")
     again = dp.load(tmp_path / "model")
     assert again.feature_scale == {1: "log"}
@@ -146,9 +186,46 @@ def test_bounds_on_scales_leave_private_features_alone():
     bounds = FeatureBounds(np.array([1.0, -1.0]), np.array([np.e, 1.0]), (1,), indicators=())
     scaled = bounds.on_scales(("log", "log"))
     assert [end.tolist() for end in scaled.pair] == [[0, -1], [1, 1]]
-    found = bounds.with_found(([0.0], [2.0]), ("log", "log"))
-    np.testing.assert_allclose(found.pair, [[1, 1], [np.e, np.e**2]])
+    assert scaled.indicators == ()
+    found = bounds.with_found(((None, 0.0), (None, 2.0)), ("log", "log"))
+    np.testing.assert_allclose(found.pair, [[1, 1], [np.e, np.e**2]], rtol=1e-15)
     assert (found.private, found.found) == ((), (1,))
+
+
+@pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
+def test_columns_without_bounds_get_a_hint_where_noise_may_hide_them():
+    frame = visits(200)
+    weak = {"epsilon": 0.3, "random_state": 0, "n_records": 200}
+    schema = schema_of("ill")
+    with pytest.warns(HintWarning, match="bounds of column 'cost', and .* Declare bounds .* in the schema") as caught:
+        dp.PrivateConformalClassifier(**weak).fit(frame, "ill", schema=schema)
+    (hint,) = [warning for warning in caught if issubclass(warning.category, HintWarning)]
+    assert hint.filename == __file__
+    rows = schema.matrix(frame)
+    with pytest.warns(HintWarning, match=r"bounds of columns 0, 1, 2, and .* Pass feature_bounds="):
+        dp.PrivateConformalClassifier(feature_bounds="private", classes=["no", "yes"], **weak).fit(rows, frame["ill"])
+    wide = BoundsChoice(12, None, 1.0, in_schema=False, needs_public=None)
+    with pytest.warns(HintWarning, match="columns 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"):
+        wide.of_declared("private")
+    strong, declared = weak | {"epsilon": 8.0}, schema_of("ill", cost=Column("cost", "numeric", (0.0, 1e4)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HintWarning)
+        dp.PrivateConformalClassifier(**strong).fit(frame, "ill", schema=schema)
+        dp.PrivateConformalClassifier(**weak).fit(frame, "ill", schema=declared)
+
+
+def test_bounds_that_must_be_public_are_named_as_the_schema_names_them():
+    frame, schema = visits(200), schema_of("ill")
+    said = "no bounds of column 'cost', .* guarantee='stability' needs public constants. Declare bounds = .low, high."
+    with pytest.raises(ValueError, match=said):
+        dp.PrivateConformalClassifier(guarantee="stability", random_state=0).fit(frame, "ill", schema=schema)
+    model = dp.PrivateModel.from_outputs(
+        lambda rows: rows[:, :2], spent=gaussian_event(4.0), task="classification", n_features=3, classes=["no", "yes"]
+    )
+    with pytest.raises(ValueError, match=r"column 'cost', .* a PrivateModel was trained elsewhere"):
+        dp.PrivateConformalClassifier(model, random_state=0).fit(frame, "ill", schema=schema)
+    with pytest.raises(ValueError, match=r"feature_bounds is declared by the schema .* change the schema"):
+        dp.PrivateConformalClassifier(feature_bounds=(0, 1), random_state=0).fit(frame, "ill", schema=schema)
 
 
 def test_private_bounds_need_one_label_at_a_time():

@@ -290,6 +290,27 @@ def test_a_store_pays_and_a_wrong_mechanism_is_refused(tmp_path):
     assert json.dumps(fitted.ledger_.to_dict())
 
 
+def test_a_loaded_mechanism_is_not_replaced_by_the_recipe(tmp_path):
+    X, Y = records(300, 0)
+    store = dp.BudgetStore.create(tmp_path / "b", 8.0, 1e-4, dataset="d")
+    own = multilabel()
+    own.fit(X, Y).save(tmp_path / "own")
+    loaded = dp.load(tmp_path / "own")
+    loaded.random_state = None
+    for again in (loaded, clone(loaded)):
+        with pytest.raises(ValueError, match=r"set_params\(estimator=\.\.\.\)"):
+            again.fit(X, Y, budget=store)
+    assert not store.ledger().entries
+    np.testing.assert_array_equal(loaded.predict(X), own.predict(X))  # a refused fit leaves the loaded one
+    loaded.save(tmp_path / "again")
+    with pytest.raises(ValueError, match="set it first"):
+        dp.load(tmp_path / "again").fit(X, Y)
+    assert dp.load(tmp_path / "own").set_params(estimator=None).fit(X, Y).estimator is None
+    recipe = multilabel(estimator=None).fit(X, Y)
+    recipe.save(tmp_path / "recipe")
+    np.testing.assert_array_equal(dp.load(tmp_path / "recipe").fit(X, Y).predict_proba(X), recipe.predict_proba(X))
+
+
 def test_the_recipe_and_a_mechanism_with_its_own_noise():
     X, truth = records(800, 0)
     own = QUICK.calibrated(1.0, DELTA, accountant="rdp").configured(dp.training.mechanism.Needs((0, 1)))

@@ -187,6 +187,37 @@ def test_targets_outside_the_scale_do_not_widen_the_range():
 
 
 @pytest.mark.parametrize("scale", ["log", "log1p"])
+def test_features_are_found_in_cells_of_their_own_scale(scale):
+    """A feature on a scale is treated as a target on it is; the linear one beside it is not."""
+    bounds = PrivateBounds(
+        TRAINING, 3, columns=(2, 0), noise=lattice_noise(1.0), feature_scales=(scale, "log", "linear")
+    )
+    target = bounds_on(scale)
+    reachable, linear = bounds._find_reachable_cells()[::-1]
+    assert linear.all()
+    assert_array_equal(reachable, target._find_reachable_cells()[0])
+    values = finite_on_scale([-5.0, 0.0, 0.0, 1.0, 20.0, 1e-320], scale)
+    rows = np.column_stack([values, values, [-5.0, 0.0, 0.0, 1.0, 20.0, 1e-320]])
+    counts = bounds.counts(Block(0, rows, np.zeros(6)))
+    assert counts[0].sum() == 6
+    assert_array_equal(counts[1], target.counts(Block(0, rows, values))[0])
+    none = np.zeros((2, _CELLS), dtype=np.int64)
+    for seed in range(100):  # noise alone
+        low, high = bounds.release(none, IntegerSource(seed))
+        assert finite_on_scale(-1.0, scale) <= low[1] < high[1] < 710
+
+
+def test_zeros_do_not_widen_the_bounds_of_a_logarithm():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.exp(rng.uniform(3, 7, 2000)), rng.uniform(0, 1, 2000)])
+    X[::10, 0] = 0.0
+    settings = {"epsilon": 4.0, "y_bounds": (0, 8), "feature_bounds": {0: "private", 1: (0, 1)}, "random_state": 0}
+    reg = dp.PrivateConformalRegressor(feature_scale={0: "log"}, **settings).fit(X, np.log1p(X[:, 0]))
+    low, high = reg.ledger_.public_facts["feature_bounds"]
+    assert_allclose((low[0], high[0]), np.exp([2, 8]), rtol=1e-12)  # the cells of 3 to 7
+
+
+@pytest.mark.parametrize("scale", ["log", "log1p"])
 def test_small_tables_and_budgets_never_fail_after_spending(scale, tmp_path):
     """A range that noise alone made gives full intervals and a warning, and the file predicts the same."""
     rng = np.random.default_rng(3)
@@ -318,10 +349,10 @@ def test_a_schema_declares_scales(tmp_path):
     assert facts["feature_scale"] == ("linear", "linear", "log1p", "linear")
     assert facts["feature_bounds"] == ((-1, -1, 0, 0), (1, 1, 100, 1))
     rows = schema.matrix(frame)
-    declared = {"feature_scale": {2: "log1p"}, "feature_bounds": schema.feature_bounds, "y_scale": "log"}
+    declared = {"feature_scale": {2: "log1p"}, "feature_bounds": schema.declared["feature_bounds"], "y_scale": "log"}
     same = dp.PrivateConformalRegressor(epsilon=4.0, random_state=0, y_bounds=(0.1, 5000), **declared)
     scaled = schema.matrix(frame[:20])
-    assert_allclose(same.fit(rows, y).model_.outputs(scaled), reg.model_.outputs(scaled), rtol=0.2)
+    assert_array_equal(same.fit(rows, y).model_.outputs(scaled), reg.model_.outputs(scaled))
     with pytest.raises(ValueError, match="feature_scale is declared by the schema"):
         dp.PrivateConformalRegressor(feature_scale={"a": "log"}, random_state=0).fit(frame, "cost", schema=schema)
     assert (reg.predict(frame) > 0).all()

@@ -208,3 +208,22 @@ def test_template_refuses_what_it_cannot_describe():
 def test_an_ignored_table_is_not_enough():
     schema = Schema("regression", "y", (Column("a", "ignore"),), bounds=(0.0, 1.0))
     assert schema.lacks == ("at least one column that is not ignored",)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        (Column("sex", "categorical", categories=("f", "m")), Column("sex=m", "numeric"), "sex=m"),
+        (Column("a", "numeric", (0.0, 1.0), missing="indicator"), Column("a is missing", "numeric"), "a is missing"),
+    ],
+)
+def test_two_features_of_one_name_are_refused_and_keep_their_places(first, second, name):
+    schema = Schema("regression", "y", (first, second))
+    said = f"columns '{first.name}' and '{second.name}' both become a feature named '{name}'"
+    with pytest.raises(SchemaError, match=said):
+        schema.require_complete()
+    place = len(first.features)
+    assert schema.declared["feature_bounds"].private == (place,)
+    assert place not in schema.declared["feature_bounds"].indicators
+    # a table without the other column, or with it as target, has no such features
+    assert Schema("regression", first.name, (first, second)).require_complete().feature_names == (name,)

@@ -294,9 +294,11 @@ def _targets(y: ArrayLike, intervals: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _class_index(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    if classes.dtype.kind == "U" and labels.dtype.kind != "U":
-        # the classes of a schema are texts, whatever type the target column of the frame has
-        labels = np.array([label_text(label) for label in labels.tolist()])
+    if all(isinstance(label, str) for label in classes.tolist()):
+        # a schema reads classes and labels as texts without spaces around them, whatever type the target column has
+        texts = {label_text(label) for label in classes.tolist()}
+        as_text = label_text if len(texts) == len(classes) else str
+        classes, labels = (np.array([as_text(value) for value in values.tolist()]) for values in (classes, labels))
     order = np.argsort(classes)
     place = np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)
     index = order[place]

@@ -71,6 +71,9 @@ def test_the_new_release_has_its_own_promises(fitted, tmp_path):
     (entry,) = new.ledger_.entries
     assert isinstance(entry.event, ParallelDpEvent)
     assert [stage for stage, _ in entry.stages] == ["fit", "new thresholds"]
+    assert entry.components == (("model", "calibration", "calibration"), ())  # one for each level
+    events = [event for _, event in entry.components_of(0)]
+    assert events == [one.event for one in fitted.ledger_.entries]
     assert OTHER_PERSONS in new.ledger_.assumptions
     # parallel composition: the more expensive of the two
     assert new.ledger_.epsilon(DELTA) == pytest.approx(fitted.ledger_.epsilon(DELTA), rel=1e-6)
@@ -111,6 +114,16 @@ def test_groups_have_new_thresholds_each(options):
     assert min(sets[groups == g].mean() for g in (0, 1)) > 0.87
     if callable(options["groups"]):
         assert new.threshold_[1, 0] > new.threshold_[0, 0]
+
+
+def test_the_names_of_what_a_split_fit_consists_of_stay():
+    bounds = {0: "private", 1: (-1, 1), 2: (-1, 1)}
+    split = fit(guarantee="split", feature_bounds=bounds)
+    (entry,) = split.ledger_.entries
+    assert entry.components == (("bounds", "model"), ())
+    (entry,) = renewed(split, records(400, 1)).ledger_.entries
+    assert "; training consisted of bounds, model; " in entry.note
+    assert "consisted of" not in renewed(fit(guarantee="split"), records(400, 1)).ledger_.entries[0].note
 
 
 def test_persons_count_once():

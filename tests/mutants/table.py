@@ -251,6 +251,13 @@ mutant(
     "tests/test_frames.py::test_persons_come_from_the_schema",
 )
 mutant(
+    "data.schema:Schema.require_complete",
+    "name in owners",
+    "False",
+    "a scale or bounds of one column reach another feature of the same name",
+    "tests/test_schema.py::test_two_features_of_one_name_are_refused_and_keep_their_places",
+)
+mutant(
     "conformal.reading:records_from_source",
     "not source.by_person",
     "False",
@@ -1175,8 +1182,8 @@ mutant(
 )
 mutant(
     "training.preprocessing.private_bounds:PrivateBounds.release",
-    "low[-1], high[-1] = max(low[-1], smallest), min(high[-1], largest)",
-    "pass",
+    "return (np.maximum(low, smallest), np.minimum(high, largest))",
+    "return (low, high)",
     "a found range overflows in units: the fit fails after the budget is spent",
     "tests/test_scales.py::test_every_range_that_can_be_found_on_a_scale_is_usable",
 )
@@ -1189,10 +1196,25 @@ mutant(
 )
 mutant(
     "training.preprocessing.private_bounds:PrivateBounds.counts",
-    "targets[targets > scale_limits(self.target_scale)[0]]",
-    "targets",
+    "c[c > scale_limits(scale)[0]]",
+    "c",
     "zeros stretch a range of logarithms to the smallest float",
     "tests/test_scales.py::test_targets_outside_the_scale_do_not_widen_the_range",
+    "tests/test_scales.py::test_features_are_found_in_cells_of_their_own_scale",
+)
+mutant(
+    "pipeline.plan:_mechanism",
+    "request.feature_scales if columns else None",
+    "None",
+    "zeros stretch the found bounds of a feature on the scale of the logarithm to the smallest float",
+    "tests/test_scales.py::test_zeros_do_not_widen_the_bounds_of_a_logarithm",
+)
+mutant(
+    "training.mechanism:find_dry_run",
+    "check_width(mechanism, math.prod(input_shape))",
+    "None",
+    "rows of another width are noticed after the budget is spent",
+    "tests/training/test_private_bounds.py::test_rows_of_another_width_are_refused_before_anything_is_spent",
 )
 mutant(
     "tasks:Regression.scaled_bounds",
@@ -1290,8 +1312,8 @@ mutant(
 )
 mutant(
     "training.private_bounds:PrivateBounds.counts",
-    "rows if self.columns is None else rows[:, list(self.columns)]",
-    "rows[:, :len(self._features)]",
+    "[rows[:, place] for place in self._features]",
+    "[rows[:, place] for place in range(len(self._features))]",
     "bounds are found from the first columns instead of the named ones",
     "tests/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
 )
@@ -2220,9 +2242,9 @@ mutant(
     "tests/training/test_torch_estimators.py::test_token_ids_are_not_scaled",
 )
 mutant(
-    "estimators.fitted:FittedEstimator._restore",
-    "'signal' not in self.ledger_.public_facts",
-    "False",
+    "estimators.fitted:loaded_estimator",
+    "'signal' in ledger.public_facts",
+    "True",
     "a loaded torch module is fitted again by the recipe",
     "tests/training/test_torch_estimators.py::test_a_loaded_module_is_not_fitted_by_the_recipe",
 )
@@ -2239,4 +2261,46 @@ mutant(
     "training",
     "a torch module trains on targets that are far from its outputs",
     "tests/training/test_torch_estimators.py::test_a_module_is_trained_on_targets_between_minus_one_and_one",
+)
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier.fit",
+    "isinstance(self.estimator, MissingEstimator)",
+    "False",
+    "a loaded multilabel classifier accepts a fit without the mechanism that trained it",
+    "tests/test_multilabel.py::test_a_loaded_mechanism_is_not_replaced_by_the_recipe",
+)
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier._restore",
+    "loaded_estimator(self.ledger_)",
+    "None",
+    "a loaded multilabel classifier trains the recipe instead of the mechanism of its file",
+    "tests/test_multilabel.py::test_a_loaded_mechanism_is_not_replaced_by_the_recipe",
+)
+mutant(
+    "estimators.bounds_choice:BoundsChoice.of_declared",
+    "self.needs_public is None and not pays_as_quantiles(self.signal, len(bounds.private))",
+    "False",
+    "nobody learns that noise decides the bounds of a column in a small table",
+    "tests/test_feature_bounds.py::test_columns_without_bounds_get_a_hint_where_noise_may_hide_them",
+)
+mutant(
+    "training.preprocessing.private_bounds:PrivateBounds.bounds_event",
+    "self.noise.event(self._n_columns)",
+    "self.noise.event(len(self._features))",
+    "the counts of the target are not paid for",
+    "tests/test_feature_bounds.py::test_every_column_that_is_counted_is_paid_for",
+)
+mutant(
+    "pipeline.plan:_recipe",
+    "bounds.indicators",
+    "None",
+    "a number from 0 to 1 in a schema is taken as an indicator",
+    "tests/test_feature_bounds.py::test_every_column_that_is_counted_is_paid_for",
+)
+mutant(
+    "deployment.recalibration:_join",
+    "{'fit': fitted.component_names}",
+    "None",
+    "a recalibrated release does not say what its fit consisted of",
+    "tests/deployment/test_recalibration.py::test_the_new_release_has_its_own_promises",
 )

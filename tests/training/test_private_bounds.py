@@ -7,11 +7,14 @@ import pytest
 from scipy.stats import binom
 
 import dpscp as dp
+from dpscp.audit.model_game import ModelGame
+from dpscp.data.feature_bounds import stated_bounds
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block
 from dpscp.data.sources.array import ArraySource
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import IntegerSource, epsilon_of, lattice_noise
+from dpscp.report.examples import predict_examples
 from dpscp.training import DPSGD, PrivateBounds
 from dpscp.training.preprocessing.private_bounds import _CELLS, _edges, grid_cells
 
@@ -213,6 +216,42 @@ def test_what_cannot_be_is_refused(fitted):
         dp.PrivateConformalRegressor(y_bounds="private", clip_to_bounds=True).fit(X, y)
     with pytest.raises(ValueError, match="nothing to find"):
         PrivateBounds(TRAINING)
+
+
+def test_rows_of_another_width_are_refused_before_anything_is_spent(tmp_path):
+    X, y = records(100)
+    store = dp.BudgetStore.create(tmp_path / "b", 3.0, 1e-4, dataset="d")
+    quantiles = dp.training.QuantileTransform(-4000, 4000, 3)
+    for own, said in (
+        (PrivateBounds(TRAINING_FREE, 4), "for rows of 4 features, but X has 3"),
+        (PrivateBounds(TRAINING_FREE, 5, columns=(4,)), "for rows of 5 features, but X has 3"),
+        ([quantiles, PrivateBounds(TRAINING_FREE, 3)], "how many columns QuantileTransform adds .* put PrivateBounds"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            dp.PrivateConformalRegressor(own, epsilon=1.0, y_bounds=(0, 100)).fit(X, y, budget=store)
+    assert len(store.lines()) == 1
+    with pytest.raises(ValueError, match="for rows of 2 features"):
+        PrivateBounds(TRAINING, 2, noise=lattice_noise(5.0)).train(X, y)
+    with pytest.raises(ValueError, match="one scale for each of 3 features"):
+        PrivateBounds(TRAINING, 3, feature_scales=("log",))
+
+
+def test_bounds_of_some_features_are_stated_as_such(tmp_path):
+    """A caller's own step may find bounds of some features; nothing is stated about the others."""
+    X, y = records()
+    own = PrivateBounds(TRAINING_FREE, 3, columns=(1,))
+    model = dp.PrivateConformalRegressor(own, epsilon=4.0, y_bounds=(0, 100), random_state=0).fit(X, y)
+    facts = model.ledger_.public_facts
+    assert facts["feature_bounds"] == ((None, -4096.0, None), (None, -2048.0, None))
+    low, high = stated_bounds(facts, 3)
+    assert (low.tolist(), high.tolist()) == ([-1, -4096, -1], [1, -2048, 1])
+    assert [end.tolist() for end in stated_bounds({"feature_bounds": [0, 5]}, 2)] == [[0, 0], [5, 5]]
+    assert dp.Ledger.from_json(model.ledger_.to_json()) == model.ledger_
+    model.report(tmp_path / "page.html")
+    rows = [example.values["feature 2"] for example in predict_examples(model)]
+    assert all(-4100 <= float(row) <= -2040 for row in rows)
+    audited = ModelGame(model, n=20)
+    assert audited._records[0][-1].tolist() == [1, -2048, 1]
 
 
 # ---- hints

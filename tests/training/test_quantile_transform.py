@@ -348,6 +348,12 @@ def test_a_heavy_tailed_column_counts_among_many_indicators():
     assert np.mean(clf.fit(X[:8000], y[:8000]).predict(X[8000:]) == y[8000:]) > 0.85  # .5 without the quantile
 
 
+def test_values_beyond_the_limit_are_refused():
+    with pytest.raises(ValueError, match=r"others must be at most limit = 5, .* got 10"):
+        QuantileTransform(0, 1, 2, columns=(1,), others=10.0)
+    assert QuantileTransform(0, 1, 2, columns=(1,), others=10.0, limit=10.0).others == 10
+
+
 def test_noise_has_an_exact_lattice():
     noise = QuantileTransform(0, 1, n_features=2).with_noise(10.0).noise
     assert Fraction(noise.sensitivity, noise.scale) == 1

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.arrays import Array
 from dpscp._base.checks import check_count
+from dpscp.data.feature_bounds import stated_bounds
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.estimators.fitted import MissingEstimator
 
@@ -70,8 +71,8 @@ class ModelGame:
     @cached_property
     def _records(self) -> tuple[Array, Array]:
         """Synthetic rows and targets, the same in every run; the last one is the record."""
-        facts, width = self.model.ledger_.public_facts, self.model.n_features_in_
-        low, high = (np.broadcast_to(end, width) for end in facts.get("feature_bounds", (-1.0, 1.0)))
+        width = self.model.n_features_in_
+        low, high = stated_bounds(self.model.ledger_.public_facts, width)
         positions = np.outer(np.arange(self.n + 1), np.sqrt(np.arange(width) + 0.5)) % 1  # evenly spaced, not random
         rows = low + (high - low) * positions
         rows[-1] = high

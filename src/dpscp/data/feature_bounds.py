@@ -57,19 +57,25 @@ class FeatureBounds:
     def with_found(self, ends: tuple[Any, Any], scales: tuple[str, ...] | None) -> "FeatureBounds":
         """Return all bounds in the units of the features.
 
-        ``ends`` are the found (lows, highs) of the private features, in their order, on their scales.
+        ``ends`` are (lows, highs) of all features. Those of the private ones are found, on their scales.
         """
-        width = 1 + max(self.private) if np.ndim(self.low) == 0 else len(self.low)
-        whole = [np.broadcast_to(end, width).astype(np.float64) for end in self.pair]
+        whole = [np.broadcast_to(end, len(ends[0])).astype(np.float64) for end in self.pair]
         for end, found in zip(whole, ends, strict=True):
-            for place, value in zip(self.private, found, strict=True):
-                in_units = value if scales is None else from_scale(value, scales[place])
+            for place in self.private:
+                in_units = found[place] if scales is None else from_scale(found[place], scales[place])
                 end[place] = np.clip(in_units, _FLOATS.min, _FLOATS.max)
         return replace(self, low=whole[0], high=whole[1], private=(), found=self.private)
 
     def list_ends(self) -> list[Any]:
         """Return the bounds as JSON values, [low, high]."""
         return [np.asarray(end, dtype=float).tolist() for end in self.pair]
+
+
+def stated_bounds(facts: Mapping[str, Any], width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the (lows, highs) of the features that public facts state; -1 and 1 where they state none."""
+    stated = facts.get("feature_bounds", (None, None))
+    low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), width) for end in stated)
+    return np.where(np.isnan(low), -1.0, low), np.where(np.isnan(high), 1.0, high)
 
 
 def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> FeatureBounds | None:
@@ -97,7 +103,7 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
         return FeatureBounds(-1.0, 1.0, tuple(range(width)))
     if isinstance(bounds, Mapping):
         return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
-    pair = isinstance(bounds, list | tuple) and len(bounds) == 2
+    pair = isinstance(bounds, list | tuple) and len(bounds) == 2 and not any(isinstance(end, str) for end in bounds)
     if pair and (all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)):
         return FeatureBounds(bounds[0], bounds[1])
     return FeatureBounds(*_separate_ends(bounds, width))
@@ -123,7 +129,7 @@ def _separate_ends(bounds: Any, width: int) -> tuple[NDArray[np.float64], NDArra
         return array[:, 0], array[:, 1]
     raise ValueError(
         f"feature_bounds must be (low, high) for all features, a pair for each of the {width} features, "
-        "{column: (low, high)}, or 'private'"
+        "'private' for all, or {column: (low, high) or 'private'}"
     )
 
 

@@ -184,12 +184,21 @@ class Schema:
         return tuple(needed)
 
     def require_complete(self) -> "Schema":
-        """Return this schema; raise ``SchemaError`` with every missing declaration."""
+        """Return this schema; raise ``SchemaError`` with every missing declaration, or two features of one name."""
         if self.lacks:
             raise SchemaError(
                 f"the schema lacks {'; '.join(self.lacks)}. Add them to the schema from public knowledge; they are "
                 "never taken from the data"
             )
+        owners: dict[str, str] = {}
+        for column in self.feature_columns:
+            for name in column.features:
+                if name in owners:
+                    raise SchemaError(
+                        f"columns {owners[name]!r} and {column.name!r} both become a feature named {name!r}; "
+                        "rename one of them in the table and in the schema"
+                    )
+                owners[name] = column.name
         return self
 
     @property
@@ -225,14 +234,9 @@ class Schema:
         """The bounds of the matrix's columns, with those that the fit finds."""
         low, high = np.array([b for column in self.feature_columns for b in column.feature_bounds], dtype=float).T
         # the first feature of a numeric column is the number itself
-        numbers = [
-            (place, column)
-            for column in self.feature_columns
-            for place in [self.feature_names.index(column.features[0])]
-            if column.type == "numeric"
-        ]
-        private = tuple(place for place, column in numbers if column.has_private_bounds)
-        numeric = {place for place, _ in numbers}
+        features = [(column, k) for column in self.feature_columns for k in range(len(column.features))]
+        numeric = [place for place, (column, k) in enumerate(features) if column.type == "numeric" and k == 0]
+        private = tuple(place for place in numeric if features[place][0].has_private_bounds)
         indicators = tuple(place for place in range(len(low)) if place not in numeric)
         return FeatureBounds(low, high, private, indicators=indicators)
 

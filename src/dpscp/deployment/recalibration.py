@@ -160,7 +160,11 @@ def _join(fitted: Ledger, added: Ledger, size: dict[str, int], *, counted: bool)
     ``size`` is the public number of these; ``counted`` says that it was taken from them.
     """
     stages = {"fit": fitted.event, STAGE: added.event}
-    note = "records of different persons, the more expensive part counts; " + "; ".join(e.note for e in added.entries)
+    # the fit of a secret split is one event that composes none, so its names stay in words
+    parts = [part for entry in fitted.entries for part in zip(entry.parts, entry.components, strict=False)]
+    named = [f"{part} consisted of {', '.join(names)}" for part, names in parts if names]
+    counted_once = "records of different persons, the more expensive part counts"
+    note = "; ".join([counted_once, *named, *(entry.note for entry in added.entries)])
     joined = Ledger((), fitted.public_facts, fitted.seeded).add_disjoint(
         stages, note, components={"fit": fitted.component_names}, unit=fitted.unit.join(added.unit)
     )

@@ -31,13 +31,16 @@ SCHEMA_FILE = Path(__file__).with_name("statement.schema.json")
 
 DECLARED, COUNTED, FOUND = "declared", "counted", "found in the records"
 RELEASED, SET = "released with noise", "set by the library or the mechanism"
+PARTLY = "declared, and released with noise for features_with_found_bounds"
 
 _COUNTS = ("n_records", "n_persons")
+_SOME_FOUND = "features_with_found_bounds"
 # What callers declare: in words, or by the shape of the table.
 _DECLARATIONS = (
     *_COUNTS,
     "classes",
     "feature_bounds",
+    _SOME_FOUND,
     "feature_scale",
     "y_bounds",
     "y_scale",
@@ -313,7 +316,7 @@ def _source(estimator: Any, name: str) -> str:
     if name in estimator.ledger_.taken_from_data:
         return COUNTED if name in _COUNTS else FOUND
     if name in (*_NOISY, *facts.get(_FOUND_PRIVATELY, ())):
-        return RELEASED
+        return PARTLY if name == "feature_bounds" and _SOME_FOUND in facts else RELEASED
     given = estimator.get_params(deep=False).get(name)
     is_given = isinstance(given, str | float | int) and given == facts[name]
     return DECLARED if is_given or name in _DECLARATIONS else SET

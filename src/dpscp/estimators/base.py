@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
 from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO, OVERLAPPING_GROUP_FUNCTION
-from dpscp.data.feature_bounds import PRIVATE, FeatureBounds, column_bounds
+from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
 from dpscp.data.scales import column_scales
@@ -24,6 +24,7 @@ from dpscp.data.sources import RecordSource
 from dpscp.data.sources.base import Collective, HasInputShape, is_source
 from dpscp.data.sources.dispatch import source_from_schema
 from dpscp.data.validation import check_levels, validate_rows
+from dpscp.estimators.bounds_choice import BoundsChoice
 from dpscp.estimators.file_predictions import refuse_source
 from dpscp.estimators.fitted import FittedEstimator, MissingEstimator
 from dpscp.estimators.ingest import (
@@ -52,7 +53,6 @@ from dpscp.privacy.units import Unit
 from dpscp.training.mechanism import trains_sources
 from dpscp.training.model import checks_rows
 from dpscp.training.private_model import PrivateModel, find_private_model
-from dpscp.training.recipe_rows import WIDEST_UNBOUNDED, pays_as_quantiles
 from dpscp.training.torch.records import inputs_of, labeled_arrays, takes_float64
 
 # Parameters that a request has under the same name. An option that crosses the pipeline is a field of both classes, and
@@ -297,7 +297,10 @@ class PrivateConformal(FittedEstimator):
             raise ValueError(f"the schema declares a {schema.task}, but {type(self).__name__} is for {self._name}")
         twice = [n for n, value in schema.declared.items() if value is not None and vars(self).get(n) is not None]
         if twice:
-            raise ValueError(f"{twice[0]} is declared by the schema and passed to the estimator; declare it once")
+            raise ValueError(
+                f"{twice[0]} is declared by the schema and passed to the estimator; remove it here, and change the "
+                "schema where it is wrong"
+            )
         self.schema_ = schema
         if not by_name:
             return X, y, schema.person if is_source(X) else persons
@@ -396,14 +399,14 @@ class PrivateConformal(FittedEstimator):
         return validate_rows(self, flat, reset=reset, finite=finite, dtype=dtype)
 
     @property
-    def _may_find_bounds(self) -> bool:
-        """Whether missing bounds may be found privately.
-
-        True for tables whose training may depend on the records.
-        """
+    def _needs_public_bounds(self) -> str | None:
+        """Why bounds must not be found in the records; None where they may."""
         chosen = GUARANTEES.get(self.guarantee) if isinstance(self.guarantee, str) else self.guarantee
-        is_free = chosen is None or not chosen.needs_stability
-        return is_free and vars(self).get("input_shape_") is None
+        if chosen is not None and chosen.needs_stability:
+            return f"guarantee={chosen.name!r} needs public constants"
+        if vars(self).get("input_shape_") is not None:
+            return "records with a shape have no columns"
+        return None if find_private_model(self.estimator) is None else "a PrivateModel was trained elsewhere"
 
     def _request(self, task: Task, records: FitRecords) -> Request:
         """Return the checked public numbers of this fit."""
@@ -440,24 +443,11 @@ class PrivateConformal(FittedEstimator):
         )
 
     def _choose_bounds(self, width: int, names: Any, signal: float) -> FeatureBounds | None:
-        """Return the declared bounds of the features.
-
-        Those of a table without any are found by the fit where that pays; else a hint is given.
-        """
+        """Return the bounds of the features: declared ones, or those that the fit finds where that pays."""
         declared = self._declared("feature_bounds")
+        choice = BoundsChoice(width, names, signal, self.schema_ is not None, self._needs_public_bounds)
         has_own_rule = self.feature_bound is not None or self.estimator is not None
-        if declared is not None or has_own_rule or width > WIDEST_UNBOUNDED[self._name]:
-            return column_bounds(declared, width, names)
-        if self._may_find_bounds and pays_as_quantiles(signal, width):
-            return column_bounds(PRIVATE, width, names)
-        warnings.warn(
-            "feature_bounds is None, so each row is scaled to norm one, which loses information of a table. Pass "
-            "public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}"
-            + (", or feature_bounds='private'" if self._may_find_bounds else ""),
-            HintWarning,
-            stacklevel=5,
-        )
-        return None
+        return choice.of_declared(declared) if declared is not None or has_own_rule else choice.of_table(self._name)
 
     def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
         """Return the model of a release that trains none; None for one that does."""

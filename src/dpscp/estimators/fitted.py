@@ -48,6 +48,11 @@ class MissingEstimator:
         )
 
 
+def loaded_estimator(ledger: Ledger) -> MissingEstimator | None:
+    """Return the ``estimator`` of a loaded fit: None for the recipe, which states its signal in the ledger."""
+    return None if "signal" in ledger.public_facts else MissingEstimator()
+
+
 @dataclass(eq=False, repr=False)
 class _Parameters(BaseEstimator):
     estimator: Any = None
@@ -330,5 +335,4 @@ class FittedEstimator(_Parameters, ABC):
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
         self._restore_task(header, arrays)
-        if "signal" not in self.ledger_.public_facts:  # the recipe states it
-            self.estimator = MissingEstimator()
+        self.estimator = loaded_estimator(self.ledger_)

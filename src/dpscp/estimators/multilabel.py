@@ -18,6 +18,7 @@ from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.data.validation import suppress_float_warnings, validate_rows
+from dpscp.estimators.fitted import MissingEstimator, loaded_estimator
 from dpscp.estimators.outer_steps import find_outer_use
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_training_assumptions
@@ -144,7 +145,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
     Theory: Results E and J
     """
 
-    estimator: Mechanism | None = None
+    estimator: Mechanism | MissingEstimator | None = None
     epsilon: float = 1.0
     delta: float = 1e-5
     risk: float | Sequence[float] = 0.1
@@ -201,6 +202,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         BudgetError
             If the budget, or what is left in the store, is too small.
         """
+        if isinstance(self.estimator, MissingEstimator):
+            self.estimator.refuse_fit()
         vars(self).pop("certificates_", None)  # a fit that fails leaves no fitted estimator
         seed = seed_of(self.random_state)
         if budget is not None:
@@ -303,12 +306,13 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
             else check_probability("calibration_fraction", fraction)
         )
         shared = secret_shares(self.epsilon, self.delta, fraction, n, self.accountant)
-        heads = OneVsRest(self._head(n, width, fraction, shared.train_epsilon), len(names))
+        head, facts = self._head(n, width, fraction, shared.train_epsilon)
+        heads = OneVsRest(head, len(names))
         if heads.event is None:
             heads = heads.calibrated(shared.train_epsilon, self.delta, accountant=self.accountant)
         if unit.by_person:
             require_persons(heads.mechanism)
-        facts: dict[str, Any] = {unit.count_name: n, "n_features": width, "labels": [str(name) for name in names]}
+        facts |= {unit.count_name: n, "n_features": width, "labels": [str(name) for name in names]}
         facts |= {"calibration_fraction": fraction, "loss": self.loss, "guarantee": SPLIT.name}
         facts |= {} if declared is not None else {"taken_from_data": [unit.count_name]}
         facts |= {} if self.label_costs is None else {"label_costs": [float(cost) for cost in self.label_costs]}
@@ -322,8 +326,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
             searches = plan_search(rule, spent=spent, budget=budget, steps=_MOST_STEPS, accountant=self.accountant)
         return _Plan(heads, fraction, max(1, round((1 - fraction) * n)), searches, facts)
 
-    def _head(self, n: int, width: int, fraction: float, train_epsilon: float) -> Mechanism:
-        """Return the mechanism of one label, still without noise where this fit sets it."""
+    def _head(self, n: int, width: int, fraction: float, train_epsilon: float) -> tuple[Mechanism, dict[str, Any]]:
+        """Return the mechanism of one label, still without noise where this fit sets it, and the recipe's facts."""
         bounds = column_bounds(self.feature_bounds, width, vars(self).get("feature_names_in_"))
         if bounds is not None and bounds.private:
             raise ValueError("feature_bounds='private' is not for several labels; pass public bounds of the features")
@@ -336,11 +340,11 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
                     f"{type(self.estimator).__name__}"
                 )
             if bounds is not None:
-                return Preprocessed((PublicBounds(*bounds.pair),), self.estimator)
+                return Preprocessed((PublicBounds(*bounds.pair),), self.estimator), {}
             if self.feature_bound is not None:
-                return Preprocessed((NormClip(self.feature_bound),), self.estimator)
-            return self.estimator
-        return recipe(
+                return Preprocessed((NormClip(self.feature_bound),), self.estimator), {}
+            return self.estimator, {}
+        chosen = recipe(
             "classification",
             n_records=n,
             n_features=width,
@@ -352,7 +356,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
             feature_bounds=None if bounds is None else bounds.pair,
             train_epsilon=train_epsilon,
             held_out_fraction=fraction,
-        ).mechanism
+        )
+        return chosen.mechanism, {"signal": chosen.public_facts()["signal"]}
 
     def _losses(self, probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> Losses:
         """Return the loss of each record as a function of the threshold."""
@@ -437,6 +442,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("its thresholds, levels, labels and model do not match")
         assert isinstance(model, LabelHeads)
         self.model_, self.certificates_ = model, certificates
+        self.estimator = loaded_estimator(self.ledger_)
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
 

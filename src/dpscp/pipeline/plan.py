@@ -305,6 +305,7 @@ def _mechanism(
             target=request.task.private_range,
             target_scale=request.task.y_scale,
             columns=columns if 0 < len(columns) < request.n_features else None,
+            feature_scales=request.feature_scales if columns else None,
         )
         facts["bounds_share"] = mechanism.share
     if request.feature_scales is not None:

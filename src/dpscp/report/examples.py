@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.format import format_level
+from dpscp.data.feature_bounds import stated_bounds
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.scores import OWN_SCORE
 
@@ -67,8 +68,8 @@ def _synthetic_columns(estimator: Any) -> tuple[dict[str, Any], Any] | None:
         width = estimator.n_features_in_
         if width > _MOST_FEATURES:
             return None
-        low, high = estimator.ledger_.public_facts.get("feature_bounds", (-1.0, 1.0))
-        matrix = np.broadcast_to(low, width) + np.subtract(high, low) * _positions(width)
+        low, high = stated_bounds(estimator.ledger_.public_facts, width)
+        matrix = low + (high - low) * _positions(width)
         names = vars(estimator).get("feature_names_in_", [f"feature {place + 1}" for place in range(width)])
         return dict(zip(map(str, names), matrix.T, strict=True)), matrix
     import pandas as pd

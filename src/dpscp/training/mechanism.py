@@ -9,6 +9,7 @@ private preprocessing), `Bounded` (a shift bound before training), `PersonWise` 
 `SourceWise` (reads its records block by block). A mechanism around another one has the abilities of the inner one.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from dpscp.privacy import RECORDS, Unit, dpsgd_event, noise_multiplier, non_priv
 from dpscp.training.model import Model as Model  # an earlier place of the three
 from dpscp.training.model import Shaped as Shaped
 from dpscp.training.model import Trajectory as Trajectory
+from dpscp.training.widths import check_width
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -289,8 +291,9 @@ class Observable(Protocol):
 def find_dry_run(mechanism: Mechanism, input_shape: tuple[int, ...]) -> DryRun | None:
     """Run the mechanism on synthetic records.
 
-    None where it runs only the code of this package.
+    None where it runs only the code of this package. ValueError for a mechanism for rows of another width.
     """
+    check_width(mechanism, math.prod(input_shape))
     return mechanism.run_dry(input_shape) if isinstance(mechanism, HasDryRun) else None
 
 

@@ -54,7 +54,6 @@ from dpscp.training.preprocessing.components import ComponentTransform
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.preprocessing.random_features import RandomFeatureRows
 from dpscp.training.preprocessing.sums import (
-    FixedWidthStep,
     ResizingStep,
     SourceStep,
     Step,
@@ -71,6 +70,7 @@ from dpscp.training.preprocessing.transforms import (
     Transform,
 )
 from dpscp.training.preprocessing.whitening import WhiteningTransform
+from dpscp.training.widths import FixedWidth
 
 _TRANSFORMS = (
     ComponentTransform,
@@ -309,8 +309,8 @@ class Preprocessed(SourceTraining):
         """
         width = before = math.prod(input_shape)
         adding: Step | None = None
-        for step in self.steps:
-            if isinstance(step, FixedWidthStep) and step.input_width is not None:
+        for step in (*self.steps, self.mechanism):
+            if isinstance(step, FixedWidth) and step.input_width is not None:
                 _check_width(step, step.input_width, width, before, adding)
             if isinstance(step, ResizingStep):
                 adding = None if step.width_after(width) == step.width_after(width + 1) else adding
@@ -390,7 +390,7 @@ class Preprocessed(SourceTraining):
         )
 
 
-def _check_width(step: FixedWidthStep, expected: int, width: int, before: int, adding: Step | None) -> None:
+def _check_width(step: FixedWidth, expected: int, width: int, before: int, adding: Step | None) -> None:
     """Refuse a step that is for rows of another width than they have, or whose width is known too late."""
     name = type(step).__name__
     if adding is not None:

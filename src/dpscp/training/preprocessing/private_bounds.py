@@ -37,6 +37,7 @@ from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.preprocessing.sums import check_columns
 from dpscp.training.preprocessing.transforms import FeatureTransform
 from dpscp.training.targets import unit_targets
+from dpscp.training.widths import check_width
 
 # Numbers below 2^_SMALLEST in size are in the cell of zero, those from 2^_LARGEST on in the last one.
 _SMALLEST, _LARGEST = -32, 64
@@ -53,7 +54,8 @@ class PrivateBounds(WrappedMechanism):
     """Train a mechanism inside privately found bounds of features, target, or both.
 
     The mechanism sees features and target in [-1, 1]; the model is returned in their own units. The bounds are released
-    and are public facts. There is no stability bound, because the bounds depend on the records.
+    and are public facts, with None for features whose bounds are not found. There is no stability bound, because the
+    bounds depend on the records.
 
     Parameters
     ----------
@@ -71,6 +73,8 @@ class PrivateBounds(WrappedMechanism):
     target_scale : str
         The public scale that the target is on, see ``dpscp.data.scales``. Cells that it cannot reach are left out, and
         so are targets where it is not defined.
+    feature_scales : tuple of str, optional
+        The public scale that each of the ``n_features`` features is on, likewise; None: all are linear.
 
     Privacy: the counts of one column are one release of sensitivity 1 with exact discrete Gaussian noise, because one
     record (or one random record of each person) is in at most one cell of each column. ``event`` composes all
@@ -87,10 +91,18 @@ class PrivateBounds(WrappedMechanism):
     noise: LatticeNoise | None = None
     columns: tuple[int, ...] | None = None
     target_scale: str = LINEAR
+    feature_scales: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_scale("target_scale", self.target_scale, None)
         check_count("n_features", self.n_features, minimum=0)
+        if self.feature_scales is not None:
+            scales = tuple(check_scale("feature_scales[i]", scale, None) for scale in self.feature_scales)
+            if len(scales) != self.n_features:
+                raise ValueError(
+                    f"feature_scales must have one scale for each of {self.n_features} features, got {len(scales)}"
+                )
+            object.__setattr__(self, "feature_scales", scales)
         check_probability("share", self.share)
         if self.columns is not None:
             object.__setattr__(self, "columns", check_columns(self.columns, self.n_features))
@@ -104,6 +116,17 @@ class PrivateBounds(WrappedMechanism):
     @property
     def _n_columns(self) -> int:
         return len(self._features) + self.target
+
+    @property
+    def _scales(self) -> tuple[str, ...]:
+        """The scale of each column that is counted; the target is the last one."""
+        scales = (LINEAR,) * self.n_features if self.feature_scales is None else self.feature_scales
+        return (*(scales[place] for place in self._features), *((self.target_scale,) if self.target else ()))
+
+    @property
+    def input_width(self) -> int | None:
+        """Return the number of features of a row; None where no bounds of features are found."""
+        return self.n_features or None
 
     @property
     def bounds_event(self) -> DpEvent | None:
@@ -138,12 +161,11 @@ class PrivateBounds(WrappedMechanism):
         """
         total = np.zeros((self._n_columns, _CELLS), dtype=np.int64)
         for part, rows in block.parts():
-            found = rows if self.columns is None else rows[:, list(self.columns)]
-            columns = list(grid_cells(found).T) if self._features else []
-            if self.target:
-                targets = block.targets[part]
-                columns.append(grid_cells(targets[targets > scale_limits(self.target_scale)[0]]))
-            total += np.stack([np.bincount(column, minlength=_CELLS) for column in columns])
+            columns = [rows[:, place] for place in self._features]
+            columns += [block.targets[part]] if self.target else []
+            # the smallest number of a scale stands for those where it is not defined, such as the logarithm of zero
+            inside = [c[c > scale_limits(scale)[0]] for c, scale in zip(columns, self._scales, strict=True)]
+            total += np.stack([np.bincount(grid_cells(column), minlength=_CELLS) for column in inside])
         return total
 
     def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[FloatArray, FloatArray]:
@@ -156,25 +178,23 @@ class PrivateBounds(WrappedMechanism):
         alarm, likely = -ndtri(_FALSE_ALARM / can_be_reached.sum()) * noise.sigma, _LIKELY * noise.sigma
         ends = np.array([_outermost(column, alarm, likely) for column in noisy])
         low, high = _edges(ends[:, 0])[0], _edges(ends[:, 1])[1]
-        if self.target:  # the outermost cells reach beyond the scale
-            smallest, largest = scale_limits(self.target_scale)
-            low[-1], high[-1] = max(low[-1], smallest), min(high[-1], largest)
-        return low, high
+        smallest, largest = np.array([scale_limits(scale) for scale in self._scales]).T
+        return np.maximum(low, smallest), np.minimum(high, largest)  # the outermost cells reach beyond a scale
 
     def _find_reachable_cells(self) -> NDArray[np.bool_]:
-        """Mark the cells that numbers can be in, of shape (columns, cells); the target's scale limits its own."""
-        can_be_reached = np.ones((self._n_columns, _CELLS), dtype=bool)
-        if self.target:
-            (low, high), (smallest, largest) = _edges(np.arange(_CELLS)), scale_limits(self.target_scale)
-            can_be_reached[-1] = (low < largest) & (high > smallest)
-        return can_be_reached
+        """Mark the cells that numbers can be in, of shape (columns, cells); the scale of a column limits its own."""
+        low, high = _edges(np.arange(_CELLS))
+        limits = [scale_limits(scale) for scale in self._scales]
+        return np.array([(low < largest) & (high > smallest) for smallest, largest in limits])
 
     def _train(self, run: TrainingRun) -> Trained:
         """Find the bounds and train inside them.
 
         The model is returned in the units of the records.
         """
-        own = _paid(self)  # fails before any record is used while the noise is not set
+        # both fail before any record is used
+        own = _paid(self)
+        check_width(self, run.source.width)
         seed = stream_seed(run.random_state, BOUNDS)
         source = counted = run.source
         if unit_of_blocks(source).by_person:
@@ -186,7 +206,8 @@ class PrivateBounds(WrappedMechanism):
         if self._features:
             ends = low[: len(self._features)], high[: len(self._features)]
             transforms = (self._scale_features(*ends),)
-            facts["feature_bounds"] = tuple(tuple(end.tolist()) for end in ends)
+            known = [dict(zip(self._features, end.tolist(), strict=True)) for end in ends]
+            facts["feature_bounds"] = tuple(tuple(map(end.get, range(self.n_features))) for end in known)
         y_bounds = (float(low[-1]), float(high[-1])) if self.target else None
         if y_bounds is not None:
             facts["y_bounds"] = y_bounds

@@ -123,7 +123,7 @@ class QuantileTransform:
     limit : float
         Scaled features are clipped to +-limit.
     others : float
-        The largest value of a feature that is not counted.
+        The largest value of a feature that is not counted; at most ``limit``.
 
     Theory: sections 1.1 and 1.5; Result H; docs/guarantees.md
     """
@@ -152,6 +152,11 @@ class QuantileTransform:
             raise ValueError("branching must contain the number of cells of at least one level, such as (8, 8, 8)")
         check_positive("limit", self.limit)
         check_positive("others", self.others)
+        if self.others > self.limit:
+            raise ValueError(
+                f"others must be at most limit = {self.limit:g}, to which scaled features are clipped, got "
+                f"{self.others:g}; lower it, or raise limit"
+            )
         broadcast_bounds(self.low, self.high, self.n_features)
 
     @property

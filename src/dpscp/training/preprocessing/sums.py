@@ -117,15 +117,6 @@ def stage_of_step(step: Step) -> str:
     return step.stage if isinstance(step, NamedStep) else "preprocessing"
 
 
-@runtime_checkable
-class FixedWidthStep(Protocol):
-    """A step that may have one number for each feature."""
-
-    @property
-    def input_width(self) -> int | None:
-        """Return the number of columns that the step is for; None for rows of any width."""
-
-
 class SummedStep(ABC):
     """A private step in two halves.
 
