@@ -2240,3 +2240,17 @@ mutant(
     "a torch module trains on targets that are far from its outputs",
     "tests/training/test_torch_estimators.py::test_a_module_is_trained_on_targets_between_minus_one_and_one",
 )
+mutant(
+    "_base.object_state:_of_class",
+    "value.__mro__[1:]",
+    "()",
+    "state on the base class of a caller's module is not compared",
+    "tests/training/test_torch_hidden_state.py::test_state_that_a_base_class_keeps_is_refused",
+)
+mutant(
+    "_base.object_state:_own_digest",
+    "f'{value.dtype} {tuple(value.shape)} {value.device} {value.requires_grad}'",
+    "f'{value.dtype} {tuple(value.shape)} {value.device}'",
+    "a torch module is not tried again when more of it is trained",
+    "tests/training/test_torch_hidden_state.py::test_a_module_is_tried_again_after_more_of_it_is_trained",
+)

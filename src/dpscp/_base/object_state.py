@@ -81,8 +81,8 @@ def refuse_memory(name: str, value: Any) -> Iterator[None]:
 def state_digest(root: Any, *, ignore: frozenset[str] = frozenset()) -> dict[str, str]:
     """Return a digest of every value that is reachable from ``root``, by path.
 
-    The walk follows attributes, slots, items, closures, defaults, bound objects, class attributes, and the globals and
-    module attributes that functions outside well-known packages name (``used_values``). Other objects are digested by
+    The walk follows attributes, slots, items, closures, defaults, bound objects, attributes of classes and their bases,
+    and the globals and module attributes that functions outside well-known packages name (``used_values``). Other objects are digested by
     their pickle, if they have one. The walk ends after 200,000 values.
     """
     seen: dict[int, str] = {}
@@ -170,8 +170,7 @@ def _is_tensor(value: Any) -> bool:
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an object contains, with the step of the path to each."""
     if isinstance(value, type):
-        if not is_trusted(value.__module__):
-            yield from _attributes(vars(value))
+        yield from _of_class(value)
         return
     yield from _items(value)
     if isinstance(value, types.FunctionType):
@@ -181,6 +180,17 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     yield from _attributes(_instance_attributes(value))
     if _is_tensor(value):
         yield from _of_tensor(value)
+    if not all(is_trusted(kind.__module__) for kind in type(value).__mro__):
+        yield ".__class__", type(value)
+
+
+def _of_class(value: type) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a class outside well-known packages, its bases, and its own class."""
+    if not is_trusted(value.__module__):
+        yield from _attributes(vars(value))
+    for base in value.__mro__[1:]:
+        if not is_trusted(base.__module__):
+            yield f".base {base.__qualname__}", base
     if not is_trusted(type(value).__module__):
         yield ".__class__", type(value)
 
@@ -252,7 +262,9 @@ def _own_digest(value: Any, has_children: bool) -> str:
     """Return a digest of an object without its contents."""
     kind = type(value).__qualname__
     if _is_tensor(value):
-        return f"{kind} {value.dtype} {tuple(value.shape)} {value.device} {_tensor_digest(value)}"
+        # a parameter that is trained from now on is used in another way, and its layer leaves evaluation mode
+        form = f"{value.dtype} {tuple(value.shape)} {value.device} {value.requires_grad}"
+        return f"{kind} {form} {_tensor_digest(value)}"
     if isinstance(value, np.ndarray):
         content = b"" if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
         return f"{kind} {value.dtype} {value.shape} {_hash(content)}"
