@@ -2254,3 +2254,31 @@ mutant(
     "a torch module is not tried again when more of it is trained",
     "tests/training/test_torch_hidden_state.py::test_a_module_is_tried_again_after_more_of_it_is_trained",
 )
+mutant(
+    "training.torch.random_state:_draw",
+    "dim is None and n > 1",
+    "False",
+    "records of a block share a draw, and a record in front moves others to another one",
+    "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
+)
+mutant(
+    "training.torch.random_state:_by_row_class",
+    "_torch_states() != self.states",
+    "False",
+    "a module that sets a known seed hides that its masks are known",
+    "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
+)
+mutant(
+    "training.torch.random_state:_OtherGenerators.restore",
+    "self._states() != self._started",
+    "False",
+    "a module mixes records by a rare coin of NumPy",
+    "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
+)
+mutant(
+    "training.torch.random_state:_refuse_generator",
+    "generator is not None and not any(generator is known for known in own)",
+    "False",
+    "a module draws from a generator with a known seed",
+    "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
+)

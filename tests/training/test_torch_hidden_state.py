@@ -4,6 +4,8 @@ Base classes, decisions about what is trained, imports inside a function, files 
 slots, and large or unreadable collections.
 """
 
+from typing import ClassVar
+
 import pytest
 
 from dpscp.training.torch.trainer import OpacusTraining
@@ -30,7 +32,7 @@ KEPT = {"mean": None}
 
 
 class KeepsInAList(Head):
-    seen = []
+    seen: ClassVar = []
 
     def forward(self, rows):
         self.seen.append(float(rows.sum()))
@@ -44,7 +46,7 @@ class KeepsInAGlobal(Head):
 
 
 class Mixin:
-    cache = {}
+    cache: ClassVar = {}
 
     def remember(self, rows):
         self.cache["rows"] = rows.detach()

@@ -360,10 +360,6 @@ def test_a_record_in_front_moves_the_sum_by_one_clip_norm_when_draws_go_with_the
         assert bound[0] < moved < bound[1]
 
 
-def shares_a_mask(self, rows):
-    return rows * torch.bernoulli(torch.full((1, 6), 0.5)) if self.training else rows
-
-
 def drops_twice(self, rows):
     dropout = nn.functional.dropout
     return dropout(dropout(rows, 0.5, self.training) + 1, 0.2, self.training)
@@ -371,10 +367,6 @@ def drops_twice(self, rows):
 
 def drops_in_the_second_dimension(self, rows):
     return nn.functional.dropout(rows.T, 0.5, self.training).T
-
-
-def mixes_at_random(self, rows):
-    return rows + 0.1 * rows[torch.randperm(len(rows))] if self.training else rows
 
 
 def drops_by_size(self, rows):
@@ -389,12 +381,12 @@ def draws_always(_, rows):
     return nn.functional.dropout(rows, 0.5, training=True)
 
 
-@pytest.mark.parametrize("function", [shares_a_mask, drops_twice, drops_in_the_second_dimension])
+@pytest.mark.parametrize("function", [drops_twice, drops_in_the_second_dimension])
 def test_draws_that_go_with_the_record_are_taken(function):
     training(Own(function)).run_dry((6,))
 
 
-@pytest.mark.parametrize("function", [mixes_at_random, drops_by_size, drops_where_others_are])
+@pytest.mark.parametrize("function", [drops_by_size, drops_where_others_are])
 def test_draws_that_couple_records_are_refused(function):
     with pytest.raises(ValueError, match="depends on the other records"):
         training(Own(function)).run_dry((6,))

@@ -45,7 +45,7 @@ from dpscp.training.torch.modules import (
     rows_dtype,
     state_of,
 )
-from dpscp.training.torch.random_state import draws_by_row
+from dpscp.training.torch.random_state import DrawError, draws_by_row
 from dpscp.training.torch.synthetic_rows import (
     ANY,
     BITS,
@@ -124,6 +124,7 @@ def dry_run(
         trial = _Trial(module, input_shape, target, losses, device)
         trial.find_rows(n_outputs)
         trial.check_state()
+        trial.check_draws()
         plan = trial.choose_plan(most_rows)
         trial.check_outputs()
         return Tried(trial.n_outputs, plan, trial.synthetic_records())
@@ -149,7 +150,7 @@ def _separate_failures() -> Iterator[None]:
     """Turn errors of the module into `_FailureError`; refusals and missing memory stay as they are."""
     try:
         yield
-    except (UnsupportedLayerError, MixingError):
+    except (UnsupportedLayerError, MixingError, DrawError):
         raise
     except OwnMessageError as error:
         raise MixingError(str(error)) from None
@@ -313,6 +314,16 @@ class _Trial:
                 refuse_changes(changed_paths(before, state_of(module, trained=True)))
                 refuse_changes(changed_paths(loss_before, state_digest(self.losses)))
 
+    # ---- draws
+
+    def check_draws(self) -> None:
+        """Refuse draws that records share, and states of generators that are known or changed."""
+        sizes = {self.own: self.sizes[:2]} | dict.fromkeys(self.others, self.sizes[1:2])
+        for found, size in ((found, size) for found in sizes for size in sizes[found]):
+            module, (rows, target) = self._copy(found).train(), self._batch(found, size)
+            with suppress(_FailureError), _separate_failures(), load_torch().no_grad(), draws_by_row(range(size)):
+                self.losses(module(rows), target)
+
     # ---- gradients
 
     def choose_plan(self, most_rows: MostRows) -> GradientPlan:
@@ -408,17 +419,10 @@ class _Trial:
             return computed(self.losses, rows, target)
 
     def _alone(self, plain: Any, rows: Any, target: Any, key: int, *, draws: bool) -> list[Any]:
-        """Return the gradient of a record alone, by plain autograd.
-
-        Beside a few other rows where the module draws.
-
-        With one row, a draw that all rows share looks like a row's own draw.
-        """
+        """Return the gradient of a record alone, by plain autograd."""
         torch = load_torch()
-        others = _SIZES[-1] - 1 if draws else 0
-        keys = [key, *((key + 1 + i) % len(rows) for i in range(others))]
-        with draws_by_row(keys) if draws else nullcontext():
-            loss = self.losses(plain(rows[keys]), target[keys])[0]
+        with draws_by_row([key]) if draws else nullcontext():
+            loss = self.losses(plain(rows[[key]]), target[[key]])[0]
             trained = [p for p in plain.parameters() if p.requires_grad]
             found = torch.autograd.grad(loss, trained, allow_unused=True)
         _require_finite(gradient for gradient in found if gradient is not None)
