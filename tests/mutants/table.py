@@ -1582,7 +1582,7 @@ mutant(
     "tests/training/test_torch_kinds.py::test_texts_that_are_mixed_are_refused",
 )
 mutant(
-    "training.torch.dry_run:_Trial.find_rows",
+    "training.torch.trial_rows:TrialRows.find_rows",
     "self._tells_apart(found)",
     "True",
     "a module of words is tried on rows that are one word to it",
@@ -2269,8 +2269,8 @@ mutant(
     "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
 )
 mutant(
-    "training.torch.random_state:_OtherGenerators.restore",
-    "self._states() != self._started",
+    "training.torch.random_state:refuse_other_generators",
+    "_other_states() != started",
     "False",
     "a module mixes records by a rare coin of NumPy",
     "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
@@ -2281,4 +2281,18 @@ mutant(
     "False",
     "a module draws from a generator with a known seed",
     "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
+)
+mutant(
+    "training.torch.dry_run:_Trial.check_gradients",
+    "self._check_scales(plan)",
+    "None",
+    "a module divides all rows of a batch by 255 if one of them is large",
+    "tests/training/test_torch_scales.py::test_what_a_module_does_to_all_rows_by_the_scale_of_some_is_refused",
+)
+mutant(
+    "training.torch.comparison:Differences._limits",
+    "_PRECISE if self._is_precise else 0.001",
+    "0.001",
+    "weak mixing by a module that computes in float32 is taken for rounding",
+    "tests/training/test_torch_scales.py::test_what_a_module_does_to_all_rows_by_the_scale_of_some_is_refused",
 )

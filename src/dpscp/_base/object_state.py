@@ -82,8 +82,8 @@ def state_digest(root: Any, *, ignore: frozenset[str] = frozenset()) -> dict[str
     """Return a digest of every value that is reachable from ``root``, by path.
 
     The walk follows attributes, slots, items, closures, defaults, bound objects, attributes of classes and their bases,
-    and the globals and module attributes that functions outside well-known packages name (``used_values``). Other objects are digested by
-    their pickle, if they have one. The walk ends after 200,000 values.
+    and the globals and module attributes that functions outside well-known packages name (``used_values``). Other
+    objects are digested by their pickle, if they have one. The walk ends after 200,000 values.
     """
     seen: dict[int, str] = {}
     kept: list[Any] = []  # objects created during the walk stay alive, so that no id is used twice

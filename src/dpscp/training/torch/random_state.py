@@ -1,8 +1,8 @@
 """Control the random draws that layers of a torch module make (dropout).
 
 While records are used, torch's generators run on secret states, and afterwards they continue from their old ones. In a
-dry run each row has its own draws (``draws_by_row``): that is the coupling behind the privacy of such layers. Draws that
-several records share, and draws from other generators than torch's own, are refused there.
+dry run each row has its own draws (``draws_by_row``): that is the coupling behind the privacy of such layers. Draws
+that several records share, and draws from other generators than torch's own, are refused there.
 """
 
 import pickle
@@ -63,8 +63,8 @@ def draws_by_row(keys: Sequence[int], seed: int = 0) -> Any:
     A random operation over a tensor with the records in its first dimension, or in another one, is made row by row.
     The attribute ``calls`` of the context counts the operations.
 
-    Raises: DrawError for a draw that several records share, for other generators than torch's own, and where code in
-    the context sets the state of a generator.
+    Raises: DrawError for a draw that several records share, for another generator than torch's own, and where code in
+    the context sets the state of that one.
     """
     return _by_row_class()(keys, seed)
 
@@ -80,19 +80,13 @@ def _by_row_class() -> Any:
 
         def __enter__(self) -> Any:
             self.start(-1)  # other states than those that code in the context set before
-            self.states, self.others = _torch_states(), _OtherGenerators()
+            self.states = _torch_states()
             return super().__enter__()
 
         def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
-            result, is_used = super().__exit__(kind, error, trace), self.others.restore()
+            result = super().__exit__(kind, error, trace)
             if kind is None:
                 self.require_own_states()
-                if is_used:
-                    raise DrawError(
-                        "the module or its loss draws random numbers from Python's random or from numpy.random, whose "
-                        "states are not secret. Draw with torch, one number or more for each record: "
-                        "torch.rand(len(rows), 1)"
-                    )
             return result
 
         def __torch_dispatch__(self, operation: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -132,24 +126,32 @@ def _torch_states() -> list[bytes]:
     return [generator.get_state().numpy().tobytes() for generator in generators]
 
 
-class _OtherGenerators:
-    """The generators of Python and NumPy, in states that nobody else sets, until they are restored."""
+@contextmanager
+def refuse_other_generators() -> Iterator[None]:
+    """Refuse draws from the generators of Python and NumPy.
 
-    def __init__(self) -> None:
-        self._before = random.getstate(), np.random.get_state(legacy=False)
-        random.seed(_OWN_SEED)
-        np.random.seed(_OWN_SEED)  # noqa: NPY002 (the generator that the caller's code may use)
-        self._started = self._states()
+    They start from states that nobody else sets, and are restored. Those of NumPy are the old ones: the caller's code
+    may use them.
+    """
+    before = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002
+    random.seed(_OWN_SEED)
+    np.random.seed(_OWN_SEED)  # noqa: NPY002
+    started = _other_states()
+    try:
+        yield
+        is_used = _other_states() != started
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+    if is_used:
+        raise DrawError(
+            "the module or its loss draws random numbers from Python's random or from numpy.random, whose states are "
+            "not secret. Draw with torch, one number or more for each record: torch.rand(len(rows), 1)"
+        )
 
-    def _states(self) -> tuple[Any, bytes]:
-        return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
-    def restore(self) -> bool:
-        """Return to the states before; return whether anybody has used the generators."""
-        is_used = self._states() != self._started
-        random.setstate(self._before[0])
-        np.random.set_state(self._before[1])
-        return is_used
+def _other_states() -> tuple[Any, bytes]:
+    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002
 
 
 def _refuse_generator(generator: Any) -> None:
