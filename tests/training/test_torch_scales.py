@@ -57,6 +57,9 @@ MIXING = {
     "softmax by the largest of all": lambda: Own(lambda self, rows: shift_by_all(self.head(rows))),
     "attention by the largest of all": lambda: Own(lambda self, rows: self.head(attend_to_all(self, rows))),
     "rare clamp": lambda: Own(lambda self, rows: self.head(rows.clamp(-3, 3) if (rows.abs() > 50).any() else rows)),
+    "training alone": lambda: Own(
+        lambda self, rows: self.head(rows / 255 if rows.max() > 1 and self.training else rows)
+    ),
     "scoring alone": lambda: Own(
         lambda self, rows: self.head(rows / 255 if rows.max() > 1 and not self.training else rows)
     ),
