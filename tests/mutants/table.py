@@ -2296,3 +2296,38 @@ mutant(
     "weak mixing by a module that computes in float32 is taken for rounding",
     "tests/training/test_torch_scales.py::test_what_a_module_does_to_all_rows_by_the_scale_of_some_is_refused",
 )
+mutant(
+    "training.torch.dry_run:_Trial.check_state",
+    "number < 2 or number == len(batches) - 1",
+    "number == len(batches) - 1",
+    "a module stores the number of records of its last batch",
+    "tests/training/test_torch_hidden_state.py::test_a_module_that_keeps_the_size_of_its_last_batch_is_refused",
+)
+mutant(
+    "_base.used_names:is_trusted",
+    "package in TRUSTED and (not (package in sys.stdlib_module_names and _is_file_of_caller(package)))",
+    "package in TRUSTED",
+    "a module in a file profile.py of the caller's keeps records in a global",
+    "tests/training/test_torch_hidden_state.py::test_a_file_of_the_caller_with_the_name_of_a_standard_module_is_not_trusted",
+)
+mutant(
+    "_base.used_names:_absolute_names",
+    "yield f'{package}.{name}' if name else package",
+    "pass",
+    "records are kept in a module that forward imports by a relative name",
+    "tests/training/test_torch_hidden_state.py::test_a_relative_import_inside_forward_is_followed",
+)
+mutant(
+    "_base.object_state:state_digest",
+    "isinstance(value, _UNREADABLE)",
+    "False",
+    "a generator of the caller's keeps what it was sent",
+    "tests/training/test_torch_hidden_state.py::test_contents_that_cannot_be_read_are_refused",
+)
+mutant(
+    "_base.object_state:state_digest",
+    "found[_TOO_MANY] = _UNKNOWN",
+    "pass",
+    "what a module keeps behind its first 200,000 values is not compared",
+    "tests/training/test_torch_hidden_state.py::test_too_many_values_are_refused",
+)

@@ -58,10 +58,10 @@ MIXING = {
     "attention by the largest of all": lambda: Own(lambda self, rows: self.head(attend_to_all(self, rows))),
     "rare clamp": lambda: Own(lambda self, rows: self.head(rows.clamp(-3, 3) if (rows.abs() > 50).any() else rows)),
     "training alone": lambda: Own(
-        lambda self, rows: self.head(rows / 255 if rows.max() > 1 and self.training else rows)
+        lambda self, rows: self.head(rows / 255 if rows.max() > 9 and self.training else rows)
     ),
     "scoring alone": lambda: Own(
-        lambda self, rows: self.head(rows / 255 if rows.max() > 1 and not self.training else rows)
+        lambda self, rows: self.head(rows / 255 if rows.max() > 9 and not self.training else rows)
     ),
     "weak mean in float32": lambda: Own(lambda self, rows: self.head(rows.float() + 1e-4 * rows.float().mean(0))),
     "weak mean in float32 after a norm": lambda: Own(

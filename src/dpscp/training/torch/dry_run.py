@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpscp._base.object_state import changed_paths, state_digest
+from dpscp._base.object_state import changed_paths, require_readable, state_digest
 from dpscp.training.torch.comparison import (
     MIXES,
     Differences,
@@ -144,17 +144,20 @@ class _Trial(TrialRows):
                 if step:
                     move_parameters(module, step, seed=0)
                 before, loss_before = state_of(module, trained=True), state_digest(self.losses)
-                for rows, goals in batches:
-                    try:
+                require_readable("the module", before)
+                require_readable("the loss", loss_before)
+                for number, (rows, goals) in enumerate(batches):
+                    # far from its start it may fail, which training would show
+                    with suppress(Exception):
                         values = self.losses(module(rows.clone()), goals)
                         if training:
                             trained = [p for p in module.parameters() if p.requires_grad]
                             load_torch().autograd.grad(values.sum(), trained, allow_unused=True)
                         del values
-                    except Exception:  # far from its start it may fail, which training would show
-                        continue
-                refuse_changes(changed_paths(before, state_of(module, trained=True)))
-                refuse_changes(changed_paths(loss_before, state_digest(self.losses)))
+                    # also after two batches of different sizes: the last may have the size of one before all
+                    if number < 2 or number == len(batches) - 1:
+                        refuse_changes(changed_paths(before, state_of(module, trained=True)))
+                        refuse_changes(changed_paths(loss_before, state_digest(self.losses)))
 
     # ---- draws
 
