@@ -2312,8 +2312,8 @@ mutant(
 )
 mutant(
     "_base.used_names:_absolute_names",
-    "yield f'{package}.{name}' if name else package",
-    "pass",
+    "f'{package}.{name}' if name else package",
+    "name",
     "records are kept in a module that forward imports by a relative name",
     "tests/training/test_torch_hidden_state.py::test_a_relative_import_inside_forward_is_followed",
 )
@@ -2330,4 +2330,11 @@ mutant(
     "pass",
     "what a module keeps behind its first 200,000 values is not compared",
     "tests/training/test_torch_hidden_state.py::test_too_many_values_are_refused",
+)
+mutant(
+    "training.torch.modules:gradient_rows",
+    "_empty_padding(module, dict(zip(map(id, trained), samples, strict=True)))",
+    "None",
+    "a padding word has a gradient where Opacus computes it",
+    "tests/training/test_torch_kinds.py::test_padding_words_have_no_gradient_where_opacus_computes_it",
 )

@@ -264,8 +264,15 @@ class LookupTerm:
 
     @cached_property
     def _ghost(self) -> tuple[Any, Any]:
-        same = (self.indices[:, :, None] == self.indices[:, None, :]).double()
-        return _ghost_norms(_gram(self.errors), same, self.roundings)
+        torch, (n, places) = load_torch(), self.indices.shape
+        at_once = records_at_once(self.errors, places * max(places, self.errors.shape[2]))
+        parts = [self._ghost_of(slice(start, start + at_once)) for start in range(0, n, at_once)]
+        return torch.cat([norms for norms, _ in parts]), torch.cat([sizes for _, sizes in parts])
+
+    def _ghost_of(self, records: slice) -> tuple[Any, Any]:
+        indices = self.indices[records]
+        same = (indices[:, :, None] == indices[:, None, :]).double()
+        return _ghost_norms(_gram(self.errors[records]), same, self.roundings)
 
     def tensors(self) -> Sequence[Any]:
         return [self.indices, self.errors]

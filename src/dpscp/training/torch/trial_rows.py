@@ -148,6 +148,7 @@ class TrialRows:
         except Exception as error:
             return False, error
         width = _check_outputs(outputs, n_outputs)
+        self._refuse_lost_dimension(module, rows, tuple(outputs.shape[1:]))
         try:
             values = self.losses(outputs, goals)
             is_finite = bool(torch.isfinite(outputs).all() and torch.isfinite(values).all())
@@ -157,6 +158,18 @@ class TrialRows:
             raise ValueError(ONE_LOSS_EACH)
         self.n_outputs = width
         return is_finite, None
+
+    def _refuse_lost_dimension(self, module: Any, rows: Any, form: tuple[int, ...]) -> None:
+        """Refuse a module whose outputs for one record have no dimension of records."""
+        try:
+            outputs = module(rows[:1].clone())
+        except Exception:  # shown by later checks
+            return
+        if tuple(outputs.shape) != (1, *form):
+            raise ValueError(
+                f"for a batch of one record the module returns the shape {tuple(outputs.shape)}, not {(1, *form)}: a "
+                "squeeze() without dim, or a reshape, drops the dimension of the records. Use squeeze(1) or flatten(1)"
+            )
 
     def _tells_apart(self, found: Rows) -> bool:
         """Return whether rows of this kind have different outputs, at moved parameters."""
