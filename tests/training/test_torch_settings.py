@@ -125,7 +125,7 @@ def fails_without_rate(parameters):
 
 
 class FailsLater(optim.SGD):
-    def step(self, closure=None):
+    def step(self):
         if getattr(self, "has_stepped", False):
             raise RuntimeError("no second step")
         self.has_stepped = True
@@ -133,7 +133,7 @@ class FailsLater(optim.SGD):
 
 other = optim.SGD(head().parameters(), lr=0.1)
 WRONG = {
-    "second step": ({"optimizer": FailsLater}, ValueError, "FailsLater failed in its second step .*no second step"),
+    "second step": ({"optimizer": FailsLater}, ValueError, "FailsLater failed in its second step, .*no second step"),
     "no lr": ({"optimizer": fails_without_rate}, ValueError, "fails_without_rate.*'lr'.*called with the parameters"),
     "other parameters": ({"optimizer": lambda _, **__: other}, ValueError, "an? SGD of other parameters"),
     "SparseAdam": ({"optimizer": optim.SparseAdam}, ValueError, "SparseAdam failed in its first step, on synthetic"),
