@@ -382,10 +382,10 @@ def test_a_dry_run_by_layers_holds_few_single_gradients(monkeypatch):
 def test_padding_words_have_no_gradient_where_opacus_computes_it():
     torch.manual_seed(0)
     module = Own(
-        lambda self, rows: self.head(self.scale * self.words(rows.long()).mean(1)),
+        lambda self, rows: self.head(self.recurrent(self.words(rows.long()))[0][:, -1]),
         words=nn.Embedding(9, 8, padding_idx=2),
-        scale=nn.Parameter(torch.ones(8)),
-        head=nn.Linear(8, 3),
+        recurrent=layers.DPLSTM(8, 6, batch_first=True),
+        head=nn.Linear(6, 3),
     )
     training(module).run_dry((7,))
     terms = OpacusTerms(copy.deepcopy(module))
