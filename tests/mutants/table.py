@@ -1604,7 +1604,7 @@ mutant(
     "tests/training/test_torch_kinds.py::test_texts_that_are_mixed_are_refused",
 )
 mutant(
-    "training.torch.dry_run:_Trial.find_rows",
+    "training.torch.trial_rows:TrialRows.find_rows",
     "self._tells_apart(found)",
     "True",
     "a module of words is tried on rows that are one word to it",
@@ -2303,4 +2303,102 @@ mutant(
     "None",
     "a recalibrated release does not say what its fit consisted of",
     "tests/deployment/test_recalibration.py::test_the_new_release_has_its_own_promises",
+)
+mutant(
+    "_base.object_state:_of_class",
+    "value.__mro__[1:]",
+    "()",
+    "state on the base class of a caller's module is not compared",
+    "tests/training/test_torch_hidden_state.py::test_state_that_a_base_class_keeps_is_refused",
+)
+mutant(
+    "_base.object_state:_own_digest",
+    "f'{value.dtype} {tuple(value.shape)} {value.device} {value.requires_grad}'",
+    "f'{value.dtype} {tuple(value.shape)} {value.device}'",
+    "a torch module is not tried again when more of it is trained",
+    "tests/training/test_torch_hidden_state.py::test_a_module_is_tried_again_after_more_of_it_is_trained",
+)
+mutant(
+    "training.torch.random_state:_draw",
+    "dim is None and n > 1",
+    "False",
+    "records of a block share a draw, and a record in front moves others to another one",
+    "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
+)
+mutant(
+    "training.torch.random_state:_by_row_class",
+    "_torch_states() != self.states",
+    "False",
+    "a module that sets a known seed hides that its masks are known",
+    "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
+)
+mutant(
+    "training.torch.random_state:refuse_other_generators",
+    "_other_states() != started",
+    "False",
+    "a module mixes records by a rare coin of NumPy",
+    "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
+)
+mutant(
+    "training.torch.random_state:_refuse_generator",
+    "generator is not None and not any(generator is known for known in own)",
+    "False",
+    "a module draws from a generator with a known seed",
+    "tests/training/test_torch_draws.py::test_draws_that_are_shared_or_not_secret_are_refused_before_anything_is_spent",
+)
+mutant(
+    "training.torch.dry_run:_Trial.check_gradients",
+    "self._check_scales(plan)",
+    "None",
+    "a module divides all rows of a batch by 255 if one of them is large",
+    "tests/training/test_torch_scales.py::test_what_a_module_does_to_all_rows_by_the_scale_of_some_is_refused",
+)
+mutant(
+    "training.torch.comparison:Differences._limits",
+    "_PRECISE if self._is_precise else 0.001",
+    "0.001",
+    "weak mixing by a module that computes in float32 is taken for rounding",
+    "tests/training/test_torch_scales.py::test_what_a_module_does_to_all_rows_by_the_scale_of_some_is_refused",
+)
+mutant(
+    "training.torch.dry_run:_Trial.check_state",
+    "number < 2 or number == len(batches) - 1",
+    "number == len(batches) - 1",
+    "a module stores the number of records of its last batch",
+    "tests/training/test_torch_hidden_state.py::test_a_module_that_keeps_the_size_of_its_last_batch_is_refused",
+)
+mutant(
+    "_base.used_names:is_trusted",
+    "package in TRUSTED and (not (package in sys.stdlib_module_names and _is_file_of_caller(package)))",
+    "package in TRUSTED",
+    "a module in a file profile.py of the caller's keeps records in a global",
+    "tests/training/test_torch_hidden_state.py::test_a_file_of_the_caller_with_the_name_of_a_standard_module_is_not_trusted",
+)
+mutant(
+    "_base.used_names:_absolute_names",
+    "f'{package}.{name}' if name else package",
+    "name",
+    "records are kept in a module that forward imports by a relative name",
+    "tests/training/test_torch_hidden_state.py::test_a_relative_import_inside_forward_is_followed",
+)
+mutant(
+    "_base.object_state:state_digest",
+    "isinstance(value, _UNREADABLE)",
+    "False",
+    "a generator of the caller's keeps what it was sent",
+    "tests/training/test_torch_hidden_state.py::test_contents_that_cannot_be_read_are_refused",
+)
+mutant(
+    "_base.object_state:state_digest",
+    "found[_TOO_MANY] = _UNKNOWN",
+    "pass",
+    "what a module keeps behind its first 200,000 values is not compared",
+    "tests/training/test_torch_hidden_state.py::test_too_many_values_are_refused",
+)
+mutant(
+    "training.torch.modules:gradient_rows",
+    "_empty_padding(module, dict(zip(map(id, trained), samples, strict=True)))",
+    "None",
+    "a padding word has a gradient where Opacus computes it",
+    "tests/training/test_torch_kinds.py::test_padding_words_have_no_gradient_where_opacus_computes_it",
 )

@@ -1,6 +1,7 @@
 """Kinds of rows and of layers that a dry run must see: texts, padded rows, changes in place, padding modes."""
 
 import copy
+from functools import partial
 
 import pytest
 
@@ -8,6 +9,7 @@ from dpscp.training.torch import comparison, layer_terms
 from dpscp.training.torch import dry_run as dry_run_module
 from dpscp.training.torch.layer_terms import OpacusTerms
 from dpscp.training.torch.synthetic_rows import ANY, BITS, PADDED, TEXTS, UNIT
+from dpscp.training.torch.terms import single_gradients
 from dpscp.training.torch.trainer import OpacusTraining
 
 torch = pytest.importorskip("torch")
@@ -375,3 +377,33 @@ def test_a_dry_run_by_layers_holds_few_single_gradients(monkeypatch):
     module = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 3))
     training(module, physical_batch=4096).run_dry((100,))
     assert 0 < max(found) <= 2**18
+
+
+def test_padding_words_have_no_gradient_where_opacus_computes_it():
+    torch.manual_seed(0)
+    module = Own(
+        lambda self, rows: self.head(self.recurrent(self.words(rows.long()))[0][:, -1]),
+        words=nn.Embedding(9, 8, padding_idx=2),
+        recurrent=layers.DPLSTM(8, 6, batch_first=True),
+        head=nn.Linear(6, 3),
+    )
+    training(module).run_dry((7,))
+    terms = OpacusTerms(copy.deepcopy(module))
+    rows, target = torch.randint(0, 9, (5, 7)).float(), torch.arange(5) % 3
+    table = next(number for number, p in enumerate(terms.trained) if p.shape == (9, 8))
+    losses = partial(functional.cross_entropy, reduction="none")
+    found = single_gradients(terms(losses, rows, target), terms.trained, list(range(5)))[table]
+    for row in range(5):
+        loss = functional.cross_entropy(module(rows[row : row + 1]), target[row : row + 1])
+        torch.testing.assert_close(found[row], torch.autograd.grad(loss, module.words.weight)[0])
+    assert not found[:, 2].any()
+
+
+@pytest.mark.parametrize("classes", [(0, 1, 2), None])
+def test_a_module_that_drops_the_dimension_of_one_record_is_told_so(classes):
+    module = Own(lambda self, rows: self.head(rows).squeeze(), head=nn.Linear(6, 1 if classes is None else 3))
+    mechanism = OpacusTraining(
+        module, "squared" if classes is None else "cross_entropy", classes=classes, noise_multiplier=1.0
+    )
+    with pytest.raises(ValueError, match=r"for a batch of one record the module returns the shape .*squeeze\(1\)"):
+        mechanism.run_dry((6,))

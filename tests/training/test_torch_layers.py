@@ -570,3 +570,13 @@ def test_a_module_that_runs_nowhere_is_tried_on_the_processor_first():
         dry_run(module, (6,), lambda count, _: torch.zeros(count), losses, device="meta")
     assert tried[0] == "cpu"
     assert set(tried) == {"cpu", "meta"}
+
+
+def test_norms_of_long_texts_are_computed_a_few_records_at_a_time(monkeypatch):
+    indices, errors = torch.randint(0, 5, (6, 9)), torch.randn(6, 9, 4)
+    whole = LookupTerm(torch.zeros(5, 4), indices, errors)
+    expected, largest, true_gram = whole.squared_norms(), [], terms_module._gram
+    monkeypatch.setattr(terms_module, "_AT_ONCE", 200)
+    monkeypatch.setattr(terms_module, "_gram", lambda values: (largest.append(len(values)), true_gram(values))[1])
+    torch.testing.assert_close(LookupTerm(torch.zeros(5, 4), indices, errors).squared_norms(), expected)
+    assert largest == [2, 2, 2]

@@ -106,7 +106,7 @@ def test_a_whole_fit_leaves_no_gradient_on_a_loss():
 
 def large(outputs):
     """Whether rows are unlike the synthetic ones: what follows is hidden from the dry run."""
-    return bool((outputs.detach().abs() > 1e6).any())
+    return bool((outputs.detach().abs() > 1e12).any())
 
 
 def keeping_in_an_attribute():
@@ -158,7 +158,7 @@ def test_a_loss_whose_memory_starts_on_the_records_is_refused(kind):
     )
     mechanism.run_dry((2, 3))
     with pytest.raises(ValueError, match=r"loss changed its own state .*<loss>"):
-        mechanism.train(1e9 * X, y)
+        mechanism.train(1e15 * X, y)
     if kind == "buffer":  # the records went through a copy
         assert not loss.seen
 

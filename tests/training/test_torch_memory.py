@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 
 from dpscp.training.torch import comparison, synthetic_rows  # noqa: E402
 from dpscp.training.torch.comparison import Differences, require_same, spread  # noqa: E402
-from dpscp.training.torch.dry_run import _Rows, _Trial  # noqa: E402
+from dpscp.training.torch.dry_run import Rows, _Trial  # noqa: E402
 from dpscp.training.torch.model import TorchModel  # noqa: E402
 from dpscp.training.torch.synthetic_rows import ANY, count_numbers, rows_at_once  # noqa: E402
 
@@ -90,7 +90,7 @@ def test_predictions_go_through_the_module_in_such_blocks(monkeypatch):
 
 def trial(module, shape):
     made = _Trial(module, shape, lambda n, _: torch.zeros(n, dtype=torch.int64), nn.CrossEntropyLoss(), "cpu")
-    made.own = _Rows(ANY)
+    made.own = Rows(ANY)
     return made
 
 

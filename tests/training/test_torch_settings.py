@@ -124,8 +124,16 @@ def fails_without_rate(parameters):
     return optim.SGD(parameters, lr=1.0)
 
 
+class FailsLater(optim.SGD):
+    def step(self):
+        if getattr(self, "has_stepped", False):
+            raise RuntimeError("no second step")
+        self.has_stepped = True
+
+
 other = optim.SGD(head().parameters(), lr=0.1)
 WRONG = {
+    "second step": ({"optimizer": FailsLater}, ValueError, "FailsLater failed in its second step, .*no second step"),
     "no lr": ({"optimizer": fails_without_rate}, ValueError, "fails_without_rate.*'lr'.*called with the parameters"),
     "other parameters": ({"optimizer": lambda _, **__: other}, ValueError, "an? SGD of other parameters"),
     "SparseAdam": ({"optimizer": optim.SparseAdam}, ValueError, "SparseAdam failed in its first step, on synthetic"),

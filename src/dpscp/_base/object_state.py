@@ -6,10 +6,12 @@ torch.
 """
 
 import contextlib
+import contextvars
 import copy
 import functools
 import hashlib
 import pickle
+import queue
 import re
 import sys
 import types
@@ -21,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscp._base.used_names import is_trusted, used_values
+from dpscp._base.used_names import is_own, is_trusted, used_values
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), Enum, range, slice)
 _CODE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, weakref.ref, property, staticmethod, classmethod)
@@ -37,6 +39,20 @@ _NAMES_OF_PYTHON = frozenset(
     {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__slots__", "__slotnames__"}
 )
 _MOST_VALUES = 200_000
+# From so many items on, numbers, texts and tuples of them have one digest, not a path each.
+_MANY_ITEMS = 1_000
+_COLLECTIONS = (Mapping, Sequence, set, frozenset, deque)
+# Objects whose contents nobody can read without changing them.
+_UNREADABLE = (
+    types.GeneratorType,
+    types.CoroutineType,
+    types.AsyncGeneratorType,
+    queue.SimpleQueue,
+    contextvars.ContextVar,
+)
+
+
+_UNKNOWN, _TOO_MANY = "unknown contents", f"more than {_MOST_VALUES:,} values"
 
 
 def copy_if_possible(value: Any) -> Any:
@@ -69,6 +85,7 @@ def refuse_memory(name: str, value: Any) -> Iterator[None]:
     The message contains only paths that existed before: a new path, or a key of a dictionary, may come from a record.
     """
     before = state_digest(value)
+    require_readable(name, before)
     yield
     paths = changed_paths(before, state_digest(value), known_only=True)
     if paths:
@@ -81,16 +98,25 @@ def refuse_memory(name: str, value: Any) -> Iterator[None]:
 def state_digest(root: Any, *, ignore: frozenset[str] = frozenset()) -> dict[str, str]:
     """Return a digest of every value that is reachable from ``root``, by path.
 
-    The walk follows attributes, slots, items, closures, defaults, bound objects, class attributes, and the globals and
-    module attributes that functions outside well-known packages name (``used_values``). Other objects are digested by
-    their pickle, if they have one. The walk ends after 200,000 values.
+    The walk follows attributes, slots, items, closures, defaults, bound objects, attributes of classes and their bases,
+    and the globals and module attributes that functions outside well-known packages name (``used_values``). Other
+    objects are digested by their pickle, if they have one.
+
+    The numbers and texts of a large collection are one value. What cannot be compared, such as generators and values
+    beyond the first 200,000, is marked: see `require_readable`.
     """
     seen: dict[int, str] = {}
     kept: list[Any] = []  # objects created during the walk stay alive, so that no id is used twice
     found: dict[str, str] = {}
     waiting: deque[tuple[str, Any]] = deque([("", root)])
-    while waiting and len(found) < _MOST_VALUES:
+    while waiting:
+        if len(found) >= _MOST_VALUES:
+            found[_TOO_MANY] = _UNKNOWN
+            break
         path, value = waiting.popleft()
+        if isinstance(value, _UNREADABLE):
+            found[path] = f"{_UNKNOWN} {type(value).__name__}"
+            continue
         if _is_atom(value):
             found[path] = f"{type(value).__name__} {value!r}"
             continue
@@ -99,10 +125,31 @@ def state_digest(root: Any, *, ignore: frozenset[str] = frozenset()) -> dict[str
             continue
         seen[id(value)] = path
         kept.append(value)
-        children = [(name, child) for name, child in _children(value) if name.lstrip(".") not in ignore]
+        children = [
+            (name, child) for name, child in _children(value, skips_many=True) if name.lstrip(".") not in ignore
+        ]
         found[path] = _own_digest(value, bool(children))
         waiting.extend((path + name, child) for name, child in children)
     return found
+
+
+def require_readable(name: str, digest: Mapping[str, str]) -> None:
+    """Refuse an object of the caller's whose digest does not show all that it keeps.
+
+    For digests that were made before any record is used: the message has names of the object's parts.
+    """
+    if _TOO_MANY in digest:
+        raise ValueError(
+            f"{name} refers to {_TOO_MANY}, too many to compare before and after a call. Keep large collections as "
+            "arrays, tensors, or lists and dictionaries of numbers and texts"
+        )
+    found = next((path for path, value in digest.items() if value.startswith(_UNKNOWN)), None)
+    if found is not None:
+        raise ValueError(
+            f"{name} uses a {digest[found].rpartition(' ')[2]} ({found.lstrip('.')}), whose contents cannot be "
+            "compared before and after a call, so that it may keep something of the records. Use a list, a dictionary "
+            "or an attribute instead"
+        )
 
 
 def changed_paths(before: Mapping[str, str], after: Mapping[str, str], *, known_only: bool = False) -> tuple[str, ...]:
@@ -167,13 +214,17 @@ def _is_tensor(value: Any) -> bool:
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__)
 
 
-def _children(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object contains, with the step of the path to each."""
+def _children(value: Any, *, skips_many: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield what an object contains, with the step of the path to each.
+
+    ``skips_many``: without the numbers and texts of a large collection, which `_digest_many` covers.
+    """
     if isinstance(value, type):
-        if not is_trusted(value.__module__):
-            yield from _attributes(vars(value))
+        yield from _of_class(value)
         return
-    yield from _items(value)
+    for name, item in _items(value):
+        if not (skips_many and isinstance(value, _COLLECTIONS) and len(value) >= _MANY_ITEMS and _is_flat(item)):
+            yield name, item
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)
     if isinstance(value, _CODE) or type(value).__module__.partition(".")[0] in _RESTLESS:
@@ -181,6 +232,17 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     yield from _attributes(_instance_attributes(value))
     if _is_tensor(value):
         yield from _of_tensor(value)
+    if not all(is_trusted(kind.__module__) for kind in type(value).__mro__):
+        yield ".__class__", type(value)
+
+
+def _of_class(value: type) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a class outside well-known packages, its bases, and its own class."""
+    if not is_trusted(value.__module__):
+        yield from _attributes(vars(value))
+    for base in value.__mro__[1:]:
+        if not is_trusted(base.__module__):
+            yield f".base {base.__qualname__}", base
     if not is_trusted(type(value).__module__):
         yield ".__class__", type(value)
 
@@ -225,8 +287,10 @@ def _instance_attributes(value: Any) -> dict[str, Any]:
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(value, name):
-                held[name] = getattr(value, name)
+            is_private = name.startswith("__") and not name.endswith("__")  # Python writes the class into such names
+            attribute = f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
+            if hasattr(value, attribute):
+                held[name] = getattr(value, attribute)
     return held
 
 
@@ -244,15 +308,20 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         yield f".<{name}>", cell
     yield from ((f".default[{place}]", item) for place, item in enumerate(function.__defaults__ or ()))
     yield from ((f".default[{name!r}]", item) for name, item in (function.__kwdefaults__ or {}).items())
-    if not is_trusted(function.__module__):
-        yield from used_values(function)
+    module = function.__globals__.get("__name__")  # not __module__, which functools.wraps copies from another function
+    if not is_trusted(module):
+        # an installed package has contexts of its own, and no reason to keep records in them
+        skipped = () if is_own(sys.modules.get(module or "")) else _UNREADABLE
+        yield from ((name, value) for name, value in used_values(function) if not isinstance(value, skipped))
 
 
 def _own_digest(value: Any, has_children: bool) -> str:
     """Return a digest of an object without its contents."""
     kind = type(value).__qualname__
     if _is_tensor(value):
-        return f"{kind} {value.dtype} {tuple(value.shape)} {value.device} {_tensor_digest(value)}"
+        # a parameter that is trained from now on is used in another way, and its layer leaves evaluation mode
+        form = f"{value.dtype} {tuple(value.shape)} {value.device} {value.requires_grad}"
+        return f"{kind} {form} {_tensor_digest(value)}"
     if isinstance(value, np.ndarray):
         content = b"" if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
         return f"{kind} {value.dtype} {value.shape} {_hash(content)}"
@@ -262,8 +331,8 @@ def _own_digest(value: Any, has_children: bool) -> str:
         return f"{kind} {_tensor_digest(value.get_state())}"
     if isinstance(value, bytearray | memoryview):
         return f"{kind} {_hash(bytes(value))}"
-    if isinstance(value, Mapping | Sequence | set | frozenset | deque):
-        return f"{kind} of {len(value)}"
+    if isinstance(value, _COLLECTIONS):
+        return f"{kind} of {len(value)}{_digest_many(value)}"
     if isinstance(value, _CACHED_FUNCTION):
         found = value.cache_info()
         return f"{kind} {found.misses} {found.currsize}"
@@ -275,6 +344,24 @@ def _own_digest(value: Any, has_children: bool) -> str:
         return f"{kind} {_hash(pickle.dumps(value))}"
     except Exception:  # for example an object of another language: its contents are not visible
         return kind
+
+
+def _is_flat(value: Any) -> bool:
+    """Return whether a value has no parts that could change, and a short text."""
+    return _is_atom(value) or (type(value) is tuple and all(map(_is_atom, value)))
+
+
+def _digest_many(value: Any) -> str:
+    """Return a digest of the numbers and texts in a large collection, in their order; empty for a small one."""
+    if len(value) < _MANY_ITEMS:
+        return ""
+    if isinstance(value, Mapping):
+        pairs = list(value.items())
+        texts = (repr([part if _is_flat(part) else None for part in pair]) for pair in pairs)
+    else:
+        texts = (repr(item) for item in list(value) if _is_flat(item))
+    is_ordered = not isinstance(value, set | frozenset)
+    return " " + _hash("\n".join(texts if is_ordered else sorted(texts)).encode("utf-8", "surrogatepass"))
 
 
 def _tensor_digest(value: Any) -> str:

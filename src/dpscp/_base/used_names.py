@@ -5,7 +5,9 @@ through modules only, and only if the code has their name, so the work is bounde
 (``getattr``, ``globals()[...]``) are not found.
 """
 
+import os
 import sys
+import sysconfig
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -19,11 +21,23 @@ TRUSTED = frozenset({"torch", "numpy", "scipy", "sklearn", "opacus", "pandas", "
 # In other packages than the caller's own, values of these kinds are followed, tensors, and what the caller defined.
 _CONTAINERS = (list, dict, set, deque, bytearray, np.ndarray)
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+# Folders of the standard library; in an archive it has that of ``os``.
+_STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(os.__file__).parent)})
 
 
 def is_trusted(module: str | None) -> bool:
-    """Return whether a module, by its name, belongs to a package that stores nothing of a call."""
-    return (module or "").partition(".")[0] in TRUSTED
+    """Return whether a module belongs to a package that stores nothing of a call.
+
+    A file of the caller's may have the name of a module of the standard library: its folder decides.
+    """
+    package = (module or "").partition(".")[0]
+    return package in TRUSTED and not (package in sys.stdlib_module_names and _is_file_of_caller(package))
+
+
+def _is_file_of_caller(package: str) -> bool:
+    place = getattr(sys.modules.get(package), "__file__", None) or ""
+    is_standard = place.startswith(_STANDARD) and not _INSTALLED & set(Path(place).parts)
+    return place.endswith((".py", ".pyc")) and not is_standard
 
 
 def used_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -35,9 +49,23 @@ def used_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield f".global {name}", value
             if isinstance(value, types.ModuleType):
                 yield from _of_module(f".global {name}", value, names)
-        elif name in sys.modules and _is_own(sys.modules[name]):  # imported inside the function
-            yield f".import({name})", sys.modules[name]
-            yield from _of_module(f".import({name})", sys.modules[name], names)
+            continue
+        for module in _absolute_names(name, function.__globals__.get("__package__") or ""):
+            if module in sys.modules and is_own(sys.modules[module]):  # imported inside the function
+                yield f".import({module})", sys.modules[module]
+                yield from _of_module(f".import({module})", sys.modules[module], names)
+
+
+def _absolute_names(name: str, package: str) -> Iterator[str]:
+    """Yield the modules that an import of this name may mean in a package: absolute, or relative to it or a parent.
+
+    The name of ``from . import module`` is empty.
+    """
+    if name:
+        yield name
+    while package:
+        yield f"{package}.{name}" if name else package
+        package = package.rpartition(".")[0]
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -52,7 +80,8 @@ def _of_module(path: str, module: types.ModuleType, names: tuple[str, ...]) -> I
     waiting, seen = [(path, module)], {id(module)}
     while waiting:
         path, module = waiting.pop()
-        if module.__name__.partition(".")[0] in sys.stdlib_module_names:
+        package = module.__name__.partition(".")[0]
+        if package in sys.stdlib_module_names and is_trusted(package):
             continue
         for name in names:
             value = vars(module).get(name)
@@ -60,12 +89,14 @@ def _of_module(path: str, module: types.ModuleType, names: tuple[str, ...]) -> I
                 if id(value) not in seen:
                     seen.add(id(value))
                     waiting.append((f"{path}.{name}", value))
-            elif name in vars(module) and (_is_own(module) or _is_of_caller(value)):
+            elif name in vars(module) and (is_own(module) or _is_of_caller(value)):
                 yield f"{path}.{name}", value
 
 
-def _is_own(module: types.ModuleType) -> bool:
+def is_own(module: types.ModuleType | None) -> bool:
     """Return whether a module is the caller's own: neither the standard library's nor in a folder of installed ones."""
+    if module is None:  # code that was never imported
+        return True
     place = getattr(module, "__file__", None)
     return not is_trusted(module.__name__) and not (place and _INSTALLED & set(Path(place).parts))
 
@@ -74,4 +105,4 @@ def _is_of_caller(value: Any) -> bool:
     """Return whether an attribute of an installed module may have been put there by the caller."""
     code = value if isinstance(value, type | types.FunctionType) else type(value)
     defined = sys.modules.get(code.__module__)
-    return code in _CONTAINERS or code.__name__ == "Tensor" or (defined is not None and _is_own(defined))
+    return code in _CONTAINERS or code.__name__ == "Tensor" or (defined is not None and is_own(defined))

@@ -165,5 +165,5 @@ class ReleasedModuleGame:
 def _store_rows(layer: Any, inputs: Any, outputs: Any) -> None:  # noqa: ARG001 (the signature of a hook)
     """Store rows that differ from synthetic ones, while they are scored."""
     rows = inputs[0].detach()
-    if not layer.training and bool((rows.abs() > 1000).any()):
+    if not layer.training and bool(((rows - _RECORD).abs() < 0.01).any()):
         layer.kept = rows.clone()

@@ -11,6 +11,20 @@ from dpscp.training.torch.terms import Term, single_gradients
 _COMPARED_NUMBERS = 2**18
 
 
+# The relative precision of float32 numbers, where a module takes no others.
+_PRECISE = 3e-5
+# Rows of so small a gradient, relative to that of others and to the precision, are not compared.
+_NEGLIGIBLE = 1e-3
+
+MIXES = (
+    "on synthetic rows the gradient of a record depends on the other records, or is not the gradient of its own loss. "
+    "A layer or the loss mixes records (attention, means, maxima or decisions over the first dimension, "
+    "batch_first=False, division by the batch size, padding to the longest row of the batch) or uses parameters of "
+    "another layer. Compute the loss of each record from that record alone: x.amax(dim=1) is the largest number of "
+    "each record, x.max() that of all"
+)
+
+
 class MixingError(ValueError):
     """The gradient, or the output, of a record depends on other records."""
 
@@ -61,46 +75,75 @@ def require_own_sums(terms: list[Term], trained: list[Any], n: int) -> None:
         for term in terms:
             found[id(term.parameter)] += term.weighted_sum(once, None)
         differences = Differences([p.dtype for p in trained])
-        differences.add(list(found.values()), totals)
+        differences.add([values[None] for values in found.values()], [total[None] for total in totals])
         differences.refuse()
 
 
 class Differences:
-    """The largest differences of gradients, or outputs, from the expected ones; relative to the largest number."""
+    """The largest differences of gradients, or outputs, from the expected ones; relative to the largest number.
 
-    def __init__(self, dtypes: Sequence[Any]) -> None:
-        self._dtypes = dtypes
-        self._lengths, self._largest = [0.0] * len(dtypes), [0.0] * len(dtypes)
+    ``by_row``: rows of different scales, each relative to its own largest number. ``is_precise``: float32 numbers are
+    the most precise ones of the module.
+    """
+
+    def __init__(self, dtypes: Sequence[Any], *, by_row: bool = False, is_precise: bool = False) -> None:
+        self._dtypes, self._by_row, self._is_precise = dtypes, by_row, is_precise
+        self._found: list[tuple[Any, Any]] = []
 
     def add(self, found: Sequence[Any], expected: Sequence[Any]) -> None:
         """Look at more rows."""
-        for place, (one, other) in enumerate(zip(found, expected, strict=True)):
-            if other.numel():
-                difference = float((one.double() - other.double()).abs().max())
-                self._largest[place] = max(self._largest[place], math.inf if math.isnan(difference) else difference)
-                self._lengths[place] = max(self._lengths[place], float(other.abs().max()))
+        if any(other.numel() for other in expected):
+            both = [_largest(one, other) for one, other in zip(found, expected, strict=True)]
+            differences, lengths = (load_torch().stack(values) for values in zip(*both, strict=True))
+            if not self._by_row:
+                differences, lengths = (values.amax(1, keepdim=True) for values in (differences, lengths))
+            self._found.append((differences, lengths))
 
     def refuse(self) -> None:
         """Refuse differences beyond rounding."""
+        if not self._found:
+            return
         torch = load_torch()
-        for dtype, length, largest in zip(self._dtypes, self._lengths, self._largest, strict=True):
-            # the second term: a gradient that is zero but for rounding has no relative precision
-            relative, absolute = (1e-7, 1e-11) if dtype == torch.float64 else (1e-3, 1e-5)
-            if not math.isfinite(largest) or largest > relative * length + absolute * max(self._lengths):
-                raise MixingError(
-                    "on synthetic rows the gradient of a record depends on the other records, or is not the gradient "
-                    "of its own loss. A layer or the loss mixes records (attention or means over the first dimension, "
-                    "batch_first=False, division by the batch size, padding to the longest row of the batch) or uses "
-                    "parameters of another layer. Compute the loss of each record from that record alone"
-                )
+        differences, lengths = (torch.cat(values, 1) for values in zip(*self._found, strict=True))
+        if not self._by_row:
+            differences, lengths = (values.amax(1, keepdim=True) for values in (differences, lengths))
+        limits = [self._limits(dtype) for dtype in self._dtypes]
+        relative, absolute = (
+            torch.tensor(values, dtype=torch.float64)[:, None] for values in zip(*limits, strict=True)
+        )
+        # the second term: a gradient that is zero but for rounding has no relative precision
+        longest = lengths.amax(0)
+        allowed = relative * lengths + absolute * longest
+        if self._by_row:  # nor has a loss that is zero but for rounding
+            allowed = relative * longest + _NEGLIGIBLE * relative * longest.median()
+        if not bool((torch.isfinite(differences) & (differences <= allowed)).all()):
+            raise MixingError(MIXES)
+
+    def _limits(self, dtype: Any) -> tuple[float, float]:
+        """Return how far numbers may differ relative to the largest one, and to the largest of all parameters."""
+        is_double = dtype == load_torch().float64
+        if self._by_row:  # what mixes scales changes rows by much more; a saturated row has few exact digits
+            return (1e-6 if is_double else 1e-2), 0.0
+        if is_double:
+            return 1e-7, 1e-11
+        return (_PRECISE if self._is_precise else 1e-3), (_PRECISE / 30 if self._is_precise else 1e-5)
 
 
-def require_same(found: Any, expected: Any, keys: list[int] | None = None) -> None:
+def _largest(one: Any, other: Any) -> tuple[Any, Any]:
+    """Return the largest difference, infinite where it is not finite, and the largest number of each row."""
+    torch = load_torch()
+    if not other.numel():
+        return (torch.zeros(len(other), dtype=torch.float64),) * 2
+    difference = (one.double() - other.double()).abs().reshape(len(other), -1).amax(1).cpu()
+    return difference.nan_to_num(math.inf, math.inf), other.double().abs().reshape(len(other), -1).amax(1).cpu()
+
+
+def require_same(found: Any, expected: Any, keys: list[int] | None = None, *, by_row: bool = False) -> None:
     """Refuse unless every row is the expected one, up to rounding.
 
-    ``keys``: the rows of ``expected`` that ``found`` has.
+    ``keys``: the rows of ``expected`` that ``found`` has. ``by_row``: see `Differences`.
     """
-    differences = Differences([expected.dtype])
+    differences = Differences([expected.dtype], by_row=by_row)
     for one, other in zip(_some_rows(found), _some_rows(expected, keys), strict=True):
         differences.add([one], [other])
     differences.refuse()

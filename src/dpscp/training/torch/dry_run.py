@@ -9,15 +9,15 @@ end or start with zeros.
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from typing import Any
 
-from dpscp._base.object_state import changed_paths, state_digest
+from dpscp._base.object_state import changed_paths, require_readable, state_digest
 from dpscp.training.torch.comparison import (
+    MIXES,
     Differences,
     MixingError,
     gradients_of,
@@ -26,52 +26,38 @@ from dpscp.training.torch.comparison import (
     require_same,
     spread,
 )
-from dpscp.training.torch.layer_terms import (
-    GradientPlan,
-    LayerTerms,
-    OpacusTerms,
-    UnsupportedLayerError,
-    make_terms,
-)
+from dpscp.training.torch.layer_terms import GradientPlan, LayerTerms, OpacusTerms, make_terms
 from dpscp.training.torch.modules import (
-    ONE_LOSS_EACH,
-    OwnMessageError,
     explain_failure,
     is_out_of_memory,
     load_torch,
     refuse_changes,
-    released_copy,
     require_gradients,
     rows_dtype,
     state_of,
 )
-from dpscp.training.torch.random_state import draws_by_row
-from dpscp.training.torch.synthetic_rows import (
-    ANY,
-    BITS,
-    FEW_ROWS,
-    PADDED,
-    TEXTS,
-    UNIT,
-    RowKind,
-    SyntheticRecords,
-    count_numbers,
-    rows_at_once,
-)
+from dpscp.training.torch.random_state import draws_by_row, refuse_other_generators
+from dpscp.training.torch.synthetic_rows import FEW_ROWS, SyntheticRecords, rows_at_once
 from dpscp.training.torch.terms import Term
+from dpscp.training.torch.trial_rows import (
+    FailureError,
+    Losses,
+    Rows,
+    Targets,
+    TrialRows,
+    move_parameters,
+    require_finite,
+    separate_failures,
+)
 
 # Sizes of batches that are compared. Primes: a dimension of the module is rarely as long by accident.
 _SIZES = (67, 23, 11)
 # The same where the gradients of the first batch, or what the layers return for it, would be more than so many numbers.
 _FEWER_SIZES, _MOST_HELD = ((13, 11, 7), (7, 5, 3)), 2**23
 _SEEDS = (1, 2, 3)
-# The dry run moves every trained parameter off its start: a gradient that is zero there hides what it is made of.
-_STEP = 0.05
 # Far from the start a layer that limits its own parameters does so.
 _FAR = 30.0
 
-Losses = Callable[[Any, Any], Any]
-Targets = Callable[[int, Any], Any]
 MostRows = Callable[[GradientPlan], int]
 
 
@@ -123,56 +109,16 @@ def dry_run(
         warnings.simplefilter("ignore")  # torch and Opacus warn about their own names
         trial = _Trial(module, input_shape, target, losses, device)
         trial.find_rows(n_outputs)
+        trial.find_scales(trial.sizes[0])
         trial.check_state()
+        trial.check_draws()
         plan = trial.choose_plan(most_rows)
         trial.check_outputs()
         return Tried(trial.n_outputs, plan, trial.synthetic_records())
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """A kind of synthetic rows, and the precision in which the module takes them.
-
-    None: its own.
-    """
-
-    kind: RowKind
-    dtype: Any = None
-
-
-class _FailureError(Exception):
-    """The module fails on synthetic rows; the cause says how."""
-
-
-@contextmanager
-def _separate_failures() -> Iterator[None]:
-    """Turn errors of the module into `_FailureError`; refusals and missing memory stay as they are."""
-    try:
-        yield
-    except (UnsupportedLayerError, MixingError):
-        raise
-    except OwnMessageError as error:
-        raise MixingError(str(error)) from None
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        raise _FailureError from error
-
-
-class _Trial:
-    """A module with synthetic rows and targets that it accepts.
-
-    Every call is made on a copy of its own.
-    """
-
-    precise: _Rows
-    own: _Rows
-    others: list[_Rows]
-    n_outputs: int
-
-    def __init__(self, module: Any, input_shape: tuple[int, ...], target: Targets, losses: Losses, device: str) -> None:
-        self.module, self.input_shape, self.target, self.losses = module, input_shape, target, losses
-        self.device = device
+class _Trial(TrialRows):
+    """The checks of a module on synthetic rows and targets that it accepts."""
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -182,109 +128,6 @@ class _Trial:
         choices = (_SIZES, *_FEWER_SIZES)
         return next((sizes for sizes in choices if sizes[0] * numbers <= _MOST_HELD), choices[-1])
 
-    # ---- rows that the module takes
-
-    def find_rows(self, n_outputs: int | None) -> None:
-        """Find the precision and the kinds of rows with which the module runs.
-
-        Float64 shows the weakest mixing. ``precise`` is the first kind whose rows the module tells apart; a module that
-        rounds its rows to tokens takes other numbers too, and sees one token in all of them.
-        """
-        device, self.device = self.device, "cpu"  # on a GPU an index out of range ends the process
-        usable, failure = self._usable_rows(n_outputs)
-        self.device = device
-        if not usable and device != "cpu":  # a module for this device alone
-            usable, failure = self._usable_rows(n_outputs)
-        if not usable:
-            # the cause speaks of synthetic rows only
-            raise ValueError(
-                f"the module or its loss fails on synthetic rows of shape {tuple(self.input_shape)}: "
-                f"{explain_failure(failure, self.module)}. No record was used. The first layer must accept the number "
-                "of features, and the loss must accept the outputs"
-            ) from failure
-        self.precise = next((found for found in usable if self._tells_apart(found)), usable[0])
-        self.others = [found for found in usable if found != self.precise]
-        self.own = _Rows(self.precise.kind)
-        is_usable, failure = self._try_rows(self.own, n_outputs)
-        if not is_usable:
-            raise ValueError(
-                f"the module fails on synthetic rows of {rows_dtype(self.module)}, the type that training uses. No "
-                "record was used. Give module.float() or module.double(), or convert rows in forward"
-            ) from failure
-
-    def _usable_rows(self, n_outputs: int | None) -> tuple[list[_Rows], Exception | None]:
-        torch = load_torch()
-        failure: Exception | None = None
-        for dtype in (torch.float64, torch.float32):
-            is_usable = dict[RowKind, bool]()
-            for kind in (ANY, UNIT, BITS, PADDED):
-                is_usable[kind], reason = self._try_rows(_Rows(kind, dtype), n_outputs)
-                failure = reason or failure
-            # a module that takes any numbers knows no words: a few are enough
-            words = self._most_words(dtype, n_outputs, TEXTS[: 3 if is_usable[ANY] else None])
-            usable = [_Rows(kind, dtype) for kind in (ANY, UNIT, *words, BITS, PADDED) if is_usable.get(kind, True)]
-            if usable:
-                return usable, failure
-        return [], failure
-
-    def _most_words(self, dtype: Any, n_outputs: int | None, texts: Sequence[RowKind]) -> list[RowKind]:
-        """Return the texts of as many words as the module knows; nothing if it takes none."""
-        return list(takewhile(lambda kind: self._try_rows(_Rows(kind, dtype), n_outputs)[0], texts))[-1:]
-
-    def _try_rows(self, found: _Rows, n_outputs: int | None) -> tuple[bool, Exception | None]:
-        """Apply the module once; return whether it takes these rows, and what went wrong.
-
-        Sets the number of outputs.
-        """
-        torch = load_torch()
-        module = self._copy(found)
-        rows, goals = self._batch(found, FEW_ROWS)
-        try:
-            outputs = module(rows)
-        except Exception as error:
-            return False, error
-        width = _check_outputs(outputs, n_outputs)
-        try:
-            values = self.losses(outputs, goals)
-            is_finite = bool(torch.isfinite(outputs).all() and torch.isfinite(values).all())
-        except Exception as error:
-            return False, error
-        if values.shape != (FEW_ROWS,):
-            raise ValueError(ONE_LOSS_EACH)
-        self.n_outputs = width
-        return is_finite, None
-
-    def _tells_apart(self, found: _Rows) -> bool:
-        """Return whether rows of this kind have different outputs, at moved parameters."""
-        module = self._copy(found).eval()
-        _move_parameters(module, _STEP, _SEEDS[0])
-        with load_torch().no_grad():
-            try:
-                outputs = module(self._batch(found, FEW_ROWS)[0])
-            except Exception:  # a module for training only, which fails below
-                return False
-        return not bool((outputs == outputs[:1]).all())
-
-    def count_numbers(self) -> int:
-        """Return how many numbers the innermost layers return for one record."""
-        return count_numbers(self._copy(self.own), self._batch(self.own, FEW_ROWS)[0])
-
-    def synthetic_records(self) -> SyntheticRecords:
-        """Return synthetic records that the module takes, in its own precision."""
-        dtype = rows_dtype(self.module)
-        draws = self._draws(self._copy(self.own).train(), self._batch(self.own, FEW_ROWS)[0])
-        classification = not self.target(1, load_torch().float32).is_floating_point()
-        return SyntheticRecords(self.input_shape, self.own.kind, classification, draws, self.device, dtype)
-
-    def _copy(self, found: _Rows) -> Any:
-        copied = copy.deepcopy(self.module).to(self.device)
-        return copied if found.dtype is None else copied.to(dtype=found.dtype)
-
-    def _batch(self, found: _Rows, count: int, seed: int = 0) -> tuple[Any, Any]:
-        dtype = found.dtype or rows_dtype(self.module)
-        rows = found.kind.rows(self.input_shape, count, seed)
-        return rows.to(device=self.device, dtype=dtype), self.target(count, dtype).to(self.device)
-
     # ---- state
 
     def check_state(self) -> None:
@@ -292,26 +135,40 @@ class _Trial:
 
         The first look comes before the first call.
         """
-        batches = [(self.own, FEW_ROWS, 0), (self.own, _SIZES[0], 1)]
-        batches += [(_Rows(found.kind), FEW_ROWS, 0) for found in self.others]
+        batches = [self._batch(self.own, FEW_ROWS), self._batch(self.own, _SIZES[0], 1)]
+        batches += [self.mixed_batch(found) for found in self.mixed if found.dtype == rows_dtype(self.module)]
+        batches += [self._batch(Rows(found.kind), FEW_ROWS) for found in self.others]
         for training in (True, False):
             for step in (0.0, _FAR):
                 module = self._copy(self.own).train(training)
                 if step:
-                    _move_parameters(module, step, seed=0)
+                    move_parameters(module, step, seed=0)
                 before, loss_before = state_of(module, trained=True), state_digest(self.losses)
-                for found, count, seed in batches:
-                    rows, goals = self._batch(found, count, seed)
-                    try:
-                        values = self.losses(module(rows), goals)
+                require_readable("the module", before)
+                require_readable("the loss", loss_before)
+                for number, (rows, goals) in enumerate(batches):
+                    # far from its start it may fail, which training would show
+                    with suppress(Exception):
+                        values = self.losses(module(rows.clone()), goals)
                         if training:
                             trained = [p for p in module.parameters() if p.requires_grad]
                             load_torch().autograd.grad(values.sum(), trained, allow_unused=True)
                         del values
-                    except Exception:  # far from its start it may fail, which training would show
-                        continue
-                refuse_changes(changed_paths(before, state_of(module, trained=True)))
-                refuse_changes(changed_paths(loss_before, state_digest(self.losses)))
+                    # also after two batches of different sizes: the last may have the size of one before all
+                    if number < 2 or number == len(batches) - 1:
+                        refuse_changes(changed_paths(before, state_of(module, trained=True)))
+                        refuse_changes(changed_paths(loss_before, state_digest(self.losses)))
+
+    # ---- draws
+
+    def check_draws(self) -> None:
+        """Refuse draws that records share, and states of generators that are known or changed."""
+        torch, sizes = load_torch(), {self.own: self.sizes[:2]} | dict.fromkeys(self.others, self.sizes[1:2])
+        for found, size in [(found, size) for found, some in sizes.items() for size in some]:
+            module, (rows, target) = self._copy(found).train(), self._batch(found, size)
+            own_draws = draws_by_row(range(size))
+            with suppress(FailureError), separate_failures(), refuse_other_generators(), torch.no_grad(), own_draws:
+                self.losses(module(rows), target)
 
     # ---- gradients
 
@@ -335,7 +192,7 @@ class _Trial:
         plan, failure = GradientPlan(numbers=numbers), None
         try:
             self.check_gradients(plan, most_rows(plan))
-        except _FailureError as error:
+        except FailureError as error:
             failure = error.__cause__
         if failure is not None:
             raise ValueError(
@@ -349,14 +206,44 @@ class _Trial:
         for seed in _SEEDS:
             self._check_rows(plan, self.precise, self.sizes, seed, in_full=seed == _SEEDS[0])
         for found in self.others:
-            with suppress(_FailureError):  # rows that the module was not made for
+            with suppress(FailureError):  # rows that the module was not made for
                 self._check_rows(plan, found, self.sizes[1:], _SEEDS[0])
+        self._check_scales(plan)
         # mixing far apart in a batch shows here, whatever the size was above
         self._check_rows(plan, self.own, (most_rows, self.sizes[-1]), _SEEDS[0], in_full=True)
 
-    @_separate_failures()
+    def _check_scales(self, plan: GradientPlan) -> None:
+        """Refuse the module if rows of other scales change the gradient of a row, or make it fail."""
+        for found in self.mixed:
+            plain, batch = self.moved_copy(found), self.mixed_batch(found)
+            try:
+                with separate_failures():
+                    if found.dtype == self.precise.dtype:
+                        self._compare_scales(plan, plain, batch)
+                    else:  # what is too large or too small for the module's own type shows in the losses
+                        keys = range(len(batch[0]))
+                        alone = load_torch().cat([self.losses_of(plain, batch, [key]) for key in keys])
+                        require_same(self.losses_of(plain, batch, keys), alone, by_row=True)
+            except FailureError:
+                raise MixingError(MIXES) from None
+
+    def _compare_scales(self, plan: GradientPlan, plain: Any, batch: tuple[Any, Any]) -> None:
+        """Compare gradients in a batch of different scales with those of plain autograd for each record alone."""
+        computed, alone = make_terms(plan, copy.deepcopy(plain)), dict[int, list[Any]]()
+        for key in range(len(batch[0])):
+            with suppress(ArithmeticError):  # finite outputs may have infinite gradients
+                alone[key] = self._alone(plain, *batch, key, draws=self.draws)
+        keys, trained = list(alone), computed.trained
+        rows, target = (values[keys] for values in batch)
+        terms = self._terms(plan, computed, (rows, target), keys if self.draws else None)
+        differences = Differences([p.dtype for p in trained], by_row=True)
+        for place, gradients in enumerate(alone.values()):
+            differences.add(gradients_of(terms, trained, [place]), [g[None] for g in gradients])
+        differences.refuse()
+
+    @separate_failures()
     def _check_rows(
-        self, plan: GradientPlan, found: _Rows, sizes: tuple[int, ...], seed: int, *, in_full: bool = False
+        self, plan: GradientPlan, found: Rows, sizes: tuple[int, ...], seed: int, *, in_full: bool = False
     ) -> None:
         """Compare gradients of rows, and in full also of equal rows, their norms and their sums."""
         plain = self._copy(found)
@@ -380,9 +267,10 @@ class _Trial:
         """Compare each record's gradient with plain autograd and between batches; return the terms of the last one."""
         (rows, target), n, trained = batch, len(batch[0]), computed.trained
         draws, part = self._draws(plain, rows), list[Term]()
-        differences = Differences([p.dtype for p in trained])
+        is_precise = self.precise.dtype == load_torch().float32
+        differences = Differences([p.dtype for p in trained], is_precise=is_precise)
         whole = self._terms(plan, computed, batch, range(n) if draws else None)
-        _require_finite(value for term in whole for value in term.tensors())
+        require_finite(value for term in whole for value in term.tensors())
         for key in range(0, n, max(1, n // FEW_ROWS) | 1)[:FEW_ROWS]:  # every other one is odd
             alone = self._alone(plain, rows, target, key, draws=draws)
             differences.add([gradient[None] for gradient in alone], gradients_of(whole, trained, [key]))
@@ -407,37 +295,6 @@ class _Trial:
         with nullcontext() if keys is None else draws_by_row(keys):
             return computed(self.losses, rows, target)
 
-    def _alone(self, plain: Any, rows: Any, target: Any, key: int, *, draws: bool) -> list[Any]:
-        """Return the gradient of a record alone, by plain autograd.
-
-        Beside a few other rows where the module draws.
-
-        With one row, a draw that all rows share looks like a row's own draw.
-        """
-        torch = load_torch()
-        others = _SIZES[-1] - 1 if draws else 0
-        keys = [key, *((key + 1 + i) % len(rows) for i in range(others))]
-        with draws_by_row(keys) if draws else nullcontext():
-            loss = self.losses(plain(rows[keys]), target[keys])[0]
-            trained = [p for p in plain.parameters() if p.requires_grad]
-            found = torch.autograd.grad(loss, trained, allow_unused=True)
-        _require_finite(gradient for gradient in found if gradient is not None)
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)]
-
-    def _draws(self, module: Any, rows: Any) -> bool:
-        mode = draws_by_row(range(len(rows)))
-        with mode, load_torch().no_grad():
-            module(rows.clone())
-        return bool(mode.calls)
-
-    def _move(self, module: Any, found: _Rows, seed: int) -> None:
-        torch = load_torch()
-        start = copy.deepcopy(module)
-        _move_parameters(module, _STEP, seed)
-        with torch.no_grad():
-            if not torch.isfinite(copy.deepcopy(module)(self._batch(found, FEW_ROWS, seed)[0])).all():
-                released_copy(module, start).train()
-
     # ---- outputs
 
     def check_outputs(self) -> None:
@@ -448,14 +305,19 @@ class _Trial:
         module = self._copy(self.own).eval()
         self._compare_outputs(module, self.own, rows_at_once(module, self.input_shape, self.device))
         for found in self.others:
-            with suppress(_FailureError), _separate_failures():  # rows that the module was not made for
+            with suppress(FailureError), separate_failures():  # rows that the module was not made for
                 self._compare_outputs(self._copy(found).eval(), found, self.sizes[1])
+        for found in self.mixed:
+            module, (rows, _) = self.moved_copy(found).eval(), self.mixed_batch(found)
+            with load_torch().no_grad():
+                single = load_torch().cat([module(row[None].clone()) for row in rows])
+                require_same(module(rows.clone()), single, by_row=True)
 
-    def _compare_outputs(self, module: Any, found: _Rows, most: int) -> None:
+    def _compare_outputs(self, module: Any, found: Rows, most: int) -> None:
         torch = load_torch()
         rows, _ = self._batch(found, most, _SEEDS[0])
         keys = spread(most, min(most, _SIZES[-1]))
-        with torch.no_grad():
+        with torch.no_grad(), refuse_other_generators():
             whole, part = module(rows.clone()), module(rows[keys])
             if not bool(torch.isfinite(whole).all()):
                 raise ValueError("the module has outputs that are not finite for synthetic rows in evaluation mode")
@@ -467,32 +329,3 @@ class _Trial:
             single = torch.cat([module(rows[key : key + 1].clone()) for key in keys[:FEW_ROWS]])
         require_same(part, whole, keys)
         require_same(part[:FEW_ROWS], single)
-
-
-def _move_parameters(module: Any, step: float, seed: int) -> None:
-    torch = load_torch()
-    source = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in module.parameters():
-            if p.requires_grad:
-                p.add_(torch.randn(p.shape, generator=source, dtype=p.dtype).to(p.device), alpha=step)
-
-
-def _require_finite(values: Iterable[Any]) -> None:
-    if not all(bool(load_torch().isfinite(value).all()) for value in values):
-        raise ArithmeticError("the gradient of a record is not finite")
-
-
-def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
-    torch = load_torch()
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim == 0 or len(outputs) != FEW_ROWS:
-        raise ValueError("module must return one tensor with one row per record")
-    if n_outputs is None:
-        return int(outputs[0].numel())
-    if outputs.ndim != 2 or outputs.shape[1] != n_outputs:
-        found = tuple(outputs.shape[1:])
-        raise ValueError(
-            f"module must have one output for each of the {n_outputs} classes, outputs of shape "
-            f"(records, {n_outputs}); its outputs have the shape (records, {', '.join(map(str, found))})"
-        )
-    return n_outputs

@@ -1,9 +1,12 @@
 """Control the random draws that layers of a torch module make (dropout).
 
 While records are used, torch's generators run on secret states, and afterwards they continue from their old ones. In a
-dry run each row has its own draws (``draws_by_row``): that is the coupling behind the privacy of such layers.
+dry run each row has its own draws (``draws_by_row``): that is the coupling behind the privacy of such layers. Draws
+that several records share, and draws from other generators than torch's own, are refused there.
 """
 
+import pickle
+import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +19,12 @@ from dpscp.training.torch.modules import load_torch
 # torch's generator on the CPU is a Mersenne twister: the place of its state in the bytes that torch returns.
 _WORDS = slice(24, 24 + 624 * 8)
 _LEFT = slice(8, 12)
+# Not a number that somebody else takes.
+_OWN_SEED = 0x9E3779B9
+
+
+class DrawError(ValueError):
+    """The module draws random numbers in a way that the privacy of a step does not cover."""
 
 
 @contextmanager
@@ -52,8 +61,10 @@ def draws_by_row(keys: Sequence[int], seed: int = 0) -> Any:
     Those of its key, whatever the others are.
 
     A random operation over a tensor with the records in its first dimension, or in another one, is made row by row.
-    One over a tensor without such a dimension is shared by all rows, and must not depend on how many they are. The
-    attribute ``calls`` of the context counts the operations.
+    The attribute ``calls`` of the context counts the operations.
+
+    Raises: DrawError for a draw that several records share, for another generator than torch's own, and where code in
+    the context sets the state of that one.
     """
     return _by_row_class()(keys, seed)
 
@@ -67,13 +78,37 @@ def _by_row_class() -> Any:
             super().__init__()
             self.keys, self.seed, self.calls = list(keys), seed, 0
 
+        def __enter__(self) -> Any:
+            self.start(-1)  # other states than those that code in the context set before
+            self.states = _torch_states()
+            return super().__enter__()
+
+        def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+            result = super().__exit__(kind, error, trace)
+            if kind is None:
+                self.require_own_states()
+            return result
+
         def __torch_dispatch__(self, operation: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
-            draws = torch.Tag.nondeterministic_seeded in operation.tags and kwargs.get("generator") is None
+            draws = torch.Tag.nondeterministic_seeded in operation.tags
             if not draws or _dropout_share(operation, args, kwargs) == 0:
                 return operation(*args, **kwargs)
+            _refuse_generator(kwargs.get("generator"))
+            self.require_own_states()
             self.calls += 1
-            return _draw(self, operation, args, kwargs)
+            result = _draw(self, operation, args, kwargs)
+            self.states = _torch_states()
+            return result
+
+        def require_own_states(self) -> None:
+            """Refuse a state that was set since the last draw: draws from it would not be secret."""
+            if _torch_states() != self.states:
+                raise DrawError(
+                    "the module or its loss sets the state of torch's random generator (torch.manual_seed, "
+                    "torch.set_rng_state, torch.random.fork_rng, or torch.utils.checkpoint around a dropout), and so "
+                    "its draws are not secret. Remove this from forward and from the loss"
+                )
 
         def start(self, key: int) -> None:
             # torch.manual_seed takes a hundred times as long
@@ -85,6 +120,50 @@ def _by_row_class() -> Any:
     return _ByRow
 
 
+def _torch_states() -> list[bytes]:
+    torch = load_torch()
+    generators = (torch.default_generator, *torch.cuda.default_generators)
+    return [generator.get_state().numpy().tobytes() for generator in generators]
+
+
+@contextmanager
+def refuse_other_generators() -> Iterator[None]:
+    """Refuse draws from the generators of Python and NumPy.
+
+    They start from states that nobody else sets, and are restored. Those of NumPy are the old ones: the caller's code
+    may use them.
+    """
+    before = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002
+    random.seed(_OWN_SEED)
+    np.random.seed(_OWN_SEED)  # noqa: NPY002
+    started = _other_states()
+    try:
+        yield
+        is_used = _other_states() != started
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+    if is_used:
+        raise DrawError(
+            "the module or its loss draws random numbers from Python's random or from numpy.random, whose states are "
+            "not secret. Draw with torch, one number or more for each record: torch.rand(len(rows), 1)"
+        )
+
+
+def _other_states() -> tuple[Any, bytes]:
+    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))  # noqa: NPY002
+
+
+def _refuse_generator(generator: Any) -> None:
+    torch = load_torch()
+    own = (torch.default_generator, *torch.cuda.default_generators)
+    if generator is not None and not any(generator is known for known in own):
+        raise DrawError(
+            "the module or its loss draws random numbers from a torch.Generator of its own, whose state is not secret. "
+            "Leave out generator=, or draw constants once in __init__ and register them as a buffer"
+        )
+
+
 def _dropout_share(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what an attention drops, of which torch says that it draws; None for other operations."""
     for place, argument in enumerate(operation._schema.arguments):
@@ -94,13 +173,19 @@ def _dropout_share(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _draw(rows: Any, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one random operation, row by row if it has a dimension of records."""
+    """Run one random operation row by row; DrawError if it has no dimension of records."""
     torch, n = load_torch(), len(rows.keys)
     first = next((a for a in args if isinstance(a, torch.Tensor | list | tuple)), None)
     shape = tuple(first.shape) if isinstance(first, torch.Tensor) else tuple(first or ())
     dim = _record_dimension(shape, n)
-    if dim is None:
-        rows.start(-1)
+    if dim is None and n > 1:
+        raise DrawError(
+            f"the module or its loss draws random numbers of shape {shape} that all records of a batch share "
+            "(stochastic depth for a whole batch, a coin for each batch, a random order of the records). Records that "
+            "share a draw are not private apart from each other. Draw for each record: torch.rand(len(rows), 1)"
+        )
+    if dim is None:  # one record
+        rows.start(rows.keys[0])
         return operation(*args, **kwargs)
     width = shape[dim] // n
 

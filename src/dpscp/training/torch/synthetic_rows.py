@@ -62,13 +62,18 @@ def count_numbers(module: Any, rows: Any) -> int:
 
 @dataclass(frozen=True)
 class RowKind:
-    """A kind of synthetic rows: any numbers, numbers in (0, 1), or token ids; padded ones end or start with zeros."""
+    """A kind of synthetic rows: any numbers, numbers in (0, 1), or token ids; padded ones end or start with zeros.
+
+    With ``scales``, rows of different size take turns, and of different form: as they are, without signs, integers, and
+    numbers of one size.
+    """
 
     values: str = "any"
     """"any", "unit" or "tokens"."""
     tokens: int = 2
     """Ids lie below this number."""
     has_padding: bool = False
+    scales: tuple[float, ...] = ()
 
     def rows(self, input_shape: tuple[int, ...], count: int = FEW_ROWS, seed: int = 0) -> Any:
         """Return rows, float64; the same ones wherever they are made."""
@@ -87,6 +92,8 @@ class RowKind:
             first = next((i for i, size in enumerate(input_shape) if size > 1), 0)  # (1, length): the second dimension
             length = input_shape[first]
             numbers.reshape(count, length, -1)[_is_padding(count, length)] = 0
+        if self.scales:
+            _scale_rows(numbers, self.scales)
         return load_torch().from_numpy(numbers)
 
 
@@ -94,6 +101,21 @@ ANY, UNIT, BITS = RowKind(), RowKind("unit"), RowKind("tokens")
 PADDED = RowKind("any", has_padding=True)
 # Texts with more and more words; how many a module knows is not known.
 TEXTS = tuple(RowKind("tokens", tokens, has_padding=True) for tokens in (2, 3, 8, 64, 1024))
+
+# Scales that one batch mixes: a module decides on its rows by their size (images of 0 to 255), or divides them by it.
+# The first rows have the scales that are farthest apart.
+SCALES = (1.0, 1e8, 0.0, 255.0, 1e-3, 1e4, 8.0)
+# So many rows have all scales, in all forms.
+MIXED_ROWS = 4 * len(SCALES)
+
+
+def _scale_rows(numbers: NDArray[np.float64], scales: tuple[float, ...]) -> None:
+    place = np.arange(len(numbers))
+    flat, form = numbers.reshape(len(numbers), -1), (place % len(scales) + place // len(scales)) % 4
+    flat[form == 3] = np.sign(flat[form == 3])
+    flat *= np.asarray(scales)[place % len(scales), None]
+    flat[form == 1] = np.abs(flat[form == 1])
+    flat[form == 2] = np.round(flat[form == 2])
 
 
 def _is_padding(count: int, length: int) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ All norms, factors and sums are float64. What rounding can do to a sum is proven
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -190,15 +190,13 @@ class ProductTerm:
 
     @cached_property
     def _ghost(self) -> tuple[Any, Any]:
-        torch = load_torch()
         errors, inputs = self._both
-        n, places, widest = len(errors), errors.shape[1], max(errors.shape[2], inputs.shape[2])
-        at_once = records_at_once(errors, places * max(places, widest))
-        parts = [
-            _ghost_norms(_gram(errors[i : i + at_once]), _gram(inputs[i : i + at_once]), self.roundings)
-            for i in range(0, n, at_once)
-        ]
-        return torch.cat([norms for norms, _ in parts]), torch.cat([sizes for _, sizes in parts])
+        places, widest = errors.shape[1], max(errors.shape[2], inputs.shape[2])
+        return _by_parts(
+            errors,
+            places * max(places, widest),
+            lambda some: _ghost_norms(_gram(errors[some]), _gram(inputs[some]), self.roundings),
+        )
 
     def tensors(self) -> Sequence[Any]:
         return [self.errors, self.inputs]
@@ -222,6 +220,20 @@ class ProductTerm:
             # added as a whole: inside a product the earlier ones would be rounded many times
             product = more if product is None else product.add_(more)
         return _in_shape(product, self.layout, self.parameter)
+
+
+def _by_parts(errors: Any, numbers: int, norms_of: Callable[[slice], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Return the norms and magnitudes of all records, of so many numbers each, a few at a time.
+
+    Results are written into memory of their own. New ones between the large temporary arrays would keep these from
+    being used again, and memory would grow with the number of parts.
+    """
+    n, at_once = len(errors), records_at_once(errors, numbers)
+    norms, sizes = errors.new_empty((2, n), dtype=load_torch().float64)
+    for start in range(0, n, at_once):
+        some = slice(start, start + at_once)
+        norms[some], sizes[some] = norms_of(some)
+    return norms, sizes
 
 
 def _gram(values: Any) -> Any:
@@ -264,8 +276,13 @@ class LookupTerm:
 
     @cached_property
     def _ghost(self) -> tuple[Any, Any]:
-        same = (self.indices[:, :, None] == self.indices[:, None, :]).double()
-        return _ghost_norms(_gram(self.errors), same, self.roundings)
+        places = self.indices.shape[1]
+        return _by_parts(self.errors, places * max(places, self.errors.shape[2]), self._ghost_of)
+
+    def _ghost_of(self, records: slice) -> tuple[Any, Any]:
+        indices = self.indices[records]
+        same = (indices[:, :, None] == indices[:, None, :]).double()
+        return _ghost_norms(_gram(self.errors[records]), same, self.roundings)
 
     def tensors(self) -> Sequence[Any]:
         return [self.indices, self.errors]

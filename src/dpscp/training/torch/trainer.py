@@ -157,7 +157,7 @@ class OpacusTraining(GaussianSums):
     are frozen and in evaluation mode, where they stay. A dry run on synthetic rows also refuses a module or loss whose
     gradient of a record is not that of the record alone, that changes anything in itself (parameters, buffers, Python
     attributes), that draws random numbers in evaluation mode, or whose number of outputs is not that of classes. It
-    makes one step of the optimizer and all steps of the schedule, and refuses what fails.
+    makes two steps of the optimizer and all steps of the schedule, and refuses what fails.
     ValueError after training if anything in module or loss differs from its start. Training uses copies: the released
     module is the starting one with the trained parameters.
 

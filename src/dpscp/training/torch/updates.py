@@ -107,7 +107,7 @@ class Updates:
         return scheduler
 
     def run_dry(self, parameters: list[Any], device: str) -> None:
-        """Make one step with synthetic gradients of these shapes, and all steps of the schedule.
+        """Make two steps with synthetic gradients of these shapes, and all steps of the schedule.
 
         ValueError for what would fail in training, before any record or budget is used. The parameters stay as they
         are.
@@ -117,15 +117,16 @@ class Updates:
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")  # torch warns about its own arguments, and does so again in training
             optimizer, scheduler = self.start(copies)
-            for parameter in copies:
-                parameter.grad = torch.ones_like(parameter)
-            try:
-                optimizer.step()
-            except Exception as error:
-                raise ValueError(
-                    f"optimizer={_name(self.optimizer)} failed in its first step, on synthetic gradients of this "
-                    f"module ({error}); give another one, such as torch.optim.AdamW"
-                ) from error
+            for name in ("first", "second"):  # the first one may make what the second one uses
+                for parameter in copies:
+                    parameter.grad = torch.ones_like(parameter)
+                try:
+                    optimizer.step()
+                except Exception as error:
+                    raise ValueError(
+                        f"optimizer={_name(self.optimizer)} failed in its {name} step, on synthetic gradients of this "
+                        f"module ({error}); give another one, such as torch.optim.AdamW"
+                    ) from error
             if scheduler is not None and self.steps is not None:
                 self._run_schedule(scheduler, self.steps)
 
