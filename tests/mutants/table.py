@@ -2402,3 +2402,10 @@ mutant(
     "a padding word has a gradient where Opacus computes it",
     "tests/training/test_torch_kinds.py::test_padding_words_have_no_gradient_where_opacus_computes_it",
 )
+mutant(
+    "training.torch.modules:state_of",
+    "list(getattr(shared, name).values())",
+    "[]",
+    "a hook that all modules call may keep records",
+    "tests/training/test_torch_hidden_state.py::test_state_of_a_hook_that_all_modules_call_is_refused",
+)

@@ -105,6 +105,16 @@ def test_state_on_the_base_class_of_a_loss_is_refused():
         run_dry(nn.Linear(6, 2), InheritsItsCount())
 
 
+def test_state_of_a_hook_that_all_modules_call_is_refused():
+    kept = {}
+    hook = nn.modules.module.register_module_forward_hook(lambda _module, _inputs, output: kept.update(last=output))
+    try:
+        with pytest.raises(ValueError, match=r"changed its own state .*_global_forward_hooks"):
+            run_dry(nn.Linear(6, 2))
+    finally:
+        hook.remove()
+
+
 # ---- a module that was tried is tried again when other parameters are trained
 
 

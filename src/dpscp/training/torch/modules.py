@@ -245,8 +245,17 @@ def _place(path: str, part: Any) -> str:
 # ---- state that is not trained
 
 
+# Where torch keeps the hooks of `register_module_forward_hook` and its like.
+_SHARED_HOOKS = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+)
+
+
 def state_of(module: Any, *, trained: bool = False, has_opacus_hooks: bool = False) -> dict[str, str]:
-    """Return a digest of all that a module holds, Python attributes included.
+    """Return a digest of all that a module holds, Python attributes included, and of hooks that all modules call.
 
     Trained parameters are included only if ``trained`` is true. What Opacus' hooks write is left out.
     """
@@ -255,6 +264,10 @@ def state_of(module: Any, *, trained: bool = False, has_opacus_hooks: bool = Fal
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
                 digest.pop(f".{name}", None)
+    shared = load_torch().nn.modules.module
+    for name in _SHARED_HOOKS:
+        hooks = list(getattr(shared, name).values())
+        digest |= {f".{name}{path}": found for path, found in state_digest(hooks).items()} if hooks else {}
     return digest
 
 
