@@ -70,6 +70,31 @@ def test_a_weak_signal_gets_a_linear_model():
 
 
 @pytest.mark.parametrize(
+    ("n", "width", "hidden"),
+    [
+        (8_000, 19, (32,)),
+        (8_000, 20, (16,)),
+        (16_000, 19, (32, 16)),
+        (16_000, 20, (16,)),
+        (30_000, 19, (32, 16, 16)),
+        (30_000, 20, (32, 16)),
+        (60_000, 20, (32, 16, 16)),
+    ],
+)
+def test_wide_regressions_have_smaller_layers(n, width, hidden):
+    plan = recipe(
+        "regression",
+        n_records=n,
+        n_features=width,
+        epsilon=1.0,
+        delta=1e-5,
+        features="standardized",
+        quantiles=(0.05, 0.95),
+    )
+    assert engine(plan.mechanism).hidden == hidden
+
+
+@pytest.mark.parametrize(
     ("n", "hidden", "has_features"), [(3_000, (), False), (8_000, (), True), (12_000, (64,), False)]
 )
 def test_many_classes_get_a_linear_model_until_each_has_a_signal(n, hidden, has_features):

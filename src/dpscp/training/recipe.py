@@ -46,6 +46,8 @@ FEATURES = ("unit", "clipped", "bounded", "standardized")
 # classifier on one-hot tables gains more from whitening than from hidden layers; a regression needs the
 # lengths that unit rows lose.
 WIDEST_TABLE = {"classification": 32, "regression": 256}
+# From this many columns on a regression has smaller hidden layers: noise in the weights of its columns adds up.
+_WIDE_REGRESSION = 20
 # A d x d second moment and its eigenvectors are affordable up to here.
 WIDEST_WHITENING = 2048
 # Full batches up to this many records, Poisson batches of so many beyond: sampling costs no privacy worth naming while
@@ -321,6 +323,8 @@ def _table(problem: _Problem, rows: TableRows, guarantee: Guarantee, why: dict[s
     if problem.task == "classification":
         weakest = _LEAST_CLASS_SIGNAL * n_classes
         hidden = _by_signal(s, ((weakest, ()), (10_000, (64,)), (math.inf, (128,))))
+    elif rows.width >= _WIDE_REGRESSION:
+        hidden = _by_signal(s, ((4_000, (16,)), (10_000, (32, 16)), (math.inf, (32, 16, 16))))
     elif problem.quantiles is not None:
         hidden = _by_signal(s, ((1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
     else:
