@@ -102,15 +102,15 @@ def test_a_record_never_switches_a_unit_of_another_one():
 
 
 def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
-    """Blocks of 48 round one place differently, as an edge kernel does: they are not used. If all do, records go one
-    at a time, and the sum is the same."""
+    """Blocks of 48 round one place differently, as an edge kernel does: they are not used. If all do in float32, blocks
+    are float64; if all do in both, records go one at a time. The sum is the same."""
     network, loss = Network((20, 3)), Loss("cross_entropy")
     plain = ClippedGradient._backward
 
-    def edge(sizes):
+    def edge(sizes, dtypes=("float32", "float64")):
         def backward(self, loss, layers, rows, target):
             v = plain(self, loss, layers, rows, target)
-            if len(rows) in sizes:
+            if len(rows) in sizes and rows.dtype in dtypes:
                 for values in (v.every, v.wide):
                     values[:, -1] *= 1 + 2.0**-23
             return v
@@ -122,9 +122,15 @@ def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
     assert gradient.block(40) == gradient.chunk > 48
     assert gradient.block(60) == 64
     X, y = ordinary(300)
-    mechanism = DPSGD(classes=(0, 1), noise_multiplier=1.0)
+    mechanism = DPSGD(classes=(0, 1), hidden=(8,), noise_multiplier=1.0)
     whole = clipped_sum(mechanism, X, y, 300)
-    monkeypatch.setattr(ClippedGradient, "_backward", edge(set(range(2, 10_000))))
+    every = set(range(2, 10_000))
+    monkeypatch.setattr(ClippedGradient, "_backward", edge(every, ("float32",)))
+    gradient = ClippedGradient(network, loss, 1.0, "float32", batch=100)
+    assert (gradient.dtype, gradient.chunk > 48) == ("float64", True)
+    np.testing.assert_allclose(clipped_sum(mechanism, X, y, 300), whole, rtol=1e-5, atol=1e-5)
+    assert change(mechanism, X, y, np.zeros(8 * (X.shape[1] + 1) + 18)) <= 1 + CLIP_SLACK
+    monkeypatch.setattr(ClippedGradient, "_backward", edge(every))
     assert ClippedGradient(network, loss, 1.0, "float32", batch=100).chunk == 1
     np.testing.assert_allclose(clipped_sum(mechanism, X, y, 300), whole, rtol=1e-5, atol=1e-5)
 

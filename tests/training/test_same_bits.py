@@ -15,7 +15,7 @@ from dpscp.privacy import gaussian_event
 from dpscp.quantile.counts import LookaheadCounter
 from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine import networks
-from dpscp.training.engine.networks import DenseModel, Loss, Network, _output_blocks, softmax
+from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs, _output_blocks, softmax
 from dpscp.training.engine.padding import blas_threads
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
@@ -96,24 +96,28 @@ def test_a_corrected_output_is_its_own(loss, classes):
 
 
 def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
-    """An edge kernel in blocks of 48, then in all but single rows: such sizes are not used, nothing else changes."""
-    plain = Network.forward
+    """An edge kernel in blocks of 48, in all float32 blocks of several rows, in all blocks of several rows: such sizes
+    and precisions are not used, nothing else changes."""
+    plain, every = Network.forward, set(range(2, 10_000))
     model, X = dense(21, 3, "cross_entropy"), np.random.default_rng(6).normal(size=(40, 21))
     expected = model.outputs(X)
-    for sizes in ({48}, set(range(2, 10_000))):
+    both = ("float32", "float64")
+    for sizes, dtypes, places in (({48}, both, "all"), (every, ("float32",), 48), (every, both, 1)):
 
-        def edge(self, layers, values, sizes=sizes):
+        def edge(self, layers, values, sizes=sizes, dtypes=dtypes):
             z = plain(self, layers, values)
-            if len(z) in sizes:
+            if len(z) in sizes and z.dtype in dtypes:
                 z[-1] *= 1 + 2.0**-22
             return z
 
         _output_blocks.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(Network, "forward", edge)
-            blocks = _output_blocks(model.network, "float32", blas_threads())
-            assert blocks.size(40) == blocks.chunk != 48
+            blocks = RowOutputs(model.network, model.parameters)._blocks
+            assert blocks.size(40) == (blocks.chunk if places == "all" else places)
+            assert (blocks.chunk == 1) == (places == 1)
             assert different_results(model.outputs, 21) == 1
+            assert model.outputs(X).dtype == np.float32
             np.testing.assert_allclose(model.outputs(X), expected, rtol=1e-5, atol=1e-5)
         _output_blocks.cache_clear()
 

@@ -61,7 +61,8 @@ class ClippedGradient:
     """Sum gradients clipped to `clip_norm` over records, by ghost norms.
 
     Errors and layer inputs are computed in `dtype`, in blocks of sizes whose products round alike in every place (see
-    `block`). Clipping factors and sums are float64. So are norms, except in the layers of a float32 network: their sums
+    `block`). Where float32 products round by the place in every size, as those of OpenBLAS for AVX2 do, all of it is
+    float64. Clipping factors and sums are float64. So are norms, except in the layers of a float32 network: their sums
     of squares are float32, and the limit is lower by what these may lose. With a `second` thread the layers' products
     are shared with it. Each product is computed by one thread, so the rounding is the same.
 
@@ -78,9 +79,19 @@ class ClippedGradient:
 
         Blocks need not be much larger than that.
         """
-        self.network, self.loss, self.dtype = network, loss, dtype
+        self.network, self.loss = network, loss
         self.second: SecondThread | None = None
         self.limit = np.array(clip_norm, dtype=np.float64)
+        self._allocate(dtype, batch)
+        self._widens = self.chunk == 1 and dtype == "float32"
+        if self._widens:
+            self._allocate("float64", batch)
+        self._wide_rows = aligned_empty((self.chunk * self._widens, network.shapes[0][1]), "float64")
+        self._wide_layers = network.layers(aligned_empty((network.n_parameters,), "float64")) if self._widens else []
+
+    def _allocate(self, dtype: str, batch: float) -> None:
+        """Allocate the memory of blocks in this precision, and find the sizes that round alike in it."""
+        self.dtype, network, clip_norm = dtype, self.network, float(self.limit)
         outs = [out for out, _ in network.shapes]
         hidden = [into for _, into in network.shapes[1:]]
         inputs = network.shapes[0][1]
@@ -119,7 +130,8 @@ class ClippedGradient:
         self._sign_shift = np.array(8 * np.dtype(dtype).itemsize - 1, dtype=f"int{8 * np.dtype(dtype).itemsize}")
         self._layers: Sequence[Array] = ()
         self._back: list[Array] = []
-        known_sizes = _known_sizes(network, loss, clip_norm, dtype, self.chunk, blas_threads(), type(self)._backward)
+        what = network, self.loss, clip_norm, dtype, self.chunk, blas_threads(), type(self)._backward
+        known_sizes = _known_sizes(*what)
         self._blocks = AlikeBlocks(self.chunk, self._synthetic_results, known_sizes)
         self.chunk = self._blocks.chunk
 
@@ -156,10 +168,21 @@ class ClippedGradient:
 
         Float64. One weight for each record that counts; the errors of the rows behind them, the padding, become zero.
         """
+        layers, rows = self._in_own_precision(layers, rows)
         v = self._backward(self.loss, layers, rows, target)
         self._clip(v, squared_norms, weights)
         self._scale_errors(v)
         return v.wide_errors, v.wide_inputs
+
+    def _in_own_precision(self, layers: Sequence[Array], rows: Array) -> tuple[Sequence[Array], Array]:
+        """Return layers and rows as they are, or in float64 where float32 products round by the place."""
+        if not self._widens:
+            return layers, rows
+        for wide, layer in zip(self._wide_layers, layers, strict=True):
+            np.copyto(wide, layer)
+        wide_rows = self._wide_rows[: len(rows)]
+        np.copyto(wide_rows, rows)
+        return self._wide_layers, wide_rows
 
     def _backward(self, loss: Loss, layers: Sequence[Array], rows: Array, target: Array) -> "_Views":
         v = self._buffers.views(len(rows))
@@ -266,6 +289,7 @@ class ClippedGradient:
 
         `cached` is False for rows of a large table that are not in the cache.
         """
+        layers, rows = self._in_own_precision(layers, rows)
         inputs = rows
         if rows.dtype != np.float64 and len(rows) <= (self._slice_rows if cached else len(self._slice)):
             # first of all: a plain copy reads memory faster than a product does, which then finds the rows in cache

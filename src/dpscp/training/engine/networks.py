@@ -258,13 +258,18 @@ class RowOutputs:
     A function of row and parameters.
 
     Rows go through the layers in padded, aligned blocks of sizes that round alike in every place (see `AlikeBlocks`).
+    Where no size does so in float32, the layers are computed in float64, and the outputs rounded.
 
     Theory: section 4 (a score may depend on its record, the model and independent noise only)
     """
 
     def __init__(self, network: Network, parameters: Array) -> None:
-        dtype = str(parameters.dtype)
-        self._network, self._blocks = network, _output_blocks(network, dtype, blas_threads())
+        dtype, threads = str(parameters.dtype), blas_threads()
+        self._network, self._blocks = network, _output_blocks(network, dtype, threads)
+        self._out = parameters.dtype
+        if self._blocks.chunk == 1 and dtype == "float32":
+            dtype = "float64"
+            self._blocks = _output_blocks(network, dtype, threads)
         flat = aligned_empty(parameters.shape, dtype)
         flat[:] = parameters
         self._layers, self._dtype = network.layers(flat), dtype
@@ -289,7 +294,7 @@ class RowOutputs:
 
     def __call__(self, rows: Array) -> Array:
         """Return the outputs (records, units) of finished rows."""
-        out = np.empty((len(rows), self._network.widths[-1]), dtype=self._dtype)
+        out = np.empty((len(rows), self._network.widths[-1]), dtype=self._out)
         for part, z in self.parts(len(rows), lambda which, into: np.copyto(into, rows[which])):
             out[part] = z[: part.stop - part.start]
         return out
