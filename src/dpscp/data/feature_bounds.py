@@ -99,7 +99,7 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
     if bounds is None or isinstance(bounds, FeatureBounds):
         return bounds
     if isinstance(bounds, str):
-        check_choice("feature_bounds", bounds, (PRIVATE,))
+        check_private("feature_bounds", bounds)
         return FeatureBounds(-1.0, 1.0, tuple(range(width)))
     if isinstance(bounds, Mapping):
         return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
@@ -107,6 +107,13 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
     if pair and (all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)):
         return _check_ends(bounds[0], bounds[1], width, names)
     return _check_ends(*_separate_ends(bounds, width), width, names)
+
+
+def check_private(name: str, word: str) -> str:
+    """Return the word that stands for bounds that a fit finds; ValueError for another one."""
+    if word != PRIVATE:
+        raise ValueError(f"{name} must be (low, high) or {PRIVATE!r}, got {word!r}")
+    return word
 
 
 def _check_ends(low: Any, high: Any, width: int, names: Sequence[Any] | None) -> FeatureBounds:
