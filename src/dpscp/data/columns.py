@@ -208,7 +208,7 @@ def collect_errors(readings: Sequence[Callable[[], Result]]) -> list[Result]:
         except SchemaError as error:
             errors.append(str(error))
     if errors:
-        raise SchemaError(". ".join(errors))
+        raise SchemaError(". ".join(dict.fromkeys(errors)))
     return results
 
 

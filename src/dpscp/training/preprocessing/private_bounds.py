@@ -193,7 +193,7 @@ class PrivateBounds(WrappedMechanism):
             warnings.warn(
                 f"the noise hides where the values of {', '.join(named[:_SHOWN])}{rest} are, so the bounds that were "
                 "found are a guess and may be far from the values. Declare public bounds, or use more records or a "
-                "larger epsilon",
+                "larger epsilon. Features count from 0, in the order of X or of schema.feature_names",
                 HintWarning,
                 stacklevel=2,
             )
