@@ -114,8 +114,23 @@ def test_a_mapping_declares_some_bounds():
 
 def test_lists_with_a_word_name_the_parameter():
     for bounds in ([(0, 1), "private"], ("private", "private"), ["private", (0, 1)]):
-        with pytest.raises(ValueError, match=r"feature_bounds must be .* {column: \(low, high\) or 'private'}"):
+        with pytest.raises(ValueError, match=r"feature_bounds must be .* {column: \(low, high\), 'private' or"):
             column_bounds(bounds, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ((5, -5), r"feature_bounds must satisfy low < high, got \(5, -5\)"),
+        ((0, np.inf), r"feature_bounds\[1\] must be finite"),
+        ((np.zeros(3), np.array([1.0, np.nan, 1.0])), r"feature_bounds of column 'b'\[1\] must be finite"),
+        ([(0, 1), (3, 3), (0, 1)], "feature_bounds of column 'b' must satisfy low < high"),
+        ((np.zeros(2), np.ones(2)), "feature_bounds must be .* each of the 3 features"),
+    ],
+)
+def test_a_wrong_pair_names_the_parameter_and_the_column(bounds, message):
+    with pytest.raises(ValueError, match=message):
+        column_bounds(bounds, 3, ["a", "b", "c"])
 
 
 def test_found_bounds_are_in_units_whatever_the_scale(tmp_path):
@@ -199,7 +214,7 @@ def test_columns_without_bounds_get_a_hint_where_noise_may_hide_them():
     schema = schema_of("ill")
     with pytest.warns(HintWarning, match="bounds of column 'cost', and .* Declare bounds .* in the schema") as caught:
         dp.PrivateConformalClassifier(**weak).fit(frame, "ill", schema=schema)
-    (hint,) = [warning for warning in caught if issubclass(warning.category, HintWarning)]
+    (hint,) = [warning for warning in caught if "the fit finds bounds" in str(warning.message)]
     assert hint.filename == __file__
     rows = schema.matrix(frame)
     with pytest.warns(HintWarning, match=r"bounds of columns 0, 1, 2, and .* Pass feature_bounds="):

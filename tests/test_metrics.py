@@ -96,7 +96,10 @@ def test_groups(groups):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: metrics.coverage([0], MASKS), "one value for each set"),
+        (lambda: metrics.coverage([0], MASKS), "one value for each row"),
+        (lambda: metrics.coverage(LABELS, MASKS, classes=["a"]), "one label for each column"),
+        (lambda: metrics.reliability_curve([0], [[0.5, 0.5]], classes=[0, 1, 2]), "one label for each column"),
+        (lambda: metrics.expected_calibration_error(["a"], [[1, 0]], classes=["a", "a"]), "distinct"),
         (lambda: metrics.coverage([0.0, 1.0, 2.0, 2.0], MASKS), "class indices"),
         (lambda: metrics.coverage([0, 1, 2, 3], MASKS), "not among the classes"),
         (lambda: metrics.coverage([0, 1, 2, -1], MASKS), "not among the classes"),

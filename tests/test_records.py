@@ -189,6 +189,10 @@ class TestClassList:
         assert_silent(caught.value)
 
     def test_lists_that_are_no_lists_of_classes(self):
+        with pytest.raises(ValueError, match="mixes text and numbers"):
+            class_list(np.array([0, 1]), [0, "1"])
+        with pytest.raises(ValueError, match="list of distinct labels"):
+            class_list(np.array([0, 1]), 2)
         with pytest.raises(ValueError, match="distinct"):
             class_list(np.array([1, 2]), [1, 2, 2])
         with pytest.raises(ValueError, match="at least 2 classes"):

@@ -47,8 +47,8 @@ def test_no_message_reports_numbers_outside_a_scale():
     assert to_scale([-2.0, -1.0, 0.0], "log1p").tolist() == [-np.inf, -np.inf, 0.0]
     for scale in SCALES:
         assert np.isfinite(finite_on_scale([-1e300, -1.0, 0.0, 5e-324, 1e300], scale)).all()
-    for scale, bounds in (("log", (0.0, 1.0)), ("log1p", (-1.0, 1.0))):
-        with pytest.raises(ValueError, match="needs a lower bound above"):
+    for scale, bounds, remedy in (("log", (0.0, 1.0), "log1p"), ("log1p", (-1.0, 1.0), "linear")):
+        with pytest.raises(ValueError, match=f"needs a lower bound above .* use '{remedy}'"):
             check_scale("y_scale", scale, bounds)
     with pytest.raises(ValueError, match="y_scale"):
         check_scale("y_scale", "sqrt", None)

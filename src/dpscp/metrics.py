@@ -271,14 +271,16 @@ def covered(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None) 
     """
     array, truth = _sets(sets), np.asarray(y)
     if truth.shape != array.shape[:1]:
-        raise ValueError("y must have one value for each set")
+        raise ValueError("y must have one value for each row of sets or probabilities")
     if array.dtype == np.bool_:
+        if classes is not None and np.shape(classes) != array.shape[1:2]:
+            raise ValueError("classes must have one label for each column of sets or probabilities")
         index = truth if classes is None else _class_index(truth, np.asarray(classes))
         if not np.issubdtype(index.dtype, np.integer):
             raise ValueError("labels must be class indices; for other labels pass classes=[...]")
         if np.any((index < 0) | (index >= array.shape[1])):
             raise ValueError(
-                "y has a label that is not among the classes of the sets; pass classes=[...] with every label"
+                "y has a label that is not among the classes; pass classes=[...] with the label of each column"
             )
         return np.asarray(array[np.arange(len(array)), index])
     truth = _targets(truth, array)
@@ -289,7 +291,7 @@ def _targets(y: ArrayLike, intervals: NDArray[Any]) -> NDArray[np.float64]:
     """Reshape the targets so that they compare with interval ends at every level."""
     truth = np.asarray(y)
     if truth.shape != intervals.shape[:1]:
-        raise ValueError("y must have one value for each set")
+        raise ValueError("y must have one value for each row of sets or probabilities")
     return truth.astype(float).reshape(-1, *[1] * (intervals.ndim - 2))
 
 
@@ -299,11 +301,15 @@ def _class_index(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int6
         texts = {label_text(label) for label in classes.tolist()}
         as_text = label_text if len(texts) == len(classes) else str
         classes, labels = (np.array([as_text(value) for value in values.tolist()]) for values in (classes, labels))
+    if len(set(classes.tolist())) < len(classes):
+        raise ValueError("classes must be distinct labels")
     order = np.argsort(classes)
     place = np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)
     index = order[place]
     if np.any(classes[index] != labels):
-        raise ValueError("y has a label that is not among the classes of the sets; pass classes=[...] with every label")
+        raise ValueError(
+            "y has a label that is not among the classes; pass classes=[...] with the label of each column"
+        )
     return index
 
 

@@ -2284,6 +2284,34 @@ mutant(
     "tests/test_feature_bounds.py::test_columns_without_bounds_get_a_hint_where_noise_may_hide_them",
 )
 mutant(
+    "training.preprocessing.private_bounds:PrivateBounds.calibrated",
+    "self._n_columns / self.share",
+    "1 / self.share",
+    "the counts of many columns spend more than their share of the budget",
+    "tests/training/test_private_bounds.py::test_the_event_is_that_of_the_noise_that_is_drawn",
+)
+mutant(
+    "training.preprocessing.private_target:_in_units",
+    "max(-low, high) <= _FARTHEST * half",
+    "True",
+    "targets far from zero lose their last bits in float32",
+    "tests/training/test_table_edges.py::test_a_target_whose_units_float32_cannot_hold_loses_nothing",
+)
+mutant(
+    "training.recalibration:record_sums",
+    "np.isfinite(u).all(axis=1, keepdims=True)",
+    "np.isfinite(logits).all(axis=1, keepdims=True)",
+    "one record whose logits are too far apart turns a sum into NaN",
+    "tests/training/test_recalibration.py::test_a_record_whose_logits_overflow_adds_nothing",
+)
+mutant(
+    "data.schema:Schema.declared",
+    "column.bounds if self.bounds is None else self.bounds",
+    "self.bounds",
+    "public bounds of a target that is declared as a column are dropped",
+    "tests/test_schema.py::test_a_target_that_is_declared_as_a_column_has_its_bounds_and_scale",
+)
+mutant(
     "training.preprocessing.private_bounds:PrivateBounds.bounds_event",
     "self.noise.event(self._n_columns)",
     "self.noise.event(len(self._features))",

@@ -13,7 +13,7 @@ from dpscp.data.persons import Persons
 from dpscp.data.sources import Block
 from dpscp.data.sources.array import ArraySource
 from dpscp.exceptions import HintWarning
-from dpscp.privacy import IntegerSource, epsilon_of, lattice_noise
+from dpscp.privacy import IntegerSource, epsilon_of, gdp_mu, lattice_noise
 from dpscp.report.examples import predict_examples
 from dpscp.training import DPSGD, PrivateBounds
 from dpscp.training.preprocessing.private_bounds import _CELLS, _edges, grid_cells
@@ -55,6 +55,7 @@ def test_the_event_is_that_of_the_noise_that_is_drawn(monkeypatch):
     bounds = PrivateBounds(TRAINING_FREE, 3, target=True).calibrated(1.0, 1e-5)
     assert epsilon_of(bounds.event, 1e-5) <= 1.0
     assert bounds.bounds_event == bounds.noise.event(4)
+    assert 4 / bounds.noise.count_noise**2 == pytest.approx(bounds.share * gdp_mu(1.0, 1e-5) ** 2, rel=0.02)
     assert bounds.noise.sensitivity == bounds.noise.scale
     drawn = []
     sample = type(bounds.noise).sample
@@ -71,6 +72,23 @@ def test_the_event_is_that_of_the_noise_that_is_drawn(monkeypatch):
     assert trained.stability is None
     with pytest.raises(ValueError, match="noise is not set"):
         PrivateBounds(TRAINING, 3).train(*records(20))
+
+
+@pytest.mark.filterwarnings("ignore::dpscp.SeededWarning")
+def test_bounds_that_are_a_guess_get_a_hint():
+    """The hint follows from the noisy counts, so it costs nothing."""
+    counts = np.zeros((3, _CELLS), dtype=np.int64)
+    counts[1, 100] = 10_000
+    bounds = PrivateBounds(TRAINING, 2, target=True, noise=lattice_noise(50.0))
+    with pytest.warns(HintWarning, match=r"values of feature 0, the target are, .* guess.* Declare public bounds"):
+        bounds.release(counts, IntegerSource(0))
+    counts[:, 100] = 10_000
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HintWarning)
+        bounds.release(counts, IntegerSource(0))
+    many = PrivateBounds(TRAINING, 12, noise=lattice_noise(50.0))
+    with pytest.warns(HintWarning, match="feature 7 and 4 more"):
+        many.release(np.zeros((12, _CELLS), dtype=np.int64), IntegerSource(0))
 
 
 def test_noise_reaches_the_counts():
@@ -208,9 +226,9 @@ def test_what_cannot_be_is_refused(fitted):
         ValueError, match=r"pass public bounds, feature_bounds=\(low, high\) and y_bounds=\(low, high\)"
     ):
         dp.PrivateConformalRegressor(guarantee="stability", feature_bounds="private").fit(X, y)
-    with pytest.raises(ValueError, match="feature_bounds must be one of 'private'"):
+    with pytest.raises(ValueError, match=r"feature_bounds must be \(low, high\) or 'private'"):
         dp.PrivateConformalRegressor(y_bounds=(0, 1), feature_bounds="privat").fit(X, y)
-    with pytest.raises(ValueError, match="y_bounds must be one of 'private'"):
+    with pytest.raises(ValueError, match=r"y_bounds must be \(low, high\) or 'private'"):
         dp.PrivateConformalRegressor(y_bounds="auto").fit(X, y)
     with pytest.raises(ValueError, match="cannot be declared"):
         dp.PrivateConformalRegressor(y_bounds="private", clip_to_bounds=True).fit(X, y)

@@ -126,6 +126,17 @@ def test_released_functions_are_monotone_and_near_the_true_one():
         assert np.abs(np.mean(errors, axis=0)).mean() < bound / 2
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("low", "high"), [(1.0, np.nextafter(1.0, 2)), (1.6e18, 1.6e18 + 256), (0.0, 5e-324)])
+def test_bounds_that_are_neighboring_floats_keep_every_record(low, high, seed):
+    """Most edges are equal, and noise may put all records between two of them."""
+    noisy = np.random.default_rng(seed).normal(size=8 + 64 + 512) * 30
+    noisy[0] += 1000
+    found = distribution_function(noisy, 30.0, 1000.0, (8, 8, 8), low, high)
+    assert found.knots.tolist() == [low, high]
+    assert found.levels.tolist() == [0.0, 1.0]
+
+
 def test_without_noise_the_functions_are_those_of_the_counts():
     X, _ = table(3000)
     step = QuantileTransform(*BOUNDS, n_features=4, noise=NO_NOISE)

@@ -72,10 +72,12 @@ def test_the_curvature_of_many_classes_is_shortened():
 
 
 def test_a_record_whose_logits_overflow_adds_nothing():
-    logits = np.array([[np.inf, 0.0], [np.nan, 0.0], [1.0, 0.0]])
-    rows = record_sums(logits, np.array([0, 1, 1]), np.zeros(3))
-    assert not rows[:2].any()
-    assert rows[2].any()
+    # the distance between the logits of the third record is no float
+    logits = np.array([[np.inf, 0.0], [np.nan, 0.0], [1.5e308, -1.5e308], [1.0, 0.0]])
+    for factor in (0.0, 1.0):
+        rows = record_sums(logits, np.array([0, 1, 1, 1]), np.array([factor, 0.0, 0.0]))
+        assert not rows[:3].any()
+        assert rows[3].any()
 
 
 def test_the_sums_are_the_equations_and_their_derivatives():

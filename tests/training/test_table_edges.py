@@ -49,6 +49,23 @@ def test_a_column_without_declared_bounds_fits_at_a_cost_in_the_ledger(name):
     assert dp.metrics.coverage(y, intervals[:, :, 0]) > 0.85
 
 
+@pytest.mark.parametrize(("offset", "unit"), [(1.6e9, 1.0), (0.0, 1e200), (0.0, 1e-100)])
+def test_a_target_whose_units_float32_cannot_hold_loses_nothing(offset, unit, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(600, 2))
+    y = 5 * X[:, 0] + rng.normal(size=600)
+    found = []
+    for add, times in ((0.0, 1.0), (offset, unit)):
+        bounds = tuple(add + times * end for end in (-5.0, 10.0))
+        reg = dp.PrivateConformalRegressor(epsilon=4.0, y_bounds=bounds, feature_bounds=(0, 1), random_state=0)
+        reg, messages = fit_with_messages(reg, X, add + times * y)
+        assert messages == []
+        reg.save(tmp_path / "fit.dpscp")
+        _, intervals = dp.load(tmp_path / "fit.dpscp").predict_interval(X)
+        found.append((intervals - add) / times)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
 def test_messages_and_cost_are_those_of_a_neighbor():
     X, y = table("heavy tail")
     found = []

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range, real_number
 from dpscp._base.suggestions import suggest
-from dpscp.data.feature_bounds import PRIVATE
+from dpscp.data.feature_bounds import check_private
 from dpscp.data.frames import SchemaError, describe_non_number, index_labels, label_text, parse_numbers, refuse_dates
 from dpscp.data.scales import LINEAR, check_scale
 
@@ -208,7 +208,7 @@ def collect_errors(readings: Sequence[Callable[[], Result]]) -> list[Result]:
         except SchemaError as error:
             errors.append(str(error))
     if errors:
-        raise SchemaError(". ".join(errors))
+        raise SchemaError(". ".join(dict.fromkeys(errors)))
     return results
 
 
@@ -225,7 +225,7 @@ def read_bounds(value: Any, where: str) -> tuple[float, float] | str | None:
     if value is None or value == []:
         return None
     if isinstance(value, str):
-        return str(check_declaration(lambda: check_choice(f"bounds of {where}", value, (PRIVATE,))))
+        return str(check_declaration(lambda: check_private(f"bounds of {where}", value)))
     found: tuple[float, float] = check_declaration(lambda: check_range(f"bounds of {where}", value))
     return found
 

@@ -99,14 +99,34 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
     if bounds is None or isinstance(bounds, FeatureBounds):
         return bounds
     if isinstance(bounds, str):
-        check_choice("feature_bounds", bounds, (PRIVATE,))
+        check_private("feature_bounds", bounds)
         return FeatureBounds(-1.0, 1.0, tuple(range(width)))
     if isinstance(bounds, Mapping):
         return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
     pair = isinstance(bounds, list | tuple) and len(bounds) == 2 and not any(isinstance(end, str) for end in bounds)
     if pair and (all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)):
-        return FeatureBounds(bounds[0], bounds[1])
-    return FeatureBounds(*_separate_ends(bounds, width))
+        return _check_ends(bounds[0], bounds[1], width, names)
+    return _check_ends(*_separate_ends(bounds, width), width, names)
+
+
+def check_private(name: str, word: str) -> str:
+    """Return the word that stands for bounds that a fit finds; ValueError for another one."""
+    if word != PRIVATE:
+        raise ValueError(f"{name} must be (low, high) or {PRIVATE!r}, got {word!r}")
+    return word
+
+
+def _check_ends(low: Any, high: Any, width: int, names: Sequence[Any] | None) -> FeatureBounds:
+    """Return the bounds; the error for a wrong pair names the argument and the column."""
+    if np.ndim(low) == np.ndim(high) == 0:
+        return FeatureBounds(*check_range("feature_bounds", (low, high)))
+    try:
+        ends = [np.broadcast_to(np.asarray(end, dtype=np.float64), width).tolist() for end in (low, high)]
+    except (TypeError, ValueError):
+        raise _unreadable_bounds(width) from None
+    for column, *pair in zip(range(width) if names is None else names, *ends, strict=True):
+        check_range(f"feature_bounds of column {column!r}", pair)
+    return FeatureBounds(low, high)
 
 
 def _separate_ends(bounds: Any, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -127,9 +147,13 @@ def _separate_ends(bounds: Any, width: int) -> tuple[NDArray[np.float64], NDArra
         return array[0], array[1]
     if pairs:
         return array[:, 0], array[:, 1]
-    raise ValueError(
+    raise _unreadable_bounds(width)
+
+
+def _unreadable_bounds(width: int) -> ValueError:
+    return ValueError(
         f"feature_bounds must be (low, high) for all features, a pair for each of the {width} features, "
-        "'private' for all, or {column: (low, high) or 'private'}"
+        "'private' for all, or {column: (low, high), 'private' or 'indicator'}"
     )
 
 

@@ -36,7 +36,7 @@ def check_scale(name: str, scale: Any, bounds: tuple[float, float] | None) -> st
     if bounds is not None and not bounds[0] > _ENDS[chosen]:
         raise ValueError(
             f"{name} = {chosen!r} needs a lower bound above {_ENDS[chosen]:g}, got {bounds[0]:g}; raise the bound, or "
-            "use 'log1p' for numbers from 0 on"
+            + ("use 'log1p' for numbers from 0 on" if chosen == "log" else "use 'linear'")
         )
     return chosen
 

@@ -95,6 +95,7 @@ class Schema:
         The public labels of a classification.
     bounds : (low, high) or ``"private"``, optional
         The public range of a regression target. Without it, or with ``"private"``, the fit finds a range with noise.
+        Bounds and scale of a numeric column with the name of the target stand for those that are left out here.
     scale : "linear", "log" or "log1p", optional
         The scale on which a regression target is trained and scored.
     n_records : int, optional
@@ -249,10 +250,12 @@ class Schema:
     @property
     def declared(self) -> dict[str, Any]:
         """The declarations by the estimators' parameter names; None if not declared."""
+        # a table may be declared before its target is chosen
+        column = next((c for c in self.columns if c.name == self.target and c.type == "numeric"), Column(self.target))
         return {
             "classes": None if self.classes is None else list(self.classes),
-            "y_bounds": self.bounds,
-            "y_scale": self.scale,
+            "y_bounds": column.bounds if self.bounds is None else self.bounds,
+            "y_scale": (None if column.scale == LINEAR else column.scale) if self.scale is None else self.scale,
             "feature_bounds": self._bounds,
             "feature_scale": self._feature_scales,
             "n_records": self.n_records,

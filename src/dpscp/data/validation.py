@@ -176,6 +176,8 @@ def class_list(labels: NDArray[Any], classes: Sequence[Any] | None) -> tuple[NDA
     public = np.unique(labels) if classes is None else np.asarray(classes)
     if public.ndim != 1 or len(np.unique(public)) != len(public):
         raise ValueError("classes must be a list of distinct labels")
+    if classes is not None and len({isinstance(label, str) for label in classes}) == 2:
+        raise ValueError("classes mixes text and numbers; write all labels as text, or all as numbers, as in y")
     if len(public) < 2:
         raise ValueError("a classifier needs at least 2 classes, got one class; pass classes=[...] with every label")
     return public, label_index(labels, tuple(public.tolist())), found
@@ -193,7 +195,10 @@ def label_index(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.in
         found = np.array([_find_place(places, label) for label in distinct.tolist()], dtype=np.int64)
         known, index = bool((found >= 0).all()), found[inverse]
     if not known:
-        raise ValueError("y has a label that is not in classes; add it to classes=[...], or drop those records")
+        raise ValueError(
+            "y has a label that is not in classes; add it to classes=[...], or drop those records (1 and '1' are "
+            "different labels)"
+        )
     return index
 
 

@@ -464,7 +464,7 @@ class PrivateConformal(FittedEstimator):
         # at or, with the buffer of Result C, beyond the largest score
         ended = self.threshold_ >= task.score_range[1]
         if vacuous:
-            warnings.warn(str(vacuous[0]), GuaranteeWarning, stacklevel=5)
+            warnings.warn(str(vacuous[0]), GuaranteeWarning, stacklevel=4)
         elif ended.any():
             named = ""
             if self.group_values_ is not None:
@@ -477,7 +477,7 @@ class PrivateConformal(FittedEstimator):
                 f"the threshold{named} is at the end of the score range, so its prediction sets are full. {remedy}"
                 f"{self.certificate_}",
                 GuaranteeWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
 
     _name: ClassVar[str]

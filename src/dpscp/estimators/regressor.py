@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
-from dpscp.data.feature_bounds import PRIVATE
+from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
@@ -108,7 +108,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         declared = self._declared("y_bounds")
         if declared is None:
             declared = PRIVATE
-        private = isinstance(declared, str) and bool(check_choice("y_bounds", declared, (PRIVATE,)))
+        private = isinstance(declared, str) and bool(check_private("y_bounds", declared))
         if private and self.clip_to_bounds:
             raise ValueError(
                 "clip_to_bounds=True declares that no target lies outside y_bounds, which cannot be declared of a "

@@ -192,14 +192,16 @@ def record_sums(logits: FloatArray, labels: NDArray[np.int64], place: FloatArray
     - the derivatives of these with respect to ``place``, a symmetric matrix. It is weighted and shortened to norm one;
       entries off the diagonal stand once, times sqrt(2).
 
-    A record whose logits are not finite adds zeros.
+    A record adds zeros where its logits, or the distances between them, are not finite.
     """
     n, n_classes = logits.shape
     has_intercepts = len(place) > 1
-    u = math.exp(place[0]) * logits + (place[1:] if has_intercepts else 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        u = math.exp(place[0]) * logits + (place[1:] if has_intercepts else 0.0)
+        u -= u.max(axis=1, keepdims=True)
+    # after the subtraction, which may overflow where the logits themselves do not
     finite = np.isfinite(u).all(axis=1, keepdims=True)
     u = np.where(finite, u, 0.0)
-    u -= u.max(axis=1, keepdims=True)
     p = np.exp(u)
     p /= p.sum(axis=1, keepdims=True)
     h = np.maximum(u, -_CUT)

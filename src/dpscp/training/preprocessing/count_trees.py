@@ -117,7 +117,8 @@ def _divided(
     levels: list[FloatArray], noise: list[float], total: float, branching: tuple[int, ...], edges: FloatArray
 ) -> tuple[list[float], list[float]]:
     """Return the edges of the cells that are kept, and what is between them."""
-    knots, masses = [float(edges[0])], []
+    # rounding may make the first edges equal: what is between them belongs to the first cell that is kept
+    knots, masses = [float(edges[0])], [0.0]
     # (level, first cell, mass) of cells to be divided or kept, the leftmost on top
     waiting = [(-1, 0, float(total))]
     while waiting:
@@ -133,9 +134,9 @@ def _divided(
         if right > knots[-1]:  # edges that rounding makes equal hold nothing between them
             knots.append(right)
             masses.append(mass)
-        elif masses:
+        else:
             masses[-1] += mass
-    return knots, masses
+    return knots, [masses[0] + masses[1], *masses[2:]]
 
 
 def project_on_simplex(values: FloatArray, total: float) -> FloatArray:

@@ -47,6 +47,8 @@ _CELLS = 2 * _LEVELS + 1
 _FALSE_ALARM = 0.01
 # Beside a cell that stands out, so many standard deviations are enough: a wrong one only doubles the bounds.
 _LIKELY = 2.0
+# A message names so many columns.
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -176,10 +178,25 @@ class PrivateBounds(WrappedMechanism):
         can_be_reached = self._find_reachable_cells()
         noisy = np.where(can_be_reached, counts * noise.scale + drawn, np.iinfo(np.int64).min)
         alarm, likely = -ndtri(_FALSE_ALARM / can_be_reached.sum()) * noise.sigma, _LIKELY * noise.sigma
+        self._warn_if_hidden(noisy.max(axis=1) < alarm)
         ends = np.array([_outermost(column, alarm, likely) for column in noisy])
         low, high = _edges(ends[:, 0])[0], _edges(ends[:, 1])[1]
         smallest, largest = np.array([scale_limits(scale) for scale in self._scales]).T
         return np.maximum(low, smallest), np.minimum(high, largest)  # the outermost cells reach beyond a scale
+
+    def _warn_if_hidden(self, is_hidden: NDArray[np.bool_]) -> None:
+        """Warn about columns of which no noisy count stands out: their bounds are a guess."""
+        columns = [*(f"feature {place}" for place in self._features), *(["the target"] if self.target else [])]
+        named = [column for column, hidden in zip(columns, is_hidden, strict=True) if hidden]
+        if named:
+            rest = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+            warnings.warn(
+                f"the noise hides where the values of {', '.join(named[:_SHOWN])}{rest} are, so the bounds that were "
+                "found are a guess and may be far from the values. Declare public bounds, or use more records or a "
+                "larger epsilon. Features count from 0, in the order of X or of schema.feature_names",
+                HintWarning,
+                stacklevel=2,
+            )
 
     def _find_reachable_cells(self) -> NDArray[np.bool_]:
         """Mark the cells that numbers can be in, of shape (columns, cells); the scale of a column limits its own."""

@@ -2,7 +2,8 @@
 
 Public bounds are often many times wider than the spread of the targets. Learning rate and clip norm are chosen for
 targets of mean 0 and spread 1. Both numbers are released once, through one Gaussian mechanism. They are folded into the
-last layer of the trained model, so the released model is an ordinary one in the units of the target.
+last layer of the trained model, so the released model is an ordinary one in the units of the target. Where the
+parameters are too short for those units, public bounds around the model turn its outputs into them.
 """
 
 import math
@@ -36,7 +37,8 @@ from dpscp.training.mechanism import (
     stages_of,
     stages_of_trained,
 )
-from dpscp.training.model import scale_outputs
+from dpscp.training.model import Model, scale_outputs
+from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.targets import unit_targets
 
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
@@ -44,6 +46,9 @@ from dpscp.training.targets import unit_targets
 SENSITIVITY = math.sqrt(1.25)
 # Warn about a released spread that noise hides only below this part of half the range.
 _WIDE = 0.2
+# Parameters of 24 bits resolve the range if its ends are at most so many half ranges away from zero, and are far from
+# overflow if half the range lies between these sizes.
+_FARTHEST, _SIZES = 2.0**12, (2.0**-60, 2.0**60)
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ class PrivateTarget(WrappedMechanism):
     public n_records. The cost counts as training.
 
     Assumes: the wrapped mechanism releases a `DenseModel`, possibly behind preprocessing. The two numbers go into its
-    last layer. There is no stability bound, and no trajectory is passed on (it would be in the standardized units).
+    last layer, in the units of the target or, where its parameters are too short for them, in those of ``y_bounds``.
+    There is no stability bound, and no trajectory is passed on (it would be in the standardized units).
 
     Theory: sections 1.1, 1.5; Result B
     """
@@ -142,16 +148,23 @@ class PrivateTarget(WrappedMechanism):
             )
         standardized = source.map(_StandardizeTargets(self.y_bounds, mean, scale))
         inner = run.train_inner(self.mechanism, standardized)
-        low, high = self.y_bounds
-        half, middle = (high - low) / 2, (low + high) / 2
         if inner.model.task != "regression":
             raise TypeError("PrivateTarget needs a mechanism for regression")
-        model = scale_outputs(inner.model, scale * half, middle + mean * half)
+        model = _in_units(inner.model, mean, scale, self.y_bounds)
         # what the mechanism did spend: one that is not ours may say more than it planned
         own = gaussian_event(require_noise(self.noise_multiplier))
         stages = ((self.stage, own), *stages_of_trained(inner))
         facts = {**inner.public_facts, "y_bounds": self.y_bounds}
         return Trained(model, compose(own, inner.event), None, facts, stages=stages, unit=inner.unit)
+
+
+def _in_units(model: Model, mean: float, scale: float, y_bounds: tuple[float, float]) -> Model:
+    """Return the model of standardized targets in the units of the target."""
+    low, high = y_bounds
+    half, middle = (high - low) / 2, (low + high) / 2
+    if _SIZES[0] <= half <= _SIZES[1] and max(-low, high) <= _FARTHEST * half:
+        return scale_outputs(model, scale * half, middle + mean * half)
+    return ScaledTargetModel(scale_outputs(model, scale, mean), y_bounds)
 
 
 @dataclass(frozen=True)
