@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import Any
 
 from dpscp.training.torch.comparison import MixingError
@@ -183,10 +183,10 @@ class TrialRows:
         return not bool((outputs == outputs[:1]).all())
 
     def find_scales(self, count: int) -> None:
-        """Find rows of different scales that the module takes, in its most precise type and in its own.
+        """Find rows of different scales, and rows with an outlier, that the module takes.
 
-        Each row alone: what fails only beside rows of another scale mixes them. On a processor, where no row ends the
-        process.
+        They have its most precise type, and its own. Each row is tried alone: what fails only beside rows of another
+        scale mixes them. On a processor, where no row ends the process.
         """
         kind = next(
             (kind for kind in (ANY, UNIT) if Rows(kind, self.precise.dtype) in (self.precise, *self.others)), None
@@ -194,8 +194,9 @@ class TrialRows:
         if kind is None:
             return
         device, self.device = self.device, "cpu"
-        for dtype in dict.fromkeys((self.precise.dtype, rows_dtype(self.module))):
-            found = Rows(replace(kind, scales=SCALES), dtype)
+        kinds = replace(kind, scales=SCALES), replace(kind, has_outlier=True)
+        for dtype, kind in product(dict.fromkeys((self.precise.dtype, rows_dtype(self.module))), kinds):
+            found = Rows(kind, dtype)
             places = self._places_alone(found, min(MIXED_ROWS, count))
             if len(places) > 1:
                 self.mixed[found] = places
