@@ -286,6 +286,9 @@ def test_lists_of_tensors_are_records():
     fitted = classifier(training(module)).fit(images, labels)
     assert fitted.input_shape_ == (1, 2, 2)
     np.testing.assert_array_equal(fitted.predict(images), fitted.predict(torch.stack(images)))
+    short = [image.bfloat16() for image in images]
+    np.testing.assert_array_equal(fitted.predict(short), fitted.predict(torch.stack(short).float()))
+    np.testing.assert_array_equal(fitted.predict(short), fitted.predict(torch.stack(short)))
     for wrong in ([*images[:-1], torch.zeros(1, 2, 47)], [*images[:-1], 0]):
         with pytest.raises(ValueError, match="one tensor for each record, all of one shape") as refused:
             fitted.predict(wrong)

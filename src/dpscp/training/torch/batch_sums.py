@@ -35,7 +35,7 @@ from dpscp.training.torch.modules import (
 )
 from dpscp.training.torch.random_state import draws_by_row, secret_draws
 from dpscp.training.torch.synthetic_rows import SyntheticRecords
-from dpscp.training.torch.terms import MOST_BLOCKS, ClipRule, Term, single_gradients
+from dpscp.training.torch.terms import MOST_BLOCKS, ClipRule, Term, flat_rows, single_gradients
 
 # Clipped gradients are integers in units of clip_norm / _UNITS; sums of MOST_RECORDS of them fit in 64 bits.
 _UNITS = 2**32
@@ -414,7 +414,7 @@ def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any], w
     """
     torch = load_torch()
     with torch.no_grad():
-        used = [(s.flatten(1).float().double(), total) for s, total in zip(samples, sums, strict=True) if s is not None]
+        used = [(flat_rows(s).float().double(), total) for s, total in zip(samples, sums, strict=True) if s is not None]
         if not used:
             return
         length = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(r, dim=1) for r, _ in used]), dim=0)
