@@ -58,6 +58,7 @@ from dpscp.training.torch.modules import (
     separate_copy,
     state_of,
     suggest_layers,
+    suggest_own_layers,
     translate_memory_errors,
 )
 from dpscp.training.torch.release import draw_ahead, make_release
@@ -205,7 +206,8 @@ class OpacusTraining(GaussianSums):
                 )
         reasons = [*validator.validate(module, strict=False), *grad_sample_module.validate(module, strict=False)]
         if reasons or has_recurrent_layers(module):
-            text = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
+            text = suggest_layers(module) or suggest_own_layers(module, beside="buffers")
+            text = text or "; ".join(str(reason) for reason in reasons)
             raise ValueError(f"Opacus refuses this module: {text}")
 
     def _check_choices(self) -> None:

@@ -148,7 +148,7 @@ class TrialRows:
         except Exception as error:
             return False, error
         width = _check_outputs(outputs, n_outputs)
-        self._refuse_lost_dimension(module, rows, tuple(outputs.shape[1:]))
+        self._refuse_lost_dimension(module, rows, tuple(outputs.shape[1:]), is_own=found.dtype is None)
         try:
             values = self.losses(outputs, goals)
             is_finite = bool(torch.isfinite(outputs).all() and torch.isfinite(values).all())
@@ -159,12 +159,18 @@ class TrialRows:
         self.n_outputs = width
         return is_finite, None
 
-    def _refuse_lost_dimension(self, module: Any, rows: Any, form: tuple[int, ...]) -> None:
-        """Refuse a module whose outputs for one record have no dimension of records."""
+    def _refuse_lost_dimension(self, module: Any, rows: Any, form: tuple[int, ...], *, is_own: bool) -> None:
+        """Refuse a module that fails for one record, or whose outputs for it have no dimension of records."""
         try:
             outputs = module(rows[:1].clone())
-        except Exception:  # shown by later checks
-            return
+        except Exception as error:
+            if not is_own:  # rows that the module was perhaps not made for
+                return
+            raise ValueError(
+                f"the module runs on {FEW_ROWS} synthetic rows and fails on one alone: "
+                f"{explain_failure(error, self.module)}. No record was used. Its result for a record must not need "
+                "others: use GroupNorm in place of batch_norm, and take means and deviations over dim=1"
+            ) from error
         if tuple(outputs.shape) != (1, *form):
             raise ValueError(
                 f"for a batch of one record the module returns the shape {tuple(outputs.shape)}, not {(1, *form)}: a "
@@ -299,8 +305,16 @@ def require_finite(values: Iterable[Any]) -> None:
 
 def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
     torch = load_torch()
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim == 0 or len(outputs) != FEW_ROWS:
-        raise ValueError("module must return one tensor with one row per record")
+    if not isinstance(outputs, torch.Tensor):
+        raise ValueError(
+            f"module must return one tensor with one row per record, and it returns a {type(outputs).__name__}; "
+            "return the logits, or the real outputs, alone"
+        )
+    if outputs.ndim == 0 or len(outputs) != FEW_ROWS:
+        raise ValueError(
+            f"module must return one tensor with one row per record; for {FEW_ROWS} records its output has the shape "
+            f"{tuple(outputs.shape)}"
+        )
     if n_outputs is None:
         return int(outputs[0].numel())
     if outputs.ndim != 2 or outputs.shape[1] != n_outputs:
