@@ -192,7 +192,7 @@ class Engine:
     def sum(self, block: Block, batch: NDArray[np.int64]) -> list[Any]:
         """Return the sums over these records of the block, float64, in clip norms."""
         torch = load_torch()
-        weights = None if block.weights is None else torch.tensor(block.weights)
+        weights = None if block.weights is None else torch.tensor(block.weights, device="cpu")
         if self.blocks is None:
             return self._sum_exactly(block, batch, weights)
         chunk = self.blocks.chunk
@@ -227,7 +227,7 @@ class Engine:
             self.add(terms, totals, factors, None if bool(finite.all()) else finite)
         float64 = load_torch().float64
         return [
-            load_torch().zeros(p.shape, dtype=float64) if total is None else total
+            load_torch().zeros(p.shape, dtype=float64, device=p.device) if total is None else total
             for p, total in zip(self.trained, totals, strict=True)
         ]
 

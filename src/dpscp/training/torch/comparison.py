@@ -109,7 +109,7 @@ class Differences:
             differences, lengths = (values.amax(1, keepdim=True) for values in (differences, lengths))
         limits = [self._limits(dtype) for dtype in self._dtypes]
         relative, absolute = (
-            torch.tensor(values, dtype=torch.float64)[:, None] for values in zip(*limits, strict=True)
+            torch.tensor(values, dtype=torch.float64, device="cpu")[:, None] for values in zip(*limits, strict=True)
         )
         # the second term: a gradient that is zero but for rounding has no relative precision
         longest = lengths.amax(0)

@@ -166,9 +166,9 @@ class SyntheticRecords:
         torch = load_torch()
         row = self.kind.rows(self.input_shape, 1, seed)
         rows = row.to(device=self.device, dtype=self.dtype).expand(size, *self.input_shape)
-        zeros = torch.zeros(size, dtype=torch.int64 if self.classification else self.dtype)
+        zeros = torch.zeros(size, dtype=torch.int64 if self.classification else self.dtype, device=self.device)
         target = zeros if self.classification else zeros + 0.5
-        return rows.clone(memory_format=torch.contiguous_format), target.to(self.device)
+        return rows.clone(memory_format=torch.contiguous_format), target
 
 
 def outputs_are_probabilities(module: Any, synthetic: SyntheticRecords) -> bool:

@@ -374,7 +374,7 @@ class OpacusTraining(GaussianSums):
         torch = load_torch()
 
         def target(count: int, dtype: Any) -> Any:
-            numbers = torch.arange(count)
+            numbers = torch.arange(count, device="cpu")
             # before the labels are known there is at least a first one
             return numbers.to(dtype) if self.task == "regression" else numbers % len(classes or (0,))
 

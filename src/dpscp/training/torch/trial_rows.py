@@ -294,7 +294,7 @@ def move_parameters(module: Any, step: float, seed: int) -> None:
     with torch.no_grad():
         for p in module.parameters():
             if p.requires_grad:
-                p.add_(torch.randn(p.shape, generator=source, dtype=p.dtype).to(p.device), alpha=step)
+                p.add_(torch.randn(p.shape, generator=source, dtype=p.dtype, device="cpu").to(p.device), alpha=step)
 
 
 def require_finite(values: Iterable[Any]) -> None:
