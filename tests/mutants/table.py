@@ -2437,3 +2437,17 @@ mutant(
     "a hook that all modules call may keep records",
     "tests/training/test_torch_hidden_state.py::test_state_of_a_hook_that_all_modules_call_is_refused",
 )
+mutant(
+    "training.torch.trial_rows:TrialRows.find_scales",
+    "replace(kind, scales=SCALES), replace(kind, has_outlier=True)",
+    "(replace(kind, scales=SCALES),)",
+    "a module may cut its rows at deviations of the whole batch",
+    "tests/training/test_torch_scales.py::test_what_a_module_does_to_all_rows_by_the_scale_of_some_is_refused",
+)
+mutant(
+    "training.torch.random_state:_is_switched_off",
+    "value == 0",
+    "not value",
+    "a dropout that is not told whether to train draws in secret",
+    "tests/training/test_torch_draws.py::test_a_dropout_that_is_not_told_to_train_counts_as_a_draw",
+)

@@ -122,3 +122,16 @@ def test_the_generators_of_python_and_numpy_stay_where_they_were():
     before = random.getstate(), np.random.get_state()[1].tolist()
     training(lambda rows: nn.functional.dropout(rows, 0.5)).run_dry((6,))
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_layers_that_draw_in_training_alone_are_taken():
+    training(nn.RReLU().forward).run_dry((6,))
+    module = nn.Sequential(nn.Linear(6, 5), nn.RReLU(), nn.Linear(5, 2))
+    OpacusTraining(module, classes=(0, 1), sampling_rate=1.0, steps=2, noise_multiplier=1.0).run_dry((6,))
+
+
+@pytest.mark.parametrize(("is_training", "calls"), [(None, 1), (True, 1), (False, 0)])
+def test_a_dropout_that_is_not_told_to_train_counts_as_a_draw(is_training, calls):
+    with draws_by_row(range(4)) as mode:
+        torch.native_dropout(torch.ones(4, 6), 0.5, is_training)
+    assert mode.calls == calls

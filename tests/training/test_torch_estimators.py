@@ -286,10 +286,26 @@ def test_lists_of_tensors_are_records():
     fitted = classifier(training(module)).fit(images, labels)
     assert fitted.input_shape_ == (1, 2, 2)
     np.testing.assert_array_equal(fitted.predict(images), fitted.predict(torch.stack(images)))
+    short = [image.bfloat16() for image in images]
+    np.testing.assert_array_equal(fitted.predict(short), fitted.predict(torch.stack(short).float()))
+    np.testing.assert_array_equal(fitted.predict(short), fitted.predict(torch.stack(short)))
     for wrong in ([*images[:-1], torch.zeros(1, 2, 47)], [*images[:-1], 0]):
         with pytest.raises(ValueError, match="one tensor for each record, all of one shape") as refused:
             fitted.predict(wrong)
         assert "47" not in str(refused.value)
+
+
+@pytest.mark.parametrize("physical_batch", [None, 5])  # float64 sums, integers
+def test_another_default_device_of_torch_changes_nothing(physical_batch, tmp_path):
+    X, y = records()
+    module, again = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1)), nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1))
+    mechanism = training(module, physical_batch=physical_batch)
+    counts = {"n_records": None, "n_persons": 100, "rows_per_person": 3}
+    with torch.device("meta"):  # tensors without numbers, where the device is not written out
+        fitted = classifier(mechanism, **counts).fit(X, y, persons=np.repeat(np.arange(100), 3))
+        fitted.save(tmp_path / "model")
+        loaded = dp.load(tmp_path / "model", module=again)
+        np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
 
 
 def test_sources_are_not_predicted():

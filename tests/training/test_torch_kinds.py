@@ -213,6 +213,15 @@ def images(**settings):
     return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, **settings), pooled)
 
 
+def temperature(**parts):
+    def forward(self, rows):
+        for name in parts:
+            rows = getattr(self, name)(rows)
+        return rows * self.scale
+
+    return Own(forward, scale=nn.Parameter(torch.ones(())), **parts)
+
+
 LAYERS = {
     "padding_idx": (lambda: words(mean_of_words, padding_idx=0), (7,), True),
     "reflect": (lambda: images(padding_mode="reflect"), (2, 6, 6), True),
@@ -223,6 +232,7 @@ LAYERS = {
         (2, 6, 6),
         True,
     ),
+    "parameter without dimensions": (lambda: temperature(head=nn.Linear(6, 3)), (6,), False),
     "input in place": (lambda: nn.Sequential(nn.ReLU(True), nn.Linear(6, 3)), (6,), True),
     "with Opacus, in place": (Recurrent, (5, 4), False),
     "own parameter, in place": (
@@ -312,6 +322,72 @@ def test_a_change_in_place_that_opacus_refuses_is_explained():
 
     with pytest.raises(ValueError, match=r"modified inplace.*write x = x \+ y, not x \+= y"):
         training(Own(forward, act=nn.PReLU(6), head=nn.Linear(6, 3))).run_dry((6,))
+
+
+def masked_gradient():
+    module = nn.Linear(6, 3)
+    module.weight.register_hook(lambda gradient: gradient * 0)
+    return module
+
+
+def shared_positions(self, rows):
+    return self.head(self.words(rows.long()) + self.places(torch.arange(7))).mean(1)
+
+
+def packed(self, rows):
+    lengths = (rows > 0).sum(1).clamp(min=1)
+    pack = nn.utils.rnn.pack_padded_sequence(self.words(rows.long()), lengths, batch_first=True, enforce_sorted=False)
+    return self.head(self.layer(pack)[1][0][-1])
+
+
+def whiten_by_all(self, rows):
+    return self.head(functional.batch_norm(rows, None, None, training=True))
+
+
+EXPLAINED = {
+    "hook of a parameter": (masked_gradient, (6,), "the parameter 'weight' has a hook .* apply a mask in forward"),
+    "spectral norm": (
+        lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))),
+        (6,),
+        "ParametrizedLinear at '0': use torch.nn.Linear without",
+    ),
+    "parameter beside a dropout": (
+        lambda: temperature(drop=nn.Dropout(), head=nn.Linear(6, 3)),
+        (6,),
+        r"\(Own\) has parameters of its own \(scale\) beside layers: move each one into a torch.nn.Module",
+    ),
+    "parameter beside a buffer": (
+        lambda: temperature(norm=nn.BatchNorm1d(6).requires_grad_(False), head=nn.Linear(6, 3)),
+        (6,),
+        r"\(Own\) has parameters of its own \(scale\) beside buffers: move each one into a torch.nn.Module",
+    ),
+    "positions that records share": (
+        lambda: Own(shared_positions, words=nn.Embedding(9, 8), places=nn.Embedding(7, 8), head=nn.Linear(8, 3)),
+        (7,),
+        r"gradient of 'places.weight' does not have .* positions.expand\(len\(rows\), -1\)",
+    ),
+    "packed sequence": (
+        lambda: Own(
+            packed, words=nn.Embedding(9, 4), layer=layers.DPLSTM(4, 5, batch_first=True), head=nn.Linear(5, 3)
+        ),
+        (7,),
+        "gets a PackedSequence.* Give it padded rows",
+    ),
+    "statistics of a batch": (
+        lambda: Own(whiten_by_all, head=nn.Linear(6, 3)),
+        (6,),
+        "runs on 4 synthetic rows and fails on one alone: ValueError: Expected more than 1 value per channel",
+    ),
+    "tuple": (lambda: Own(lambda s, r: (s.head(r), r), head=nn.Linear(6, 3)), (6,), "it returns a tuple; return the"),
+    "one row": (lambda: Own(lambda s, r: s.head(r)[0], head=nn.Linear(6, 3)), (6,), r"its output has the shape \(3,\)"),
+}
+
+
+@pytest.mark.parametrize("kind", EXPLAINED)
+def test_what_is_refused_is_named_with_a_remedy(kind):
+    build, shape, words = EXPLAINED[kind]
+    with pytest.raises(ValueError, match=words):
+        training(build()).run_dry(shape)
 
 
 RECURRENT = {

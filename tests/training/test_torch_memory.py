@@ -119,7 +119,9 @@ def test_a_difference_in_any_row_is_found(at_once, monkeypatch):
         require_same(expected[keys], expected, [9, 2, 7, 5])
 
 
-def test_differences_are_relative_to_the_largest_number_of_a_parameter():
+@pytest.mark.parametrize("at_once", [1, 2**18])
+def test_differences_are_relative_to_the_largest_number_of_a_parameter(at_once, monkeypatch):
+    monkeypatch.setattr(comparison, "_COMPARED_NUMBERS", at_once)
     large, small = torch.tensor([[1e3, 0.0]]).double(), torch.tensor([[1e-3, 0.0]]).double()
     for dtype, relative in ((torch.float64, 1e-7), (torch.float32, 1e-3)):
         for factor, is_refused in ((0.9, False), (1.2, True)):

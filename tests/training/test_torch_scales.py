@@ -57,6 +57,10 @@ MIXING = {
     "softmax by the largest of all": lambda: Own(lambda self, rows: shift_by_all(self.head(rows))),
     "attention by the largest of all": lambda: Own(lambda self, rows: self.head(attend_to_all(self, rows))),
     "rare clamp": lambda: Own(lambda self, rows: self.head(rows.clamp(-3, 3) if (rows.abs() > 50).any() else rows)),
+    "cut at ten deviations": lambda: Own(lambda self, rows: self.head(rows.clamp(-10 * rows.std(), 10 * rows.std()))),
+    "outliers of all set to zero": lambda: Own(
+        lambda self, rows: self.head(rows.where((rows - rows.mean()).abs() < 6 * rows.std(), 0))
+    ),
     "training alone": lambda: Own(
         lambda self, rows: self.head(rows / 255 if rows.max() > 9 and self.training else rows)
     ),
@@ -122,6 +126,11 @@ SEPARATE = {
         {},
     ),
     "normalized": (lambda: Own(lambda self, rows: self.head(functional.normalize(rows))), (6,), {}),
+    "cut at two deviations of each": (
+        lambda: Own(lambda self, rows: self.head(rows.where(rows.abs() < 2 * rows.std(1, keepdim=True), 0))),
+        (6,),
+        {},
+    ),
     "exponentials": (lambda: Own(lambda self, rows: self.head(rows.exp())), (6,), {}),
     "logarithms": (lambda: Own(lambda self, rows: self.head(rows.abs().log())), (6,), {}),
     "regression": (lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1)), (6,), {"loss": "squared"}),

@@ -35,7 +35,7 @@ from dpscp.training.torch.modules import (
 )
 from dpscp.training.torch.random_state import draws_by_row, secret_draws
 from dpscp.training.torch.synthetic_rows import SyntheticRecords
-from dpscp.training.torch.terms import MOST_BLOCKS, ClipRule, Term, single_gradients
+from dpscp.training.torch.terms import MOST_BLOCKS, ClipRule, Term, flat_rows, single_gradients
 
 # Clipped gradients are integers in units of clip_norm / _UNITS; sums of MOST_RECORDS of them fit in 64 bits.
 _UNITS = 2**32
@@ -192,7 +192,7 @@ class Engine:
     def sum(self, block: Block, batch: NDArray[np.int64]) -> list[Any]:
         """Return the sums over these records of the block, float64, in clip norms."""
         torch = load_torch()
-        weights = None if block.weights is None else torch.tensor(block.weights)
+        weights = None if block.weights is None else torch.tensor(block.weights, device="cpu")
         if self.blocks is None:
             return self._sum_exactly(block, batch, weights)
         chunk = self.blocks.chunk
@@ -227,7 +227,7 @@ class Engine:
             self.add(terms, totals, factors, None if bool(finite.all()) else finite)
         float64 = load_torch().float64
         return [
-            load_torch().zeros(p.shape, dtype=float64) if total is None else total
+            load_torch().zeros(p.shape, dtype=float64, device=p.device) if total is None else total
             for p, total in zip(self.trained, totals, strict=True)
         ]
 
@@ -414,7 +414,7 @@ def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any], w
     """
     torch = load_torch()
     with torch.no_grad():
-        used = [(s.flatten(1).float().double(), total) for s, total in zip(samples, sums, strict=True) if s is not None]
+        used = [(flat_rows(s).float().double(), total) for s, total in zip(samples, sums, strict=True) if s is not None]
         if not used:
             return
         length = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(r, dim=1) for r, _ in used]), dim=0)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dpscp.training.torch.modules import load_torch
-from dpscp.training.torch.terms import Term, single_gradients
+from dpscp.training.torch.terms import Term, flat_rows, single_gradients
 
 # Numbers that are compared at once.
 _COMPARED_NUMBERS = 2**18
@@ -63,7 +63,7 @@ def require_own_sums(terms: list[Term], trained: list[Any], n: int) -> None:
     wanted = [[torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in trained] for _ in weights]
     for some in parts(n, trained):
         gradients = [g.double() for g in gradients_of(terms, trained, some)]
-        norms.append(sum(g.flatten(1).square().sum(1) for g in gradients))
+        norms.append(sum(flat_rows(g).square().sum(1) for g in gradients))
         for once, totals in zip(weights, wanted, strict=True):
             for total, gradient in zip(totals, gradients, strict=True):
                 total += torch.einsum("i,i...->...", once[some], gradient)
@@ -109,7 +109,7 @@ class Differences:
             differences, lengths = (values.amax(1, keepdim=True) for values in (differences, lengths))
         limits = [self._limits(dtype) for dtype in self._dtypes]
         relative, absolute = (
-            torch.tensor(values, dtype=torch.float64)[:, None] for values in zip(*limits, strict=True)
+            torch.tensor(values, dtype=torch.float64, device="cpu")[:, None] for values in zip(*limits, strict=True)
         )
         # the second term: a gradient that is zero but for rounding has no relative precision
         longest = lengths.amax(0)
@@ -130,12 +130,20 @@ class Differences:
 
 
 def _largest(one: Any, other: Any) -> tuple[Any, Any]:
-    """Return the largest difference, infinite where it is not finite, and the largest number of each row."""
+    """Return the largest difference, infinite where it is not finite, and the largest number of each row.
+
+    Some columns at a time: large arrays between them would be new memory each time.
+    """
     torch = load_torch()
+    difference, length = torch.zeros(2, len(other), dtype=torch.float64, device=other.device)
     if not other.numel():
-        return (torch.zeros(len(other), dtype=torch.float64),) * 2
-    difference = (one.double() - other.double()).abs().reshape(len(other), -1).amax(1).cpu()
-    return difference.nan_to_num(math.inf, math.inf), other.double().abs().reshape(len(other), -1).amax(1).cpu()
+        return difference.cpu(), length.cpu()
+    at_once = max(1, _COMPARED_NUMBERS // len(other))
+    for found, expected in zip(flat_rows(one).split(at_once, 1), flat_rows(other).split(at_once, 1), strict=True):
+        wide = expected.double()
+        difference = torch.maximum(difference, torch.linalg.vector_norm(found.double() - wide, math.inf, dim=1))
+        length = torch.maximum(length, torch.linalg.vector_norm(wide, math.inf, dim=1))
+    return difference.cpu().nan_to_num(math.inf, math.inf), length.cpu()
 
 
 def require_same(found: Any, expected: Any, keys: list[int] | None = None, *, by_row: bool = False) -> None:

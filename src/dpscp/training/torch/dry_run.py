@@ -135,7 +135,7 @@ class _Trial(TrialRows):
 
         The first look comes before the first call.
         """
-        batches = [self._batch(self.own, FEW_ROWS), self._batch(self.own, _SIZES[0], 1)]
+        batches = [self._batch(self.own, FEW_ROWS), self._batch(self.own, self.sizes[0], 1)]
         batches += [self.mixed_batch(found) for found in self.mixed if found.dtype == rows_dtype(self.module)]
         batches += [self._batch(Rows(found.kind), FEW_ROWS) for found in self.others]
         for training in (True, False):

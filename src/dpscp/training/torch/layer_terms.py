@@ -214,12 +214,11 @@ class LayerTerms:
         """
         torch, calls = load_torch(), list[tuple[Any, Any, int, Any]]()
 
-        def listen(layer: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            if len(inputs) != 1:  # given by its name
-                raise UnsupportedLayerError
-            calls.append((layer, inputs[0], inputs[0]._version, torch.autograd.graph.get_gradient_edge(output)))
+        def listen(layer: Any, inputs: tuple[Any, ...], by_name: dict[str, Any], output: Any) -> None:
+            (value,) = *inputs, *by_name.values()  # such a layer has one input
+            calls.append((layer, value, value._version, torch.autograd.graph.get_gradient_edge(output)))
 
-        hooks = [layer.register_forward_hook(listen) for layer in self._layers]
+        hooks = [layer.register_forward_hook(listen, with_kwargs=True) for layer in self._layers]
         try:
             with torch.enable_grad():
                 value = summed_losses(losses, self._module(rows), target)

@@ -213,7 +213,7 @@ def _answers(module: Any, input_shape: tuple[int, ...]) -> list[NDArray[np.float
     """
     torch = load_torch()
     on_cpu, dtype = copy.deepcopy(module).cpu(), rows_dtype(module)
-    lengths = torch.tensor(_LENGTHS).reshape(-1, *(1 for _ in input_shape))
+    lengths = torch.tensor(_LENGTHS, device="cpu").reshape(-1, *(1 for _ in input_shape))
     answers: list[NDArray[np.float32] | None] = []
     on_cpu.eval()
     with torch.no_grad():
@@ -276,7 +276,7 @@ def torch_model(
     dry_run(
         plain,
         shape,
-        lambda count, _: torch.zeros(count),
+        lambda count, _: torch.zeros(count, device="cpu"),
         lambda outputs, _: outputs.flatten(1).square().sum(1) if outputs.ndim > 1 else outputs.square(),
         device=device,
         n_outputs=None if labels is None else len(labels),

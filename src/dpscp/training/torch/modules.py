@@ -94,6 +94,12 @@ def private_copy(module: Any) -> Any:
                 f"{_place(path, part)} has max_norm={part.max_norm:g} and so rewrites its parameters in forward "
                 "without noise; leave max_norm out"
             )
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise ValueError(
+                f"the parameter {name!r} has a hook (register_hook), which copies of the module do not have, so it "
+                "would do nothing; remove the hook, and apply a mask in forward"
+            )
     copied = separate_copy(module)
     if not any(p.requires_grad for p in copied.parameters()):
         raise ValueError(
@@ -131,7 +137,8 @@ def separate_copy(module: Any) -> Any:
         failure = "the copy shares parts with the module"
     raise ValueError(
         f"module cannot be copied ({failure}), and training works on copies; remove tensors of earlier calls and any "
-        "__deepcopy__ method from it"
+        "__deepcopy__ method from it. torch.nn.utils.weight_norm keeps such a tensor, "
+        "torch.nn.utils.parametrizations.weight_norm does not"
     )
 
 
@@ -205,6 +212,24 @@ def suggest_layers(module: Any) -> str:
     return "; ".join(f"{_place(path, part)}: use {layer}" for path, part, layer in found if layer)
 
 
+def suggest_own_layers(module: Any, *, beside: str) -> str:
+    """Return which trained parameters need a layer of their own.
+
+    Opacus runs the layer that has them once more, with all that is inside. ``beside``: "buffers" or "layers".
+    """
+    found = [
+        (path, part, [name for name, p in part.named_parameters(recurse=False) if p.requires_grad])
+        for path, part in module.named_modules()
+        if next(part.buffers() if beside == "buffers" else part.children(), None) is not None
+    ]
+    return "; ".join(
+        f"{_place(path, part)} has parameters of its own ({', '.join(names)}) beside {beside}: move each one into a "
+        "torch.nn.Module that has nothing else, such as one whose forward returns rows + self.position"
+        for path, part, names in found
+        if names
+    )
+
+
 def _replacement(part: Any) -> str:
     """Return the layer to use instead, as code; empty where none is known.
 
@@ -233,6 +258,8 @@ def _replacement(part: Any) -> str:
             f"torch.nn.Embedding({part.num_embeddings}, {part.embedding_dim}) and the {part.mode} of its vectors over "
             "the words of a record"
         )
+    if nn.utils.parametrize.is_parametrized(part) and next(part.buffers(), None) is not None:
+        return f"torch.nn.{type(part).__mro__[1].__name__} without a parametrization that has buffers (spectral_norm)"
     if isinstance(part, nn.MultiheadAttention):
         return f"opacus.layers.DPMultiheadAttention({part.embed_dim}, {part.num_heads}, batch_first=True)"
     return ""
@@ -281,11 +308,19 @@ def check_unchanged(before: Mapping[str, str], after: Mapping[str, str]) -> None
 
 def refuse_changes(paths: tuple[str, ...]) -> None:
     """Refuse a module, or a loss, whose values at these paths changed."""
+    if paths and all(
+        path.endswith(".max_batch_len") for path in paths
+    ):  # Opacus sorts the gradients of such records by length
+        raise ValueError(
+            "a recurrent layer of Opacus gets a PackedSequence, for which it has no gradients of single records. Give "
+            "it padded rows (records, words, features), and take the outputs at the last word of each record"
+        )
     if paths:
         raise ValueError(
             f"the module or its loss changed its own state in a forward pass ({', '.join(paths)}), and such state may "
             "contain data of the records. Keep layers with statistics frozen and in evaluation mode, and remove every "
-            "update of parameters, buffers and attributes from forward, from hooks and from the loss"
+            "update of parameters, buffers and attributes from forward, from hooks and from the loss. For a cache "
+            "that the first call fills, call the module on a synthetic row before fit"
         )
 
 
@@ -388,6 +423,8 @@ def explain_failure(error: BaseException | None, module: Any) -> str:
     remedies = [suggest_layers(module)]
     if "inplace" in words and "BackwardHook" in words:
         remedies.append("Opacus allows no change in place in this module: write x = x + y, not x += y")
+    if "vmap" in words:
+        remedies.append(suggest_own_layers(module, beside="layers"))
     return "; ".join([text, *filter(None, remedies)])
 
 
@@ -436,7 +473,8 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
     Raises: OwnMessageError unless each has exactly one row per record, because clipping other rows bounds nothing.
     Other errors may contain values of the records: see `hide_messages`.
     """
-    torch, trained = load_torch(), [p for p in module.parameters() if p.requires_grad]
+    names, trained = zip(*((name, p) for name, p in module.named_parameters() if p.requires_grad), strict=True)
+    torch = load_torch()
     try:
         with torch.enable_grad():
             torch.autograd.grad(summed_losses(losses, module(rows), target), trained, allow_unused=True)
@@ -444,13 +482,14 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
     finally:
         for parameter in trained:  # Opacus would keep the records' gradients as long as the module lives
             parameter.grad_sample = None
-    for parameter, sample in zip(trained, samples, strict=True):
+    for name, parameter, sample in zip(names, trained, samples, strict=True):
         if sample is not None and (isinstance(sample, list) or sample.shape != (len(rows), *parameter.shape)):
             raise OwnMessageError(
-                "a per-record gradient does not have exactly one row per record. A layer gets another number of rows "
-                "than there are records, for example because tokens are folded into the batch. Keep records in the "
-                "first dimension in every layer with parameters; Linear, DPLSTM and DPMultiheadAttention accept "
-                "(records, tokens, features)"
+                f"the per-record gradient of {name.removeprefix('_module.')!r} does not have exactly one row per "
+                "record. Its layer gets another number of rows than there are records: tokens that are folded into the "
+                "batch, or positions that all records share. Keep records in the first dimension in every layer with "
+                "parameters. Linear, DPLSTM and DPMultiheadAttention accept (records, tokens, features); an Embedding "
+                "of positions takes positions.expand(len(rows), -1)"
             )
     _empty_padding(module, dict(zip(map(id, trained), samples, strict=True)))
     return samples

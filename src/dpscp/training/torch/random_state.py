@@ -92,7 +92,7 @@ def _by_row_class() -> Any:
         def __torch_dispatch__(self, operation: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
             draws = torch.Tag.nondeterministic_seeded in operation.tags
-            if not draws or _dropout_share(operation, args, kwargs) == 0:
+            if not draws or _is_switched_off(operation, args, kwargs):
                 return operation(*args, **kwargs)
             _refuse_generator(kwargs.get("generator"))
             self.require_own_states()
@@ -164,12 +164,14 @@ def _refuse_generator(generator: Any) -> None:
         )
 
 
-def _dropout_share(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what an attention drops, of which torch says that it draws; None for other operations."""
+def _is_switched_off(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether an operation of which torch says that it draws does not: it drops nothing, or does not train."""
     for place, argument in enumerate(operation._schema.arguments):
-        if argument.name == "dropout_p":
-            return args[place] if place < len(args) else kwargs.get("dropout_p", argument.default_value)
-    return None
+        if argument.name in ("dropout_p", "dropout", "training", "train"):
+            value = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
+            if value == 0:  # None means training
+                return True
+    return False
 
 
 def _draw(rows: Any, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -82,7 +82,9 @@ def _array(value: Any) -> Any:
         return _stacked(value)
     if not comes_from_torch(value) or not isinstance(value, load_torch().Tensor):
         return value
-    return value.detach().cpu().numpy()
+    plain = value.detach().cpu()
+    # NumPy has no bfloat16, and all its numbers are float32 numbers too
+    return (plain.float() if plain.dtype == load_torch().bfloat16 else plain).numpy()
 
 
 def _stacked(tensors: Sequence[Any]) -> NDArray[Any]:
@@ -90,10 +92,10 @@ def _stacked(tensors: Sequence[Any]) -> NDArray[Any]:
     torch, found = load_torch(), None
     if all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         with suppress(RuntimeError):  # its message prints shapes of the records
-            found = torch.stack([tensor.detach().cpu() for tensor in tensors])
+            found = _array(torch.stack([tensor.detach().cpu() for tensor in tensors]))
     if found is None:
         raise ValueError("a list of tensors must hold one tensor for each record, all of one shape and type")
-    return np.asarray(found.numpy())
+    return np.asarray(found)
 
 
 def _columns(source: Any) -> tuple[NDArray[Any], ...]:

@@ -74,6 +74,8 @@ class RowKind:
     """Ids lie below this number."""
     has_padding: bool = False
     scales: tuple[float, ...] = ()
+    has_outlier: bool = False
+    """Whether one number of the first row is far larger than all others."""
 
     def rows(self, input_shape: tuple[int, ...], count: int = FEW_ROWS, seed: int = 0) -> Any:
         """Return rows, float64; the same ones wherever they are made."""
@@ -94,6 +96,8 @@ class RowKind:
             numbers.reshape(count, length, -1)[_is_padding(count, length)] = 0
         if self.scales:
             _scale_rows(numbers, self.scales)
+        if self.has_outlier:
+            numbers.reshape(count, -1)[0, 0] = _OUTLIER
         return load_torch().from_numpy(numbers)
 
 
@@ -105,6 +109,8 @@ TEXTS = tuple(RowKind("tokens", tokens, has_padding=True) for tokens in (2, 3, 8
 # Scales that one batch mixes: a module decides on its rows by their size (images of 0 to 255), or divides them by it.
 # The first rows have the scales that are farthest apart.
 SCALES = (1.0, 1e8, 0.0, 255.0, 1e-3, 1e4, 8.0)
+# Many deviations away from other numbers: a module may cut its rows at some of these.
+_OUTLIER = 1e4
 # So many rows have all scales, in all forms.
 MIXED_ROWS = 4 * len(SCALES)
 
@@ -160,9 +166,9 @@ class SyntheticRecords:
         torch = load_torch()
         row = self.kind.rows(self.input_shape, 1, seed)
         rows = row.to(device=self.device, dtype=self.dtype).expand(size, *self.input_shape)
-        zeros = torch.zeros(size, dtype=torch.int64 if self.classification else self.dtype)
+        zeros = torch.zeros(size, dtype=torch.int64 if self.classification else self.dtype, device=self.device)
         target = zeros if self.classification else zeros + 0.5
-        return rows.clone(memory_format=torch.contiguous_format), target.to(self.device)
+        return rows.clone(memory_format=torch.contiguous_format), target
 
 
 def outputs_are_probabilities(module: Any, synthetic: SyntheticRecords) -> bool:

@@ -73,9 +73,14 @@ def records_at_once(values: Any, numbers: int) -> int:
     return max(1, (_AT_ONCE if values.device.type == "cpu" else _AT_ONCE_ON_GPU) // numbers)
 
 
+def flat_rows(values: Any) -> Any:
+    """Return one row of numbers for each record; a parameter without dimensions has one number."""
+    return values.flatten(1) if values.ndim > 1 else values[:, None]
+
+
 def _squares(values: Any) -> Any:
     torch = load_torch()
-    return torch.linalg.vector_norm(values.flatten(1), dim=1, dtype=torch.float64).square()
+    return torch.linalg.vector_norm(flat_rows(values), dim=1, dtype=torch.float64).square()
 
 
 def _widen(values: Any) -> Any:
@@ -132,7 +137,7 @@ class SampleTerm:
 
     @cached_property
     def _samples(self) -> Any:
-        return _widen(self.samples.flatten(1))
+        return _widen(flat_rows(self.samples))
 
     def squared_norms(self) -> Any:
         return _squares(self._samples)

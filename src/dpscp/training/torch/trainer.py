@@ -58,6 +58,7 @@ from dpscp.training.torch.modules import (
     separate_copy,
     state_of,
     suggest_layers,
+    suggest_own_layers,
     translate_memory_errors,
 )
 from dpscp.training.torch.release import draw_ahead, make_release
@@ -205,7 +206,8 @@ class OpacusTraining(GaussianSums):
                 )
         reasons = [*validator.validate(module, strict=False), *grad_sample_module.validate(module, strict=False)]
         if reasons or has_recurrent_layers(module):
-            text = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
+            text = suggest_layers(module) or suggest_own_layers(module, beside="buffers")
+            text = text or "; ".join(str(reason) for reason in reasons)
             raise ValueError(f"Opacus refuses this module: {text}")
 
     def _check_choices(self) -> None:
@@ -372,7 +374,7 @@ class OpacusTraining(GaussianSums):
         torch = load_torch()
 
         def target(count: int, dtype: Any) -> Any:
-            numbers = torch.arange(count)
+            numbers = torch.arange(count, device="cpu")
             # before the labels are known there is at least a first one
             return numbers.to(dtype) if self.task == "regression" else numbers % len(classes or (0,))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import Any
 
 from dpscp.training.torch.comparison import MixingError
@@ -148,7 +148,7 @@ class TrialRows:
         except Exception as error:
             return False, error
         width = _check_outputs(outputs, n_outputs)
-        self._refuse_lost_dimension(module, rows, tuple(outputs.shape[1:]))
+        self._refuse_lost_dimension(module, rows, tuple(outputs.shape[1:]), is_own=found.dtype is None)
         try:
             values = self.losses(outputs, goals)
             is_finite = bool(torch.isfinite(outputs).all() and torch.isfinite(values).all())
@@ -159,12 +159,18 @@ class TrialRows:
         self.n_outputs = width
         return is_finite, None
 
-    def _refuse_lost_dimension(self, module: Any, rows: Any, form: tuple[int, ...]) -> None:
-        """Refuse a module whose outputs for one record have no dimension of records."""
+    def _refuse_lost_dimension(self, module: Any, rows: Any, form: tuple[int, ...], *, is_own: bool) -> None:
+        """Refuse a module that fails for one record, or whose outputs for it have no dimension of records."""
         try:
             outputs = module(rows[:1].clone())
-        except Exception:  # shown by later checks
-            return
+        except Exception as error:
+            if not is_own:  # rows that the module was perhaps not made for
+                return
+            raise ValueError(
+                f"the module runs on {FEW_ROWS} synthetic rows and fails on one alone: "
+                f"{explain_failure(error, self.module)}. No record was used. Its result for a record must not need "
+                "others: use GroupNorm in place of batch_norm, and take means and deviations over dim=1"
+            ) from error
         if tuple(outputs.shape) != (1, *form):
             raise ValueError(
                 f"for a batch of one record the module returns the shape {tuple(outputs.shape)}, not {(1, *form)}: a "
@@ -183,10 +189,10 @@ class TrialRows:
         return not bool((outputs == outputs[:1]).all())
 
     def find_scales(self, count: int) -> None:
-        """Find rows of different scales that the module takes, in its most precise type and in its own.
+        """Find rows of different scales, and rows with an outlier, that the module takes.
 
-        Each row alone: what fails only beside rows of another scale mixes them. On a processor, where no row ends the
-        process.
+        They have its most precise type, and its own. Each row is tried alone: what fails only beside rows of another
+        scale mixes them. On a processor, where no row ends the process.
         """
         kind = next(
             (kind for kind in (ANY, UNIT) if Rows(kind, self.precise.dtype) in (self.precise, *self.others)), None
@@ -194,8 +200,9 @@ class TrialRows:
         if kind is None:
             return
         device, self.device = self.device, "cpu"
-        for dtype in dict.fromkeys((self.precise.dtype, rows_dtype(self.module))):
-            found = Rows(replace(kind, scales=SCALES), dtype)
+        kinds = replace(kind, scales=SCALES), replace(kind, has_outlier=True)
+        for dtype, kind in product(dict.fromkeys((self.precise.dtype, rows_dtype(self.module))), kinds):
+            found = Rows(kind, dtype)
             places = self._places_alone(found, min(MIXED_ROWS, count))
             if len(places) > 1:
                 self.mixed[found] = places
@@ -287,7 +294,7 @@ def move_parameters(module: Any, step: float, seed: int) -> None:
     with torch.no_grad():
         for p in module.parameters():
             if p.requires_grad:
-                p.add_(torch.randn(p.shape, generator=source, dtype=p.dtype).to(p.device), alpha=step)
+                p.add_(torch.randn(p.shape, generator=source, dtype=p.dtype, device="cpu").to(p.device), alpha=step)
 
 
 def require_finite(values: Iterable[Any]) -> None:
@@ -298,8 +305,16 @@ def require_finite(values: Iterable[Any]) -> None:
 
 def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
     torch = load_torch()
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim == 0 or len(outputs) != FEW_ROWS:
-        raise ValueError("module must return one tensor with one row per record")
+    if not isinstance(outputs, torch.Tensor):
+        raise ValueError(
+            f"module must return one tensor with one row per record, and it returns a {type(outputs).__name__}; "
+            "return the logits, or the real outputs, alone"
+        )
+    if outputs.ndim == 0 or len(outputs) != FEW_ROWS:
+        raise ValueError(
+            f"module must return one tensor with one row per record; for {FEW_ROWS} records its output has the shape "
+            f"{tuple(outputs.shape)}"
+        )
     if n_outputs is None:
         return int(outputs[0].numel())
     if outputs.ndim != 2 or outputs.shape[1] != n_outputs:
