@@ -2448,6 +2448,20 @@ mutant(
     "training.torch.random_state:_is_switched_off",
     "value == 0",
     "not value",
-    "a dropout that is not told whether to train draws in secret",
-    "tests/training/test_torch_draws.py::test_a_dropout_that_is_not_told_to_train_counts_as_a_draw",
+    "a dropout without the argument train draws in secret",
+    "tests/training/test_torch_draws.py::test_a_dropout_without_the_argument_train_counts_as_a_draw",
+)
+mutant(
+    "training.engine.gradients:ClippedGradient.__init__",
+    'self.chunk == 1 and dtype == "float32"',
+    "False",
+    "records go one at a time where float32 products round by the place",
+    "tests/training/test_rounding.py::test_a_product_that_rounds_by_place_is_noticed",
+)
+mutant(
+    "training.engine.networks:RowOutputs.__init__",
+    'self._blocks.chunk == 1 and dtype == "float32"',
+    "False",
+    "rows are predicted one at a time where float32 products round by the place",
+    "tests/training/test_same_bits.py::test_a_product_that_rounds_by_place_is_noticed",
 )

@@ -131,7 +131,7 @@ def test_layers_that_draw_in_training_alone_are_taken():
 
 
 @pytest.mark.parametrize(("is_training", "calls"), [(None, 1), (True, 1), (False, 0)])
-def test_a_dropout_that_is_not_told_to_train_counts_as_a_draw(is_training, calls):
+def test_a_dropout_without_the_argument_train_counts_as_a_draw(is_training, calls):
     with draws_by_row(range(4)) as mode:
         torch.native_dropout(torch.ones(4, 6), 0.5, is_training)
     assert mode.calls == calls
