@@ -72,7 +72,7 @@ def test_a_weak_signal_gets_a_linear_model():
 @pytest.mark.parametrize(
     ("n", "width", "hidden"),
     [
-        (8_000, 19, (20, 16)),
+        (8_000, 19, (32,)),
         (8_000, 20, (16,)),
         (16_000, 19, (32, 16)),
         (16_000, 20, (16,)),

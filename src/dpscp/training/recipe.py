@@ -326,7 +326,7 @@ def _table(problem: _Problem, rows: TableRows, guarantee: Guarantee, why: dict[s
     elif rows.width >= _WIDE_REGRESSION:
         hidden = _by_signal(s, ((4_000, (16,)), (10_000, (32, 16)), (math.inf, (32, 16, 16))))
     elif problem.quantiles is not None:
-        hidden = _by_signal(s, ((1_500, (16,)), (2_500, (20, 16)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
+        hidden = _by_signal(s, ((1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
     else:
         hidden = _by_signal(s, ((1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
     why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what a hidden layer learns")
