@@ -91,6 +91,14 @@ def parse_numbers(thing):
     return [float(thing)] if isinstance(thing, float | int) and not isinstance(thing, bool) else []
 
 
+def matches_by_chance(thing):
+    """Hundreds of float32 parameters meet one of the 5,000 float32 numbers of the records in every twentieth fit.
+
+    Then two match in one of 800 fits. A record has four numbers, and float64 numbers never match by chance.
+    """
+    return int(getattr(thing, "dtype", None) == np.float32 and thing.size > 100)
+
+
 def secrets(fitted, X, y):
     """Numbers that only the records hold: features, targets, scores; and counts."""
     values = set(X.ravel()) | set(X.astype(np.float32).ravel().astype(float)) | {CANARY_NUMBER}
@@ -110,9 +118,10 @@ def assert_holds_nothing_of(fitted, X, y):
     visited = 0
     for path, thing in everything_in(vars(fitted)):
         visited += 1
-        for number in parse_numbers(thing):
-            assert number not in values, f"{path} holds a value of the records"
-            assert number not in counts, f"{path} holds a count of the records"
+        numbers = parse_numbers(thing)
+        matches = sum(number in values for number in numbers)
+        assert matches <= matches_by_chance(thing), f"{path} holds a value of the records"
+        assert not counts.intersection(numbers), f"{path} holds a count of the records"
         if hasattr(thing, "shape") and not isinstance(thing, types.FunctionType):
             assert max([0, *thing.shape]) < 1_100, f"{path} has the shape {thing.shape}"
         elif hasattr(thing, "__len__"):
