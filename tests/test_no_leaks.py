@@ -91,7 +91,7 @@ def parse_numbers(thing):
     return [float(thing)] if isinstance(thing, float | int) and not isinstance(thing, bool) else []
 
 
-def matches_by_chance(thing):
+def count_allowed_matches(thing):
     """Hundreds of float32 parameters meet one of the 5,000 float32 numbers of the records in every twentieth fit.
 
     Then two match in one of 800 fits. A record has four numbers, and float64 numbers never match by chance.
@@ -120,7 +120,7 @@ def assert_holds_nothing_of(fitted, X, y):
         visited += 1
         numbers = parse_numbers(thing)
         matches = sum(number in values for number in numbers)
-        assert matches <= matches_by_chance(thing), f"{path} holds a value of the records"
+        assert matches <= count_allowed_matches(thing), f"{path} holds a value of the records"
         assert not counts.intersection(numbers), f"{path} holds a count of the records"
         if hasattr(thing, "shape") and not isinstance(thing, types.FunctionType):
             assert max([0, *thing.shape]) < 1_100, f"{path} has the shape {thing.shape}"

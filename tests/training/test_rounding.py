@@ -130,6 +130,13 @@ def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
     assert (gradient.dtype, gradient.chunk > 48) == ("float64", True)
     np.testing.assert_allclose(clipped_sum(mechanism, X, y, 300), whole, rtol=1e-5, atol=1e-5)
     assert change(mechanism, X, y, np.zeros(8 * (X.shape[1] + 1) + 18)) <= 1 + CLIP_SLACK
+    # the parameters of every step are turned into float64, and the rest of a run is the same
+    several = replace(mechanism, steps=5, learning_rate=1.0)
+    widened = several.train(X, y, random_state=0, n_records=300).model.parameters
+    with monkeypatch.context() as patch:
+        patch.setattr(ClippedGradient, "_backward", plain)
+        expected = replace(several, dtype="float64").train(X, y, random_state=0, n_records=300).model.parameters
+    np.testing.assert_allclose(widened, expected, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr(ClippedGradient, "_backward", edge(every))
     assert ClippedGradient(network, loss, 1.0, "float32", batch=100).chunk == 1
     np.testing.assert_allclose(clipped_sum(mechanism, X, y, 300), whole, rtol=1e-5, atol=1e-5)

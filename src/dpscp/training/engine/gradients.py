@@ -83,11 +83,13 @@ class ClippedGradient:
         self.second: SecondThread | None = None
         self.limit = np.array(clip_norm, dtype=np.float64)
         self._allocate(dtype, batch)
-        self._widens = self.chunk == 1 and dtype == "float32"
-        if self._widens:
+        self._needs_float64 = self.chunk == 1 and dtype == "float32"
+        if self._needs_float64:
             self._allocate("float64", batch)
-        self._wide_rows = aligned_empty((self.chunk * self._widens, network.shapes[0][1]), "float64")
-        self._wide_layers = network.layers(aligned_empty((network.n_parameters,), "float64")) if self._widens else []
+        self._wide_rows = aligned_empty((self.chunk * self._needs_float64, network.shapes[0][1]), "float64")
+        self._wide_layers = (
+            network.layers(aligned_empty((network.n_parameters,), "float64")) if self._needs_float64 else []
+        )
 
     def _allocate(self, dtype: str, batch: float) -> None:
         """Allocate the memory of blocks in this precision, and find the sizes that round alike in it."""
@@ -176,7 +178,7 @@ class ClippedGradient:
 
     def _in_own_precision(self, layers: Sequence[Array], rows: Array) -> tuple[Sequence[Array], Array]:
         """Return layers and rows as they are, or in float64 where float32 products round by the place."""
-        if not self._widens:
+        if not self._needs_float64:
             return layers, rows
         for wide, layer in zip(self._wide_layers, layers, strict=True):
             np.copyto(wide, layer)

@@ -266,7 +266,7 @@ class RowOutputs:
     def __init__(self, network: Network, parameters: Array) -> None:
         dtype, threads = str(parameters.dtype), blas_threads()
         self._network, self._blocks = network, _output_blocks(network, dtype, threads)
-        self._out = parameters.dtype
+        self._out_dtype = parameters.dtype
         if self._blocks.chunk == 1 and dtype == "float32":
             dtype = "float64"
             self._blocks = _output_blocks(network, dtype, threads)
@@ -294,7 +294,7 @@ class RowOutputs:
 
     def __call__(self, rows: Array) -> Array:
         """Return the outputs (records, units) of finished rows."""
-        out = np.empty((len(rows), self._network.widths[-1]), dtype=self._out)
+        out = np.empty((len(rows), self._network.widths[-1]), dtype=self._out_dtype)
         for part, z in self.parts(len(rows), lambda which, into: np.copyto(into, rows[which])):
             out[part] = z[: part.stop - part.start]
         return out
