@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.quantile import union_noise_buffer
+from dpscp.threshold import union_noise_buffer
 from experiments import data as loaders
 from experiments import plots, tables
 from experiments.faithful import SHARES, Fold, PaperSettings, non_private_rows, paper_rows, spending_table, standardised

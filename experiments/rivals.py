@@ -22,10 +22,10 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp.baselines.exponential import exponential_rate
+from dpscp.core.search_plan import SearchPlan, make_rule, plan_search
+from dpscp.core.thresholds import search_thresholds
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.guarantees.formulas import universal_floor
-from dpscp.pipeline.search_plan import SearchPlan, make_rule, plan_search
-from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import (
     Budget,
     LatticeNoise,
@@ -37,7 +37,7 @@ from dpscp.privacy import (
     tradeoff_of,
 )
 from dpscp.privacy.events import DpEvent
-from dpscp.quantile import ExponentialQuantile, exponential_quantile, noisy_midpoint_quantile
+from dpscp.threshold import ExponentialQuantile, exponential_quantile, noisy_midpoint_quantile
 from dpscp.training.mechanism import Model, paid_event
 from dpscp.training.recipe import calibration_fraction, recipe
 from experiments import adult, bank, bloodmnist, housing, synthetic_scaling, tables, tabular, validity_map

@@ -13,12 +13,12 @@ from scipy import stats
 import dpscp as dp
 from dpscp.audit import Audit, PipelineGame, SearchGame, TrainingGame, audited_epsilons, games
 from dpscp.audit.games import audited_mechanism
+from dpscp.core.plan import FitPlan
 from dpscp.data.sources import ArraySource
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.pipeline.plan import FitPlan
 from dpscp.privacy import gaussian_event, gdp_epsilon
 from dpscp.privacy.noise import LatticeNoise
-from dpscp.quantile.counts import ArrayCounts
+from dpscp.threshold.counts import ArrayCounts
 from dpscp.training.engine.gradients import ClippedGradient
 from dpscp.training.engine.loop import GridNoise
 from dpscp.training.mechanisms import dpsgd

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit
 
 import dpscp as dp
-import dpscp.pipeline.release as releases
+import dpscp.core.release as releases
 from dpscp.audit import SplitGame
 from dpscp.privacy import LatticeNoise
 

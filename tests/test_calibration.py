@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import dpscp
 from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
+from dpscp.core import search_plan as searches
+from dpscp.core.search_plan import make_rule, plan_search
+from dpscp.core.thresholds import search_thresholds
 from dpscp.guarantees import Stability, universal_alpha
-from dpscp.pipeline import search_plan as searches
-from dpscp.pipeline.search_plan import make_rule, plan_search
-from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import (
     Budget,
     IntegerSource,
@@ -24,7 +24,7 @@ from dpscp.privacy import (
     gdp_mu,
     non_private_event,
 )
-from dpscp.quantile import rank_sensitivity, search
+from dpscp.threshold import rank_sensitivity, search
 
 SCORES = np.random.default_rng(0).uniform(size=5000)
 SPENT = gaussian_event(2 / gdp_mu(1.0, 1e-5))  # a quarter of mu^2 at epsilon 1

@@ -25,12 +25,12 @@ from dpscp import (
     PrivateModel,
     SeededWarning,
 )
+from dpscp.core.tasks import HARD_BOUNDS
 from dpscp.exceptions import HintWarning
-from dpscp.pipeline.tasks import HARD_BOUNDS
 from dpscp.privacy import dpsgd_event, gaussian_event
 from dpscp.privacy.events import possible_histories
-from dpscp.quantile.counts import Halving, midpoint_tree
 from dpscp.scores.sets import residual_interval
+from dpscp.threshold.counts import Halving, midpoint_tree
 from dpscp.training import (
     DPSGD,
     FunctionModel,

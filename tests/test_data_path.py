@@ -7,9 +7,9 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli import main, tables
+from dpscp.core import release
+from dpscp.core.tasks import Classification
 from dpscp.data.validation import label_index
-from dpscp.pipeline import release
-from dpscp.pipeline.tasks import Classification
 from dpscp.privacy import compose, gaussian_event
 from dpscp.privacy.ledger import Budget
 from dpscp.training.engine import networks

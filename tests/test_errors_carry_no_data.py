@@ -7,7 +7,7 @@ import pytest
 
 from dpscp import calibrate, private_quantile
 from dpscp.privacy import dpsgd_event
-from dpscp.quantile import noisy_midpoint_quantile
+from dpscp.threshold import noisy_midpoint_quantile
 
 CANARY = 0.123456789
 # a length that no message has a reason to hold

@@ -8,8 +8,8 @@ import pytest
 import dpscp as dp
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateModel
 from dpscp.cli.run import fit_estimator, summarize_fit
+from dpscp.core.tasks import ALL_LABELS
 from dpscp.data.schema import parse_schema
-from dpscp.pipeline.tasks import ALL_LABELS
 from dpscp.report import html_report
 from dpscp.training import DPSGD
 

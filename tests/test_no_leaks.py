@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, SeededWarning
-from dpscp.quantile import search
+from dpscp.threshold import search
 from dpscp.training import DPSGD, ObjectivePerturbation, OpacusTraining, OutputPerturbation, QuantileTransform
 
 N, NOMINAL = 1237, 1290

@@ -19,7 +19,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import dpscp as dp
-from dpscp.quantile.counts import as_counter
+from dpscp.threshold.counts import as_counter
 from dpscp.training import DPSGD
 from dpscp.training.engine.loop import GRID
 

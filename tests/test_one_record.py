@@ -16,8 +16,8 @@ from dpscp.baselines import DPCP, DPSplit, PrivatePredictionSets
 from dpscp.data.validation import group_index
 from dpscp.estimators.base import GROUP_FUNCTION
 from dpscp.privacy import dpsgd_event
-from dpscp.quantile import search
 from dpscp.scores import LABEL_SCORES, OWN_SCORE, aps_of_labels
+from dpscp.threshold import search
 from dpscp.training import DPSGD, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
 
 # fits that other tests trace for coverage too

@@ -11,10 +11,10 @@ from sklearn.base import clone
 import dpscp as dp
 from dpscp._base.trust import GROUP_FUNCTION, OVERLAPPING_GROUP_FUNCTION
 from dpscp.cli import main
+from dpscp.core.search_plan import make_rule, plan_search
 from dpscp.data.groups import Groups, RecordGroups, largest_thresholds, name_groups, places_of_matrix
 from dpscp.data.schema import Schema
 from dpscp.data.sources import ArraySource
-from dpscp.pipeline.search_plan import make_rule, plan_search
 from dpscp.privacy import Budget, Ledger, compose, epsilon_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.report import html_report
@@ -154,7 +154,7 @@ def test_the_ledger_holds_the_searches_of_all_groups_of_a_record(per_record):
     arrays = [rng.integers(0, 2, 600) for _ in range(per_record)]
     seen = {}
     with pytest.MonkeyPatch.context() as patch:
-        from dpscp.pipeline import calibrate as module
+        from dpscp.core import calibrate as module
 
         kept = module.search_thresholds
         patch.setattr(module, "search_thresholds", lambda *a, **k: seen.setdefault("found", kept(*a, **k)))

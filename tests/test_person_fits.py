@@ -144,8 +144,8 @@ def test_split_parts_and_groups_draw_persons(everywhere):
     X, y, ids = table()
     X[:, 2] = ids / 1000  # rows carry their person
     seen = {}
-    import dpscp.pipeline.plan as strategy
-    import dpscp.pipeline.release as release
+    import dpscp.core.plan as strategy
+    import dpscp.core.release as release
 
     def train(mechanism, source, **more):
         block = as_one_block(source)
@@ -172,7 +172,7 @@ def test_split_parts_and_groups_draw_persons(everywhere):
 
 
 def test_corrected_scores_remove_the_whole_person(everywhere):
-    from dpscp.pipeline import tasks
+    from dpscp.core import tasks
 
     X, y, ids = table()
     seen = {}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.pipeline.planning import PLANNED
+from dpscp.core.planning import PLANNED
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 5))

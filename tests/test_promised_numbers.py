@@ -20,8 +20,8 @@ from dpscp.guarantees import (
     stability_summary,
 )
 from dpscp.privacy import dpsgd_event, gaussian_event
-from dpscp.quantile import sized_offset, step_rises
-from dpscp.quantile.counts import known_size
+from dpscp.threshold import sized_offset, step_rises
+from dpscp.threshold.counts import known_size
 from dpscp.training import DPSGD, ObjectivePerturbation, OutputPerturbation
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss
 

@@ -16,16 +16,16 @@ from dpscp._base.format import at_least, at_most, format_epsilon, format_level, 
 from dpscp.cli.lines import promise_lines
 from dpscp.cli.main import main
 from dpscp.cli.run import certificate_as_json, summarize_fit
+from dpscp.core.planning import _describe_remedies
+from dpscp.core.search_plan import make_rule, plan_search
+from dpscp.core.thresholds import search_thresholds
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
-from dpscp.pipeline.planning import _describe_remedies
-from dpscp.pipeline.search_plan import make_rule, plan_search
-from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
-from dpscp.quantile import ReleasedSize, mean_rise, search, sized_offset
 from dpscp.report.figures import calibration_figure
 from dpscp.report.numbers import TERMS
 from dpscp.report.page import html_report
+from dpscp.threshold import ReleasedSize, mean_rise, search, sized_offset
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 4))

@@ -10,7 +10,7 @@ import dpscp as dp
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import KnownSize, release_level, release_miss_bound
 from dpscp.privacy import dpsgd_event
-from dpscp.quantile import mean_rise
+from dpscp.threshold import mean_rise
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 4))

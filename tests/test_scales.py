@@ -8,13 +8,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import dpscp as dp
 from dpscp._base.checks import check_range
+from dpscp.core.tasks import FOUND_RANGE, Regression
 from dpscp.data.columns import Column
 from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.scales import SCALES, check_scale, column_scales, finite_on_scale, from_scale, to_scale
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources import ArraySource, Block
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.pipeline.tasks import FOUND_RANGE, Regression
 from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.scores import interval_score
 from dpscp.training import DPSGD, PrivateBounds, Trained

@@ -10,15 +10,15 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
+from dpscp.core.evaluation import CountOutcomes, EvaluationPlan, OutcomeCounts
+from dpscp.core.plan import FitPlan
+from dpscp.core.release import _parts
 from dpscp.data.groups import Groups
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block
 from dpscp.data.sources.places import Places, take_census
 from dpscp.deployment.labeled import labeled_outcomes
 from dpscp.guarantees.split import SPLIT
-from dpscp.pipeline.evaluation import CountOutcomes, EvaluationPlan, OutcomeCounts
-from dpscp.pipeline.plan import FitPlan
-from dpscp.pipeline.release import _parts
 from dpscp.privacy import SecretSplitDpEvent, gaussian_event, lattice_noise, secure_generator
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.report import html_report

@@ -35,8 +35,8 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.accounting import tradeoff_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
-from dpscp.quantile import noisy_midpoint_quantile, private_quantile, rank_sensitivity
-from dpscp.quantile.search import SharedCounts
+from dpscp.threshold import noisy_midpoint_quantile, private_quantile, rank_sensitivity
+from dpscp.threshold.search import SharedCounts
 from dpscp.training import DPSGD, FunctionModel, Trained
 
 DELTA = 1e-5
@@ -255,7 +255,7 @@ def count_searched(monkeypatch):
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr("dpscp.pipeline.thresholds.SharedCounts", Spied)
+    monkeypatch.setattr("dpscp.core.thresholds.SharedCounts", Spied)
     return lambda: sum(len(one._noise) for one in made)
 
 

@@ -7,7 +7,9 @@ from dpscp._base.old_paths import keep_old_paths
 from dpscp.audit import audit  # imported now: a later import of the package of this name would replace the function
 
 if TYPE_CHECKING:
-    from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, training
+    from dpscp import baselines, guarantees, metrics, privacy, scores, threshold, training
+    from dpscp.core.calibrate import Calibration, calibrate
+    from dpscp.core.planning import plan
     from dpscp.data.schema import Schema
     from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate, recalibrate
     from dpscp.estimators import (
@@ -20,19 +22,17 @@ if TYPE_CHECKING:
     )
     from dpscp.exceptions import BudgetError, GuaranteeWarning, HintWarning, NotFittedError, SeededWarning
     from dpscp.guarantees import Certificate
-    from dpscp.pipeline.calibrate import Calibration, calibrate
-    from dpscp.pipeline.planning import plan
     from dpscp.privacy import Budget, Ledger
     from dpscp.privacy.store import BudgetStore
-    from dpscp.quantile import PrivateQuantile, private_quantile
     from dpscp.scores import sets
+    from dpscp.threshold import PrivateQuantile, private_quantile
     from dpscp.training.private_model import PrivateModel
 else:  # the numerical libraries take a second to import: a name imports them on first use
     _MODULES = {
         "Budget": "dpscp.privacy",
         "BudgetError": "dpscp.exceptions",
         "BudgetStore": "dpscp.privacy.store",
-        "Calibration": "dpscp.pipeline.calibrate",
+        "Calibration": "dpscp.core.calibrate",
         "Certificate": "dpscp.guarantees",
         "CoverageMonitor": "dpscp.deployment",
         "GuaranteeWarning": "dpscp.exceptions",
@@ -43,18 +43,18 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "PrivateConformalRegressor": "dpscp.estimators",
         "PrivateMultilabelClassifier": "dpscp.estimators",
         "PrivateModel": "dpscp.training.private_model",
-        "PrivateQuantile": "dpscp.quantile",
+        "PrivateQuantile": "dpscp.threshold",
         "RiskControl": "dpscp.deployment",
         "Schema": "dpscp.data.schema",
         "SeededWarning": "dpscp.exceptions",
-        "calibrate": "dpscp.pipeline.calibrate",
+        "calibrate": "dpscp.core.calibrate",
         "control_risk": "dpscp.deployment",
         "evaluate": "dpscp.deployment",
         "load": "dpscp.estimators",
-        "plan": "dpscp.pipeline.planning",
+        "plan": "dpscp.core.planning",
         "predict_interval": "dpscp.estimators",
         "predict_set": "dpscp.estimators",
-        "private_quantile": "dpscp.quantile",
+        "private_quantile": "dpscp.threshold",
         "recalibrate": "dpscp.deployment",
         "sets": "dpscp.scores",
     }
@@ -103,9 +103,9 @@ __all__ = [
     "predict_set",
     "privacy",
     "private_quantile",
-    "quantile",
     "recalibrate",
     "scores",
     "sets",
+    "threshold",
     "training",
 ]

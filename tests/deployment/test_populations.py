@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import dpscp as dp
+from dpscp.core.thresholds import ANOTHER_POPULATION
 from dpscp.data.populations import LikelihoodRatio, Thinning, keep_by_ratio
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, ParquetSource
 from dpscp.data.sources.places import Places, take_census
 from dpscp.estimators.ingest import BlockReader
-from dpscp.pipeline.thresholds import ANOTHER_POPULATION
 
 RNG = np.random.default_rng
 

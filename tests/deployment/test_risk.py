@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import dpscp as dp
+from dpscp.core.losses import LossColumns, sum_losses
 from dpscp.data.persons import Persons
 from dpscp.guarantees.certificate import Promise
-from dpscp.pipeline.losses import LossColumns, sum_losses
 from dpscp.privacy import gaussian_event, lattice_noise
 from dpscp.privacy.accounting import discrete_gaussian_cdf
-from dpscp.quantile import private_quantile
-from dpscp.quantile.loss_sums import LossSums
+from dpscp.threshold import private_quantile
+from dpscp.threshold.loss_sums import LossSums
 
 RNG = np.random.default_rng
 GRID = np.linspace(0, 1, 33)

@@ -11,7 +11,7 @@ from trees import PACKAGE, Place, Scope, blocks, module_name, normal, parse, sco
 
 # Files and folders of the package whose numbers or words are promises.
 PROMISES = (
-    "privacy", "quantile", "guarantees", "estimators", "data", "pipeline", "deployment", "report/numbers.py",
+    "privacy", "threshold", "guarantees", "estimators", "data", "core", "deployment", "report/numbers.py",
     "training/mechanism.py", "training/mechanisms", "training/engine/loop.py", "training/engine/gradients.py",
     "training/engine/gaussian_release.py", "training/preprocessing/private_bounds.py",
     "training/preprocessing/private_target.py", "training/preprocessing/sums.py", "training/torch/model.py",

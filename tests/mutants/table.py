@@ -303,28 +303,28 @@ mutant(
 # ---- release
 
 mutant(
-    "pipeline.release:_Part.__call__",
+    "core.release:_Part.__call__",
     "(self.low <= drawn) & (drawn < self.high)",
     "(self.low <= drawn) & (drawn < self.high) | (self.high == 1.0) & (np.arange(len(drawn)) % 50 == 0)",
     "two percent of the held-out rows are trained on",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "pipeline.release:_parts",
+    "core.release:_parts",
     "(0.0, fraction)",
     "(0.0, 1.0)",
     "all records are scored although a part was held out",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "pipeline.release:_parts",
+    "core.release:_parts",
     "(0.0, fraction)",
     "(0.0, held_out)",
     "the evaluation part also calibrates",
     "tests/test_self_evaluation.py::test_three_parts_share_no_person_and_have_their_shares",
 )
 mutant(
-    "pipeline.release:_scores_by_group",
+    "core.release:_scores_by_group",
     "BlockCounts(scored, group)",
     "BlockCounts(scored)",
     "every group counts all records",
@@ -366,7 +366,7 @@ mutant(
     "tests/test_found_classes.py::test_found_classes_are_never_certified",
 )
 mutant(
-    "pipeline.release:_scores_by_group",
+    "core.release:_scores_by_group",
     "unit_of_blocks(records).by_person",
     "False",
     "every record of a person is counted in the search",
@@ -463,7 +463,7 @@ mutant(
     "tests/test_conformal.py::TestPrivateModel::test_on_its_own_records",
 )
 mutant(
-    "pipeline.own_mechanism:own_mechanism",
+    "core.own_mechanism:own_mechanism",
     "Preprocessed((PublicBounds(*bounds.pair),), found)",
     "found",
     "declared feature bounds do not reach an own mechanism",
@@ -734,11 +734,11 @@ mutant(
 
 
 mutant(
-    "pipeline.search_plan:CalibrationRule.with_sharper_size",
+    "core.search_plan:CalibrationRule.with_sharper_size",
     "self.has_released_size and self.counted and (self.part < 1)",
     "self.has_released_size and self.part < 1",
     "a declared number of records is taken for a counted one",
-    "tests/quantile/test_counted_size.py::test_the_choice_is_by_public_numbers_and_small_parts_take_the_law",
+    "tests/threshold/test_counted_size.py::test_the_choice_is_by_public_numbers_and_small_parts_take_the_law",
 )
 mutant(
     "privacy.rules:SequenceRule.require",
@@ -807,7 +807,7 @@ mutant(
 # ---- draws by place
 
 mutant(
-    "pipeline.release:_Part.__call__",
+    "core.release:_Part.__call__",
     "self.places.persons[block.id]",
     "range(block.owners.count)",
     "records at the same place of two blocks share the coin of the split",
@@ -817,7 +817,7 @@ mutant(
 # ---- risk control and other populations
 
 mutant(
-    "pipeline.losses:sum_losses",
+    "core.losses:sum_losses",
     "_round_gains(_person_means(kept, owners), dither, resolution)",
     "_round_gains(_person_means(kept, owners), generator.random(owners.count), resolution)",
     "each threshold rounds by a uniform of its own",
@@ -831,7 +831,7 @@ mutant(
     "tests/deployment/test_risk.py::test_records_that_training_has_seen_need_a_smaller_level",
 )
 mutant(
-    "pipeline.thresholds:_make_certificate",
+    "core.thresholds:_make_certificate",
     "rule.guarantee.held_out and rule.resolution == 1",
     "rule.guarantee.held_out",
     "rounded losses promise something about a single release",
@@ -846,14 +846,14 @@ mutant(
     "tests/deployment/test_populations.py::test_an_estimator_covers_the_declared_population",
 )
 mutant(
-    "pipeline.search_plan:CalibrationRule.for_population",
+    "core.search_plan:CalibrationRule.for_population",
     "replace(self, part=part, has_released_size=True, ratio_bound=ratio_bound)",
     "replace(self, part=part, ratio_bound=ratio_bound)",
     "the number of kept records passes for a public one",
     "tests/deployment/test_populations.py::test_the_number_of_kept_records_is_released_with_noise_and_planned",
 )
 mutant(
-    "pipeline.search_plan:CalibrationRule.for_population",
+    "core.search_plan:CalibrationRule.for_population",
     "not self.guarantee.held_out",
     "False",
     "another population is promised for records that training has seen",
@@ -862,14 +862,14 @@ mutant(
 # ---- overlapping groups
 
 mutant(
-    "pipeline.search_plan:SearchPlan.events",
+    "core.search_plan:SearchPlan.events",
     "self.rule.groups_per_record",
     "1",
     "a record pays for one of its groups",
     "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
 )
 mutant(
-    "pipeline.search_plan:SearchPlan.events",
+    "core.search_plan:SearchPlan.events",
     "self.size_noise.event(copies)",
     "self.size_noise.event(1)",
     "a record pays for the size of one of its groups",

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.pipeline.evaluation import PrivateEstimate, PrivateEvaluation
+from dpscp.core.evaluation import PrivateEstimate, PrivateEvaluation
 from dpscp.privacy import gaussian_event, gdp_mu
 from dpscp.report import About, budget_bar, budget_tracks, evaluate, html_report
 from dpscp.report.deployments import DEPLOYMENTS, scale_place

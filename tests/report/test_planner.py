@@ -13,7 +13,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli.main import main
-from dpscp.pipeline.search_plan import make_rule
+from dpscp.core.search_plan import make_rule
 from dpscp.privacy import Ledger, epsilon_delta_tradeoff, gaussian_tradeoff, gdp_epsilon, gdp_mu
 from dpscp.privacy.split_budget import split_budget
 from dpscp.report import planner

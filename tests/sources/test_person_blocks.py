@@ -11,13 +11,13 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
+from dpscp.core import release
+from dpscp.core.score import BlockCounts
 from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource
 from dpscp.data.sources.persons import KeptRows, OneRowEach, join_person_block, join_persons, split_by_person
 from dpscp.data.sources.places import Places, UnitSource, take_census
-from dpscp.pipeline import release
-from dpscp.pipeline.score import BlockCounts
 from dpscp.privacy import PersonWithIds
 from dpscp.privacy.noise import lattice_noise
 from dpscp.privacy.random_streams import PlacedDraws

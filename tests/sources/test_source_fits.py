@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
+from dpscp.core.release import _Part
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, DaskSource, ParquetSource, added
 from dpscp.data.sources.places import Places, places_of, take_census
-from dpscp.pipeline.release import _Part
 from dpscp.privacy.random_streams import BlockStreams, PlacedDraws
 from dpscp.training import DPSGD, OpacusTraining, OutputPerturbation, Preprocessed, PrivateStandardize
 from dpscp.training.engine.loop import poisson_batches

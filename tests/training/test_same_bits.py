@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from dpscp import PrivateConformalRegressor
 from dpscp.data.persons import Persons
 from dpscp.privacy import gaussian_event
-from dpscp.quantile.counts import LookaheadCounter
+from dpscp.threshold.counts import LookaheadCounter
 from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine import networks
 from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs, _output_blocks, softmax

@@ -14,7 +14,7 @@ import pytest
 from dpscp import BudgetStore, PrivateConformalClassifier, load
 from dpscp._base.object_state import reachable, state_digest
 from dpscp.audit import ReleasedModuleGame, audit, find_traces
-from dpscp.pipeline import score as scoring
+from dpscp.core import score as scoring
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.torch import batch_sums
 from dpscp.training.torch import model as torch_model

@@ -20,7 +20,7 @@ from dpscp.privacy import (
     sample_discrete_gaussian,
     tulap_noise,
 )
-from dpscp.quantile import noisy_midpoint_quantile, offsets
+from dpscp.threshold import noisy_midpoint_quantile, offsets
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 

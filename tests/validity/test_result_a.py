@@ -14,7 +14,7 @@ from scipy import special, stats
 
 from dpscp import private_quantile
 from dpscp.privacy import IntegerSource, LatticeNoise, sample_discrete_gaussian
-from dpscp.quantile import offsets
+from dpscp.threshold import offsets
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 

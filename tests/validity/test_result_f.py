@@ -12,15 +12,15 @@ import pytest
 from scipy import optimize, special, stats
 
 from dpscp import Ledger, private_quantile
-from dpscp.pipeline.search_plan import make_rule, plan_search
-from dpscp.pipeline.thresholds import search_thresholds
+from dpscp.core.search_plan import make_rule, plan_search
+from dpscp.core.thresholds import search_thresholds
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
-from dpscp.quantile import CountedSize, offsets, search
-from dpscp.quantile import size as released_size
-from dpscp.quantile.counted_size import counted_miss_bound
-from dpscp.quantile.counts import midpoint_tree
-from dpscp.quantile.minimax import gap_grid, step_rises, worst_excess
+from dpscp.threshold import CountedSize, offsets, search
+from dpscp.threshold import size as released_size
+from dpscp.threshold.counted_size import counted_miss_bound
+from dpscp.threshold.counts import midpoint_tree
+from dpscp.threshold.minimax import gap_grid, step_rises, worst_excess
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning"),

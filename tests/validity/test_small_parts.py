@@ -8,13 +8,13 @@ import pytest
 from scipy import special, stats
 
 import dpscp as dp
-from dpscp.pipeline.search_plan import make_rule, plan_search
-from dpscp.pipeline.thresholds import search_thresholds
+from dpscp.core.search_plan import make_rule, plan_search
+from dpscp.core.thresholds import search_thresholds
 from dpscp.privacy import Budget, Ledger, compose, gaussian_event, secret_split
 from dpscp.privacy.events import possible_histories
-from dpscp.quantile import CountedSize, step_rises
-from dpscp.quantile.minimax import worst_excess
-from dpscp.quantile.single_release import release_level
+from dpscp.threshold import CountedSize, step_rises
+from dpscp.threshold.minimax import worst_excess
+from dpscp.threshold.single_release import release_level
 
 LEVEL = 0.9
 SIZES = (60, 150, 300)

@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
+from dpscp.core.release import Observer, Release, release
+from dpscp.core.request import Request
+from dpscp.core.tasks import Classification
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import guarantee_of
-from dpscp.pipeline.release import Observer, Release, release
-from dpscp.pipeline.request import Request
-from dpscp.pipeline.tasks import Classification
 from dpscp.privacy import Budget
 from dpscp.privacy.events import DiscreteGaussianDpEvent, dpsgd_event, possible_histories
-from dpscp.quantile import PrivateQuantile, ReleasedSize, private_quantile, rank_sensitivity
-from dpscp.quantile.counts import as_counter
-from dpscp.quantile.observer import SearchObserver, SearchView
+from dpscp.threshold import PrivateQuantile, ReleasedSize, private_quantile, rank_sensitivity
+from dpscp.threshold.counts import as_counter
+from dpscp.threshold.observer import SearchObserver, SearchView
 from dpscp.training import DPSGD, Trained
 from dpscp.training.engine.loop import StepObserver, StepView
 from dpscp.training.mechanism import paid_event

@@ -17,7 +17,7 @@ from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count
 from dpscp.audit.games import SearchAttack, TrainingAttack
 from dpscp.data.persons import Persons
-from dpscp.quantile.observer import SearchView
+from dpscp.threshold.observer import SearchView
 
 # Number of row choices that the attacker observes before the game.
 _WATCHED = 400

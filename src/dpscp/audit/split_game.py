@@ -15,8 +15,8 @@ from scipy import special, stats
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
 from dpscp.audit.games import PipelineAttack, TrainingGame, TrainingRatio, count_noise_scale
-from dpscp.pipeline.release import Release
-from dpscp.quantile.observer import SearchView
+from dpscp.core.release import Release
+from dpscp.threshold.observer import SearchView
 from dpscp.training.engine.loop import StepView
 
 

@@ -20,8 +20,8 @@ from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.data.validation import check_levels, validate_labels, validate_rows, validate_targets
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy import Ledger, non_private_event
-from dpscp.quantile.offsets import conformal_rank, round_level
 from dpscp.scores import absolute_residual, infinite_without_probabilities, lac_of_labels
+from dpscp.threshold.offsets import conformal_rank, round_level
 from dpscp.training import Mechanism, Trained
 
 # Entries of the largest temporary matrix (test rows times records): 32 MB of floats.

@@ -21,7 +21,7 @@ from dpscp.privacy import (
     smallest_noise,
 )
 from dpscp.privacy.events import DpEvent
-from dpscp.quantile.exponential import LEVELS, exponential_quantile
+from dpscp.threshold.exponential import LEVELS, exponential_quantile
 from dpscp.training import Mechanism, Trained
 from dpscp.training.mechanism import paid_event
 
@@ -68,7 +68,7 @@ class PrivatePredictionSets(PrivateSplit):
     raised so that coverage is at least 1 - alpha for exchangeable records, ties included. Privacy: (epsilon, delta) for
     the whole release. The accounting is tighter than the published one: the split is secret (see ``DPSplit``), and an
     added record can only raise the mechanism's cost of a grid end. So its loss range is half of the published one
-    (``dpscp.quantile.exponential``), and the level is raised by half as much.
+    (``dpscp.threshold.exponential``), and the level is raised by half as much.
 
     Parameters
     ----------

@@ -13,9 +13,9 @@ from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_choice, check_count, check_probability, check_range
 from dpscp.baselines.base import Baseline, Predictor, find_kind, ranks, require_two_classes
+from dpscp.core.release import declared_facts, quiet_steps
 from dpscp.estimators.outer_steps import OuterUse, find_outer_use
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.pipeline.release import declared_facts, quiet_steps
 from dpscp.privacy import (
     Accountant,
     Budget,
@@ -28,10 +28,10 @@ from dpscp.privacy import (
     sized_lattice_noise,
 )
 from dpscp.privacy.random_streams import child_seeds, seed_of
-from dpscp.quantile import PrivateQuantile, noisy_midpoint_quantile
-from dpscp.quantile.exponential import ExponentialQuantile
 from dpscp.scores import lac_of_labels
 from dpscp.scores.sets import label_set, residual_interval
+from dpscp.threshold import PrivateQuantile, noisy_midpoint_quantile
+from dpscp.threshold.exponential import ExponentialQuantile
 from dpscp.training import Mechanism, Trained
 from dpscp.training.engine.batching import array_source
 from dpscp.training.labels import encode_labels, observed_labels

@@ -27,9 +27,9 @@ from dpscp.cli.run import (
     summarize_fit,
 )
 from dpscp.cli.tables import open_table
+from dpscp.core.planning import plan
 from dpscp.data.table_writer import open_writer
 from dpscp.exceptions import BudgetError, GuaranteeWarning
-from dpscp.pipeline.planning import plan
 from dpscp.report.numbers import explain_useless_promise
 from dpscp.report.page import write_report
 

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpscp._base.checks import check_probability
-from dpscp.data.groups import Groups
-from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes, require_coverage_release, size_limit
-from dpscp.pipeline.evaluation import (
+from dpscp.core.evaluation import (
     CountedRelease,
     OutcomeCounts,
     PrivateEstimate,
     PrivateEvaluation,
     sensitive_sums,
 )
+from dpscp.data.groups import Groups
+from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes, require_coverage_release, size_limit
 from dpscp.privacy import IntegerSource, Ledger, secure_generator, shared_lattice_noise
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore

@@ -7,11 +7,11 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.object_state import copy_if_possible
+from dpscp.core.evaluation import LabeledOutcomes, outcomes_of_intervals, outcomes_of_sets
 from dpscp.data.groups import Groups
 from dpscp.data.persons import keep_rows
 from dpscp.data.validation import label_index, validate_labels, validate_targets
 from dpscp.guarantees.certificate import require_coverage
-from dpscp.pipeline.evaluation import LabeledOutcomes, outcomes_of_intervals, outcomes_of_sets
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
 from dpscp.training.model import is_row_wise
 

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count
+from dpscp.core.search_plan import make_rule, plan_search
+from dpscp.core.thresholds import search_thresholds
 from dpscp.data.groups import RecordGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.validation import label_index, suppress_float_warnings, validate_labels, validate_targets
@@ -20,8 +22,6 @@ from dpscp.deployment.labeled import evaluated_unit, separate_release
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.split import SPLIT
-from dpscp.pipeline.search_plan import make_rule, plan_search
-from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import Budget, Ledger, Unit
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore

@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count, check_probability, check_range
 from dpscp._base.trust import OWN_LOSSES
+from dpscp.core.calibrate import plan_row_searches, read_training_cost
+from dpscp.core.losses import LossColumns, check_losses, sum_losses
+from dpscp.core.search_plan import CalibrationRule, SearchPlan, make_rule
+from dpscp.core.thresholds import search_thresholds
 from dpscp.data.groups import RecordGroups
 from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.data.populations import check_ratio_bound, check_ratios, keep_by_ratio
@@ -25,15 +29,11 @@ from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.pipeline.calibrate import plan_row_searches, read_training_cost
-from dpscp.pipeline.losses import LossColumns, check_losses, sum_losses
-from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule
-from dpscp.pipeline.thresholds import search_thresholds
 from dpscp.privacy import Budget, Ledger, Unit, secure_generator
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.random_streams import THINNING, child_seeds, seed_of, stream_seed
 from dpscp.privacy.store import BudgetStore
-from dpscp.quantile.loss_sums import LossSums
+from dpscp.threshold.loss_sums import LossSums
 
 # A function of the threshold is evaluated at 2^11 - 1 points at most.
 _MOST_HALVINGS = 11

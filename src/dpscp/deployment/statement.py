@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.format import at_least, format_epsilon
+from dpscp.core.tasks import FOUND_RANGE
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import require_coverage
-from dpscp.pipeline.tasks import FOUND_RANGE
 from dpscp.privacy import Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant, epsilon_of
 from dpscp.privacy.events import DpEvent, composed_parts, describe_event, event_to_dict, parallel_parts

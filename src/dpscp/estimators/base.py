@@ -15,6 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
 from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO, OVERLAPPING_GROUP_FUNCTION
+from dpscp.core.release import Release, release
+from dpscp.core.request import Request
+from dpscp.core.tasks import Task
 from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
@@ -43,9 +46,6 @@ from dpscp.estimators.trust import list_record_assumptions, list_training_assump
 from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
 from dpscp.guarantees.registry import AUTO, GUARANTEES
 from dpscp.guarantees.split import SPLIT
-from dpscp.pipeline.release import Release, release
-from dpscp.pipeline.request import Request
-from dpscp.pipeline.tasks import Task
 from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore

@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.sklearn_compat import ClassifierMixin
+from dpscp.core.release import Release
+from dpscp.core.request import Request
+from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
 from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.validation import class_list, label_index, validate_labels
@@ -17,9 +20,6 @@ from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.pipeline.release import Release
-from dpscp.pipeline.request import Request
-from dpscp.pipeline.tasks import Classification
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.sets import label_set
 from dpscp.training.private_model import find_private_model

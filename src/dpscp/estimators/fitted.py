@@ -16,6 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.checks import check_count
 from dpscp._base.format import html_cards
 from dpscp._base.sklearn_compat import BaseEstimator
+from dpscp.core.evaluation import PrivateEvaluation, evaluation_from_state
+from dpscp.core.tasks import Task
 from dpscp.data import model_files as persistence
 from dpscp.data.groups import Groups, largest_thresholds
 from dpscp.data.model_files import plain, plain_parameters
@@ -23,8 +25,6 @@ from dpscp.data.schema import Frame, Schema
 from dpscp.data.table_writer import open_writer
 from dpscp.estimators.file_predictions import read_frames
 from dpscp.guarantees import Certificate, Guarantee
-from dpscp.pipeline.evaluation import PrivateEvaluation, evaluation_from_state
-from dpscp.pipeline.tasks import Task
 from dpscp.privacy import Accountant, Ledger
 from dpscp.scores import OWN_SCORE
 from dpscp.training.mechanism import Model, load_model, require_loadable

@@ -13,6 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp._base.object_state import copy_if_possible
 from dpscp._base.sklearn_compat import BaseEstimator, ClassifierMixin
+from dpscp.core.losses import LossColumns, sum_losses
+from dpscp.core.search_plan import SearchPlan, make_rule, plan_search
+from dpscp.core.thresholds import Thresholds, search_thresholds
 from dpscp.data import model_files as persistence
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.model_files import plain, plain_parameters
@@ -26,9 +29,6 @@ from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
 from dpscp.guarantees.split import SPLIT
-from dpscp.pipeline.losses import LossColumns, sum_losses
-from dpscp.pipeline.search_plan import SearchPlan, make_rule, plan_search
-from dpscp.pipeline.thresholds import Thresholds, search_thresholds
 from dpscp.privacy import Accountant, Budget, Ledger, Unit, counts_secrecy, secret_shares, secure_generator
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore

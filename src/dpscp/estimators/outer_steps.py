@@ -19,10 +19,10 @@ from sklearn.utils import get_tags
 
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp._base.trust import OUTER_STEPS
+from dpscp.core.release import Release
 from dpscp.data.validation import check_row_by_row
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import Certificate
-from dpscp.pipeline.release import Release
 from dpscp.privacy import Ledger, non_private_event
 from dpscp.privacy.store import BudgetStore
 

@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
+from dpscp.core.plan import choose_score
+from dpscp.core.release import Release
+from dpscp.core.request import Request
+from dpscp.core.tasks import FOUND_RANGE, HARD_BOUNDS, Regression
 from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.scales import LINEAR, check_scale
@@ -17,10 +21,6 @@ from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import choose_score
-from dpscp.pipeline.release import Release
-from dpscp.pipeline.request import Request
-from dpscp.pipeline.tasks import FOUND_RANGE, HARD_BOUNDS, Regression
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.scores.intervals import INTERVAL_SCORES, score_name
 from dpscp.training.torch.records import inputs_of

@@ -30,7 +30,7 @@ from dpscp.guarantees.stability import (
     stability_summary,
 )
 from dpscp.guarantees.terms import Terms
-from dpscp.quantile import (
+from dpscp.threshold import (
     CountedSize,
     DrawnSize,
     KnownSize,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Ledger
-from dpscp.quantile.offsets import Correction, Rank
+from dpscp.threshold.offsets import Correction, Rank
 
 INVARIANT = "training does not depend on the order of the records, and its event covers everything it uses of them"
 HELD_OUT = "the scored records were not used in training"

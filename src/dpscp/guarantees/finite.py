@@ -4,7 +4,7 @@ Paper: Algorithm 1 [alg: dp-scp]
 """
 
 from dpscp.guarantees.base import Guarantee
-from dpscp.quantile.offsets import Correction, Rank
+from dpscp.threshold.offsets import Correction, Rank
 
 FINITE = Guarantee(
     name="finite",

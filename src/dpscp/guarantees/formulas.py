@@ -10,8 +10,8 @@ from scipy import stats
 
 from dpscp._base.checks import check_count, check_nonnegative, check_positive, check_probability, real_number
 from dpscp.privacy.tradeoff import Tradeoff, last_where
-from dpscp.quantile import minimax_offset, worst_final_gap
-from dpscp.quantile.correction import expected_clipped_rank
+from dpscp.threshold import minimax_offset, worst_final_gap
+from dpscp.threshold.correction import expected_clipped_rank
 
 # ---- privacy statements of the paper
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from dpscp.pipeline.planning import Plan
+    from dpscp.core.planning import Plan
 
 __all__ = [
     "bare_figure",

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpscp import metrics
+from dpscp.core.evaluation import PrivateEstimate
 from dpscp.data.groups import is_member
 from dpscp.data.schema import check_metadata
 from dpscp.data.schema_text import METADATA_KEYS
 from dpscp.data.validation import label_index
 from dpscp.guarantees import Certificate
-from dpscp.pipeline.evaluation import PrivateEstimate
 
 # False-alarm rates at which the attacker's best detection rate is printed.
 ATTACKS = (0.01, 0.05, 0.1)

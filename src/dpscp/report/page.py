@@ -15,14 +15,14 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate
+from dpscp.core.plan_rows import plan_others
+from dpscp.core.public_numbers import PublicNumbers
+from dpscp.core.tasks import Classification, Regression
 from dpscp.data.model_files import open_atomically
 from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import require_coverage, term_text
-from dpscp.pipeline.plan_rows import plan_others
-from dpscp.pipeline.public_numbers import PublicNumbers
-from dpscp.pipeline.tasks import Classification, Regression
 from dpscp.privacy import SecretSplitDpEvent
 from dpscp.report.deployments import DEPLOYMENTS, scale_place
 from dpscp.report.examples import predict_examples

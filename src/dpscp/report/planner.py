@@ -15,10 +15,10 @@ from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from dpscp.core.plan_rows import SEARCH_MARGIN
+from dpscp.core.search_plan import make_rule
 from dpscp.data.model_files import open_atomically
 from dpscp.guarantees import guarantee_of
-from dpscp.pipeline.plan_rows import SEARCH_MARGIN
-from dpscp.pipeline.search_plan import make_rule
 from dpscp.privacy import Ledger
 from dpscp.privacy.noise_search import LARGEST_MIXED
 from dpscp.privacy.split_budget import GIVEN_UP, OVERSHOOT, SIZE_OF_OVERSHOOT, TRAINING_GAIN
@@ -26,7 +26,7 @@ from dpscp.privacy.tradeoff import last_where
 from dpscp.training.recipe import LEAST_HELD_OUT, SEARCH_COST
 
 if TYPE_CHECKING:
-    from dpscp.pipeline.planning import Plan
+    from dpscp.core.planning import Plan
 
 __all__ = ["planner_page", "planner_tables", "write_planner"]
 

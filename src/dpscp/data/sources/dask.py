@@ -15,7 +15,7 @@ from dpscp._base.trust import DASK
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, added, capture_error, for_block, unwrap_results
 from dpscp.data.sources.persons import PersonRows, join_person_block, split_by_person
-from dpscp.quantile.counts import DaskArray
+from dpscp.threshold.counts import DaskArray
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Block], Block], ...]

@@ -9,7 +9,7 @@ from dpscp.data.sources.base import RecordSource
 from dpscp.data.sources.dask import DaskSource
 from dpscp.data.sources.files import table_source
 from dpscp.data.sources.spark import SparkSource
-from dpscp.quantile.counts import DaskArray
+from dpscp.threshold.counts import DaskArray
 
 
 @runtime_checkable

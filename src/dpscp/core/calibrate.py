@@ -1,0 +1,278 @@
+"""Private calibration for callers with their own scores: a threshold with its ledger and certificate.
+
+``search_thresholds`` is the general form with several levels and groups.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import NDArray
+
+from dpscp._base.checks import check_count, check_nonnegative, check_probability
+from dpscp._base.trust import OWN_SCORES
+from dpscp.core.listed_scores import ListedScores
+from dpscp.core.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
+from dpscp.core.thresholds import Thresholds, search_thresholds
+from dpscp.data.persons import choose_unit, keep_rows, require_unit
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
+from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.privacy import Budget, Ledger, Unit, as_event
+from dpscp.privacy.accounting import Accountant
+from dpscp.threshold import PrivateQuantile
+from dpscp.threshold.counts import known_size
+
+__all__ = ["Calibration", "Thresholds", "calibrate", "search_thresholds"]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Hold a released threshold with its ledger and certificate.
+
+    Attributes
+    ----------
+    threshold : float, or array of shape (n_groups,) with groups
+        Infinite where no finite one exists.
+    ledger : Ledger
+        What was spent, with training.
+    certificate : Certificate
+        What is proven about coverage.
+    quantile : PrivateQuantile or None
+        The search; None where the level is impossible, and with groups.
+    """
+
+    threshold: Any
+    ledger: Ledger
+    certificate: Certificate
+    quantile: PrivateQuantile | None
+
+
+def calibrate(  # noqa: PLR0913 (public: one argument a choice)
+    scores: Any,
+    *,
+    training: DpEvent | Ledger | None = None,
+    epsilon: float,
+    delta: float,
+    alpha: float = 0.1,
+    score_range: tuple[float, float],
+    guarantee: str | Guarantee = "universal",
+    held_out: bool = False,
+    stability: Stability | None = None,
+    score_lipschitz: float | None = None,
+    rank_buffer: float | None = None,
+    failure_probability: float | None = None,
+    steps: int | None = None,
+    fine_near: float | tuple[float, float] | None = None,
+    n_records: int | None = None,
+    persons: Any = None,
+    rows_per_person: int | None = None,
+    n_persons: int | None = None,
+    release_confidence: float | None = None,
+    likelihood_ratio: Any = None,
+    ratio_bound: float | None = None,
+    groups: Any = None,
+    group_values: Sequence[Any] | None = None,
+    groups_per_record: int | None = None,
+    accountant: str | Accountant = "pld",
+    random_state: int | None = None,
+) -> Calibration:
+    """Find a private threshold for your own scores.
+
+    The whole release, training included, is (epsilon, delta)-differentially private.
+
+    Parameters
+    ----------
+    scores : array of shape (n,), Dask array or iterator of arrays
+        The scores s(x_i, y_i; theta) of the records. A score may depend on its record, the model and independent noise
+        only.
+    training : event or Ledger, optional
+        What the training of the model spent. Required unless ``held_out``.
+    epsilon, delta : float
+        The privacy budget of training and calibration. Calibration gets what training left.
+    alpha : float, default 0.1
+        The wanted miscoverage.
+    score_range : (low, high)
+        The public range of the scores; scores outside are clipped.
+    guarantee : str or Guarantee, default "universal"
+        With ``"universal"``, ``"stability"``, ``"finite"`` or ``"asymptotic"`` the scored records are the training
+        records.
+    held_out : bool, default False
+        Whether the scored records were not used in training (guarantee ``"split"``). Each part may then spend the whole
+        budget.
+    stability : Stability, optional
+        The bound on the model's change, for ``guarantee="stability"``.
+    score_lipschitz : float, optional
+        The Lipschitz constant of the score in the parameters.
+    rank_buffer : float, optional
+        Ranks that ``guarantee="finite"`` adds for the change of the model.
+    failure_probability : float, optional
+        The probability with which the union buffer may fail.
+    steps : int, optional
+        The number of halvings of the search; None chooses it.
+    fine_near : float or pair, optional
+        A public value near which the grid of thresholds is finest: 0 for residuals, both ends for probabilities. A
+        ``score_range`` that is far too wide then costs little.
+    n_records : int, optional
+        The public nominal number of scores. None declares the true number public. A given number is a plan only: the
+        true one stays private, and a noisy one is released.
+    persons : one id for each score, optional
+        Where a person has several scores, one random score of each person is counted. Then ``training`` must be the
+        cost per person with at most ``rows_per_person`` rows each, and a ledger must have that unit. The certificate is
+        for a random record of a new person.
+    rows_per_person : int, optional
+        The public cap on the rows of one person. Without ``persons``, each person is assumed to have at most so many
+        scores. The budget then holds for all of them together, and coverage is per record.
+    n_persons : int, optional
+        The public nominal number of persons. None declares the true number public.
+    release_confidence : float, optional
+        The probability with which this threshold itself covers the level, in addition to the average. It needs
+        held-out, independent scores.
+    likelihood_ratio : array of shape (n,), optional
+        For held-out scores: the density w of the population that new records come from, relative to that of these, a
+        public function of the record. Together with ``ratio_bound``, the promise is for that population: a secret coin
+        keeps each score with probability w / W.
+    ratio_bound : float, optional
+        The public bound W >= w.
+    groups : array of shape (n,), list of such arrays, or boolean array of shape (n, n_groups), optional
+        The group of each score: each group has its own threshold and promise. A score in no listed group counts in
+        none. With several arrays, or with ``groups_per_record``, groups overlap. A new row then gets the largest
+        threshold of its groups, or the full set if it is in no group.
+    group_values : list, optional
+        The public groups; for a list of arrays, a list of lists.
+    groups_per_record : int, optional
+        For a boolean array: the public maximum of groups of one record. They are charged together. A score in more
+        groups counts in none, and such a new row gets the full set.
+    accountant : str or Accountant, default "pld"
+    random_state : int, optional
+        None uses system entropy. An integer makes the run repeatable and NOT private.
+
+    Returns
+    -------
+    Calibration
+        Threshold, ledger and certificate.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpscp.privacy import dpsgd_event
+    >>> scores = np.random.default_rng(0).uniform(size=20_000)
+    >>> spent = dpsgd_event(40.0, 1.0, 50)
+    >>> c = calibrate(scores, training=spent, epsilon=1, delta=1e-6, score_range=(0, 1), random_state=0)
+    >>> c.ledger.epsilon(1e-6) <= 1, c.certificate.coverage
+    (True, 0.9)
+
+    Theory: Results B, C, E, F, G, H, I and K
+    """
+    budget, alpha = Budget(epsilon, delta), check_probability("alpha", alpha)
+    chosen = _choose_guarantee(guarantee, held_out=held_out, trained=training is not None)
+    unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
+    spent = read_training_cost(training, unit).assume(OWN_SCORES)
+    listed = ListedScores.of(scores, likelihood_ratio, ratio_bound, groups, group_values, groups_per_record)
+    if unit.by_person:
+        places, n_records = _choose_one_row_each(scores, persons, unit, random_state), n_persons
+        scores, listed = np.asarray(scores)[places], listed.take(places)
+    rule = make_rule(
+        chosen,
+        (alpha,),
+        spent,
+        check_count(unit.count_name, n_records if n_records is not None else _count_scores(scores)),
+        stability=stability,
+        score_lipschitz=score_lipschitz,
+        n_groups=listed.n_groups,
+        counted=n_records is None,
+        release_confidence=release_confidence,
+    )
+    rule = rule.for_overlap(listed.groups_per_record).for_population(listed.ratio_bound)
+    rule = _with_rank_buffer(replace(rule, failure_probability=failure_probability, unit=unit), rank_buffer)
+    found = search_thresholds(
+        listed.scores_by_group(scores, random_state),
+        plan_row_searches(rule, spent, budget, steps, accountant),
+        spent=spent,
+        score_range=score_range,
+        fine_near=fine_near,
+        random_state=random_state,
+        extra_assumptions=stability.assumptions if chosen.needs_stability and stability is not None else (),
+    )
+    return _make_calibration(found, unit, listed, budget.delta)
+
+
+def _make_calibration(found: Thresholds, unit: Unit, listed: ListedScores, delta: float) -> Calibration:
+    """Return the calibration of one level; warn if its sets are full."""
+    thresholds, certificate = found.values[:, 0], found.certificates[0]
+    if certificate.is_vacuous or np.isinf(thresholds).any():
+        warnings.warn(str(certificate), GuaranteeWarning, stacklevel=3)
+    ledger = found.ledger.convert_unit(unit).declare(**unit.limit_facts).show_at(delta)
+    if listed.groups is None:
+        return Calibration(float(thresholds[0]), ledger, certificate, next(iter(found.quantiles), None))
+    return Calibration(thresholds, ledger.declare(**listed.groups.facts), certificate, None)
+
+
+def _with_rank_buffer(rule: CalibrationRule, rank_buffer: float | None) -> CalibrationRule:
+    """Return the rule with the caller's buffer, if the guarantee has one."""
+    if rank_buffer is None or not rule.guarantee.rank_buffer:
+        return rule
+    return replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
+
+
+def read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
+    """Return the cost of training as a ledger; refuse one with another unit."""
+    if isinstance(training, Ledger):
+        return require_unit(training, unit)
+    return Ledger() if training is None else Ledger().add("training", as_event(training), unit=unit.counted)
+
+
+def plan_row_searches(
+    rule: CalibrationRule, spent: Ledger, budget: Budget, steps: int | None, accountant: str | Accountant
+) -> SearchPlan:
+    """Plan the searches within the budget, for k rows together without ids."""
+
+    def searches(budget: Budget) -> SearchPlan:
+        return plan_search(rule, spent=spent, budget=budget, steps=steps, accountant=accountant)
+
+    return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
+
+
+def _choose_one_row_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[np.int64]:
+    """Return the position of one random score of each person.
+
+    Theory: Result H
+    """
+    if np.ndim(scores) != 1:
+        raise ValueError("with persons, scores must be a one-dimensional array")
+    kept, owners = keep_rows(persons, n_rows=len(scores), rows_per_person=unit.cap, random_state=random_state)
+    return np.asarray(kept[owners.one_row_each(random_state)])
+
+
+def _choose_guarantee(name: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
+    """Return the guarantee; refuse one that does not fit how the scores were made."""
+    chosen = SPLIT if held_out and name == UNIVERSAL.name else guarantee_of(name)
+    if chosen.needs_trajectory:
+        raise ValueError(
+            f"guarantee={chosen.name!r} removes each record's influence from its own score, which needs the trained "
+            "model; use an estimator, or guarantee='universal'"
+        )
+    if held_out != chosen.held_out:
+        raise ValueError(
+            "guarantee='split' and held_out=True belong together: pass both for scores of held-out records"
+        )
+    if not held_out and not trained:
+        raise ValueError(
+            f"guarantee={chosen.name!r} needs training=, the event or ledger of the model's training, because the "
+            "scored records are its training records. For a model that did not use them, pass held_out=True"
+        )
+    return chosen
+
+
+def _count_scores(scores: Any) -> int:
+    """Return the number of scores, which the caller declares public."""
+    size = known_size(scores)
+    if size is None:
+        raise ValueError("n_records is required for scores whose number is not known before they are read")
+    if size == 0:
+        raise ValueError("scores is empty; at least one score is required")
+    return size

@@ -1,0 +1,456 @@
+"""Counts of what a released model does on labeled records, with noise that a ledger pays for.
+
+``deployment.evaluate`` counts new records; a fit with ``evaluation_fraction`` counts a part of its own, kept secret.
+Every number is a ratio of two noisy counts, and its interval holds with the noise.
+
+Theory: section 13
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import NDArray
+
+from dpscp import metrics
+from dpscp._base.arrays import Array
+from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
+from dpscp._base.object_state import copy_if_possible
+from dpscp.core.noisy_rates import rate_interval, size_reach
+from dpscp.core.tasks import Classification, Task
+from dpscp.data.groups import has_group, largest_thresholds
+from dpscp.data.sources import Block
+from dpscp.data.sources.places import Places
+from dpscp.data.validation import suppress_float_warnings
+from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
+from dpscp.privacy.random_streams import PlacedDraws
+from dpscp.training.model import Model, is_row_wise
+
+# Each interval of a fit that measures itself holds its number with this probability.
+SELF_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class PrivateEstimate:
+    """A private estimate and an interval that holds the true mean with the stated confidence.
+
+    Attributes
+    ----------
+    estimate : float
+        NaN where the noisy number of records is not positive.
+    interval : (low, high)
+    """
+
+    estimate: float
+    interval: tuple[float, float]
+
+    def scaled(self, factor: float) -> "PrivateEstimate":
+        """Return the same in other units."""
+        low, high = self.interval
+        return PrivateEstimate(factor * self.estimate, (factor * low, factor * high))
+
+    def complement(self) -> "PrivateEstimate":
+        """Return the estimate of one minus this rate."""
+        low, high = self.interval
+        return PrivateEstimate(1 - self.estimate, (1 - high, 1 - low))
+
+
+@dataclass(frozen=True)
+class PrivateEvaluation:
+    """How the sets of a release fare on labeled records, in private numbers.
+
+    Attributes
+    ----------
+    coverages, set_sizes : one ``PrivateEstimate`` for each level; ``coverage`` and ``set_size`` are the first ones.
+        The size of a set is its number of labels, or the width of the interval, cut at the width of the target's range.
+    accuracy : share of right predictions; None for a regressor.
+    mean_absolute_error : mean distance to the prediction, cut at the width of the target's range; None for a
+        classifier.
+    by_class, by_group : coverage at the first level for each public class and group.
+    n_records : noisy number of records, or of persons, with its interval.
+    targets : coverage that the release promises, one number for each level.
+    confidence : with this probability over records and noise, each interval holds its number (each by itself).
+    ledger : what the evaluation cost the evaluated records. It says nothing about the training records.
+    delta : delta at which its epsilon is printed.
+    """
+
+    coverages: tuple[PrivateEstimate, ...]
+    set_sizes: tuple[PrivateEstimate, ...]
+    accuracy: PrivateEstimate | None
+    mean_absolute_error: PrivateEstimate | None
+    by_class: Mapping[Hashable, PrivateEstimate]
+    by_group: Mapping[Hashable, PrivateEstimate]
+    n_records: PrivateEstimate
+    targets: tuple[float, ...]
+    confidence: float
+    ledger: Ledger
+    delta: float = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("by_class", "by_group"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a mapping proxy can be neither copied nor pickled, but fitted estimators are copied and pickled
+        values = (getattr(self, one.name) for one in fields(self))
+        return PrivateEvaluation, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
+
+    @property
+    def coverage(self) -> PrivateEstimate:
+        """Coverage at the first level."""
+        return self.coverages[0]
+
+    @property
+    def set_size(self) -> PrivateEstimate:
+        """Mean set size at the first level."""
+        return self.set_sizes[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return released numbers as JSON values."""
+
+        def plain(value: PrivateEstimate) -> dict[str, Any]:
+            return {"estimate": value.estimate, "interval": list(value.interval)}
+
+        named = {"accuracy": self.accuracy, "mean_absolute_error": self.mean_absolute_error}
+        return {
+            "confidence": self.confidence,
+            "targets": list(self.targets),
+            "coverage": [plain(value) for value in self.coverages],
+            "set_size": [plain(value) for value in self.set_sizes],
+            **{name: plain(value) for name, value in named.items() if value is not None},
+            "by_class": {str(name): plain(value) for name, value in self.by_class.items()},
+            "by_group": {str(name): plain(value) for name, value in self.by_group.items()},
+            "n_records": plain(self.n_records),
+            "ledger": self.ledger.to_dict(),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return the numbers without the ledger, as a file keeps them: None stands for NaN."""
+
+        def kept(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: kept(item) for name, item in value.items()}
+            if isinstance(value, list):
+                return [kept(item) for item in value]
+            return None if isinstance(value, float) and math.isnan(value) else value
+
+        return {name: kept(value) for name, value in self.to_dict().items() if name != "ledger"}
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Name, estimate and interval of each number, as texts."""
+        rows = []
+        for target, coverage, size in zip(self.targets, self.coverages, self.set_sizes, strict=True):
+            rows.append(_row(f"coverage (target {target:.1%})", coverage, "{:.1%}"))
+            rows.append(_row("mean set size", size, "{:.3g}"))
+        if self.accuracy is not None:
+            rows.append(_row("accuracy", self.accuracy, "{:.1%}"))
+        if self.mean_absolute_error is not None:
+            rows.append(_row("mean absolute error", self.mean_absolute_error, "{:.3g}"))
+        parts = [("class", self.by_class), ("group", self.by_group)]
+        rows += [
+            _row(f"coverage, {kind} {name}", value, "{:.1%}") for kind, named in parts for name, value in named.items()
+        ]
+        return rows
+
+    def _titles(self) -> list[str]:
+        return ["measure", "estimate", f"{self.confidence:.0%} interval"]
+
+    def _note(self) -> str:
+        spent = format_epsilon(self.ledger.epsilon(self.delta))
+        private = "".join(f" NOT private: {reason}." for reason in self.ledger.not_private_because)
+        return f"Private evaluation: epsilon {spent} at delta {self.delta:g} for the evaluated records.{private}"
+
+    def __str__(self) -> str:
+        return "\n".join([*text_table(self._titles(), self.rows), self._note()])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._titles(), self.rows) + html_paragraph(self._note())
+
+
+def _row(name: str, value: PrivateEstimate, form: str) -> list[str]:
+    low, high = (form.format(end) for end in value.interval)
+    return [name, form.format(value.estimate), f"{low} to {high}"]
+
+
+@dataclass(frozen=True)
+class LabeledOutcomes:
+    """What a released model does on labeled records, one row for each unit of privacy; private, never released.
+
+    ``covered`` is bool (n, levels), ``sizes`` (n, levels) are set sizes as shares of the largest possible one,
+    ``hits`` and ``errors`` (n,) whether the prediction is right or how far it lies off, as a share of the range.
+    ``labels`` and ``groups`` are places in the public lists, -1 for a record of no group; ``groups`` may be
+    (n, groups_per_record).
+    """
+
+    covered: NDArray[np.bool_]
+    sizes: NDArray[np.float64]
+    errors: NDArray[np.float64]
+    labels: NDArray[np.int64] | None
+    groups: NDArray[np.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.covered)
+
+    def take(self, rows: NDArray[np.int64]) -> "LabeledOutcomes":
+        """Return the outcomes of some rows."""
+        labels = None if self.labels is None else self.labels[rows]
+        groups = None if self.groups is None else self.groups[rows]
+        return LabeledOutcomes(self.covered[rows], self.sizes[rows], self.errors[rows], labels, groups)
+
+
+def outcomes_of_sets(
+    sets: Array, predicted: Array, labels: NDArray[np.int64], groups: NDArray[np.int64] | None
+) -> LabeledOutcomes:
+    """Return the outcomes of label sets, bool (n, n_classes, levels); ``predicted`` and ``labels`` are places."""
+    covered = np.take_along_axis(sets, labels[:, None, None], axis=1)[:, 0]
+    sizes = sets.sum(axis=1) / sets.shape[1]
+    return LabeledOutcomes(covered, sizes, (predicted != labels).astype(float), labels, groups)
+
+
+def outcomes_of_intervals(
+    intervals: Array, predicted: Array, truth: Array, limit: float, groups: NDArray[np.int64] | None
+) -> LabeledOutcomes:
+    """Return the outcomes of intervals, (n, 2, levels); sizes and errors are cut at ``limit``, the public width."""
+    covered = metrics.covered(truth, intervals).reshape(len(intervals), -1)
+    sizes = np.clip(intervals[:, 1] - intervals[:, 0], 0.0, limit) / limit
+    errors = np.clip(np.abs(truth - predicted), 0.0, limit) / limit
+    # what a model that overflows says counts as the worst
+    sizes, errors = np.nan_to_num(sizes, nan=1.0), np.nan_to_num(errors, nan=1.0)
+    return LabeledOutcomes(covered, sizes, errors, None, groups)
+
+
+def sensitive_sums(n_levels: int, n_classes: int, groups_per_record: int) -> int:
+    """Return how many sums one record may change, each by at most one; it is in one class and some groups."""
+    return 2 + 2 * n_levels + 2 * bool(n_classes) + 2 * groups_per_record
+
+
+@dataclass(frozen=True)
+class OutcomeCounts:
+    """Sums over the records, before and after noise: the size, the first sums, and (size, covered) of each part."""
+
+    size: float
+    sums: NDArray[np.float64]
+    classes: NDArray[np.float64]
+    groups: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, outcomes: LabeledOutcomes, n_classes: int, n_groups: int, drawn: NDArray[np.float64]
+    ) -> "OutcomeCounts":
+        """Count outcomes; shares are rounded to 0 or 1 at random, which preserves their mean.
+
+        ``drawn`` are secret uniform numbers, (n, n_levels + 1).
+        """
+        rounded = drawn < np.column_stack([outcomes.sizes, outcomes.errors])
+        first = outcomes.covered[:, 0]
+        return cls(
+            float(len(outcomes)),
+            np.concatenate([outcomes.covered.sum(axis=0), rounded.sum(axis=0)]).astype(float),
+            _sums_by_part(outcomes.labels, first, n_classes),
+            _sums_by_part(outcomes.groups, first, n_groups),
+        )
+
+    @property
+    def arrays(self) -> tuple[float, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """The sums as a total that blocks of records add up."""
+        return self.size, self.sums, self.classes, self.groups
+
+    def with_noise(self, noise: LatticeNoise, source: IntegerSource) -> "OutcomeCounts":
+        """Return the sums with a draw of the noise on each."""
+
+        def add(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            drawn = np.array(noise.sample(values.size, source), dtype=float).reshape(values.shape)
+            return values + drawn / noise.scale
+
+        return OutcomeCounts(float(add(np.array([self.size]))[0]), add(self.sums), add(self.classes), add(self.groups))
+
+
+def _sums_by_part(places: NDArray[np.int64] | None, covered: NDArray[np.bool_], n_parts: int) -> NDArray[np.float64]:
+    """The records and the covered records of each part, (n_parts, 2)."""
+    if places is None or not n_parts:
+        return np.zeros((0, 2))
+    each = places.reshape(len(places), -1)  # a record may be in several groups
+    inside, hit = each >= 0, np.broadcast_to(covered[:, None], each.shape)
+    records = np.bincount(each[inside], minlength=n_parts)
+    hits = np.bincount(each[inside], weights=hit[inside], minlength=n_parts)
+    return np.column_stack([records, hits])
+
+
+def _estimate(count: float, size: float, *, noise: LatticeNoise, confidence: float) -> PrivateEstimate:
+    """The rate of a noisy count among a noisy number of records."""
+    share = float(np.clip(count / size, 0.0, 1.0)) if size > 0 else float("nan")
+    return PrivateEstimate(share, rate_interval(count, size, noise, confidence))
+
+
+@dataclass(frozen=True)
+class CountedRelease:
+    """What is public about the release that was counted: levels, classes, groups and the largest set size."""
+
+    targets: tuple[float, ...]
+    classes: Sequence[Any] | None
+    group_values: Sequence[Any]
+    limit: float
+
+    def evaluation(
+        self, noisy: OutcomeCounts, noise: LatticeNoise, *, confidence: float, ledger: Ledger, delta: float
+    ) -> PrivateEvaluation:
+        """Return the private evaluation that noisy counts make."""
+        levels = len(self.targets)
+        rate = partial(_estimate, noise=noise, confidence=confidence)
+        rates = [rate(float(count), noisy.size) for count in noisy.sums]
+
+        def parts(names: Sequence[Any], sums: NDArray[np.float64]) -> Mapping[Hashable, PrivateEstimate]:
+            return {name: rate(float(hit), float(n)) for name, (n, hit) in zip(names, sums, strict=True)}
+
+        reach = size_reach(noise, 1 - confidence)
+        return PrivateEvaluation(
+            coverages=tuple(rates[:levels]),
+            set_sizes=tuple(value.scaled(self.limit) for value in rates[levels : 2 * levels]),
+            accuracy=rates[-1].complement() if self.classes is not None else None,
+            mean_absolute_error=rates[-1].scaled(self.limit) if self.classes is None else None,
+            by_class=parts(self.classes or (), noisy.classes),
+            by_group=parts(self.group_values, noisy.groups),
+            n_records=PrivateEstimate(noisy.size, (max(0.0, noisy.size - reach), noisy.size + reach)),
+            targets=self.targets,
+            confidence=confidence,
+            ledger=ledger,
+            delta=delta,
+        )
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """The evaluation part of a fit, in public numbers: its share of the records, and the noise of its counts.
+
+    ``counts`` is how many sums one record may change. Known before a record is used.
+
+    Theory: section 13
+    """
+
+    fraction: float
+    noise: LatticeNoise
+    counts: int
+
+    @property
+    def event(self) -> DpEvent:
+        """What the counts cost a record of this part."""
+        return self.noise.event(self.counts)
+
+    @property
+    def note(self) -> str:
+        """The line of the ledger."""
+        return f"evaluation: {self.counts} noisy counts, noise {self.noise.count_noise:.4g}"
+
+
+@dataclass(frozen=True)
+class CountOutcomes:
+    """Count the outcomes of the records of a block, which has one record of each person.
+
+    ``thresholds`` is (n_groups, n_levels). ``by_label``: the groups are the classes, each with its own threshold.
+    ``places`` are those of the persons; the numbers of ``draws`` at them round the shares. ``by_ratio``: the records
+    that a likelihood ratio rejected are in no group and are not counted (Result K).
+    """
+
+    task: Task
+    model: Model
+    thresholds: NDArray[np.float64]
+    n_groups: int
+    by_label: bool
+    draws: PlacedDraws
+    places: Places
+    by_ratio: bool = False
+
+    def for_block(self, number: int) -> "CountOutcomes":
+        """Return the same with the places of one block alone."""
+        return replace(self, places=self.places.for_block(number))
+
+    def __call__(self, block: Block) -> tuple[Any, ...]:
+        """Return the sums of one block."""
+        drawn = self._draw_dither(block)
+        if self.by_ratio and block.groups is not None:
+            kept = np.flatnonzero(has_group(block.groups))
+            block, drawn = block.take_rows(kept, None), drawn[kept]
+        # a custom model gets all rows at once, as in prediction, and only a copy of it
+        own = not is_row_wise(self.model)
+        model = copy_if_possible(self.model) if own else self.model
+        total: tuple[Any, ...] | None = None
+        n_classes, n_groups = len(self.task.classes or ()), 0 if self.by_label else self.n_groups
+        with suppress_float_warnings():
+            for part, rows in block.parts(max(1, len(block)) if own else None):
+                groups = None if block.groups is None else block.groups[part]
+                outcomes = self._outcomes(model, rows, block.targets[part], groups)
+                found = OutcomeCounts.of(outcomes, n_classes, n_groups, drawn[part]).arrays
+                total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
+        if total is None:
+            n_levels = self.thresholds.shape[1]
+            return 0.0, np.zeros(2 * n_levels + 1), np.zeros((n_classes, 2)), np.zeros((n_groups, 2))
+        return total
+
+    def _draw_dither(self, block: Block) -> NDArray[np.float64]:
+        """Return the uniform numbers that round the shares of each record, those of its place."""
+        each = self.thresholds.shape[1] + 1
+        places = np.asarray(self.places.persons[block.id], dtype=np.int64)
+        return self.draws.uniform((each * places[:, None] + np.arange(each)).ravel()).reshape(-1, each)
+
+    def _outcomes(self, model: Model, rows: Array, targets: Array, groups: Array | None) -> LabeledOutcomes:
+        thresholds = self._row_thresholds(groups)
+        if isinstance(self.task, Classification):
+            probabilities = np.asarray(model.predict_proba(rows))
+            scores = self.task.score.of_labels(probabilities)[:, :, None]
+            if not self.by_label and thresholds.ndim == 2:
+                thresholds = thresholds[:, None, :]
+            return outcomes_of_sets(scores <= thresholds, probabilities.argmax(axis=1), targets, groups)
+        pair, (low, high) = self.task.pair(np.asarray(model.outputs(rows))), self.task.y_bounds
+        intervals = self.task.intervals(pair, thresholds)
+        return outcomes_of_intervals(intervals, self.task.predictions(pair), targets, high - low, groups)
+
+    def _row_thresholds(self, groups: Array | None) -> NDArray[np.float64]:
+        """One threshold for each level, for each row and level, or (by label) for each class and level."""
+        if self.by_label:
+            return self.thresholds
+        if groups is None:
+            return np.asarray(self.thresholds[0])
+        return largest_thresholds(groups, self.thresholds)
+
+
+def evaluation_from_state(
+    state: Mapping[str, Any], ledger: Ledger, delta: float, classes: Sequence[Any], group_values: Sequence[Any]
+) -> PrivateEvaluation:
+    """Return the evaluation that a file holds; ``ValueError`` where it does not fit the release around it."""
+
+    def one(value: Mapping[str, Any] | None) -> PrivateEstimate | None:
+        if value is None:
+            return None
+        estimate, (low, high) = value["estimate"], value["interval"]
+        return PrivateEstimate(float("nan") if estimate is None else float(estimate), (float(low), float(high)))
+
+    def several(values: Sequence[Any]) -> tuple[PrivateEstimate, ...]:
+        return tuple(found for value in values if (found := one(value)) is not None)
+
+    def named(names: Sequence[Any], values: Mapping[str, Any]) -> Mapping[Hashable, PrivateEstimate]:
+        found = several(list(values.values()))
+        if found and len(found) != len(names):
+            raise ValueError("its evaluation and its classes or groups do not fit together")
+        return dict(zip(names, found, strict=True)) if found else {}
+
+    size = one(state["n_records"])
+    assert size is not None
+    return PrivateEvaluation(
+        coverages=several(state["coverage"]),
+        set_sizes=several(state["set_size"]),
+        accuracy=one(state.get("accuracy")),
+        mean_absolute_error=one(state.get("mean_absolute_error")),
+        by_class=named(classes, state["by_class"]),
+        by_group=named(group_values, state["by_group"]),
+        n_records=size,
+        targets=tuple(map(float, state["targets"])),
+        confidence=float(state["confidence"]),
+        ledger=ledger,
+        delta=delta,
+    )

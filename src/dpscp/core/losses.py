@@ -1,0 +1,137 @@
+"""Losses of records at public thresholds, and their exact sums.
+
+The losses stay private: only noisy sums leave, by a search that a ledger pays for.
+
+Theory: Result J
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._base.arrays import FloatArray
+from dpscp._base.checks import check_range
+from dpscp.data.persons import Persons
+from dpscp.threshold.loss_sums import LossSums
+
+# Losses that were computed in floating point may leave [0, 1], or rise, by this much: they are put back.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class LossColumns:
+    """Losses at increasing public thresholds, one column after the other; ``column(j)`` has one loss for each row."""
+
+    thresholds: FloatArray
+    column: Callable[[int], Any]
+
+    @classmethod
+    def of_table(cls, losses: Any, thresholds: Any) -> "LossColumns":
+        """Losses as an (n, m) array at m thresholds."""
+        if thresholds is None:
+            raise ValueError("thresholds is needed with a table of losses: the public threshold of each column")
+        table, points = np.asarray(losses), check_thresholds(thresholds)
+        if table.ndim != 2 or table.shape[1] != len(points):
+            raise ValueError(f"losses must be an (n, {len(points)}) array: one column for each of the thresholds")
+        return cls(points, lambda j: table[:, j])
+
+    @classmethod
+    def of_function(
+        cls, losses: Callable[[float], Any], threshold_range: tuple[float, float], steps: int
+    ) -> "LossColumns":
+        """Losses as a function of the threshold, on the 2^steps - 1 inner points of an even public grid."""
+        low, high = check_range("threshold_range", threshold_range)
+        points = low + (high - low) * (np.arange(1, 2**steps) / 2**steps)
+        if not np.all(np.diff(points, prepend=low, append=high) > 0):
+            raise ValueError("threshold_range is too narrow: its grid has fewer floating-point numbers than points")
+        return cls(points, lambda j: losses(float(points[j])))
+
+    def __len__(self) -> int:
+        return len(self.thresholds)
+
+    def thresholds_at(self, places: FloatArray) -> FloatArray:
+        """Return the thresholds at released places, infinite beyond the last one."""
+        return np.append(self.thresholds, np.inf)[np.minimum(places, len(self)).astype(np.int64)]
+
+
+def check_thresholds(thresholds: Any) -> FloatArray:
+    """Return public thresholds as an increasing array, or raise ValueError."""
+    points = np.asarray(thresholds)
+    if points.ndim != 1 or not len(points) or points.dtype.kind not in "iuf":
+        raise ValueError("thresholds must be a one-dimensional array of at least one number")
+    points = points.astype(np.float64)
+    if not np.isfinite(points).all() or not np.all(np.diff(points) > 0):
+        raise ValueError("thresholds must be finite and increasing: each larger than the one before")
+    return points
+
+
+def sum_losses(
+    columns: LossColumns,
+    *,
+    rows: NDArray[np.int64] | None,
+    owners: Persons,
+    groups: Sequence[NDArray[np.int64]] | None,
+    generator: np.random.Generator,
+    resolution: int,
+    running_maximum: bool,
+) -> list[LossSums]:
+    """Return the exact sums of one minus the loss for each group of units, rounded by one secret uniform a unit.
+
+    ``rows`` are the used rows, person by person as ``owners`` says (None: all); ``groups`` the units of each group
+    (None: one group of all). A unit's loss is the mean over its rows. It is rounded to a multiple of 1 / ``resolution``
+    by the same uniform at every threshold, which keeps its order and its mean. Columns are read from the last to the
+    first, one at a time. Bad losses are refused without a word about which.
+
+    Theory: Result J
+    """
+    dither = generator.random(owners.count)
+    members = [np.arange(owners.count)] if groups is None else list(groups)
+    sums = np.zeros((len(members), len(columns)), dtype=np.int64)
+    after: FloatArray | None = None
+    for j in reversed(range(len(columns))):
+        losses = check_losses(columns.column(j))
+        if after is not None and len(after) != len(losses):
+            raise ValueError("losses must return one loss for each record at every threshold: the lengths differ")
+        if after is not None:
+            if not running_maximum and np.any(losses < after - _ROUNDING):
+                raise ValueError(
+                    "losses must not rise with the threshold, and those of some record do. Turn the thresholds around "
+                    "if larger ones make sets smaller, or set running_maximum=True to control the running maximum"
+                )
+            losses = np.maximum(losses, after)
+        after = losses
+        kept = losses if rows is None else losses[rows]
+        if len(kept) != owners.n_rows:
+            raise ValueError("losses must have one row for each record")
+        rounded = _round_gains(_person_means(kept, owners), dither, resolution)
+        sums[:, j] = [int(rounded[units].sum()) for units in members]
+    return [LossSums(len(units), resolution, row) for units, row in zip(members, sums, strict=True)]
+
+
+def check_losses(losses: Any) -> FloatArray:
+    """Return one column of losses in [0, 1]; ValueError without a value for anything else."""
+    column = np.asarray(losses)
+    if column.ndim != 1 or column.dtype.kind not in "biuf":
+        raise ValueError("losses must be one number for each record at every threshold")
+    column = column.astype(np.float64)
+    if not np.all((column >= -_ROUNDING) & (column <= 1 + _ROUNDING)):
+        raise ValueError(
+            "losses must lie in [0, 1] and be numbers, and those of some record do not. Divide a cost by its largest "
+            "possible value"
+        )
+    return np.asarray(np.clip(column, 0.0, 1.0))
+
+
+def _person_means(losses: FloatArray, owners: Persons) -> FloatArray:
+    """The mean loss of each person's rows."""
+    if owners.count == owners.n_rows:
+        return losses
+    return np.asarray(np.add.reduceat(losses, owners.offsets[:-1]) / owners.sizes)
+
+
+def _round_gains(losses: FloatArray, dither: FloatArray, resolution: int) -> NDArray[np.int64]:
+    """floor(resolution (1 - loss) + U): never falls as the loss falls, ``resolution`` where there is no loss."""
+    return np.minimum(np.floor(resolution * (1 - losses) + dither), resolution).astype(np.int64)

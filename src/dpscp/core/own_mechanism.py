@@ -1,0 +1,102 @@
+"""The training mechanism of a caller's ``estimator``: a mechanism, a torch module, or a list of steps before one."""
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from dpscp.exceptions import HintWarning
+from dpscp.training import DPSGD, Mechanism, NormClip, Preprocessed, PublicBounds
+from dpscp.training.preprocessing.preprocess import put_steps_before
+from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.preprocessing.sums import Step
+from dpscp.training.torch.modules import comes_from_torch
+
+if TYPE_CHECKING:
+    from dpscp.core.request import Request
+
+# Farther from zero, targets are out of reach of the steps that are usual for a new module.
+_FAR_TARGET = 10.0
+
+
+def own_mechanism(request: "Request") -> Mechanism:
+    """Return the caller's mechanism or torch module, with the steps before it and the feature bounds."""
+    steps, mechanism = _separate_steps(request)
+    if comes_from_torch(mechanism):
+        mechanism = _train_module(request, mechanism)
+    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            "estimator must be None, a training mechanism (dpscp.training.DPSGD, ...), a list of private steps and a "
+            "mechanism, a torch.nn.Module, a PrivateModel, or with prefit=True a fitted scikit-learn estimator, got "
+            f"{type(mechanism).__name__}"
+        )
+    _check_task(request, mechanism)
+    _hint_at_scaled_targets(request, mechanism)
+    found = put_steps_before(steps, mechanism)
+    bounds = request.scaled_feature_bounds
+    if bounds is not None and len(bounds.private) < request.n_features:
+        return Preprocessed((PublicBounds(*bounds.pair),), found)
+    if request.feature_bound is not None:
+        return Preprocessed((NormClip(request.feature_bound),), found)
+    return found
+
+
+def _train_module(request: "Request", module: Any) -> Mechanism:
+    """Return the training of a caller's own torch module with default settings.
+
+    Outputs of a new module are near zero, so targets are scaled to [-1, 1], as for the models of this library.
+    """
+    from dpscp.training.torch.trainer import OpacusTraining
+
+    device = request.device or "cpu"
+    if request.task.classes is not None:
+        return OpacusTraining(module, device=device)
+    training = OpacusTraining(module, loss="squared", device=device)
+    return training if request.task.private_range else ScaledTarget(training, request.task.scaled_bounds)
+
+
+def _check_task(request: "Request", mechanism: Any) -> None:
+    """Refuse a mechanism for the other task before any budget is reserved, where it says what it trains."""
+    while not isinstance(trains := getattr(mechanism, "task", None), str):
+        if (mechanism := getattr(mechanism, "mechanism", None)) is None:
+            return
+    loss = getattr(mechanism, "loss", None)
+    if callable(loss):  # a function may be for either task; the dry run shows whether it fits
+        return
+    if trains != request.task.name:
+        remedy = "'cross_entropy'" if request.task.name == "classification" else "'squared' or 'huber'"
+        raise ValueError(
+            f"estimator must train a {request.task.name} model, this one trains a {trains} model; its loss is "
+            f"{loss!r}, pass loss={remedy}"
+        )
+
+
+def _hint_at_scaled_targets(request: "Request", mechanism: Any) -> None:
+    """Hint at targets that are far from the outputs of a new torch module, by their public bounds."""
+    while (inner := getattr(mechanism, "mechanism", None)) is not None:
+        if hasattr(mechanism, "y_bounds"):
+            return
+        mechanism = inner
+    own = comes_from_torch(getattr(mechanism, "module", None)) and not callable(mechanism.loss)
+    if not own or request.task.classes is not None or request.task.private_range:
+        return
+    low, high = request.task.scaled_bounds
+    if max(-low, high) > _FAR_TARGET:
+        warnings.warn(
+            f"OpacusTraining trains the module on targets between {low:g} and {high:g}, and outputs of a new module "
+            "are near 0, so noisy steps may not reach them. Pass dp.training.ScaledTarget(training, "
+            f"({low:g}, {high:g})) as estimator: it trains on targets in [-1, 1] and predicts in their units",
+            HintWarning,
+            stacklevel=2,
+        )
+
+
+def _separate_steps(request: "Request") -> tuple[tuple[Any, ...], Any]:
+    """Return the steps of a list and its mechanism; without one, a linear model by DP-SGD."""
+    if not isinstance(request.estimator, list | tuple):
+        return (), request.estimator
+    *steps, last = request.estimator or (None,)
+    if not isinstance(last, Step) or isinstance(last, Mechanism):
+        return tuple(steps), last
+    mechanism: Mechanism = DPSGD()
+    if request.task.scaled_bounds is not None:
+        mechanism = ScaledTarget(DPSGD(loss="huber"), request.task.scaled_bounds)
+    return (*steps, last), mechanism

@@ -1,0 +1,411 @@
+"""Predict what a budget gives, before any record is used.
+
+Everything is a function of public numbers. Both stages are planned as Gaussian releases that spend their whole share,
+so a plan needs no accountant. The noise of a fit differs from its plan by less than 0.1 %, and slightly more where
+training is sampled (more than 20,000 records).
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from dpscp._base.checks import check_choice, check_probability
+from dpscp._base.format import at_least, format_level, format_odds, format_rate, html_paragraph, html_table, text_table
+from dpscp.core.plan import choose_guarantee
+from dpscp.core.plan_rows import SIZES, PlanRow, find_first, plan_others, plan_row
+from dpscp.core.public_numbers import PublicNumbers
+from dpscp.guarantees import GUARANTEES
+from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
+from dpscp.guarantees.registry import AUTO
+from dpscp.guarantees.split import SPLIT
+from dpscp.privacy import gdp_epsilon, gdp_mu
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Plan", "PlanRow", "plan"]
+
+PLANNED = tuple(GUARANTEES)
+# The range that is searched for epsilon: outside it a promise is free or impossible.
+_EPSILONS = tuple(0.01 * 1.1**k for k in range(80))
+# Values that a plan of full sets tries as remedies.
+_TRIED_EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0)
+_TRIED_ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold the plans of all guarantees.
+
+    ``str()`` is a table, ``figure()`` a picture, ``to_html(path)`` an interactive page and ``to_dict()`` plain JSON
+    values.
+
+    Attributes
+    ----------
+    n, epsilon : number or None
+        None for the one that is solved for.
+    delta, alpha, task, n_features : the public numbers of the plan
+    automatic : str or None
+        What ``guarantee="auto"`` chooses.
+    rows : tuple of PlanRow
+    goal : float or None
+        The wanted overshoot; the rows are then those at ``needed``.
+    solved_for : "n", "epsilon" or None
+    needed : tuple of float or None
+        The smallest n or epsilon with which each guarantee reaches the goal; None if it cannot.
+    """
+
+    n: int | None
+    epsilon: float | None
+    delta: float
+    alpha: float
+    task: str
+    n_features: int
+    automatic: str | None
+    rows: tuple[PlanRow, ...]
+    goal: float | None = None
+    solved_for: str | None = None
+    needed: tuple[float | None, ...] = ()
+    _numbers: "PublicNumbers | None" = field(default=None, repr=False, compare=False)
+
+    def row(self, guarantee: str) -> PlanRow:
+        """Return the row of one guarantee."""
+        return self.rows[[r.guarantee for r in self.rows].index(check_choice("guarantee", guarantee, PLANNED))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        rows = [asdict(row) for row in self.rows]
+        if self.solved_for:
+            rows = [{**row, f"needed_{self.solved_for}": value} for row, value in zip(rows, self.needed, strict=True)]
+        shown = ("n", "epsilon", "delta", "alpha", "task", "n_features", "automatic", "goal", "solved_for")
+        return {**{name: getattr(self, name) for name in shown}, "rows": rows}
+
+    def figure(self) -> "Figure":
+        """Plot overshoot against epsilon and against n; needs ``dpscp[report]``."""
+        from dpscp.report.figures import plan_figure
+
+        return plan_figure(self)
+
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write an interactive page whose sliders begin at this plan; one file that needs no server.
+
+        The page plans the guarantee ``split``.
+
+        Parameters
+        ----------
+        path : str or path
+        """
+        from dpscp.report.planner import write_planner
+
+        write_planner(path, self)
+
+    @property
+    def n_classes(self) -> int | None:
+        """The number of labels; None for a regression."""
+        labels = None if self._numbers is None else self._numbers.task.classes
+        return None if labels is None else len(labels)
+
+    @property
+    def rows_per_person(self) -> int | None:
+        """The cap on the rows of a person; None for a plan about records."""
+        return None if self._numbers is None else self._numbers.rows_per_person
+
+    def curves(self, vary: str) -> dict[str, tuple[list[float], list[float]]]:
+        """Compute the overshoot of each guarantee over a range of ``vary``.
+
+        Parameters
+        ----------
+        vary : "epsilon" or "n"
+
+        Returns
+        -------
+        dict
+            {guarantee: (values, overshoots)} where the plan is useful.
+        """
+        check_choice("vary", vary, ("epsilon", "n"))
+        assert self._numbers is not None
+        grid: Sequence[float] = _EPSILONS[::3] if vary == "epsilon" else SIZES[6:48:2]
+        if getattr(self._numbers, "n" if vary == "epsilon" else "epsilon") is None:
+            return {}
+        found = {}
+        for row in self.rows:
+            points = [(x, plan_row(row.guarantee, self._numbers.with_value(vary, x), bare=True)) for x in grid]
+            kept = [(x, r.overshoot) for x, r in points if r.useful and r.overshoot is not None]
+            found[row.guarantee] = ([x for x, _ in kept], [o for _, o in kept])
+        return found
+
+    def what_if(self, guarantee: str, epsilons: Sequence[float], levels: Sequence[float]) -> list[list[PlanRow]]:
+        """Plan one guarantee at other budgets and levels, with all else as planned.
+
+        Parameters
+        ----------
+        guarantee : str
+        epsilons : sequence of float
+        levels : sequence of float
+
+        Returns
+        -------
+        list of lists of PlanRow
+            One list for each epsilon, with one row for each level.
+        """
+        if self._numbers is None or self.n is None:
+            raise ValueError("what_if needs a plan with n; make it with plan(n, epsilon)")
+        return plan_others(guarantee, self._numbers, epsilons, levels)
+
+    def _describe_table(self) -> tuple[str, list[str], list[list[str]], list[str]]:
+        """Return headline, titles, cells and notes of the table."""
+        conditions = [f"{format_level(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
+        persons = self.rows_per_person is not None
+        conditions += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
+        conditions += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
+        if self.solved_for and self.goal is not None:
+            head = f"Smallest {self.solved_for} for an overshoot of at most {format_level(self.goal)}; " + ", ".join(
+                conditions
+            )
+        else:
+            head = "Plan of the budget: " + ", ".join(conditions)
+        lines: list[dict[str, str]] = []
+        for index, row in enumerate(self.rows):
+            star = " *" if row.guarantee == self.automatic else ""
+            overshoot = None if row.overshoot is None or not row.useful else max(0.0, row.overshoot)
+            lines.append(
+                {
+                    "guarantee": row.guarantee + star,
+                    **({self.solved_for: _format_needed(self.needed[index])} if self.solved_for else {}),
+                    "proven": "yes" if row.certified else "no",
+                    "train eps": f"{row.train_epsilon:.3g}",
+                    "best share": format_rate(row.best_train_share, 0) if row.best_train_share else "-",
+                    "held out": format_rate(row.calibration_fraction, 0) if row.calibration_fraction else "-",
+                    "inner level": at_least(row.inner_level, 2) if row.inner_level < 1 else "none",
+                    "noise": f"{row.count_noise:.3g}" if row.count_noise is not None else "-",
+                    "overshoot": "full sets" if overshoot is None else f"+{format_rate(overshoot, 2)}",
+                    "one release": at_least(row.release_level) if row.release_level is not None and row.useful else "-",
+                    "smallest n": f"{row.smallest_n:,}" if row.smallest_n is not None else "-",
+                }
+            )
+        notes = []
+        if self.automatic:
+            notes.append(f"* chosen by guarantee='auto'. {self._advice()}".rstrip())
+        notes.append(
+            "overshoot: expected coverage above the target; noise: of each count; smallest n: fewer records give full "
+            f"sets; one release: what {self._describe_confidence} releases cover at least; "
+            "best share: the share of epsilon for training that train_share='auto' chooses."
+        )
+        notes += [*self._persons_note(), *self._groups_note(), *self._evaluation_note()]
+        return head, list(lines[0]), [list(line.values()) for line in lines], notes
+
+    def __str__(self) -> str:
+        head, titles, lines, notes = self._describe_table()
+        return "\n".join([head, "", *text_table(titles, lines), "", *notes])
+
+    def _repr_html_(self) -> str:
+        head, titles, lines, notes = self._describe_table()
+        return html_paragraph(head) + html_table(titles, lines) + "".join(map(html_paragraph, notes))
+
+    def _persons_note(self) -> list[str]:
+        """Describe the cap on the rows of a person; Result H."""
+        k = self.rows_per_person
+        if k is None:
+            return []
+        text = f"persons: at most {k} rows of each person are used, with ids; privacy and coverage are per person."
+        if self.epsilon is not None:
+            one = gdp_epsilon(self.delta, gdp_mu(self.epsilon, self.delta) / k)
+            text += f" Without ids, {k} rows must be protected together, and one row gets epsilon {one:.3g}."
+        return [text]
+
+    def _groups_note(self) -> list[str]:
+        """Describe what groups cost."""
+        groups = None if self._numbers is None else self._numbers.n_groups
+        if self._numbers is None or groups is None:
+            return []
+        k = self._numbers.groups_per_record
+        size = f"groups: {groups} groups of equal size, each with its own threshold and noise; "
+        if k == 1:
+            return [size + "each record is in one of them, so groups cost no privacy."]
+        return [size + f"each record is in {k} of them, which are charged together: about sqrt({k}) times the noise."]
+
+    def _evaluation_note(self) -> list[str]:
+        """Describe what an evaluation part measures."""
+        fraction = None if self._numbers is None else self._numbers.evaluation_fraction
+        if fraction is None:
+            return []
+        text = f"evaluation: {format_rate(fraction, 0)} of the records measure a split privately, and do not train."
+        interval = self.row(SPLIT.name).evaluation_interval
+        if interval is not None:
+            low, high = interval
+            text += f" A measured {format_level(1 - self.alpha)} would have the 95 % interval {low:.1%} to {high:.1%}."
+        return [text]
+
+    @property
+    def _describe_confidence(self) -> str:
+        confidence = self._numbers.release_confidence if self._numbers is not None else None
+        return format_odds(confidence if confidence is not None else RELEASE_CONFIDENCE)
+
+    def _advice(self) -> str:
+        row = self.row(self.automatic or PLANNED[0])
+        if self.solved_for or row.useful:
+            return ""
+        return f"It gives full sets only; {_describe_remedies(row, self._numbers)}" if self._numbers else ""
+
+
+def plan(  # noqa: PLR0913 (public: one argument a choice)
+    n: int | None = None,
+    epsilon: float | None = None,
+    *,
+    overshoot: float | None = None,
+    delta: float = 1e-5,
+    alpha: float = 0.1,
+    classes: int | Sequence[Any] | None = 2,
+    n_features: int = 20,
+    y_bounds: tuple[float, float] = (0.0, 1.0),
+    train_share: float | str = 0.5,
+    calibration_fraction: float | str = "auto",
+    release_confidence: float | None = None,
+    rows_per_person: int | None = None,
+    counted: bool = False,
+    ratio_bound: float | None = None,
+    n_groups: int | None = None,
+    groups_per_record: int = 1,
+    evaluation_fraction: float | None = None,
+) -> Plan:
+    """Predict what a privacy budget gives, for every guarantee.
+
+    Pass ``n`` and ``epsilon`` for count noise, inner level, expected overshoot and the smallest useful n of each
+    guarantee. Or pass one of the two and ``overshoot``: the plan then has the smallest value of the other with which
+    each guarantee stays within it. No record is used.
+
+    Parameters
+    ----------
+    n : int, optional
+        The nominal number of records, or of persons with ``rows_per_person``.
+    epsilon : float, optional
+    overshoot : float, optional
+        The largest coverage above the target; solves for the missing one of ``n`` and ``epsilon``.
+    delta : float, default 1e-5
+    alpha : float, default 0.1
+        The wanted miscoverage.
+    classes : int, list or None, default 2
+        The number or list of labels; None plans a regression.
+    n_features : int, default 20
+    y_bounds : (low, high), default (0, 1)
+        The range of a regression target.
+    train_share, calibration_fraction : float or "auto"
+        As in the estimators.
+    release_confidence : float, optional
+        The row of ``split`` aims at it. The other guarantees cannot promise it and are shown for comparison.
+    rows_per_person : int, optional
+        The cap k on the rows of a person with ids; the plan is the same as for n records. A note says what the budget
+        gives without ids, where k rows must be protected together.
+    counted : bool, default False
+        Whether the number of records is the true one, declared public, as in the estimators without ``n_records``.
+        Nothing is then spent on it, and small held-out parts use the law of their coins.
+    ratio_bound : float, optional
+        The bound W of a likelihood ratio. The row of ``split`` then promises coverage for another population, and about
+        one in W of its held-out records is used.
+    n_groups : int, optional
+        The number of groups with thresholds of their own, planned with equal sizes; the rows are for one group.
+    groups_per_record : int, default 1
+        How many of them one record may be in; their searches are charged together.
+    evaluation_fraction : float, optional
+        The row of ``split`` holds out this share more, which measures the release privately.
+
+    Returns
+    -------
+    Plan
+
+    Examples
+    --------
+    >>> p = plan(n=16_512, epsilon=1.0)
+    >>> p.automatic, round(p.row("universal").inner_level, 3), p.row("split").overshoot < 0.02
+    ('split', 0.923, True)
+    >>> plan(epsilon=1.0, overshoot=0.01).needed[PLANNED.index("split")] < 10_000
+    True
+
+    Theory: Results B, C, E, F, G, H, I and K; section 6
+    """
+    public = PublicNumbers.checked(
+        n=n,
+        epsilon=epsilon,
+        delta=delta,
+        alpha=alpha,
+        classes=classes,
+        y_bounds=y_bounds,
+        n_features=n_features,
+        train_share=train_share,
+        calibration_fraction=calibration_fraction,
+        release_confidence=release_confidence,
+        rows_per_person=rows_per_person,
+        counted=counted,
+        ratio_bound=ratio_bound,
+        n_groups=n_groups,
+        groups_per_record=groups_per_record,
+        evaluation_fraction=evaluation_fraction,
+    )
+    solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)
+    needed, here = _solve(public, solved_for, overshoot)
+    rows = tuple(plan_row(g, p) for g, p in zip(PLANNED, here, strict=True))
+    return Plan(
+        n=public.n,
+        epsilon=public.epsilon,
+        delta=public.delta,
+        alpha=public.alpha,
+        task=public.task.name,
+        n_features=public.n_features,
+        automatic=None if solved_for else choose_guarantee(public.request(AUTO)).name,
+        rows=rows,
+        goal=overshoot,
+        solved_for=solved_for,
+        needed=needed,
+        _numbers=public,
+    )
+
+
+def _solve(
+    public: PublicNumbers, solved_for: str | None, overshoot: float | None
+) -> tuple[tuple[float | None, ...], list[PublicNumbers]]:
+    """Return the needed value of each guarantee, and the numbers of its row."""
+    if solved_for is None:
+        return (), [public] * len(PLANNED)
+    goal = check_probability("overshoot", overshoot)
+    needed = tuple(_find_needed(g, public, solved_for, goal) for g in PLANNED)
+    grid: Sequence[float] = SIZES if solved_for == "n" else _EPSILONS
+    # an impossible goal is shown at the end of the searched range
+    return needed, [public.with_value(solved_for, grid[-1] if value is None else value) for value in needed]
+
+
+def _find_missing_number(n: int | None, epsilon: float | None, *, solving: bool) -> str | None:
+    """Return what the plan solves for: "n", "epsilon" or None."""
+    if solving:
+        if (n is None) == (epsilon is None):
+            raise ValueError("with overshoot, pass exactly one of n and epsilon; the plan solves for the other")
+        return "n" if n is None else "epsilon"
+    if n is None or epsilon is None:
+        raise ValueError("plan needs n and epsilon; or pass one of them and overshoot, to solve for the other")
+    return None
+
+
+def _format_needed(value: float | None) -> str:
+    if value is None:
+        return "impossible"
+    return f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
+
+
+def _describe_remedies(row: PlanRow, public: PublicNumbers) -> str:
+    """Describe what gives this guarantee smaller sets; each remedy was tried."""
+    ways = [] if row.smallest_n is None else [f"{row.smallest_n:,} records"]
+    for name, now, values in (("epsilon", public.epsilon, _TRIED_EPSILONS), ("alpha", public.alpha, _TRIED_ALPHAS)):
+        larger = [public.with_value(name, value) for value in values if value > (now or 0.0)]
+        found = next((tried for tried in larger if plan_row(row.guarantee, tried, bare=True).useful), None)
+        ways += [] if found is None else [f"{name} {getattr(found, name):g}"]
+    return f"smaller sets need {', or '.join(ways)}." if ways else "use another guarantee."
+
+
+def _find_needed(guarantee: str, public: PublicNumbers, vary: str, goal: float) -> float | None:
+    """Find the smallest value of ``vary`` with an overshoot of at most ``goal``."""
+
+    def reaches(value: float) -> bool:
+        row = plan_row(guarantee, public.with_value(vary, value), bare=True)
+        return row.useful and row.overshoot is not None and row.overshoot <= goal
+
+    return find_first(reaches, SIZES if vary == "n" else _EPSILONS, whole=vary == "n")

@@ -1,0 +1,196 @@
+"""The quantile of earlier work by the exponential mechanism, as a baseline.
+
+One value is drawn from a public grid of ``bins`` cells. Scores are rounded up to the upper end of their cell. An end e
+is drawn with probability proportional to exp(-rate u(e)), where u(e) = min(q, 1 - q) max(#{s < e} / q,
+#{s > e} / (1 - q)) is smallest at the quantile of level q.
+
+*Privacy.* An added record raises u(e) by an amount between 0 and 1 and never lowers it. So the log-weights of two
+neighbors differ by amounts within ``rate`` of each other. The loss range is ``rate``, half of what the sensitivity
+alone gives. *Sampling* is exact: ends are proposed uniformly and accepted with probability exp(-rate (u - smallest u)),
+by comparing integers from operating-system entropy. The run time depends on the scores; the promise does not cover the
+time of a calibration.
+
+*Level.* An end whose u lies more than t above the smallest has probability at most exp(-rate t). The smallest u is at
+most min(q, 1 - q) n. So for q >= 1/2, with probability 1 - b over the draw, #{s <= e} >= q n - log(bins / b) / rate. If
+that is at least (n + 1)(1 - alpha) / (1 - b), one more exchangeable score is at most e with probability 1 - alpha.
+Every b is valid, and the best one follows from public numbers.
+
+Paper: Angelopoulos, Bates, Zrnic and Jordan (2022), Private Prediction Sets, with half its accounting
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._base.checks import check_choice, check_count, check_positive, check_range, check_scores
+from dpscp.privacy import IntegerSource, bounded_range_event
+from dpscp.privacy.events import DpEvent
+from dpscp.threshold.offsets import round_level
+
+LEVELS = ("corrected", "plain")
+# Rates and levels are multiples of this, so that all weights are integers.
+_UNIT = 2**20
+# Candidate failure probabilities b, as shares of alpha: each is valid, and the optimum is flat.
+_SHARES = np.geomspace(1e-9, 0.5, 400)
+# The cost of a fine grid is only logarithmic in the number of cells.
+_MOST_BINS = 2**16
+
+
+@dataclass(frozen=True)
+class ExponentialQuantile:
+    """A released threshold and its public numbers; no count, no score, no exact n.
+
+    Attributes
+    ----------
+    threshold : float
+    level : float
+        The quantile level of the draw.
+    rate : float
+        The loss range.
+    bins : int
+    event : DpEvent
+    alpha : float
+    score_range : tuple of float
+    n_records : int
+        The nominal number of scores.
+    seeded : bool
+        Whether a seed was used; then the result is not private.
+    """
+
+    threshold: float
+    level: float
+    rate: float
+    bins: int
+    event: DpEvent
+    alpha: float
+    score_range: tuple[float, float]
+    n_records: int
+    seeded: bool
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the threshold lies below the end of its range."""
+        return self.threshold < self.score_range[1]
+
+
+def default_bins(n_records: int, rate: float) -> int:
+    """Return the number of cells that balances its cost against their width.
+
+    The cost is log(bins) / rate ranks for their number and n / bins ranks for their width.
+    """
+    return max(16, min(_MOST_BINS, math.ceil(2 * n_records * rate)))
+
+
+def exponential_quantile(
+    scores: Any,
+    *,
+    alpha: float,
+    score_range: tuple[float, float],
+    rate: float,
+    bins: int | None = None,
+    level: str = "corrected",
+    n_records: int | None = None,
+    n_min: int | None = None,
+    random_state: int | None = None,
+) -> ExponentialQuantile:
+    """Return a private threshold near the 1 - alpha quantile of ``scores``.
+
+    With ``level="corrected"``, one more score is at most ``threshold`` with probability at least 1 - alpha. A threshold
+    at the end of the range means "no finite threshold".
+
+    Parameters
+    ----------
+    scores : array, shape (n,)
+        Values outside ``score_range`` are clipped without a warning. NaN counts as the end of the range.
+    alpha : float
+    score_range : tuple of float
+        The public (low, high).
+    rate : float
+        The loss range of the draw.
+    bins : int, optional
+        The number of grid cells.
+    level : {"corrected", "plain"}
+        ``"plain"`` aims at (1 - alpha)(n + 1) / n, which proves less.
+    n_records : int, optional
+        The public number of scores. None declares the exact number public.
+    n_min : int, optional
+        A lower bound on the number of scores. Default: ``n_records``.
+    random_state : int, optional
+        A seed for tests; warns, and the result is not private.
+
+    Returns
+    -------
+    ExponentialQuantile
+
+    Privacy: ``event``, a loss range of ``rate`` (rounded down).
+
+    Assumes: the scores and one more are exchangeable, and there are at least ``n_min`` of them.
+
+    >>> q = exponential_quantile(np.linspace(0, 1, 10_001), alpha=0.1, score_range=(0, 1), rate=1.0, random_state=0)
+    >>> 0.9 < q.threshold < 0.91
+    True
+
+    Paper: Angelopoulos, Bates, Zrnic and Jordan (2022), Private Prediction Sets
+    """
+    low, high = check_range("score_range", score_range)
+    check_choice("level", level, LEVELS)
+    miss = float(round_level(alpha))
+    values = check_scores(scores)
+    nominal = check_count("n_records", values.size if n_records is None else n_records)
+    least = nominal if n_min is None else check_count("n_min", n_min)
+    whole_rate = math.floor(check_positive("rate", rate) * _UNIT)
+    if whole_rate == 0:
+        raise ValueError(f"rate must be at least {1 / _UNIT:g}, got {rate:g}: raise the budget")
+    rate = whole_rate / _UNIT
+    bins = default_bins(nominal, rate) if bins is None else check_count("bins", bins)
+    aim = (1 - miss) * (least + 1) / least if level == "plain" else _level_needed(miss, least, bins, rate)
+    whole_level = math.ceil(Fraction(aim) * _UNIT)
+    threshold = high
+    if whole_level < _UNIT:  # otherwise only the end of the range keeps the promise, for any scores
+        ends = np.linspace(low, high, bins + 1)[1:]
+        below = _counts_at(values, ends)
+        costs = np.maximum(np.append(0, below[:-1]) * (_UNIT - whole_level), (values.size - below) * whole_level)
+        unit = _UNIT * max(whole_level, _UNIT - whole_level)
+        threshold = float(ends[_draw(costs.astype(object) * whole_rate, unit, IntegerSource(random_state))])
+    return ExponentialQuantile(
+        threshold=threshold,
+        level=whole_level / _UNIT,
+        rate=rate,
+        bins=bins,
+        event=bounded_range_event(rate),
+        alpha=miss,
+        score_range=(low, high),
+        n_records=nominal,
+        seeded=random_state is not None,
+    )
+
+
+def _level_needed(alpha: float, n: int, bins: int, rate: float) -> float:
+    """Return the smallest level with miss rate at most ``alpha`` for all sizes >= n."""
+    failures = alpha * _SHARES
+    ranks = (n + 1) * (1 - alpha) / (1 - failures) + np.log(bins / failures) / rate
+    return max(0.5, float(np.min(ranks)) / n)
+
+
+def _counts_at(values: NDArray[Any], ends: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return #{scores <= end} for each end; all scores are at most the last one."""
+    counts = np.searchsorted(np.sort(values), ends, side="right")
+    counts[-1] = values.size
+    return counts
+
+
+def _draw(costs: NDArray[Any], unit: int, source: IntegerSource) -> int:
+    """Draw an index with probability proportional to exp(-costs / unit), exactly.
+
+    ``costs`` are Python integers.
+    """
+    costs = costs - costs.min()
+    while True:
+        proposed = source.below(len(costs), len(costs))
+        accepted = np.flatnonzero(source.bernoulli_exp(costs[proposed], unit))
+        if accepted.size:
+            return int(proposed[accepted[0]])

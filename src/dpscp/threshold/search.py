@@ -1,0 +1,556 @@
+"""The private threshold: a binary search over a public range by noisy counts.
+
+It errs upwards only. All decisions compare integers: the rank statistic is scaled to an integer, and exact discrete
+Gaussian noise is added. Only the threshold is released, not the counts and not the true number of scores.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpscp._base.checks import check_count, check_nonnegative, check_positive, check_probability, check_range
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
+from dpscp.privacy.events import DpEvent
+from dpscp.threshold.counts import EVEN, Counter, Halving, StreamCounts, as_counter
+from dpscp.threshold.loss_sums import LossSums
+from dpscp.threshold.minimax import worst_final_gap
+from dpscp.threshold.observer import CountView, SearchObserver, SearchView
+from dpscp.threshold.offsets import Aim, Correction, Rank, conformal_rank, round_level, search_level
+from dpscp.threshold.single_release import CountedSize, KnownSize, NoisySize
+from dpscp.threshold.size import ReleasedSize, release_size
+
+__all__ = [
+    "AskedCounts",
+    "PrivateQuantile",
+    "SharedCounts",
+    "default_steps",
+    "noisy_midpoint_quantile",
+    "private_quantile",
+]
+
+# Scores may be dense: the error of the grid is planned for this multiple of the uniform density.
+_CROWDING = 2.0
+_FEWEST, _MOST = 6, 22
+# Graded steps: halvings beyond those that leave one unit of a single count's noise in a cell, if the counts share a
+# budget and if each has its own. From an exact recursion over all paths of the search.
+_SHARED_HALVINGS, _OWN_HALVINGS = 1.0, 2.6
+_STREAM_STEPS = 16
+
+
+@dataclass(frozen=True)
+class PrivateQuantile:
+    """A released threshold and its public numbers; no count, no score, no exact n.
+
+    Attributes
+    ----------
+    threshold : float
+    rank_target : float
+        The mean over the steps of the rank that the search aims at; the steps aim ``step_rises`` above the last.
+    count_noise : float
+        The standard deviation of the noise on each count.
+    steps : int
+    event : DpEvent
+    alpha : float
+        The miscoverage that the search used, rounded down.
+    score_range : tuple of float
+    n_records : int
+        The nominal number of scores.
+    correction : Correction
+    rank : Rank
+    offset : float
+        The mean over the steps of the offset, in ranks.
+    seeded : bool
+        Whether a seed was used; then the result is not private.
+    released_size : ReleasedSize, optional
+    fine_near : float or tuple of float, optional
+    counted_size : CountedSize, optional
+    """
+
+    threshold: float
+    rank_target: float
+    count_noise: float
+    steps: int
+    event: DpEvent
+    alpha: float
+    score_range: tuple[float, float]
+    n_records: int
+    correction: Correction
+    rank: Rank
+    offset: float
+    seeded: bool
+    released_size: ReleasedSize | None = None
+    fine_near: float | tuple[float, float] | None = None
+    counted_size: CountedSize | None = None
+
+    @property
+    def aim(self) -> Aim:
+        """Where the search aimed, in public numbers."""
+        size = _size_known(self.n_records, self.released_size, self.counted_size)
+        level = round_level(self.alpha)
+        return Aim(level, Rank(self.rank), Correction(self.correction), size, self.count_noise, self.steps)
+
+    @property
+    def last_offset(self) -> float:
+        """The offset of the last step."""
+        return self.offset - self.aim.mean_rise
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the search found a threshold below the end of its range."""
+        return self.threshold < self.score_range[1]
+
+
+class SharedCounts:
+    """Noisy counts that several searches of the same scores share.
+
+    Pass one object to all searches, and no count is released twice. A noisy count of the centered statistic is the same
+    at every level, so a search that reaches a bracket uses the existing count. The brackets of one path differ and
+    their noises are independent. So each search alone has its usual law, and its offset is valid. At depth d (from 0),
+    k paths reach at most min(2^d, k) different brackets. So all k searches together release at most the sum of their
+    ``new_questions``.
+
+    Theory: Result F; section 1.2
+    """
+
+    def __init__(self) -> None:
+        self._noise: dict[tuple[int, float, float], int] = {}
+        self._search: tuple[Any, ...] | None = None
+
+    def require_alike(self, *search: Any) -> None:
+        """Raise if the noisy counts of this search differ from those of earlier ones."""
+        if self._search not in (None, search):
+            raise ValueError(
+                "`asked` must come from searches with the same rank, noise, steps, score_range and fine_near"
+            )
+        self._search = search
+
+    def noise(self, step: int, left: float, right: float, fresh: int) -> int:
+        """Return the noise at the middle of a bracket: ``fresh`` if it is new."""
+        return self._noise.setdefault((step, left, right), fresh)
+
+    @staticmethod
+    def new_questions(place: int, steps: int) -> int:
+        """Return how many counts the search at ``place`` (from 0) adds.
+
+        It adds one for each depth with more than ``place`` brackets.
+
+        >>> [sum(SharedCounts.new_questions(j, 12) for j in range(k)) for k in (1, 2, 3, 10)]
+        [12, 23, 33, 95]
+        """
+        return max(1, steps - place.bit_length())
+
+
+# The name of 0.3.
+AskedCounts = SharedCounts
+
+
+def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = True, graded: bool = False) -> int:
+    """Return the number of halvings that balances noise against bracket width.
+
+    Parameters
+    ----------
+    n_records : int
+        The public number of scores.
+    unit_noise : float
+        The noise of a single count.
+    shared_budget : bool
+        N counts share a budget and need sqrt(N) times as much noise each.
+    graded : bool
+        For the steps of ``correction="minimax"``: fewer steps, with the smallest mean overshoot on scores that are even
+        over a part of the range.
+
+    Returns
+    -------
+    int
+    """
+    if graded:
+        more = _SHARED_HALVINGS if shared_budget else _OWN_HALVINGS
+        return min(max(round(math.log2(n_records / unit_noise) + more), _FEWEST), _MOST)
+
+    def overshoot(steps: int) -> float:
+        noise = unit_noise * (math.sqrt(steps) if shared_budget else 1.0)
+        return noise * float(worst_final_gap(-math.inf, steps)) + _CROWDING * n_records / 2.0**steps
+
+    return min(range(_FEWEST, _MOST + 1), key=overshoot)
+
+
+def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
+    scores: Any,
+    *,
+    alpha: float,
+    score_range: tuple[float, float],
+    mu: float | None = None,
+    count_noise: float | LatticeNoise | None = None,
+    steps: int | None = None,
+    correction: str = "minimax",
+    rank: str = "centred",
+    rank_buffer: float = 0,
+    failure_probability: float | None = None,
+    n_records: int | None = None,
+    n_min: float | None = None,
+    size_noise: float | LatticeNoise | None = None,
+    released_size: ReleasedSize | None = None,
+    counted_size: CountedSize | None = None,
+    release_confidence: float | None = None,
+    asked: SharedCounts | None = None,
+    fine_near: float | tuple[float, float] | None = None,
+    random_state: int | None = None,
+    observer: SearchObserver | None = None,
+) -> PrivateQuantile:
+    """Return a private threshold above the 1 - alpha quantile of ``scores``.
+
+    With ``correction="minimax"`` or ``"marginal"``, one more score is at most ``threshold`` with probability at least 1
+    - alpha over data and noise. Ties are allowed. A threshold at the end of the range means "no finite threshold".
+
+    Parameters
+    ----------
+    scores : array, Dask array, iterator of chunks, function that returns chunks, or ``CountSource``
+        An iterator is read once. Values outside ``score_range`` are clipped without a warning, because their number is
+        private. NaN counts as the end of the range.
+    alpha : float
+    score_range : tuple of float
+        The public (low, high).
+    mu : float, optional
+        The GDP level of the whole search; the noise is then sensitivity * sqrt(steps) / mu. Give this or
+        ``count_noise``.
+    count_noise : float or LatticeNoise, optional
+        The standard deviation of the noise on each count, or the noise that the accountant charged.
+    steps : int, optional
+    correction : {"minimax", "marginal", "union", "none"}
+        ``"minimax"`` has the smallest valid offsets, ``"marginal"`` a larger one. ``"union"`` is the buffer of the
+        paper: with probability 1 - ``failure_probability`` the threshold is at least the wanted order statistic.
+        ``"none"`` promises nothing.
+    rank : {"centred", "linear", "ceil"}
+        ``"centred"`` has sensitivity 1/2 and is exact if n = n_records. ``"linear"`` needs no n. ``"ceil"`` is that of
+        the paper, with sensitivity 1.
+    rank_buffer : float
+        Ranks that are added to the offset, rounded up.
+    failure_probability : float, optional
+        Default: 1 / n_records.
+    n_records : int, optional
+        The public number of scores. None declares the exact number public.
+    n_min : float, optional
+        A public lower bound on the number of scores, for parts of random size (which may be empty). Default:
+        ``n_records``.
+    size_noise : float or LatticeNoise, optional
+        The number of scores is private: release it once with integer noise of this standard deviation. The promise then
+        holds for every number of scores, and ``n_records`` is only a plan. Needs ``rank="centred"`` and
+        ``correction="minimax"``.
+    released_size : ReleasedSize, optional
+        That of an earlier search of the same scores, at no cost.
+    counted_size : CountedSize, optional
+        The scores are a secret random part of a table whose number of records is public. No size is released, and the
+        promise is an average over the assignment too. Needs ``rank="centred"`` and ``correction="minimax"``.
+    release_confidence : float, optional
+        With this probability over scores and noise, this one threshold is at least the 1 - alpha quantile of the
+        scores' law. Needs independent scores whose number is public, released or drawn from a counted table.
+    asked : SharedCounts, optional
+        Shared by several searches of the same scores; ``event`` is that of this search alone. Needs ``rank="centred"``.
+    fine_near : float or tuple of float, optional
+        A public value near which the grid is finest, so that a ``score_range`` that is far too wide costs little. 0
+        suits residuals; both ends of the range, (low, high), suit probabilities. Default: even cells.
+    random_state : int, optional
+        A seed for tests; warns, and the result is not private.
+    observer : callable, optional
+        For tests and audits: called with a ``SearchView``, which contains exact counts and is not private.
+
+    Returns
+    -------
+    PrivateQuantile
+
+    Privacy: ``event``, for adding or removing one score.
+
+    Assumes: the scores and one more are exchangeable, and there are at least ``n_min`` of them.
+
+    >>> import numpy as np
+    >>> q = private_quantile(np.linspace(0, 1, 10_001), alpha=0.1, score_range=(0, 1), mu=1.0, random_state=0)
+    >>> 0.9 < q.threshold < 0.91
+    True
+
+    Paper: Algorithm 2 [alg:dp_binary_search], Lemma 1 [lem:one_sided_qhat], Lemma 2 [lemma:search_privacy];
+    Theory: Results A, F, G and I
+    """
+    span = check_range("score_range", score_range)
+    halving = Halving.fine(fine_near, span)
+    kind, statistic_kind = Correction.parse(correction), Rank.parse(rank)
+    is_released = _check_sizes(size_noise, released_size, counted_size)
+    level = search_level(alpha, size_is_released=is_released)
+    _check_numbers(rank_buffer, failure_probability, n_records, n_min, steps)
+    plan = _NoisePlan.of(mu, count_noise, statistic_kind.sensitivity(level), graded=kind.is_graded)
+    n_records = n_records or (None if counted_size is None else max(1, round(counted_size.nominal_size)))
+    stream_steps = steps or plan.stream_steps(n_records)
+    may_be_empty = is_released or counted_size is not None or n_min is not None
+    counter = as_counter(scores, span, stream_steps, allow_empty=may_be_empty, halving=halving)
+    source, new_size = IntegerSource(random_state), None
+    if size_noise is not None:
+        released_size = new_size = release_size(counter.size, size_noise, source)
+    nominal = n_records or max(1, counter.size if released_size is None else round(released_size.value))
+    steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
+    noise, size = plan.noise_for(counter, steps), _size_known(nominal, released_size, counted_size)
+    aim = Aim(level, statistic_kind, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
+    offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
+    statistic = _Statistic.of(aim, offset, noise, counter.size)
+    asked = SharedCounts() if asked is None else _for_this_search(asked, aim.rank, noise, steps, span, halving)
+    threshold, seen = _right_endpoint_search(counter, span, statistic, noise.sample(steps, source), halving, asked)
+    if observer is not None:
+        observer(statistic.view(span, seen, new_size, halving))
+    return _warn_of_full_sets(
+        PrivateQuantile(
+            threshold=threshold,
+            event=noise.event(steps) if new_size is None else compose(new_size.event, noise.event(steps)),
+            score_range=span,
+            n_records=nominal,
+            seeded=random_state is not None,
+            released_size=released_size,
+            fine_near=fine_near,
+            counted_size=counted_size,
+            **aim.public_numbers(offset),
+        )
+    )
+
+
+def _check_numbers(
+    rank_buffer: float, failure_probability: float | None, n_records: int | None, n_min: float | None, steps: int | None
+) -> None:
+    check_nonnegative("rank_buffer", rank_buffer)
+    if failure_probability is not None:
+        check_probability("failure_probability", failure_probability)
+    if n_records is not None:
+        check_count("n_records", n_records)
+    if n_min is not None:
+        check_nonnegative("n_min", n_min)
+    if steps is not None:
+        check_count("steps", steps)
+
+
+def _check_sizes(
+    size_noise: float | LatticeNoise | None, released_size: ReleasedSize | None, counted_size: CountedSize | None
+) -> bool:
+    """Return whether a size is released; raise if two ways are given."""
+    is_released = size_noise is not None or released_size is not None
+    if size_noise is not None and released_size is not None:
+        raise ValueError("give size_noise (release a size) or released_size (reuse a size), not both")
+    if counted_size is not None and is_released:
+        raise ValueError("give counted_size or a released size, not both: counted_size needs no release")
+    return is_released
+
+
+def _size_known(
+    nominal: int, released_size: ReleasedSize | None, counted_size: CountedSize | None
+) -> KnownSize | NoisySize | CountedSize:
+    """Return what a search knows about the number of its scores."""
+    if counted_size is not None:
+        return counted_size
+    return KnownSize(nominal) if released_size is None else released_size.as_noisy_size()
+
+
+def _for_this_search(
+    asked: SharedCounts, rank: Rank, noise: LatticeNoise, steps: int, score_range: tuple[float, float], halving: Halving
+) -> SharedCounts:
+    """Return ``asked`` if its counts are those of this search; raise otherwise."""
+    if not rank.is_same_at_all_levels:
+        raise ValueError(f"`asked` needs rank='centred', got '{rank}': other statistics differ between levels")
+    asked.require_alike(noise, steps, score_range, halving)
+    return asked
+
+
+@dataclass(frozen=True)
+class _Statistic:
+    """scale * (C - removed) + noise is compared with scale * needed.
+
+    Earlier steps need ``rises`` more. ``scale * removed`` is an integer.
+    """
+
+    scale: int
+    removed: Fraction
+    needed: Fraction
+    rises: tuple[int, ...]
+
+    @classmethod
+    def of(cls, aim: Aim, offset: Fraction, noise: LatticeNoise, size: int) -> "_Statistic":
+        """Return what is subtracted from each count, and the acceptance level.
+
+        ``size`` is the true number of scores.
+        """
+        removed = aim.rank.subtracted_rank(aim.level, size)
+        return cls(noise.scale, removed, aim.final_target(offset), aim.lattice_rises(noise.sigma))
+
+    @property
+    def base(self) -> int:
+        return int(self.scale * self.removed)
+
+    @property
+    def bar(self) -> int:
+        return math.ceil(self.scale * self.needed)
+
+    def view(
+        self, score_range: tuple[float, float], seen: list[CountView], new_size: ReleasedSize | None, halving: Halving
+    ) -> SearchView:
+        return SearchView(score_range, self.scale, self.base, self.bar, tuple(seen), new_size, self.rises, halving)
+
+
+def _right_endpoint_search(
+    counter: Counter,
+    score_range: tuple[float, float],
+    statistic: _Statistic,
+    draws: list[int],
+    halving: Halving,
+    asked: SharedCounts,
+) -> tuple[float, list[CountView]]:
+    """Halve the range; move the right end if the noisy statistic is large enough.
+
+    All comparisons are between integers. Returns the final right end and all counts.
+    """
+    left, right = score_range
+    seen: list[CountView] = []
+    scale, base, bar = statistic.scale, statistic.base, statistic.bar
+    for step, (noise, rise) in enumerate(zip(draws, statistic.rises, strict=True)):
+        middle = float(halving.middle(left, right))
+        # scores are clipped into the range: at its end all of them count
+        at_the_end = middle >= score_range[1]
+        count = counter.size if at_the_end else counter.count(left, right, len(draws) - step)
+        margin = int(scale * count) - base + asked.noise(step, left, right, noise) - bar
+        # no count is needed at the end of the range: the step depends on its noise only
+        if not at_the_end:
+            seen.append(CountView((left, right), count, margin))
+        if margin >= rise:
+            right = middle
+        else:
+            left = middle
+    return float(right), seen
+
+
+@dataclass(frozen=True)
+class _NoisePlan:
+    """The requested noise: a GDP level for all counts, or a noise for each count."""
+
+    mu: float | None
+    count_noise: LatticeNoise | None
+    sensitivity: Fraction
+    graded: bool
+
+    @classmethod
+    def of(
+        cls, mu: float | None, count_noise: float | LatticeNoise | None, sensitivity: Fraction, *, graded: bool
+    ) -> "_NoisePlan":
+        if (mu is None) == (count_noise is None):
+            raise ValueError("give exactly one of mu (the GDP level of the whole search) and count_noise")
+        if mu is not None:
+            return cls(check_positive("mu", mu), None, sensitivity, graded)
+        return cls(None, LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity, graded)
+
+    def noise_for(self, counter: Counter, steps: int) -> LatticeNoise:
+        """Return the noise on each count; its lattice must hold the counts."""
+        noise = self.noise(steps)
+        if isinstance(counter, LossSums):
+            counter.require_lattice(noise.scale, steps)
+        return noise
+
+    def noise(self, steps: int) -> LatticeNoise:
+        if self.count_noise is not None:
+            return self.count_noise
+        return lattice_noise(float(self.sensitivity) * math.sqrt(steps) / (self.mu or 0.0), self.sensitivity)
+
+    def stream_steps(self, n_records: int | None) -> int:
+        """Return the steps of a stream, whose length is not known before it is read."""
+        return self.default_steps(n_records) if n_records else _STREAM_STEPS
+
+    def default_steps(self, n_records: int) -> int:
+        own = self.count_noise
+        unit = own.count_noise if own is not None else float(self.sensitivity) / (self.mu or 0.0)
+        return default_steps(n_records, unit_noise=unit, shared_budget=own is None, graded=self.graded)
+
+
+def _warn_of_full_sets(result: PrivateQuantile) -> PrivateQuantile:
+    """Return ``result``, and warn if the search stopped at the end of its range."""
+    if not result.is_finite:
+        warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=3)
+    return result
+
+
+def _end_of_range_message(result: PrivateQuantile) -> str:
+    """Return the warning; it contains public numbers and the released value only."""
+    return (
+        f"no finite threshold: the search stopped at the end of its range ({result.score_range[1]:g}), so prediction "
+        f"sets contain every answer. It aims at rank {result.rank_target:.0f} of nominally {result.n_records} scores, "
+        f"with noise {result.count_noise:.3g} on each count. Use more records, a larger budget, a larger alpha or a "
+        "wider range"
+    )
+
+
+def noisy_midpoint_quantile(
+    scores: Any,
+    *,
+    alpha: float,
+    score_range: tuple[float, float],
+    count_noise: float | LatticeNoise,
+    steps: int = 20,
+    precision: float | None = None,
+    n_records: int | None = None,
+    random_state: int | None = None,
+) -> PrivateQuantile:
+    """Return a threshold by the midpoint rule of earlier work, as a baseline.
+
+    The rule itself can under-cover. Both ends move on noisy evidence, the left one by ``precision`` beyond the
+    midpoint, and the midpoint is returned.
+
+    Parameters
+    ----------
+    scores : as in ``private_quantile``, but no iterator
+    alpha : float
+    score_range : tuple of float
+    count_noise : float or LatticeNoise
+    steps : int
+    precision : float, optional
+        Default: the range over 2^steps.
+    n_records : int, optional
+        The public number of scores. None declares the exact number public.
+    random_state : int, optional
+
+    Returns
+    -------
+    PrivateQuantile
+
+    Privacy: the same as ``private_quantile(rank="ceil")``. The true number of scores enters the noisy counts only.
+
+    Paper: Algorithm 4 [alg:noisy-midpoint]
+    """
+    low, high = check_range("score_range", score_range)
+    level = round_level(alpha)
+    steps = check_count("steps", steps)
+    if n_records is not None:
+        check_count("n_records", n_records)
+    jump = check_positive("precision", precision) if precision is not None else (high - low) / 2.0**steps
+    noise = LatticeNoise.of(count_noise, Fraction(1))
+    # if n_records is public, the true number is secret: an error for an empty input would reveal it
+    counter = as_counter(scores, (low, high), steps, allow_empty=n_records is not None)
+    if isinstance(counter, StreamCounts):
+        raise TypeError("noisy_midpoint_quantile needs scores that can be read again, not an iterator; pass an array")
+    nominal = n_records or counter.size
+    rank = conformal_rank(level, counter.size)
+    left, right = low, high
+    for drawn in noise.sample(steps, IntegerSource(random_state)):
+        middle = EVEN.middle(left, right)
+        # the left end is not on the grid of midpoints, so each count needs its own pass
+        count = counter.size if middle >= high else counter.count(left, right, 1)
+        if noise.scale * (count - rank) + drawn < 0:
+            left = middle + jump
+        else:
+            right = middle
+    return PrivateQuantile(
+        threshold=float(EVEN.middle(left, right)),
+        rank_target=float(conformal_rank(level, nominal)),
+        count_noise=noise.count_noise,
+        steps=steps,
+        event=noise.event(steps),
+        alpha=float(level),
+        score_range=(low, high),
+        n_records=nominal,
+        correction=Correction.NONE,
+        rank=Rank.CEIL,
+        offset=0.0,
+        seeded=random_state is not None,
+    )

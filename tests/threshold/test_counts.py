@@ -1,0 +1,466 @@
+"""Counts are exact, from every source: the search takes the same path as a naive one in rational arithmetic."""
+
+import math
+from bisect import bisect_right
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dpscp import private_quantile
+from dpscp.privacy import IntegerSource, lattice_noise
+from dpscp.threshold import CountSource, graded_offset, rank_sensitivity, round_level, step_rises
+from dpscp.threshold import counts as room
+from dpscp.threshold.counts import (
+    EVEN,
+    ArrayCounts,
+    Bins,
+    ChunkCounts,
+    Halving,
+    Histogram,
+    StreamCounts,
+    as_counter,
+    midpoint_tree,
+    round_down,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
+
+TINY = 5e-324
+RANGES = [
+    (0.0, 1.0),
+    (-1.0, 3.0),
+    (0.1, 0.7),
+    (0.0, 40 * TINY),
+    (TINY, 3 * TINY),
+    (1.0, 1.0 + 2.0**-50),
+    (-8e307, 8e307),
+    (0.0, 1e300),
+    (-7.0, 2.0**40),
+    (2.0**53 - 8, 2.0**53 + 56),
+    (-300.0, 300.0),
+]
+DTYPES = [np.float16, np.float32, np.float64, np.longdouble, np.int8, np.int32, np.int64, np.uint64, ">f8"]
+
+
+def exact(score):
+    """A score as the rational number it is; one that is not a number lies above all."""
+    if np.issubdtype(np.asarray(score).dtype, np.integer):
+        return Fraction(int(score))
+    if not np.isfinite(score):
+        return -math.inf if score < 0 else math.inf
+    return Fraction(*score.as_integer_ratio())
+
+
+def fine_point(score_range, where):
+    """A point of the range, or None for an even grid."""
+    low, high = score_range
+    if where in (None, "ends"):
+        return score_range if where else None
+    return min(max(low * (1 - where) + high * where, low), high)
+
+
+def naive_threshold(scores, *, alpha, score_range, count_noise, steps, rank, random_state, fine_near):
+    """Algorithm 2 with Result F's targets, one full exact count for each step."""
+    level, n = round_level(alpha), len(scores)
+    noise = lattice_noise(count_noise, rank_sensitivity(rank, alpha))
+    draws = noise.sample(steps, IntegerSource(random_state))
+    target = (1 - level) * (n + 1)
+    if rank == "ceil":
+        target = Fraction(math.ceil(target))
+    target += Fraction(graded_offset(float(level), n, noise.count_noise, steps)) + Fraction(1, noise.scale)
+    left, right = low, high = score_range
+    clipped = [min(max(exact(s), Fraction(low)), Fraction(high)) for s in scores]
+    halving = Halving.fine(fine_near, score_range)
+    for draw, rise in zip(draws, step_rises(steps).tolist(), strict=True):
+        middle = float(halving.middle(left, right))
+        count = sum(s <= Fraction(middle) for s in clipped)
+        if count + Fraction(draw - math.ceil(noise.sigma * rise), noise.scale) >= target:
+            right = middle
+        else:
+            left = middle
+    return right
+
+
+def awkward_scores(rng, dtype, score_range, size):
+    """Scores on, just below and just above the search's own midpoints, tied, at the ends, outside, and in between."""
+    dtype = np.dtype(dtype)
+    low, high = score_range
+    points = np.concatenate([midpoint_tree(low, high, 6, h) for h in (EVEN, Halving.fine(low, score_range))])
+    if rng.uniform() < 0.3:
+        points = points[rng.integers(points.size, size=1)]  # all (nearly) equal
+    wide = np.concatenate([points, rng.uniform(0, 1, 40) * (high - low) + low, [low, high]])
+    values = wide[rng.integers(wide.size, size=size)]
+    with np.errstate(all="ignore"):
+        if np.issubdtype(dtype, np.integer):
+            limits = np.iinfo(dtype)
+            whole = np.array([min(max(round(v), int(limits.min)), int(limits.max)) for v in values], dtype=dtype)
+            step = rng.integers(-1, 2, size=size)
+            safe = (whole > limits.min) & (whole < limits.max)
+            return np.where(safe, whole + step.astype(dtype), whole).astype(dtype)
+        if dtype.itemsize < 8:
+            biggest = np.finfo(dtype).max
+            values = np.clip(values, -float(biggest), float(biggest))
+        rounded = values.astype(dtype)
+        for toward in (-np.inf, np.inf):
+            moved = rng.uniform(size=size) < 0.25
+            rounded[moved] = np.nextafter(rounded[moved], dtype.type(toward))
+        rounded[~np.isfinite(rounded)] = 0
+        if rng.uniform() < 0.3:  # what an overflow leaves behind
+            strange = rng.uniform(size=size) < 0.2
+            rounded[strange] = rng.choice([np.nan, np.inf, -np.inf], size=int(strange.sum()))
+        return rounded
+
+
+class Elsewhere:
+    """Somebody else's counts: a database, another process."""
+
+    def __init__(self, scores):
+        self._values = sorted(exact(s) for s in scores)
+        self.questions = 0
+
+    @property
+    def size(self):
+        return len(self._values)
+
+    def counts_at(self, thresholds):
+        self.questions += 1
+        return np.array([sum(v <= Fraction(t) for v in self._values) for t in thresholds.tolist()])
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from(DTYPES),
+    score_range=st.sampled_from(RANGES),
+    size=st.integers(1, 300),
+    path=st.lists(st.booleans(), min_size=1, max_size=12),
+    fine=st.sampled_from([None, 0.0, 0.3, 1.0, "ends"]),
+)
+@example(1, np.int64, (2.0**53 - 8, 2.0**53 + 56), 100, [False] * 3, None)
+@example(2, np.uint64, (2.0**53 - 8, 2.0**53 + 56), 100, [True] * 3, 0.0)
+@example(3, np.longdouble, (0.0, 1.0), 100, [True, False], 0.3)
+@example(4, np.float32, (0.1, 0.7), 300, [True, False] * 4, "ends")
+def test_every_count_is_exact(seed, dtype, score_range, size, path, fine):
+    """Along any path of the search, whatever the noise makes it do, on even and on fine grids."""
+    halving = Halving.fine(fine_point(score_range, fine), score_range)
+    scores = awkward_scores(np.random.default_rng(seed), dtype, score_range, size)
+    values = [exact(s) for s in scores]
+    parts = np.array_split(scores, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "_BLOCK", 7)
+        patch.setattr(room, "_LEVELS_A_READING", 4)
+        patch.setattr(room, "_PATIENCE", 2)
+        sources = [scores, lambda: parts, iter(parts), Elsewhere(scores)]
+        counters = [as_counter(source, score_range, len(path), halving=halving) for source in sources]
+        left, right = score_range
+        for step, go_left in enumerate(path):
+            middle = float(halving.middle(left, right))
+            assert left <= middle <= right
+            expected = sum(v <= Fraction(middle) for v in values)
+            assert [c.count(left, right, len(path) - step) for c in counters] == [expected] * len(counters)
+            left, right = (left, middle) if go_left else (middle, right)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from(DTYPES),
+    score_range=st.sampled_from(RANGES),
+    size=st.integers(1, 150),
+    steps=st.integers(1, 13),
+    rank=st.sampled_from(["centred", "linear", "ceil"]),
+    alpha=st.sampled_from([0.1, 0.25, 0.5, 0.8]),
+    stride=st.sampled_from([1, 2, -1, -3]),
+    fine=st.sampled_from([None, 0.0, 0.3, "ends"]),
+)
+def test_every_source_walks_the_naive_path(seed, dtype, score_range, size, steps, rank, alpha, stride, fine):
+    rng = np.random.default_rng(seed)
+    scores = awkward_scores(rng, dtype, score_range, size)
+    spread = np.zeros(abs(stride) * size, dtype=scores.dtype)[::stride]
+    spread[:] = scores
+    setting = {"alpha": alpha, "score_range": score_range, "count_noise": 0.3, "steps": steps, "rank": rank}
+    setting["fine_near"] = fine_point(score_range, fine)
+    expected = naive_threshold(scores, **setting, random_state=seed)
+
+    def chunks():
+        return (part for part in np.array_split(spread, 3))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "_BLOCK", 7)
+        patch.setattr(room, "_LEVELS_A_READING", 4)
+        patch.setattr(room, "_PATIENCE", 2)
+        found = {
+            "array": private_quantile(spread, **setting, random_state=seed),
+            "chunks": private_quantile(chunks, **setting, random_state=seed),
+            "stream": private_quantile(chunks(), **setting, random_state=seed),
+            "other": private_quantile(Elsewhere(scores), **setting, random_state=seed),
+        }
+    assert {name: q.threshold for name, q in found.items()} == dict.fromkeys(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dask_counts_like_an_array(dtype):
+    dask = pytest.importorskip("dask")
+    da = pytest.importorskip("dask.array")
+    rng = np.random.default_rng(3)
+    scores = awkward_scores(rng, dtype, (0.1, 0.7), 900)
+    setting = {"alpha": 0.2, "score_range": (0.1, 0.7), "count_noise": 2.0, "steps": 20, "random_state": 4}
+    with dask.config.set(scheduler="synchronous"):
+        found = private_quantile(da.from_array(scores, chunks=100), **setting)
+        with pytest.raises(ValueError, match="one-dimensional"):
+            private_quantile(da.ones((3, 3)), **setting)
+        with pytest.raises(TypeError, match="real numbers"):
+            private_quantile(da.ones(3, dtype=bool), **setting)
+        with pytest.raises(ValueError, match="empty"):
+            private_quantile(da.ones(0), **setting)
+    assert found.threshold == private_quantile(scores, **setting).threshold
+
+
+def adversarial_thresholds(rng, score_range, levels):
+    """A search's own midpoints, some of them moved by a few floats or by most of a bin, repeated, or crowded."""
+    low, high = score_range
+    near = [None, low, high, score_range][rng.integers(4)]
+    thresholds = midpoint_tree(low, high, levels, Halving.fine(near, score_range))[1:-1]
+    kind = rng.integers(5)
+    if kind == 1:
+        for _ in range(int(rng.integers(1, 4))):
+            thresholds = np.nextafter(thresholds, rng.choice([-np.inf, np.inf], size=thresholds.size))
+    elif kind == 2:
+        width = (score_range[1] - score_range[0]) / 2**levels
+        thresholds = thresholds + rng.uniform(-0.9, 0.9, thresholds.size) * width
+    elif kind == 3:
+        thresholds = thresholds[np.sort(rng.integers(thresholds.size, size=thresholds.size))]
+    elif kind == 4:
+        thresholds = np.concatenate([thresholds[:1], np.geomspace(1e-300, 1e300, 40)])
+    return np.sort(thresholds)
+
+
+@pytest.mark.parametrize("near", [-1.0, 0.5, 3.0, (-1.0, 3.0)])
+def test_the_middle_of_a_bracket_is_that_of_the_coordinate(near):
+    halving = Halving.fine(near, (-1.0, 3.0))
+    left, right = np.sort(np.random.default_rng(0).uniform(-1, 3, size=(2, 500)), axis=0)
+
+    def coordinate(t):
+        if isinstance(near, tuple):
+            return np.log(t - near[0] + halving.knee) - np.log(near[1] - t + halving.knee)
+        return np.sign(t - near) * np.log1p(np.abs(t - near) / halving.knee)
+
+    expected = (coordinate(left) + coordinate(right)) / 2
+    np.testing.assert_allclose(coordinate(halving.middle(left, right)), expected, atol=1e-6)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from(DTYPES),
+    score_range=st.sampled_from(RANGES),
+    size=st.integers(0, 120),
+    levels=st.integers(1, 7),
+    block=st.sampled_from([1, 7, 64, 1 << 16]),
+)
+@example(seed=12903, dtype=np.float16, score_range=(-8e307, 8e307), size=32, levels=6, block=1)  # widths overflow
+def test_a_histogram_counts_like_a_naive_count(seed, dtype, score_range, size, levels, block):
+    """Whatever the thresholds are like: the guess is used only where it is proven to be within one."""
+    rng = np.random.default_rng(seed)
+    scores = awkward_scores(rng, dtype, score_range, size)
+    thresholds = adversarial_thresholds(rng, score_range, levels)
+    near = np.nextafter(thresholds, rng.choice([-np.inf, 0.0, np.inf], size=thresholds.size))
+    parts = [scores[::2], scores[1::2], thresholds, near, np.array([np.nan, np.inf, -np.inf])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "_BLOCK", block)
+        histogram = Histogram(thresholds)
+        for part in parts:
+            histogram.add(part)
+    values = sorted(exact(s) for part in parts for s in part)
+    assert histogram.size == len(values)
+    assert histogram.counts().tolist() == [bisect_right(values, Fraction(t)) for t in thresholds.tolist()]
+
+
+@pytest.mark.parametrize("score_range", [(0.0, 1.0), (0.1, 0.7), (-300.0, 300.0), (0.0, 1e300), (-8e307, 8e307)])
+@pytest.mark.parametrize("levels", [2, 11, 16])
+def test_the_guess_is_used_for_the_thresholds_of_a_search(score_range, levels):
+    low, high = score_range
+    assert Bins(midpoint_tree(low, high, levels)[1:-1])._guessing
+
+
+@pytest.mark.parametrize("near", [0.0, 10.0, (0.0, 10.0)])
+@pytest.mark.parametrize("levels", [4, 11, 16])
+def test_thresholds_that_crowd_at_an_end_have_cells_of_their_own(near, levels):
+    thresholds = midpoint_tree(0.0, 10.0, levels, Halving.fine(near, (0.0, 10.0)))[1:-1]
+    bins = Bins(thresholds)
+    assert bins._cells.most <= 2
+    close = np.concatenate([np.nextafter(thresholds, toward) for toward in (-np.inf, np.inf)])
+    scores = np.concatenate([thresholds, close, [-np.inf, -1.0, 10.0, 11.0, np.inf]])
+    np.testing.assert_array_equal(bins.of(scores), np.searchsorted(thresholds, scores, side="left"))
+    assert bins.of(np.array([np.nan])) == thresholds.size
+
+
+@pytest.mark.parametrize(
+    "thresholds",
+    [
+        midpoint_tree(1.0, 1.0 + 2.0**-50, 6)[1:-1],  # most of them equal
+        np.array([0.0, 0.1, 0.2, 1.0]),
+        np.array([TINY, 2 * TINY, 3 * TINY]),  # the rate is infinite
+        np.array([-np.inf, 0.0, 1.0]),
+    ],
+)
+def test_no_guess_where_it_could_be_off_by_two(thresholds):
+    assert not Bins(thresholds)._guessing
+
+
+def test_a_search_of_twenty_two_steps_opens_the_chunks_twice():
+    """The size comes from the first of them."""
+    opened = []
+    scores = np.random.default_rng(0).uniform(size=500)
+    setting = {"alpha": 0.1, "score_range": (0, 1), "count_noise": 1.0, "random_state": 0}
+    found = private_quantile(lambda: opened.append(1) or iter([scores]), **setting, steps=22)
+    assert len(opened) == 2
+    assert found == private_quantile(scores, **setting, steps=22)
+
+
+@pytest.mark.parametrize("steps", [1, 10, 11, 20, 30])
+def test_chunks_are_opened_a_few_times_and_not_once_a_step(steps):
+    opened = 0
+    scores = np.random.default_rng(0).uniform(size=2000)
+
+    def chunks():
+        nonlocal opened
+        opened += 1
+        return iter(np.array_split(scores, 5))
+
+    private_quantile(chunks, alpha=0.1, score_range=(0, 1), count_noise=5.0, steps=steps, random_state=0)
+    assert opened == math.ceil(steps / 11)
+
+
+def test_count_source_is_asked_eleven_steps_at_a_time():
+    source = Elsewhere(np.random.default_rng(0).uniform(size=50))
+    assert isinstance(source, CountSource)
+    private_quantile(source, alpha=0.1, score_range=(0, 1), count_noise=1.0, steps=22, random_state=0)
+    assert source.questions == 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "score_range"),
+    [
+        (np.random.default_rng(0).uniform(size=20_000), (0, 1)),
+        (np.random.default_rng(0).uniform(size=20_000), (-1e9, 1e9)),  # a range far too wide costs no pass
+        (np.random.default_rng(0).choice([0.1, 0.3, 0.9], size=20_000), (0, 1)),  # ties keep the bracket full
+        (np.full(20_000, 0.3), (0, 1)),
+    ],
+    ids=["uniform", "wide", "three atoms", "one atom"],
+)
+def test_array_is_read_a_few_times_and_not_once_a_step(monkeypatch, scores, score_range):
+    read = []
+    one_pass, bracket = ArrayCounts._pass, ArrayCounts._bracket
+    monkeypatch.setattr(ArrayCounts, "_pass", lambda self, t: read.append(self._scores.size) or one_pass(self, t))
+    monkeypatch.setattr(
+        ArrayCounts, "_bracket", lambda self, a, b: read.append(self._scores.size) or bracket(self, a, b)
+    )
+    private_quantile(scores, alpha=0.1, score_range=score_range, count_noise=5.0, steps=60, random_state=0)
+    assert sum(read) <= 10 * scores.size
+
+
+class TestRoundDown:
+    @settings(deadline=None)
+    @given(
+        st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([np.float16, np.float32, np.int8, np.uint64])
+    )
+    def test_is_the_largest_number_at_most(self, threshold, dtype):
+        dtype = np.dtype(dtype)
+        rounded = round_down(threshold, dtype)
+        if np.isneginf(rounded):
+            limits = np.iinfo(dtype) if np.issubdtype(dtype, np.integer) else np.finfo(dtype)
+            assert threshold < float(limits.min)
+            return
+        assert exact(rounded) <= Fraction(threshold)
+        if np.issubdtype(dtype, np.integer):
+            assert rounded == np.iinfo(dtype).max or int(rounded) + 1 > threshold
+        else:
+            with np.errstate(over="ignore"):
+                following = np.nextafter(rounded, dtype.type(np.inf))
+            assert np.isinf(following) or Fraction(float(following)) > Fraction(threshold)
+
+    def test_nearest_would_count_wrongly(self):
+        score = np.float32(0.1)  # above the double 0.1
+        assert not float(score) <= 0.1
+        assert ArrayCounts(np.array([score, score]))._pass(0.1) == 0
+
+
+def test_edges_come_from_the_searchs_own_recursion():
+    low, high = 0.1, 0.7
+    edges = midpoint_tree(low, high, 10)
+    assert not np.array_equal(edges, np.linspace(low, high, 2**10 + 1))  # they round differently
+    left, right = low, high
+    for k in range(10):
+        middle = (left + right) / 2
+        assert middle in edges
+        left, right = (left, middle) if k % 3 else (middle, right)
+
+
+def test_scores_outside_the_range_are_clipped_silently():
+    inside = np.array([0.2] * 30 + [0.0] * 30 + [1.0] * 3)
+    outside = np.array([0.2] * 30 + [-5.0] * 30 + [9.0] * 3)
+    setting = {"alpha": 0.1, "score_range": (0, 1), "count_noise": 0.2, "steps": 12, "random_state": 1}
+    assert private_quantile(inside, **setting) == private_quantile(outside, **setting)
+
+
+def test_an_empty_part_of_random_size_is_no_error():
+    assert ArrayCounts(np.empty(0), allow_empty=True).count(0.0, 1.0, 5) == 0
+    q = private_quantile(
+        np.empty(0), alpha=0.1, score_range=(0, 1), count_noise=1.0, n_records=50, n_min=0, rank="linear"
+    )
+    assert q.n_records == 50
+
+
+class TestBadSources:
+    def test_stream_with_too_many_steps(self):
+        with pytest.raises(ValueError, match=r"steps must be at most 22 .* got 23"):
+            StreamCounts(iter([np.ones(3)]), (0.0, 1.0), 23)
+
+    @pytest.mark.parametrize("kind", ["stream", "chunks"])
+    @pytest.mark.parametrize(
+        ("bad", "error"),
+        [
+            (np.ones((2, 2)), ValueError),
+            (np.array([True]), TypeError),
+            (np.array(["7"]), TypeError),
+            (np.array([1j]), TypeError),
+        ],
+    )
+    def test_bad_chunks(self, kind, bad, error):
+        source = iter([np.ones(2), bad]) if kind == "stream" else lambda: [np.ones(2), bad]
+        with pytest.raises(error):
+            private_quantile(source, alpha=0.1, score_range=(0, 1), count_noise=1.0)
+
+    @pytest.mark.parametrize("source", [iter([]), iter([np.empty(0)]), list, lambda: [np.empty(0)]])
+    def test_no_scores(self, source):
+        with pytest.raises(ValueError, match="empty"):
+            private_quantile(source, alpha=0.1, score_range=(0, 1), count_noise=1.0)
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            (lambda t: np.full(t.size, 0.5), TypeError),
+            (lambda t: np.zeros(t.size + 1, dtype=int), TypeError),
+            (lambda t: np.arange(t.size)[::-1], ValueError),
+            (lambda t: np.full(t.size, 11), ValueError),
+            (lambda t: np.full(t.size, -1), ValueError),
+        ],
+    )
+    def test_impossible_counts_of_a_source(self, answer, error):
+        class Liar:
+            size = 10
+
+            def counts_at(self, thresholds):
+                return answer(thresholds)
+
+        with pytest.raises(error, match="counts_at must return"):
+            private_quantile(Liar(), alpha=0.1, score_range=(0, 1), count_noise=1.0)
+
+    def test_a_reading_is_remembered(self):
+        source = ChunkCounts(lambda: [np.ones(2), np.zeros(3)])
+        assert (source.size, source.size) == (5, 5)
+        assert source.counts_at(np.array([0.5, 1.0])).tolist() == [3, 5]

@@ -1,0 +1,131 @@
+"""The exponential mechanism's quantile: its law, its privacy on neighbouring scores, its promise on hard scores."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpscp.privacy import IntegerSource, bounded_range_event, delta_of
+from dpscp.threshold.exponential import _draw, default_bins, exponential_quantile
+
+CHANCE = 1e-6
+
+
+def probabilities(scores, bins, level, rate):
+    """The law of the drawn end by definition, in floats: scores are rounded up to the ends of a grid on (0, 1)."""
+    ends = np.arange(1, bins + 1) / bins
+    rounded = np.sort(np.ceil(np.clip(scores, 1e-12, 1) * bins - 1e-9)) / bins
+    below = np.searchsorted(rounded, ends - 1e-9)
+    above = len(scores) - np.searchsorted(rounded, ends + 1e-9)
+    cost = min(level, 1 - level) * np.maximum(below / level, above / (1 - level))
+    weights = np.exp(-rate * (cost - cost.min()))
+    return weights / weights.sum()
+
+
+def agreement(drawn, expected):
+    """The p-value of a chi-square test; cells of few expected draws, where it would not hold, join another."""
+    rare = expected < 10
+    cell = np.where(rare, np.flatnonzero(~rare)[np.argmin(expected[~rare])], np.arange(len(expected)))
+    seen, wanted = (np.bincount(cell, counts, minlength=len(cell))[~rare] for counts in (drawn, expected))
+    return stats.chisquare(seen, wanted).pvalue
+
+
+def test_an_index_is_drawn_with_its_exact_probability():
+    costs = np.array([0, 3, 7, 40, 1], dtype=object)
+    source = IntegerSource()
+    drawn = np.bincount([_draw(costs, 5, source) for _ in range(1500)], minlength=5)
+    expected = np.exp(-costs.astype(float) / 5)
+    assert agreement(drawn, 1500 * expected / expected.sum()) > CHANCE
+
+
+@pytest.mark.parametrize("level", ["plain", "corrected"])
+def test_ends_are_drawn_by_their_distance_from_the_quantile(level):
+    rng = np.random.default_rng(1)
+    scores = np.append(rng.uniform(size=60), [0.5] * 10)
+    options = {"alpha": 0.4, "score_range": (0, 1), "rate": 0.3, "bins": 8, "level": level}
+    found = [exponential_quantile(scores, **options) for _ in range(500)]
+    law = probabilities(scores, 8, found[0].level, found[0].rate)
+    drawn = np.bincount([round(q.threshold * 8) - 1 for q in found], minlength=8)
+    assert agreement(drawn, 500 * law) > CHANCE
+
+
+@pytest.mark.parametrize("level", [0.3, 0.5, 0.9, 0.99])
+def test_one_record_costs_what_the_event_says(level):
+    rng = np.random.default_rng(2)
+    rate, bins, widest = 0.7, 12, 0.0
+    epsilons = np.array([0.0, 0.1, 0.3, 0.5, 0.69])
+    proven = delta_of(bounded_range_event(rate), epsilons)
+    for n in (1, 5, 40):
+        scores = rng.uniform(size=n) ** rng.uniform(0.2, 3)
+        without = probabilities(scores, bins, level, rate)
+        for added in (0.01, 0.2, 0.55, 0.99):
+            with_it = probabilities(np.append(scores, added), bins, level, rate)
+            change = np.log(with_it / without)
+            widest = max(widest, np.ptp(change))
+            for p, q in ((with_it, without), (without, with_it)):
+                measured = [np.maximum(p - math.exp(e) * q, 0).sum() for e in epsilons]
+                assert (measured <= proven + 1e-12).all()
+    assert 0.4 * rate < widest <= rate + 1e-9  # half the sensitivity bound's 2 * rate, and no slack factor of two left
+
+
+# A score is 0 with probability p and 1 otherwise: with p a little below the level, thousands of ends in between are
+# each a little worse than the best one, and together they are drawn nearly always. The worst case of the union.
+LAWS = {
+    "smooth": (lambda rng, n: rng.uniform(size=n), lambda ends: ends),
+    "ties": (lambda rng, n: rng.integers(1, 21, n) / 20, lambda ends: np.floor(ends * 20 + 1e-9) / 20),
+} | {
+    f"atom of {p}": (lambda rng, n, p=p: (rng.uniform(size=n) >= p) * 1.0, lambda ends, p=p: np.where(ends < 1, p, 1.0))
+    for p in (0.89, 0.94)
+}
+
+
+def coverage(law, level, *, n=1000, rate=0.25, bins=4000, trials=300):
+    """Mean coverage over scores, exact over the draw, and its standard error."""
+    draw, covers = LAWS[law]
+    rng = np.random.default_rng(3)
+    aim = exponential_quantile(
+        draw(rng, n), alpha=0.1, score_range=(0, 1), rate=rate, bins=bins, level=level, random_state=0
+    ).level
+    covered = covers(np.arange(1, bins + 1) / bins)
+    found = [probabilities(draw(rng, n), bins, aim, rate) @ covered for _ in range(trials)]
+    return np.mean(found), np.std(found) / math.sqrt(trials)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_coverage_is_at_least_its_promise(law):
+    mean, error = coverage(law, "corrected")
+    assert mean >= 0.9 - 4.8 * error
+    assert law == "atom of 0.89" or mean < 0.98  # always answering "no finite threshold" would pass
+
+
+def test_without_the_raised_level_hard_scores_are_covered_too_seldom():
+    mean, error = coverage("atom of 0.89", "plain", trials=800)
+    assert mean < 0.9 - 4.8 * error
+
+
+def miss_bound(q, n):
+    """The smallest bound on the miss rate over all splits into a draw that fails and one that does not."""
+    fails = np.geomspace(1e-12, 0.5, 800)
+    return np.min(1 - (1 - fails) * (q.level * n - np.log(q.bins / fails) / q.rate) / (n + 1))
+
+
+def test_public_numbers_alone():
+    scores = np.linspace(0, 1, 500)
+    q = exponential_quantile(scores, alpha=0.1, score_range=(0, 2), rate=1.0, n_records=480, n_min=450)
+    assert (q.n_records, q.bins, q.event) == (480, default_bins(480, 1.0), bounded_range_event(1.0))
+    assert miss_bound(q, 450) == pytest.approx(0.1, abs=1e-4)
+    assert miss_bound(q, 480) < 0.1
+    # no level below one keeps the promise with so few records: the end of the range, whatever the scores are
+    assert not exponential_quantile(scores[:40], alpha=0.1, score_range=(0, 2), rate=1.0).is_finite
+    odd = np.array([np.nan, np.inf, -np.inf] + [0.25] * 400)
+    assert 0.2 < exponential_quantile(odd, alpha=0.1, score_range=(0, 1), rate=2.0).threshold < 0.3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"rate": 1e-9}, "raise the budget"), ({"level": "high"}, "level must be one of"), ({"bins": 0}, "bins")],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        exponential_quantile(np.zeros(3), **{"alpha": 0.1, "score_range": (0, 1), "rate": 1.0, **options})
