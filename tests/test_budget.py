@@ -255,7 +255,36 @@ def test_choosing_by_an_outcome_never_passes_the_total(path):
     assert mu_held_out > 0.8
 
 
-def test_slack_is_never_given_back_and_only_gaussian_commits_lower_a_charge(path):
+def test_committing_what_was_looked_at_alone_never_passes_the_total(path):
+    """A Gaussian release and a secret split are reserved; by the Gaussian number, the split or another share follows.
+
+    If the commit of the Gaussian release alone lowered the charge, a record would be told at epsilon 2.087 and delta
+    1e-5.
+    """
+    first, fraction, mu_training, delta = 0.35, 0.03, 0.05, 1e-5
+    store = BudgetStore.create(path, epsilon=2.0, delta=delta, dataset=NAME)
+    seen, training = gaussian_event(1 / first), gaussian_event(1 / mu_training)
+
+    def both(mu):
+        return compose(seen, secret_split(training=training, fraction=fraction, held_out=gaussian_event(1 / mu)))
+
+    mu_held_out = largest(lambda mu: store.fits(both(mu)), 0.1, 3.0)
+    assert mu_held_out > 1.3
+    reserved = store.reserve(both(mu_held_out))
+    before = store.spent()
+    reserved.commit(seen)
+    assert store.spent() == before
+    mu = largest(lambda mu: store.fits(gaussian_event(1 / mu)), 1e-3, 1.0)
+    losses = first * POINTS + first**2 / 2
+
+    def delta_of_choice(epsilon):
+        left = epsilon - losses
+        return WEIGHTS @ np.maximum(gaussian_profile(left, mu), split_profile(left, mu_training, mu_held_out, fraction))
+
+    assert brentq(lambda epsilon: delta_of_choice(epsilon) - delta, 0.5, 5) <= 2.0
+
+
+def test_only_gaussian_commits_of_gaussian_reservations_change_a_charge(path):
     store = BudgetStore.create(path, epsilon=1.0, delta=DELTA, dataset=NAME, slack=1e-7)
     steps = store.reserve(dpsgd_event(40.0, 0.1, 50))
     before = store.spent()
@@ -264,11 +293,16 @@ def test_slack_is_never_given_back_and_only_gaussian_commits_lower_a_charge(path
     other = store.reserve(dpsgd_event(40.0, 0.1, 50))
     both = store.spent()
     other.commit(gaussian_event(1e6))
-    assert store.spent() == pytest.approx(before, rel=1e-3)
+    assert store.spent() == both
     third = store.reserve(dpsgd_event(40.0, 0.1, 50))
-    assert store.spent() > both  # less slack is left for it than the second one had
-    third.commit(dpsgd_event(30.0, 0.1, 50))
-    assert store.spent() > both * 1.1
+    three = store.spent()
+    assert three > both
+    for more in (dpsgd_event(30.0, 0.1, 50), gaussian_event(5.0)):  # steps that were added by what it saw
+        with pytest.raises(dp.BudgetError, match="spent other than it reserved"):
+            third.commit(more)
+    last = store.reserve(gaussian_event(20.0))
+    last.commit(gaussian_event(1e6))
+    assert store.spent() == pytest.approx(three, rel=1e-6)
     with pytest.raises(ValueError, match="slack must be below delta"):
         BudgetStore.create(f"{path}2", epsilon=1.0, delta=DELTA, dataset=NAME, slack=DELTA)
 
@@ -297,6 +331,22 @@ def test_one_share_may_take_the_whole_total(store):
         assert not store.fits(more)
         with pytest.raises(dp.BudgetError, match="does not fit"):
             store.reserve(more)
+
+
+@pytest.mark.parametrize(
+    "whole", [gaussian_event(1 / gdp_mu(1.0, DELTA) + 1e-9), approximate_dp_event(0.99, 0.99 * DELTA)]
+)
+def test_a_share_that_took_the_whole_total_gives_nothing_back(store, whole):
+    """What it looked at decides what else would be spent; the filter had no place for it."""
+    store.reserve(whole).commit(gaussian_event(1e6))
+    assert store.spent() == 1.0
+    assert not store.fits(gaussian_event(1e6))
+
+
+def test_a_commit_never_takes_the_whole_total_afterwards(store):
+    reserved = store.reserve(gaussian_event(20.0))
+    with pytest.raises(dp.BudgetError, match="spent other than it reserved"):
+        reserved.commit(gaussian_event(1 / gdp_mu(1.0, DELTA) + 1e-9))
 
 
 def test_a_declared_sequence_adds_up_without_slack(path, tmp_path):

@@ -741,6 +741,13 @@ mutant(
     "tests/threshold/test_counted_size.py::test_the_choice_is_by_public_numbers_and_small_parts_take_the_law",
 )
 mutant(
+    "privacy.rules:_replaced_charge",
+    "is_gaussian(share.reserved.event) and is_gaussian(share.counted.event)",
+    "is_gaussian(share.counted.event)",
+    "a run that looked at a Gaussian part of its reservation gets the rest back",
+    "tests/test_budget.py::test_only_gaussian_commits_of_gaussian_reservations_change_a_charge",
+)
+mutant(
     "privacy.rules:SequenceRule.require",
     "share.reserved.event != declared or share.counted.event != declared",
     "False",

@@ -20,7 +20,7 @@ from dpscp.privacy.accounting import as_accountant, is_private
 from dpscp.privacy.events import frozen_event
 from dpscp.privacy.tradeoff import last_where
 
-__all__ = ["Charge", "charge_for", "least_slack"]
+__all__ = ["Charge", "charge_for", "is_gaussian", "least_slack"]
 
 # Points at which the profile of an event is compared with that of its charge. A chord bounds it between them.
 _DOTS = 1024
@@ -46,27 +46,33 @@ def charge_for(event: DpEvent, slack: float) -> Charge:
     return _charge(frozen_event(event), slack)
 
 
+def is_gaussian(event: DpEvent) -> bool:
+    """Return whether an event is continuous Gaussian noise, whose charge is exact and needs no slack."""
+    return _exact_mu(frozen_event(event)) is not None
+
+
 def least_slack(event: DpEvent) -> float:
     """Return the limit of an event's delta at large epsilon; 0 for Gaussian noise."""
     return _least_slack(frozen_event(event))
 
 
+def _exact_mu(event: DpEvent) -> float | None:
+    return as_accountant("pld").exact_mu(event) if is_private(event) else None
+
+
 @lru_cache(maxsize=512)
 def _least_slack(event: DpEvent) -> float:
-    accountant = as_accountant("pld")
-    if is_private(event) and accountant.exact_mu(event) is not None:
-        return 0.0
-    return float(accountant.delta(event, _LARGEST_EPSILON))
+    return 0.0 if _exact_mu(event) is not None else float(as_accountant("pld").delta(event, _LARGEST_EPSILON))
 
 
 @lru_cache(maxsize=512)
 def _charge(event: DpEvent, slack: float) -> Charge:
     if not is_private(event):
         return Charge(math.inf)
-    accountant = as_accountant("pld")
-    mu = accountant.exact_mu(event)
+    mu = _exact_mu(event)
     if mu is not None:
         return Charge(mu)
+    accountant = as_accountant("pld")
     top = accountant.epsilon(event, slack) if slack > 0 else math.inf
     if not 0 < top <= _LARGEST_EPSILON:
         return Charge(0.0 if top == 0 else math.inf, slack)

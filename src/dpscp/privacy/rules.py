@@ -15,7 +15,7 @@ from typing import ClassVar
 from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import epsilon_of
-from dpscp.privacy.adaptive import Charge, charge_for, least_slack
+from dpscp.privacy.adaptive import Charge, charge_for, is_gaussian, least_slack
 from dpscp.privacy.events import compose
 from dpscp.privacy.ledger import Budget, Ledger
 from dpscp.privacy.tradeoff import gdp_epsilon
@@ -65,8 +65,10 @@ class AdaptiveRule:
         """
         if any(share.counted.seeded for share in shares):  # files of earlier versions may contain seeded runs
             return math.inf
-        if not self._is_whole(shares):
+        if not self._has_whole(shares):
             return self._filter_epsilon(shares, delta)
+        if len(shares) > 1 or _worse_alone(shares[0], self.budget.delta) > self.budget.epsilon:
+            return math.inf
         return self.budget.epsilon if delta == self.budget.delta else _worse_alone(shares[0], delta)
 
     def require(self, shares: Sequence[Share], trouble: str) -> None:
@@ -75,11 +77,12 @@ class AdaptiveRule:
         if not spent <= self.budget.epsilon:
             raise BudgetError(over_total(self.budget, spent, trouble))
 
-    def _is_whole(self, shares: Sequence[Share]) -> bool:
-        """Return whether the only share takes the whole total."""
-        if len(shares) != 1 or self._filter_epsilon(shares, self.budget.delta) <= self.budget.epsilon:
+    def _has_whole(self, shares: Sequence[Share]) -> bool:
+        """Return whether the first share took the whole total; no commit gives any of it back."""
+        reserved = [Share(share.reserved) for share in shares[:1]]
+        if not reserved or self._filter_epsilon(reserved, self.budget.delta) <= self.budget.epsilon:
             return False
-        return _worse_alone(shares[0], self.budget.delta) <= self.budget.epsilon
+        return _worse_alone(reserved[0], self.budget.delta) <= self.budget.epsilon
 
     def _filter_epsilon(self, shares: Sequence[Share], delta: float) -> float:
         mu = math.hypot(*(charge.mu for charge in self.charges(shares)))
@@ -88,9 +91,9 @@ class AdaptiveRule:
     def charges(self, shares: Sequence[Share]) -> list[Charge]:
         """Return the charge of each share.
 
-        The slack of a share is fixed when it is reserved, and never returned: a commit changes its mu only. A commit
-        that spent less lowers mu for Gaussian releases only, because their squares add up even if their number was
-        decided during the run. Otherwise the larger mu counts.
+        The slack of a share is fixed when it is reserved, and never returned. A commit changes the charge only if both
+        events are Gaussian: squares add up even if their number was decided during the run. Otherwise the run may have
+        looked at a part of what it reserved, so the reservation counts, and a commit that costs more never fits.
         """
         left, users, charges = self.slack, 0, []
         for share in shares:
@@ -99,11 +102,16 @@ class AdaptiveRule:
             charge = charge_for(share.reserved.event, allotted)
             left, users = left - charge.slack, users + (charge.slack > 0)
             if share.is_replaced:
-                instead = charge_for(share.counted.event, allotted)
-                is_gaussian = instead.slack == 0
-                charge = Charge(instead.mu if is_gaussian else max(charge.mu, instead.mu), charge.slack)
+                charge = _replaced_charge(share, charge, charge_for(share.counted.event, allotted))
             charges.append(charge)
         return charges
+
+
+def _replaced_charge(share: Share, reserved: Charge, committed: Charge) -> Charge:
+    """Return the charge of a share whose commit differs from its reservation."""
+    if is_gaussian(share.reserved.event) and is_gaussian(share.counted.event):
+        return committed
+    return reserved if committed.mu <= reserved.mu else Charge(math.inf, reserved.slack)
 
 
 def _worse_alone(share: Share, delta: float) -> float:

@@ -420,8 +420,8 @@ class BudgetStore:
     def commit(self, reservation: Reservation, spent: Ledger | DpEvent, note: str | None = None) -> None:
         """Replace a reservation by what was spent.
 
-        A smaller cost counts only for Gaussian releases: the number of other steps may have been decided by the
-        records. After an error the reservation stays, and the caller must not release anything.
+        Both events must be Gaussian for another cost to count: of other steps, a run may have looked at some and
+        stopped. Then the reservation counts. After an error it stays, and the caller must not release anything.
 
         Parameters
         ----------
