@@ -26,6 +26,7 @@ from dpscp.data.table_writer import open_writer
 from dpscp.estimators.file_predictions import read_frames
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.privacy import Accountant, Ledger
+from dpscp.privacy.store import BudgetStore
 from dpscp.scores import OWN_SCORE
 from dpscp.training.mechanism import Model, load_model, require_loadable
 
@@ -46,6 +47,23 @@ class MissingEstimator:
             "this estimator was loaded from a file, which holds the trained model and not the mechanism or module that "
             "trained it. To fit again, set it first: set_params(estimator=...), or estimator=None for the recipe"
         )
+
+
+def start_fit(estimator: Any, store: Any) -> None:
+    """Refuse what can neither train nor pay; then drop an earlier fit, so that a fit that fails leaves none."""
+    if isinstance(estimator.estimator, MissingEstimator):
+        estimator.estimator.refuse_fit()
+    if store is not None:
+        if not isinstance(store, BudgetStore):
+            raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
+        store.require_spendable(seeded=estimator.random_state is not None)
+    for name in filter(is_fitted_name, list(vars(estimator))):
+        delattr(estimator, name)
+
+
+def is_fitted_name(name: str) -> bool:
+    """Whether an attribute of this name is set by a fit."""
+    return name.endswith("_") and not name.startswith("_")
 
 
 def loaded_estimator(ledger: Ledger) -> MissingEstimator | None:

@@ -21,7 +21,7 @@ from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.data.validation import suppress_float_warnings, validate_rows
-from dpscp.estimators.fitted import MissingEstimator, loaded_estimator
+from dpscp.estimators.fitted import MissingEstimator, loaded_estimator, start_fit
 from dpscp.estimators.outer_steps import find_outer_use
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_training_assumptions
@@ -202,12 +202,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         BudgetError
             If the budget, or what is left in the store, is too small.
         """
-        if isinstance(self.estimator, MissingEstimator):
-            self.estimator.refuse_fit()
-        vars(self).pop("certificates_", None)  # a fit that fails leaves no fitted estimator
+        start_fit(self, budget)
         seed = seed_of(self.random_state)
-        if budget is not None:
-            budget.require_spendable(seeded=seed is not None)
         outer = find_outer_use()
         outer.warn(budget)
         row_seed, *seeds = child_seeds(seed, 5)
