@@ -180,7 +180,7 @@ class FittedEstimator(_Parameters, ABC):
     def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
         """Predict the rows of a frame, as columns of a table."""
 
-    def predict_file(self, path: str | PathLike[str], out: str | PathLike[str]) -> None:
+    def predict_file(self, path: str | PathLike[str], out: str | PathLike[str], *, raw: bool = False) -> None:
         """Predict the rows of a table in a file and write another file, block by block.
 
         Parameters
@@ -192,12 +192,15 @@ class FittedEstimator(_Parameters, ABC):
             marks of the schema. A classification has the columns ``prediction``, ``set`` and ``set_size``; a set is a
             list of labels in Parquet, and ``a|b`` in CSV, where a ``|`` inside a label gets a backslash. A regression
             has ``prediction``, ``lower`` and ``upper``. Of several levels, the first is written.
+        raw : bool, default False
+            Write labels to CSV as they are. Without it, a text that a spreadsheet would run as a formula (it begins
+            with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return, and is no number) gets a leading apostrophe.
         """
         import pyarrow as pa
 
         frames = self._read_file(path)
         assert self.schema_ is not None  # files are read with it
-        with open_writer(Path(out), self.schema_.csv) as write:
+        with open_writer(Path(out), self.schema_.csv, raw=raw) as write:
             for frame in frames:
                 write(pa.record_batch(self._columns_of_frame(frame)))
 
