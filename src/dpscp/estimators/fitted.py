@@ -57,8 +57,9 @@ def start_fit(estimator: Any, store: Any) -> None:
         if not isinstance(store, BudgetStore):
             raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
         store.require_spendable(seeded=estimator.random_state is not None)
-    for name in filter(is_fitted_name, list(vars(estimator))):
-        delattr(estimator, name)
+    attributes = vars(estimator)
+    for name in filter(is_fitted_name, list(attributes)):
+        del attributes[name]
 
 
 def is_fitted_name(name: str) -> bool:
