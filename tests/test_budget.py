@@ -33,7 +33,6 @@ from dpscp.privacy import (
 from dpscp.privacy import store as budget_module
 from dpscp.privacy import store_log as account_module
 from dpscp.privacy.store import BudgetStore, Reservation
-from dpscp.privacy.store_log import Account
 from dpscp.training import DPSGD
 from dpscp.training.preprocessing.scaling import ScaledTarget
 
@@ -510,43 +509,6 @@ def test_seeded_ledgers_are_refused_wherever_they_come_in(store):
     assert [line.kind for line in store.lines()] == ["budget", "reserve"]  # the reservation stays spent
 
 
-def _file_of_version_1(path, *shares):
-    """What an earlier release wrote: no name, and seeded shares went in."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    for statement in budget_module._SCHEMA:
-        connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {0x44505342}")
-    connection.execute("PRAGMA user_version = 1")
-    account = Account()
-    head = json.dumps({"format": "dpscp-budget", "version": 1, "epsilon": 1.0, "delta": DELTA})
-    for i, content in enumerate([head, *(share.to_json() for share in shares)]):
-        budget_module._append(connection, account.next_line("reserve" if i else "budget", "x" * i, "", content))
-        account = budget_module._checked_account(connection)
-    connection.close()
-
-
-def test_files_of_version_1_stay_valid(path):
-    share = dp.Ledger().add("x", gaussian_event(8.0))
-    _file_of_version_1(path, share)
-    store = BudgetStore(path)
-    assert store.dataset is None
-    assert "not named" in store.summary()
-    assert store.spent() == pytest.approx(filtered_epsilon(1 / 8))
-    store.reserve(gaussian_event(8.0)).commit(gaussian_event(8.0))
-    BudgetStore.open(path, dataset="any").reserve(gaussian_event(8.0))
-    assert len(store.lines()) == 5
-
-
-def test_a_seeded_share_in_an_old_file_counts_as_infinite(path):
-    _file_of_version_1(path, dp.Ledger().add("x", gaussian_event(8.0)).mark_seeded())
-    store = BudgetStore(path)
-    assert store.spent() == float("inf")
-    assert "NOT private" in store.summary()
-    assert (store.to_dict()["spent"], store.to_dict()["remaining"]) == (None, None)
-    with pytest.raises(dp.BudgetError):
-        store.reserve(gaussian_event(100.0))
-
-
 def test_summary_and_dict(store):
     store.reserve(gaussian_event(8.0), note="one").commit(gaussian_event(8.0), note="uno")
     text, data = store.summary(), store.to_dict()
@@ -620,11 +582,12 @@ def test_damaged_foreign_and_newer_files(store, path, tmp_path):
     connection.close()
     with pytest.raises(ValueError, match="not a budget store"):
         BudgetStore(other)
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 99")
-    connection.close()
-    with pytest.raises(ValueError, match="update dpscp"):
-        BudgetStore(path)
+    for version in (1, 2, 99):
+        connection = sqlite3.connect(path)
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.close()
+        with pytest.raises(ValueError, match=f"has version {version}, but this release reads version 3 only"):
+            BudgetStore(path)
 
 
 def test_every_single_damaged_byte_is_noticed_or_harmless(store, path):

@@ -253,7 +253,7 @@ def test_a_fit_whose_range_is_useless_commits_what_it_reserved(tmp_path):
         assert kinds[1:] == ["reserve", "commit"] * (place + 1)
 
 
-def test_a_found_range_is_a_public_fact_and_old_files_need_none(tmp_path):
+def test_a_found_range_is_a_public_fact(tmp_path):
     X, y = costs(2000)
     reg = dp.PrivateConformalRegressor(epsilon=4.0, y_scale="log", feature_bounds=(-1, 1), random_state=0).fit(X, y)
     found = reg.ledger_.public_facts[FOUND_RANGE]

@@ -218,12 +218,6 @@ def test_a_wrong_interval_score_is_refused_before_anything_is_spent(score, tmp_p
     assert not store.ledger().entries
 
 
-def test_the_older_name_of_the_center_is_deprecated():
-    pair = s.Pair.of(np.array([[0.0, 2.0]]), (-4.0, 4.0))
-    with pytest.warns(DeprecationWarning, match="use `center`"):
-        assert pair.centre.tolist() == [1.0]
-
-
 def test_the_center_of_a_single_output_is_that_output():
     """Without a second array: the sum of two large ones would overflow, and a million rows would be read again."""
     pair = s.Pair.of(np.array([[1e308], [-1.5]]), (-1.7e308, 1.7e308))

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from dpscp._base.lazy import lazy_exports
-from dpscp._base.old_paths import keep_old_paths
 from dpscp.audit import audit  # imported now: a later import of the package of this name would replace the function
 
 if TYPE_CHECKING:
@@ -59,9 +58,6 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "sets": "dpscp.scores",
     }
     __getattr__ = lazy_exports(_MODULES, __name__)
-
-
-keep_old_paths()
 
 
 def __dir__() -> list[str]:

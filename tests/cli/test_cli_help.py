@@ -1,12 +1,10 @@
-"""Suggestions, completion, PDF, a full disk, signs of life: what helps a person at a terminal."""
+"""Suggestions, a full disk, signs of life: what helps a person at a terminal."""
 
 import errno
 import io
 import json
 import os
 import shlex
-import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -19,10 +17,8 @@ import dpscp as dp
 from dpscp._base import progress
 from dpscp._base.format import format_epsilon, format_remaining_epsilon
 from dpscp._base.suggestions import suggest
-from dpscp.cli import main, pdf
-from dpscp.cli.completion import SHELLS, list_commands, write_completion
-from dpscp.cli.errors import CommandError, describe_os_error
-from dpscp.cli.main import build_parser
+from dpscp.cli import main
+from dpscp.cli.errors import describe_os_error
 from dpscp.data.model_files import open_atomically
 from dpscp.data.schema import Column, Schema
 from dpscp.data.sources.spill import Scratch
@@ -136,108 +132,6 @@ def test_the_suggested_command_repeats_the_options(run, folder):
     code, _, err = run(following)
     assert code == 1
     assert "the schema lacks the task" in err
-
-
-# ---- completion
-
-
-def test_completion_lists_every_command_and_option(run):
-    parser = build_parser()
-    commands = {command.name: command for command in list_commands(parser)}
-    assert {"fit", "predict", "report", "completion"} <= set(commands)
-    assert "--epsilon" in commands["fit"].options
-    assert commands["fit"].values["--decimal"] == (".", ",")
-    assert commands["budget"].words == ("create", "show")
-    assert "%(" not in " ".join(text for c in commands.values() for text in c.options.values())
-    for shell in SHELLS:
-        script = write_completion(parser, shell)
-        code, out, _ = run(f"completion {shell}")
-        assert (code, out) == (0, script + "\n")
-        assert all(name in script for name in commands)
-        assert "epsilon" in script
-    assert json.loads(run("completion fish --json")[1])["shell"] == "fish"
-    assert run("completion powershell")[0] == 2
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["dpscp", "pre"], {"predict"}),
-        (["dpscp", "fit", "--eps"], {"--epsilon"}),
-        (["dpscp", "budget", "cr"], {"create"}),
-        (["dpscp", "fit", "t.csv", "--unknown", "o"], {"other"}),
-        (["dpscp", "fit", "peop"], {"people.csv", "people.toml"}),
-    ],
-)
-def test_bash_completes(folder, words, found):
-    script = write_completion(build_parser(), "bash")
-    line = (
-        f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _dpscp; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    )
-    done = subprocess.run(["bash", "-c", script + line], capture_output=True, text=True, cwd=folder, check=True)
-    assert set(done.stdout.split()) == found
-    assert done.stderr == ""
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_accept_their_script(shell, tmp_path):
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell}")
-    (tmp_path / "script").write_text(write_completion(build_parser(), shell))
-    assert subprocess.run([shell, "-n", str(tmp_path / "script")], check=False).returncode == 0
-
-
-# ---- PDF
-
-
-def test_pdf_without_a_browser_says_what_to_do(run, folder, monkeypatch):
-    monkeypatch.setattr(pdf.shutil, "which", lambda _: None)
-    code, _, err = run("report m.dpscp -o pdf.html --pdf p.pdf")
-    assert code == 1
-    assert "--pdf needs an installed browser" in err
-    assert "print it to PDF" in err
-    assert not (folder / "pdf.html").exists()  # found before any work
-    monkeypatch.setenv("DPSCP_BROWSER", "my-browser")
-    assert "none of my-browser was found" in run("report m.dpscp -o pdf.html --pdf p.pdf")[2]
-
-
-def fake_browser(path, body):
-    path.write_text(f"#!{sys.executable}\nimport sys\n{body}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_pdf_is_what_the_browser_prints(run, folder, monkeypatch):
-    body = (
-        "name = next(a.split('=', 1)[1] for a in sys.argv if a.startswith('--print-to-pdf='))\n"
-        "open(name, 'w').write('%PDF ' + sys.argv[-1])"
-    )
-    monkeypatch.setenv("DPSCP_BROWSER", fake_browser(folder / "browser", body))
-    code, out, _ = run("report m.dpscp -o pdf.html --pdf p.pdf --json")
-    assert (code, json.loads(out)["pdf"]) == (0, "p.pdf")
-    assert (folder / "p.pdf").read_text() == "%PDF " + (folder / "pdf.html").absolute().as_uri()
-    assert "pdf:  " in run("report m.dpscp -o pdf.html --pdf p.pdf")[1]
-    monkeypatch.setenv("DPSCP_BROWSER", fake_browser(folder / "broken", "sys.exit(1)"))
-    code, _, err = run("report m.dpscp -o pdf.html --pdf q.pdf")
-    assert (code, "did not print the report" in err) == (1, True)
-    assert not (folder / "q.pdf").exists()
-    with pytest.raises(CommandError, match="did not print"):
-        pdf.print_page(str(folder / "none"), folder / "pdf.html", folder / "q.pdf")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not any(map(shutil.which, pdf.BROWSERS)), reason="no browser is installed")
-def test_a_real_browser_prints_the_report(run, folder):
-    assert run("report m.dpscp -o real.html --pdf real.pdf")[0] == 0
-    assert (folder / "real.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_only_root_gets_no_sandbox(monkeypatch):
-    monkeypatch.setattr(pdf.os, "geteuid", lambda: 0)
-    assert pdf._is_root()
-    monkeypatch.setattr(pdf.os, "geteuid", lambda: 1000)
-    assert not pdf._is_root()
 
 
 # ---- a full disk

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import dpscp as dp
+from dpscp.data.model_files import FORMAT_VERSION
 from dpscp.data.schema import SchemaError, parse_schema
 from dpscp.privacy import Ledger, compose, dpsgd_event, gaussian_event, parallel
 from dpscp.privacy import store as budget
@@ -139,7 +140,7 @@ def _resealed(kind: bytes, rest: bytes, torch: bool) -> bytes:
         arrays = {**arrays, name: old[:place] + rest[3:] + old[place + len(rest[3:]) :]}
     head = {
         "format": "dpscp-model",
-        "version": 1,
+        "version": FORMAT_VERSION,
         "arrays": {name: hashlib.sha256(content).hexdigest() for name, content in arrays.items()},
         "body": body,
         "body_sha256": hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest(),

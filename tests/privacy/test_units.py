@@ -18,7 +18,6 @@ from dpscp.cli.run import summarize_fit
 from dpscp.data.persons import keep_rows
 from dpscp.privacy import (
     RECORDS,
-    Entry,
     PersonWithIds,
     PersonWithoutIds,
     Unit,
@@ -311,43 +310,6 @@ def test_an_epsilon_is_printed_rounded_up(epsilon, printed):
 
 
 # ---- files
-
-OLD_FACTS = [
-    ({}, RECORDS),
-    ({"n_records": 100}, RECORDS),
-    ({"n_persons": 100}, RECORDS),
-    ({"n_records": 100, "rows_per_person": 5}, PersonWithoutIds(5)),
-    ({"rows_per_person": 5}, PersonWithoutIds(5)),
-    ({"n_persons": 100, "rows_per_person": 5}, PersonWithIds(5)),
-    # steps about persons and a search over rows, called a promise per person then: the larger epsilon
-    ({"n_persons": 100, "n_records": 400, "rows_per_person": 5}, PersonWithoutIds(5)),
-]
-
-
-def old_dict(facts):
-    written = spent(**facts).to_dict() | {"version": 1}
-    for entry in written["entries"]:
-        del entry["unit"]
-    return written
-
-
-@pytest.mark.parametrize(("facts", "unit"), OLD_FACTS, ids=lambda value: str(value))
-def test_a_ledger_of_version_1_gets_its_unit_when_it_is_read(facts, unit):
-    read = dp.Ledger.from_json(json.dumps(old_dict(facts)))
-    assert read.unit == unit
-    assert read.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, unit.group * MU), rel=1e-12)
-    assert read.to_dict()["version"] == 2
-    assert dp.Ledger.from_json(read.to_json()) == read
-    assert read.declare(n_persons=3, rows_per_person=2).epsilon(DELTA) == read.epsilon(DELTA)
-    entry = object.__new__(Entry)  # as a pickle of 0.3 rebuilds one
-    entry.__setstate__({"stage": "training", "event": gaussian_event(1 / MU), "note": "", "parts": ()})
-    assert dp.Ledger((entry,), facts, False) == read
-
-
-@pytest.mark.parametrize("rows", [0, -1, "5", 2.5, True, None])
-def test_a_ledger_of_version_1_with_a_damaged_number_of_rows_is_refused(rows):
-    with pytest.raises(ValueError, match="the ledger is damaged"):
-        dp.Ledger.from_dict(old_dict({"rows_per_person": rows}))
 
 
 @pytest.mark.parametrize("name", UNITS)

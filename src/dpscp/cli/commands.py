@@ -16,7 +16,6 @@ from dpscp.cli.errors import CommandError, describe_os_error
 from dpscp.cli.fit import choose_csv_format, fit_table, write_schema
 from dpscp.cli.lines import promise_lines, report_line, show_warning, useless_lines
 from dpscp.cli.outputs import check_output
-from dpscp.cli.pdf import find_browser, print_page
 from dpscp.cli.run import (
     describe_release,
     evaluate_labeled,
@@ -144,9 +143,6 @@ def _predict(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     check_output(options.output, options.model)
-    if options.pdf is not None:
-        check_output(options.pdf, options.model)
-        browser = find_browser()
     estimator = load_model(options.model)
     evaluation = None
     if options.evaluate is not None:
@@ -161,12 +157,7 @@ def _report(options: argparse.Namespace) -> int:
     about = describe_release(options.model, options.purpose, options.data_name, store)
     write_report(options.output, estimator, evaluation=evaluation, title=options.title, about=about)
     summary = {"report": str(options.output), **summarize_fit(estimator, evaluation)}
-    lines = [*promise_lines(summary), *report_line(options.output)]
-    if options.pdf is not None:
-        print_page(browser, options.output, options.pdf)
-        summary["pdf"] = str(options.pdf)
-        lines.append(f"pdf:      {options.pdf.absolute()}")
-    _print_result(options, summary, *lines)
+    _print_result(options, summary, *promise_lines(summary), *report_line(options.output))
     return 0
 
 
@@ -300,15 +291,6 @@ def _statement(options: argparse.Namespace) -> int:
     return 0
 
 
-def _completion(options: argparse.Namespace) -> int:
-    from dpscp.cli.completion import write_completion
-    from dpscp.cli.main import build_parser
-
-    script = write_completion(build_parser(), options.shell)
-    _print_result(options, {"shell": options.shell, "script": script}, script)
-    return 0
-
-
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "demo": _demo,
     "schema": _schema,
@@ -323,5 +305,4 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "audit": _audit,
     "budget": _budget,
     "reproduce": _reproduce,
-    "completion": _completion,
 }

@@ -10,7 +10,6 @@ import dpscp
 from dpscp._base.progress import show_activity
 from dpscp._base.suggestions import suggest
 from dpscp.audit.run import GAMES
-from dpscp.cli.completion import SHELLS
 
 _RELEASE_HELP = "cover the level in this single release with probability C, for example 0.95 (guarantee split)"
 _EVALUATE_HELP = "labeled table for an evaluation without privacy; not the records of the fit"
@@ -221,12 +220,10 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "write an HTML report about a model",
         "dpscp report model.dpscp -o report.html",
         "dpscp report model.dpscp -o report.html --evaluate heldout.csv",
-        "dpscp report model.dpscp --pdf report.pdf",
     )
     sub.add_argument("model", type=Path, help="model file of dpscp fit or estimator.save")
     sub.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="report file (default report.html)")
     sub.add_argument("--evaluate", type=Path, help=_EVALUATE_HELP)
-    sub.add_argument("--pdf", type=Path, help="also print the report to this PDF file; needs Chromium or Chrome")
     sub.add_argument("--title", help="title of the report")
     add_declarations(sub)
     sub.add_argument("--budget", type=Path, help="budget store, to report the spent and the remaining budget")
@@ -386,12 +383,4 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     )
     sub.add_argument("arguments", nargs="*", help="names of studies; options of the experiments follow after --")
 
-    sub = command(
-        "completion",
-        "print a script that completes commands and options in your shell",
-        "source <(dpscp completion bash)",
-        "source <(dpscp completion zsh)",
-        "dpscp completion fish | source",
-    )
-    sub.add_argument("shell", choices=SHELLS, help="your shell")
     return parser

@@ -77,18 +77,13 @@ def read_file(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, NDAr
     Raises
     ------
     ValueError
-        For a file of another format, a damaged or altered one, or one of a newer version.
+        For a file of another format or version, or a damaged or altered one.
     """
     if not os.path.exists(path):
         raise FileNotFoundError(f"file {os.fspath(path)!r} does not exist; check the path")
     try:
         with zipfile.ZipFile(path) as archive:
             return _read_archive(archive)
-    except _NewerVersionError as error:
-        raise ValueError(
-            f"{os.fspath(path)!r} has format version {error.version!r}, but this release reads versions up to "
-            f"{FORMAT_VERSION}; update dpscp"
-        ) from None
     except (
         zipfile.BadZipFile,
         SyntaxError,
@@ -116,8 +111,11 @@ def _read_archive(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, N
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise ValueError("it is not a dpscp model")
     version = head.get("version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise _NewerVersionError(version)
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise ValueError(
+            f"it has format version {version!r}, but this release reads version {FORMAT_VERSION} only; use the release "
+            "of dpscp that wrote it"
+        )
     body = head["body"]
     if hashlib.sha256(body.encode()).hexdigest() != head["body_sha256"]:
         raise ValueError("its header was altered")
@@ -131,12 +129,6 @@ def _read_archive(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, N
     if not isinstance(content, dict):
         raise ValueError("its header was altered")
     return content, arrays
-
-
-class _NewerVersionError(Exception):
-    def __init__(self, version: object) -> None:
-        super().__init__(version)
-        self.version = version
 
 
 def _array_bytes(array: NDArray[Any]) -> bytes:

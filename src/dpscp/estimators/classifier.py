@@ -372,10 +372,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):
             raise ValueError("its classes do not match its model")
-        if "classes" in self.ledger_.taken_from_data:
-            # earlier versions also certified classes that come from the data
-            self.certificates_ = tuple(c.with_found_classes() for c in self.certificates_)
-            self.certificate_ = self.certificates_[0]
 
 
 def _indices(y: Any, n: int, *, classes: tuple[Any, ...]) -> NDArray[np.int64]:

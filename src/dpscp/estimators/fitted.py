@@ -332,15 +332,14 @@ class FittedEstimator(_Parameters, ABC):
         parameters = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         self.model_ = load_model(header["model"], parameters, module)
         self.threshold_ = arrays["threshold"]
-        written = header["ledger"]  # version 1 of the format has it as text
-        self.ledger_ = Ledger.from_json(written) if isinstance(written, str) else Ledger.from_dict(written)
+        self.ledger_ = Ledger.from_dict(header["ledger"])
         declared = self.ledger_.public_facts.get("schema")
         self.schema_ = None if declared is None else Schema.from_dict(declared)
         self.certificates_ = tuple(Certificate.from_dict(c) for c in header["certificates"])
         self.certificate_ = self.certificates_[0]
         self.group_values_ = None if header["group_values"] is None else tuple(header["group_values"])
         self.n_features_in_ = int(header["n_features_in"])
-        written = header.get("input_shape")  # older files have no shape: rows of a table
+        written = header["input_shape"]
         self.input_shape_ = None if written is None else tuple(check_count("input_shape", size) for size in written)
         shape: tuple[int, ...] = (len(self.certificates_),)
         if self.group_values_ is not None:

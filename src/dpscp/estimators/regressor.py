@@ -133,9 +133,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         self.y_bounds_ = check_range("y_bounds", self.ledger_.public_facts.get("y_bounds", self._declared("y_bounds")))
-        # files of versions before 0.3 have the score only among the parameters
-        saved = header["parameters"].get("conformity_score")
-        self.conformity_score_ = self.ledger_.public_facts.get("conformity_score", saved)
+        self.conformity_score_ = self.ledger_.public_facts["conformity_score"]
         self._task()  # refuses a damaged scale or range
 
     def _task(self) -> Regression:

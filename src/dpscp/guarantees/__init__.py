@@ -1,6 +1,6 @@
 """Coverage guarantees, the formulas behind them, and the certificate."""
 
-from dpscp.guarantees.base import Asked, Guarantee, GuaranteeRequest
+from dpscp.guarantees.base import Guarantee, GuaranteeRequest
 from dpscp.guarantees.certificate import Certificate
 from dpscp.guarantees.coverage_theorem import coverage_lower_bound, dpsgd_coverage, rank_buffer
 from dpscp.guarantees.dpsgd_stability import (
@@ -49,7 +49,6 @@ from dpscp.threshold import (
 
 __all__ = [
     "GUARANTEES",
-    "Asked",
     "Certificate",
     "CountedSize",
     "DrawnSize",

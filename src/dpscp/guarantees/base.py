@@ -37,10 +37,6 @@ class GuaranteeRequest:
     score_lipschitz: float | None = None
 
 
-# The name of 0.3.
-Asked = GuaranteeRequest
-
-
 def _requested_levels(request: GuaranteeRequest) -> tuple[float, ...]:
     return request.alphas
 

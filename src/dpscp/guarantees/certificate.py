@@ -143,19 +143,16 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Certificate":
-        """Return the certificate that ``to_dict`` wrote, in any version."""
-        # some files of 0.2 list the sizes of all groups here; they are public facts of the ledger
-        shown = {name: value for name, value in data["terms"].items() if not isinstance(value, list)}
-        unit = Unit.from_dict(data["unit"]) if "unit" in data else None
+        """Return the certificate that ``to_dict`` wrote."""
         return cls(
             str(data["guarantee"]),
             float(data["target"]),
             float(data["coverage"]),
             tuple(map(str, data["assumptions"])),
-            Terms.from_mapping(shown, unit),
+            Terms.from_mapping(data["terms"], Unit.from_dict(data["unit"])),
             str(data["advice"]),
-            Promise(data.get("promise", Promise.COVERAGE)),
-            str(data.get("void_because", "")),
+            Promise(data["promise"]),
+            str(data["void_because"]),
         )
 
     def _head(self) -> str:

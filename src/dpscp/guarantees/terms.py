@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dpscp.privacy.units import RECORDS, Unit, unit_of_old_facts
+from dpscp.privacy.units import RECORDS, Unit
 
 __all__ = ["Terms"]
 
@@ -101,21 +101,20 @@ class Terms(Mapping[str, Any]):
         return self.smallest_group is not None
 
     @classmethod
-    def from_mapping(cls, shown: Mapping[str, Any], unit: Unit | None = None) -> "Terms":
+    def from_mapping(cls, shown: Mapping[str, Any], unit: Unit = RECORDS) -> "Terms":
         """Return the terms of a mapping; ``TypeError`` for an unknown name.
 
         Parameters
         ----------
         shown : mapping
         unit : Unit, optional
-            Default: derived from the names, as 0.1 to 0.3 wrote them.
+            Default: a record.
 
         Returns
         -------
         Terms
         """
         found = dict(shown)
-        unit = unit_of_old_facts(found) if unit is None else unit
         found.pop("rows_per_person", None)
         named = {"n_units": unit.count_name, "calibration_units": _CALIBRATION.format(unit.noun)}
         own = {field: found.pop(name, None) for field, name in named.items()}

@@ -1,6 +1,5 @@
 """Events, ledger, accounting, trade-off functions and noise."""
 
-from dpscp._base import accounting_import  # noqa: F401 (before the modules below import dp-accounting)
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.accounting import (
     OPACUS_ORDERS,

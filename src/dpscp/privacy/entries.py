@@ -1,6 +1,5 @@
 """One line of a ledger."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +9,6 @@ from dpscp.privacy.events import DpEvent, event_from_dict, event_to_dict, parall
 from dpscp.privacy.units import RECORDS, Unit
 
 __all__ = ["Entry"]
-
-# The name of the only parallel entry of version 0.1, which did not name its parts.
-_UNNAMED_PARTS = "training | calibration"
 
 
 @dataclass(frozen=True)
@@ -51,10 +47,6 @@ class Entry:
         if self.components and (len(self.components) != len(counts) or named != counts):
             raise ValueError("components must have one name for each composed event of each part, in the same order")
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        # a pickle of 0.1 to 0.3 holds no unit; its ledger derives the unit from the public facts
-        vars(self).update({"unit": None, **state})
-
     @property
     def stages(self) -> tuple[tuple[str, DpEvent], ...]:
         """The name and the event of each part, or of the entry itself."""
@@ -78,17 +70,7 @@ class Entry:
     @classmethod
     def from_dict(cls, data: Any) -> "Entry":
         """Return the entry that ``to_dict`` wrote."""
-        return cls._read(data, Unit.from_dict(data["unit"]))
-
-    @classmethod
-    def from_old_dict(cls, data: Any, unit: Unit) -> "Entry":
-        """Return an entry of 0.1 to 0.3, which has no unit; ``unit`` is its ledger's."""
-        if "unit" in data:
-            raise ValueError("an entry of this version has no unit")
-        return cls._read(data, unit)
-
-    @classmethod
-    def _read(cls, data: Any, unit: Unit) -> "Entry":
+        unit = Unit.from_dict(data["unit"])
         stage, note, parts = data["stage"], data["note"], data.get("parts", [])
         if not (isinstance(stage, str) and isinstance(note, str)):
             raise ValueError("stage and note must be strings")
@@ -98,8 +80,6 @@ class Entry:
         if not (isinstance(components, list) and all(map(_is_list_of_texts, components))):
             raise ValueError("components must be a list of lists of strings")
         event = event_from_dict(data["event"])
-        if "parts" not in data and stage == _UNNAMED_PARTS and len(parallel_parts(event)) == 2:
-            parts = stage.split(" | ")
         return cls(stage, event, note, tuple(parts), unit, tuple(map(tuple, components)))
 
 

@@ -5,9 +5,8 @@ A ledger is immutable: adding an entry returns a new one. It does not depend on 
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -38,7 +37,7 @@ from dpscp.privacy.events import (
     secret_parts,
 )
 from dpscp.privacy.tradeoff import Tradeoff, chained_misses, last_where
-from dpscp.privacy.units import RECORDS, Unit, join_units, unit_of_old_facts
+from dpscp.privacy.units import RECORDS, Unit, join_units
 
 __all__ = ["Budget", "Entry", "Ledger"]
 
@@ -49,8 +48,6 @@ _SHOWN_DELTA = 1e-5
 _SHOWN_ALARMS = 0.05
 _SMALLEST_LOG_DELTA = -690.0
 _VERSION = 2
-# Releases 0.1 to 0.3 wrote no unit. It is derived from their public facts when such a ledger is read.
-_WITHOUT_UNITS = 1
 _ASSUMED, _TAKEN = "assumed", "taken_from_data"
 
 
@@ -119,7 +116,7 @@ class Ledger:
     seeded: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "entries", tuple(_with_unit(entry, self.public_facts) for entry in self.entries))
+        object.__setattr__(self, "entries", tuple(self.entries))
         facts = {str(name): _frozen_fact(fact) for name, fact in self.public_facts.items()}
         object.__setattr__(self, "public_facts", MappingProxyType(facts))
         _ = self.unit  # raises for entries whose units cannot be combined
@@ -406,7 +403,7 @@ class Ledger:
     def from_json(cls, text: str) -> "Ledger":
         """Return the ledger that ``to_json`` wrote.
 
-        Raises ``ValueError`` for another format or a newer version.
+        Raises ``ValueError`` for another format or version.
         """
         try:
             data = json.loads(text)
@@ -420,14 +417,17 @@ class Ledger:
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise ValueError(f"this is not a ledger: expected JSON of format {_FORMAT!r}")
         version = data.get("version")
-        if isinstance(version, bool) or version not in (_WITHOUT_UNITS, _VERSION):
-            raise ValueError(f"ledger version {version!r} is unknown; this release reads 1 to {_VERSION}: update dpscp")
+        if isinstance(version, bool) or version != _VERSION:
+            raise ValueError(
+                f"the ledger has version {version!r}, but this release reads version {_VERSION} only; use the release "
+                "of dpscp that wrote it"
+            )
         try:
             entries, facts, seeded = data["entries"], data["public_facts"], data["seeded"]
             # other types would convert silently: an empty string to no entries, null to "not seeded"
             if not (isinstance(entries, list) and isinstance(facts, dict) and isinstance(seeded, bool)):
                 raise ValueError("entries must be a list, public_facts an object, and seeded true or false")
-            return cls(tuple(map(_reader(version, facts), entries)), facts, seeded)
+            return cls(tuple(map(Entry.from_dict, entries)), facts, seeded)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(f"the ledger is damaged: {error}") from None
 
@@ -529,18 +529,6 @@ def _listed_fact(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(map(_listed_fact, value))
     return {k: _listed_fact(v) for k, v in value.items()} if isinstance(value, Mapping) else value
-
-
-def _with_unit(entry: Entry, facts: Mapping[str, Any]) -> Entry:
-    """Return the entry; one of 0.1 to 0.3 gets the unit from the public facts."""
-    return entry if isinstance(entry.unit, Unit) else replace(entry, unit=unit_of_old_facts(facts))
-
-
-def _reader(version: int, facts: Mapping[str, Any]) -> Callable[[Any], Entry]:
-    """Return the function that reads an entry of this ledger version."""
-    if version == _VERSION:
-        return Entry.from_dict
-    return partial(Entry.from_old_dict, unit=unit_of_old_facts(facts))
 
 
 def _frozen_fact(value: Any) -> Any:

@@ -63,8 +63,6 @@ class AdaptiveRule:
 
         A share that takes the whole total counts as the whole total.
         """
-        if any(share.counted.seeded for share in shares):  # files of earlier versions may contain seeded runs
-            return math.inf
         if not self._has_whole(shares):
             return self._filter_epsilon(shares, delta)
         if len(shares) > 1 or _worse_alone(shares[0], self.budget.delta) > self.budget.epsilon:

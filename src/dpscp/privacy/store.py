@@ -43,10 +43,7 @@ from dpscp.privacy.store_log import Account, Line, slack_of
 __all__ = ["BudgetStore", "Line", "Reservation"]
 
 _FORMAT = "dpscp-budget"
-# Version 1 has no name of the data set; such files stay valid, and spending from them needs no name. Version 3 states
-# the rule for the total. Earlier files use the filter with its default slack.
 _VERSION = 3
-_READABLE = (1, 2, 3)
 # "DPSB" in SQLite's application_id distinguishes a budget store from other databases.
 _APPLICATION_ID = 0x44505342
 _LOCK_SECONDS = 60.0
@@ -112,7 +109,7 @@ class BudgetStore:
     BudgetError
         If a share does not fit.
     ValueError
-        For another name, a seeded run, or a file that is not a store, altered, damaged or too new.
+        For another name, a seeded run, or a file that is not a store, altered, damaged or of another version.
     OSError
         ``FileNotFoundError``, ``FileExistsError``, ``PermissionError``, ``TimeoutError`` (another process holds the
         lock for a minute), or a full disk. After any error the file is as it was before the call.
@@ -248,8 +245,8 @@ class BudgetStore:
         return self._read().budget
 
     @property
-    def dataset(self) -> str | None:
-        """The name of the records; None in a file of an earlier version."""
+    def dataset(self) -> str:
+        """The name of the records."""
         return self._read().dataset
 
     def lines(self) -> tuple[Line, ...]:
@@ -326,12 +323,9 @@ class BudgetStore:
     def summary(self) -> str:
         """Return a summary as text: the total, what is spent, and every line."""
         account = self._read()
-        budget, ledger = account.budget, account.ledger()
-        spent = account.spent()
+        budget, spent = account.budget, account.spent()
         done = {line.reservation for line in account.lines if line.kind == "commit"}
-        text = [f"data set: {account.dataset or 'not named'}"]
-        if ledger.seeded:
-            text.append("NOT private: the file contains a seeded run of an earlier version, which no budget covers")
+        text = [f"data set: {account.dataset}"]
         text += [
             f"budget: epsilon {format_number(budget.epsilon)} at delta {format_number(budget.delta)}",
             f"rule: {account.rule.words}",
@@ -379,7 +373,7 @@ class BudgetStore:
 
     def _require_name(self, account: Account) -> None:
         name = account.dataset
-        if name is not None and self._repeated != name:
+        if self._repeated != name:
             given = "none was given" if self._repeated is None else f"got {self._repeated!r}"
             raise ValueError(
                 f"dataset must be {name!r}, the name of the records of this store; {given}. If the fit uses these "
@@ -563,9 +557,10 @@ def _checked_account(connection: sqlite3.Connection) -> Account:
         )
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
         raise ValueError("this SQLite file is not a budget store; check the path")
-    if version not in _READABLE:
+    if version != _VERSION:
         raise ValueError(
-            f"the budget store has version {version}, but this release reads up to {_VERSION}: update dpscp"
+            f"the budget store has version {version}, but this release reads version {_VERSION} only; use the release "
+            "of dpscp that wrote it"
         )
     # digests do not show that the last lines are missing; a page that lost lines does not match its index
     if connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):

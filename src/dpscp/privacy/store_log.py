@@ -5,7 +5,6 @@ They state the total, the data set and what was spent. ``dpscp.privacy.store`` r
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.ledger import Budget, Ledger
 from dpscp.privacy.rules import AdaptiveRule, SequenceRule, Share, StoreRule
-from dpscp.privacy.units import RECORDS, join_units
+from dpscp.privacy.units import join_units
 
 _FIRST_DIGEST = "0" * 64
 # Measured on 1 to 10 fits: Gaussian noise alone needs no slack, a split with a small part needs more.
@@ -92,10 +91,10 @@ class Account:
             ) from None
 
     @property
-    def dataset(self) -> str | None:
-        """The name of the records; None in a file of an earlier version."""
+    def dataset(self) -> str:
+        """The name of the records."""
         name = self._head.get("dataset")
-        if name is not None and not isinstance(name, str):
+        if not isinstance(name, str):
             raise ValueError(
                 "the budget store is damaged: the name of its data set is not a text; restore it from a backup"
             )
@@ -103,13 +102,13 @@ class Account:
 
     @property
     def rule(self) -> StoreRule:
-        """The rule that decides whether a share fits; the filter in earlier files."""
+        """The rule that decides whether a share fits."""
         content = self._head
         try:
             if "sequence" in content:
                 return SequenceRule(self.budget, tuple(map(Ledger.from_dict, content["sequence"])))
-            return AdaptiveRule(self.budget, check_probability("slack", content.get("slack", slack_of(self.budget))))
-        except (TypeError, ValueError):
+            return AdaptiveRule(self.budget, check_probability("slack", content["slack"]))
+        except (KeyError, TypeError, ValueError):
             raise ValueError(
                 "the budget store is damaged: its first line has no rule; restore it from a backup"
             ) from None
@@ -127,11 +126,8 @@ class Account:
         """Return commits, and reservations without a commit, as one ledger."""
         ledgers = [share.counted for share in self.shares().values()]
         entries = tuple(entry for ledger in ledgers for entry in ledger.entries)
-        if len({entry.unit.by_person for entry in entries}) > 1:
-            # versions 0.1 to 0.3 accepted fits with and without ids in one store: it stays readable
-            entries = tuple(replace(entry, unit=RECORDS) for entry in entries)
         # each fit has its own facts, which would overwrite each other
-        return Ledger(entries, {}, any(ledger.seeded for ledger in ledgers))
+        return Ledger(entries)
 
     def spent(self, delta: float | None = None) -> float:
         """Return epsilon of all shares at ``delta`` (default: the budget's)."""
@@ -140,8 +136,7 @@ class Account:
 
     def alone(self, line: Line) -> float:
         """Return the cost of one line alone, at the budget's delta."""
-        ledger = Ledger.from_json(line.content)
-        return math.inf if ledger.seeded else ledger.epsilon(self.budget.delta)
+        return Ledger.from_json(line.content).epsilon(self.budget.delta)
 
     def require(self, identity: str, share: Share, trouble: str) -> None:
         """Raise ``BudgetError`` if ``share``, new or as a replacement, does not fit.

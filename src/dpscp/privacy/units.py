@@ -7,7 +7,7 @@ Theory: Result H
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
@@ -237,15 +237,3 @@ def join_units(units: Iterable[Unit]) -> Unit:
     """Return the unit of a composition of steps; a record if there are none."""
     found = tuple(units)
     return reduce(Unit.join, found) if found else RECORDS
-
-
-def unit_of_old_facts(facts: Mapping[str, Any]) -> Unit:
-    """Return the unit of a file of 0.1 to 0.3, from its public facts or terms.
-
-    If it has a number of records and one of persons, its steps are about both. The unit with the larger epsilon is
-    returned: a person without ids.
-    """
-    if "rows_per_person" not in facts:
-        return RECORDS
-    with_ids = "n_persons" in facts and "n_records" not in facts
-    return (PersonWithIds if with_ids else PersonWithoutIds)(facts["rows_per_person"])

@@ -1,6 +1,5 @@
 """Scores of real targets: the outputs they need, their range and their intervals."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -55,12 +54,6 @@ class Pair:
     def center(self) -> NDArray[Any]:
         """The prediction: the middle of the pair, (n,)."""
         return self.lower if self.lower is self.upper else (self.lower + self.upper) / 2
-
-    @property
-    def centre(self) -> NDArray[Any]:
-        """The older name of ``center``, deprecated."""
-        warnings.warn("`centre` of a pair is deprecated; use `center`", DeprecationWarning, stacklevel=2)
-        return self.center
 
     @property
     def scale(self) -> NDArray[Any]:

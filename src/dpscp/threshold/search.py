@@ -23,7 +23,6 @@ from dpscp.threshold.single_release import CountedSize, KnownSize, NoisySize
 from dpscp.threshold.size import ReleasedSize, release_size
 
 __all__ = [
-    "AskedCounts",
     "PrivateQuantile",
     "SharedCounts",
     "default_steps",
@@ -141,10 +140,6 @@ class SharedCounts:
         [12, 23, 33, 95]
         """
         return max(1, steps - place.bit_length())
-
-
-# The name of 0.3.
-AskedCounts = SharedCounts
 
 
 def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = True, graded: bool = False) -> int:
