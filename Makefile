@@ -9,12 +9,13 @@ export OPENBLAS_NUM_THREADS := 1
 # compiled modules are kept: both test processes, and those that tests start, would compile all of them again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-spark fuzz mutants lint format bench reproduce docs clean
+.PHONY: help demo test test-all test-lowest test-spark fuzz mutants lint format bench reproduce docs clean
 
 help:
 	@echo "make demo        set up, fit on real records, write a report you can open"
 	@echo "make test        set up, run the tests (minutes)"
 	@echo "make test-all    the slow statistical checks as well (under an hour)"
+	@echo "make test-lowest the core alone with the lowest versions that it allows (minutes)"
 	@echo "make test-spark  fits on Spark frames, in an environment of its own (needs Java 17 or newer; minutes)"
 	@echo "make fuzz        every reader of foreign files, RUNS=1000000 executions each"
 	@echo "make mutants     apply mutants one at a time, check that the tests fail (minutes); ARGS='ledger --show'"
@@ -49,6 +50,17 @@ test: $(VENV)/dev.stamp
 
 test-all: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest $(BOTH_CORES) $(TRACED)
+
+# tests of the core that need no optional package
+LOWEST := .venv-lowest
+$(LOWEST)/lowest.stamp: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e . pytest hypothesis
+	@touch $@
+
+test-lowest: $(LOWEST)/lowest.stamp
+	$(LOWEST)/bin/python -m pytest -m "not slow" tests/privacy tests/threshold tests/validity \
+		tests/test_guarantees.py tests/test_calibration.py tests/test_sklearn_checks.py tests/test_random_fits.py
 
 # half a gigabyte that nothing else needs, and Java, which pip does not bring
 SPARK := .venv-spark
@@ -95,4 +107,4 @@ docs: $(VENV)/dev.stamp
 	@echo "open site/index.html"
 
 clean:
-	rm -rf $(VENV) $(SPARK) site build .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(SPARK) $(LOWEST) site build .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import yaml
 
 import dpscp
 
@@ -77,20 +78,29 @@ def test_mapped_code_and_tests_exist(row):
         assert set(name.split("::")) <= names, node
 
 
-def test_the_version_is_the_changelogs():
+def test_the_version_is_that_of_changelog_and_citation():
     released = re.findall(
-        r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+        r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
     )
-    assert dpscp.__version__ == released[0]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (dpscp.__version__, cited["date-released"]) == released[0]
+    assert cited["version"] == dpscp.__version__
+    (paper,) = cited["references"]
+    assert [author["family-names"] for author in paper["authors"]] == ["Cho", "Awan"]
+    assert paper["year"] == 2026
 
 
-def test_the_version_is_written_once():
-    """Packaging reads ``__version__``; the citation file carries no version that could become outdated."""
+def test_packaging_reads_the_version_from_the_package():
     packaging = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" in packaging["project"]["dynamic"]
     assert "version" not in packaging["project"]
     assert packaging["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "dpscp.__version__"}
-    assert not re.search(r"^version:", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+
+
+def test_the_lowest_versions_are_those_that_packaging_allows():
+    packaging = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    allowed = {line.partition(",")[0].replace(">=", "==") for line in packaging["project"]["dependencies"]}
+    assert allowed <= set((ROOT / "constraints-lowest.txt").read_text().splitlines())
 
 
 def test_the_check_of_the_prose_sees_long_lines_and_retired_words(load_script):

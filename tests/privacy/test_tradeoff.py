@@ -100,7 +100,7 @@ def test_the_issues_number():
 
 
 @PROPERTY
-@given(st.floats(0, 30), st.floats(1e-12, 0.99))
+@given(st.floats(0, 30), st.floats(1e-9, 0.99))
 def test_mu_is_the_largest_that_fits(epsilon, delta):
     mu = gdp_mu(epsilon, delta)
     assert gdp_delta(epsilon, mu) <= delta

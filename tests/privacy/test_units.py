@@ -249,6 +249,7 @@ def model():
 
 @pytest.mark.parametrize("name", UNITS)
 def test_every_printed_promise_is_that_of_the_unit(model, name):
+    pytest.importorskip("jinja2")
     from dpscp.report import html_report
 
     ledger, rows = spent(UNITS[name]).add("calibration", gaussian_event(1 / 0.4), unit=UNITS[name]), rows_of(name)
@@ -281,6 +282,7 @@ def test_every_printed_promise_is_that_of_the_unit(model, name):
 
 
 def test_the_command_line_prints_the_price_of_all_rows_of_a_person(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)
     X, y, _ = table()
     lines = ["a,label", *(f"{a:.3f},{label}" for a, label in zip(X[:, 0], y, strict=True))]
