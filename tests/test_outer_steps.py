@@ -6,18 +6,26 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
 from sklearn.decomposition import PCA
 from sklearn.ensemble import BaggingClassifier, StackingClassifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.impute import SimpleImputer
+from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
+from sklearn.model_selection import (
+    FixedThresholdClassifier,
+    GridSearchCV,
+    TunedThresholdClassifierCV,
+    cross_val_score,
+    cross_validate,
+)
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import (
+    Binarizer,
     FunctionTransformer,
     KBinsDiscretizer,
     Normalizer,
@@ -26,11 +34,13 @@ from sklearn.preprocessing import (
     PolynomialFeatures,
     StandardScaler,
 )
+from sklearn.utils.discovery import all_estimators
 
 import dpscp as dp
 from dpscp import BudgetError, GuaranteeWarning
 from dpscp._base.trust import OUTER_STEPS
 from dpscp.deployment import statement_markdown
+from dpscp.estimators.outer_steps import _learns_nothing, _leaves, _steps_that_learn_nothing
 from dpscp.guarantees import Certificate
 from dpscp.training import DPSGD
 
@@ -155,25 +165,32 @@ class OwnScale(OwnStateless):
 
 
 @pytest.mark.parametrize(
-    ("steps", "rows"),
+    ("steps", "rows", "trusted"),
     [
-        ([FunctionTransformer(np.tanh)], X),
-        ([FunctionTransformer(), Normalizer(), "passthrough"], X),
-        ([SimpleImputer(strategy="constant", fill_value=0.0), PolynomialFeatures(2)], X),
-        ([FrozenEstimator(StandardScaler().fit(OTHER))], X),
-        ([OwnStateless()], X),
-        ([FeatureUnion([("n", Normalizer()), ("p", "passthrough")])], X),
-        ([Pipeline([("n", Normalizer()), ("m", Normalizer())])], X),
-        ([ColumnTransformer([("o", OneHotEncoder(categories=[["u", "v"]], sparse_output=False), ["a"])])], CATEGORIES),
-        ([ColumnTransformer([("o", ORDINAL, ["a"])], remainder="passthrough")], CATEGORIES),
-        ([ColumnTransformer([("n", Normalizer(), make_column_selector(dtype_include=float))])], FRAME),
+        ([FunctionTransformer(np.tanh)], X, True),
+        ([FunctionTransformer(), Normalizer(), "passthrough"], X, False),
+        ([FrozenEstimator(StandardScaler().fit(OTHER))], X, True),
+        (
+            [SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True), PolynomialFeatures(2)],
+            X,
+            False,
+        ),
+        ([FeatureUnion([("n", Normalizer()), ("p", "passthrough")])], X, False),
+        ([Pipeline([("n", Normalizer()), ("m", Binarizer())])], X, False),
+        (
+            [ColumnTransformer([("o", OneHotEncoder(categories=[["u", "v"]], sparse_output=False), ["a"])])],
+            CATEGORIES,
+            False,
+        ),
+        ([ColumnTransformer([("o", ORDINAL, ["a"])], remainder="passthrough")], CATEGORIES, False),
+        ([ColumnTransformer([("n", Normalizer(), make_column_selector("a|b"))])], FRAME, False),
     ],
 )
-def test_steps_that_learn_nothing_stay_private(steps, rows):
+def test_steps_that_learn_nothing_stay_private(steps, rows, trusted):
     found, clf = leaks(make_pipeline(*steps, classifier()), rows)
     assert not found
     assert clf.ledger_.is_private
-    assert OUTER_STEPS in clf.ledger_.assumptions
+    assert (OUTER_STEPS in clf.ledger_.assumptions) == trusted
     assert clf.certificate_.is_certified
 
 
@@ -186,7 +203,9 @@ def test_steps_that_learn_nothing_stay_private(steps, rows):
             X,
             "KBinsDisc",
         ),
-        ([SimpleImputer(strategy="constant", add_indicator=True)], X, "SimpleImputer"),
+        ([SimpleImputer(strategy="constant")], X, "SimpleImputer"),
+        ([OwnStateless()], X, "OwnStateless in a Pipeline"),
+        ([ColumnTransformer([("n", Normalizer(), make_column_selector(dtype_include=float))])], FRAME, "ColumnTransf"),
         ([OwnScale()], X, "OwnScale in a Pipeline"),
         ([FeatureUnion([("n", Normalizer()), ("p", PCA(1))])], X, "PCA in a Pipeline"),
         ([ColumnTransformer([("n", "passthrough", [0])], remainder=StandardScaler())], X, "StandardScaler"),
@@ -238,13 +257,6 @@ def test_a_subclass_output_frames_and_a_cache_hide_nothing(tmp_path):
     assert "StandardScaler in a Sampling" in found[0]
     pipe = Pipeline([("s", StandardScaler()), ("c", classifier())], memory=str(tmp_path)).set_output(transform="pandas")
     assert leaks(pipe)[0]
-
-
-def test_a_function_of_other_rows_is_refused_before_anything_is_spent():
-    pipe = make_pipeline(FunctionTransformer(lambda rows: rows - rows.mean(axis=0)), classifier())
-    with pytest.raises(ValueError, match="each step before the estimator must compute"):
-        pipe.fit(X, Y)
-    assert not hasattr(pipe[-1], "ledger_")
 
 
 def test_a_store_refuses_steps_and_searches(tmp_path):
@@ -322,3 +334,236 @@ def test_a_private_baseline_is_marked_too():
     said = messages(lambda: make_pipeline(StandardScaler(), model).fit(X, Y))
     assert any("StandardScaler in a Pipeline" in text for text in said)
     assert "StandardScaler" in model.ledger_.not_private_because[0]
+
+
+# ---- the list of steps of scikit-learn that learn nothing, against what their fit stores
+
+NUMBERS = RNG.normal(size=(8, 3))
+
+
+def with_record(row, table=NUMBERS):
+    """The table with another last record."""
+    return np.vstack([table[:-1], [row]])
+
+
+def with_column(values):
+    """The table with another first column."""
+    return np.column_stack([np.broadcast_to(np.asarray(values, dtype=float), len(NUMBERS)), NUMBERS[:, 1:]])
+
+
+LAST_ALONE = [*[np.nan] * (len(NUMBERS) - 1), 0.5]
+NUMERIC_TABLES = [
+    NUMBERS,
+    with_record([1e9, -1e9, 0.0]),
+    with_record([np.nan, 0.0, 1.0]),
+    with_column(np.nan),
+    with_column(LAST_ALONE),
+    with_column(2.0),
+    NUMBERS[:-1],
+    NUMBERS[:1],
+]
+CODES = [0, 1, 2, 1, 0, 2, 1]
+CODE_TABLES = [
+    *(
+        pd.DataFrame({"a": pd.array([*CODES, last], dtype=dtype)})
+        for last in (0, 2, 7)
+        for dtype in ("int64", "float64")
+    ),
+    pd.DataFrame({"a": [*CODES, None]}),
+    pd.DataFrame({"a": [1] * 8}),
+    pd.DataFrame({"a": pd.array(CODES[:-1], dtype=object)}),
+]
+WORDS = ["u", "v", "u", "w", "v", "u", "w"]
+WORD_TABLES = [
+    *(pd.DataFrame({"a": [*WORDS, last]}) for last in ("u", "w", "unknown", None)),
+    pd.DataFrame({"a": ["u"] * 8}),
+    pd.DataFrame({"a": WORDS[:-1]}),
+    np.array([[word] for word in WORDS]),
+]
+WORD_OPTIONS = {"categories": [["u", "v", "w"]], "handle_unknown": "ignore", "sparse_output": False}
+CODE_OPTIONS = WORD_OPTIONS | {"categories": [[0, 1, 2]]}
+PASSED = {"handle_unknown": "use_encoded_value", "unknown_value": -1}
+ENTRIES = [
+    *((Binarizer(threshold=t), [t for t in NUMERIC_TABLES if np.isfinite(t).all()]) for t in (0.0, 0.5)),
+    *((Normalizer(norm=n), [t for t in NUMERIC_TABLES if np.isfinite(t).all()]) for n in ("l1", "l2", "max")),
+    *(
+        (PolynomialFeatures(degree, interaction_only=only), [t for t in NUMERIC_TABLES if np.isfinite(t).all()])
+        for degree in (2, 3)
+        for only in (False, True)
+    ),
+    (SimpleImputer(strategy="constant", keep_empty_features=True), NUMERIC_TABLES),
+    (SimpleImputer(strategy="constant", fill_value=0.5, keep_empty_features=True), NUMERIC_TABLES),
+    (OneHotEncoder(**WORD_OPTIONS), WORD_TABLES),
+    (OneHotEncoder(**WORD_OPTIONS, drop="first"), WORD_TABLES),
+    (OneHotEncoder(**WORD_OPTIONS, drop="if_binary"), WORD_TABLES),
+    (OneHotEncoder(**CODE_OPTIONS), CODE_TABLES),
+    (OrdinalEncoder(categories=[["u", "v", "w"]], **PASSED), WORD_TABLES),
+    (OrdinalEncoder(categories=[[0, 1, 2]], **PASSED), CODE_TABLES),
+    (
+        ColumnTransformer([("n", Normalizer(), [0, 1])], remainder="passthrough"),
+        [NUMBERS, with_record([9.0, 0.0, 1.0])],
+    ),
+    (
+        ColumnTransformer([("n", OneHotEncoder(**WORD_OPTIONS), make_column_selector("a"))], remainder="drop"),
+        [table for table in WORD_TABLES if isinstance(table, pd.DataFrame)],
+    ),
+    (FeatureUnion([("n", Normalizer()), ("p", "passthrough")]), [NUMBERS, with_record([9.0, 0.0, 1.0])]),
+]
+LEARNING = [
+    (StandardScaler(), NUMERIC_TABLES),
+    (SimpleImputer(), NUMERIC_TABLES),
+    (SimpleImputer(strategy="constant", keep_empty_features=True, add_indicator=True), NUMERIC_TABLES),
+    (MissingIndicator(), NUMERIC_TABLES),
+    (OneHotEncoder(sparse_output=False), WORD_TABLES[1:3]),
+    (OneHotEncoder(**WORD_OPTIONS | {"handle_unknown": "infrequent_if_exist"}, min_frequency=3), WORD_TABLES[:2]),
+    (OneHotEncoder(**WORD_OPTIONS | {"handle_unknown": "infrequent_if_exist"}, max_categories=2), WORD_TABLES[1:3]),
+    (OneHotEncoder(**CODE_OPTIONS | {"categories": [[0.5, 1.5, 2.5]]}), CODE_TABLES),
+    (OrdinalEncoder(categories=[["0", "1", "2"]], **PASSED), CODE_TABLES),
+    (OrdinalEncoder(min_frequency=3), WORD_TABLES[:2]),
+    (
+        ColumnTransformer([("p", "passthrough", make_column_selector(dtype_include=float))]),
+        [pd.DataFrame({"a": [*CODES, last], "b": NUMBERS[:, 0]}) for last in (1, None)],
+    ),
+    (
+        ColumnTransformer(
+            [("o", OneHotEncoder(**WORD_OPTIONS | {"sparse_output": True}), ["a"])], sparse_threshold=0.25
+        ),
+        [pd.DataFrame({"a": ["u", *["x"] * k]}) for k in (0, 1)],
+    ),
+    (ColumnTransformer([("n", "passthrough", lambda rows: [int(rows[0, 0] > 0)])]), [NUMBERS, -NUMBERS]),
+]
+
+
+def learned(value):
+    """What a fit has stored, as comparable values: all that is no parameter, and no type or length of a text."""
+    if isinstance(value, BaseEstimator):
+        names = (
+            set(vars(value)) - set(value.get_params(deep=False)) - {"_fit_dtype", "_fill_dtype", "feature_names_in_"}
+        )
+        return (type(value).__name__, {name: learned(vars(value)[name]) for name in sorted(names)})
+    if isinstance(value, np.ndarray):
+        return learned(value.tolist())
+    if isinstance(value, dict):
+        return {key: learned(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [learned(part) for part in value]
+    return "NaN" if isinstance(value, float) and np.isnan(value) else value
+
+
+def fitted_states(step, tables):
+    """The states after the fits that were not refused, and the widths of their outputs."""
+    found = []
+    for table in tables:
+        done = clone(step)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                width = done.fit_transform(table).shape[1]
+        except ValueError:
+            continue  # an error stores nothing
+        found.append((width, learned(done)))
+    assert len(found) >= 2
+    return found
+
+
+@pytest.mark.parametrize(("step", "tables"), ENTRIES, ids=lambda value: type(value).__name__)
+def test_what_is_on_the_list_stores_nothing_of_the_records(step, tables):
+    first, *others = fitted_states(step, tables)
+    for other in others:
+        assert other == first
+    assert all(_learns_nothing(leaf) for leaf in _leaves([step]))
+
+
+@pytest.mark.parametrize(("step", "tables"), LEARNING, ids=lambda value: type(value).__name__)
+def test_what_stores_something_of_the_records_is_not_on_the_list(step, tables):
+    first, *others = fitted_states(step, tables)
+    assert any(other != first for other in others)
+    assert not all(_learns_nothing(leaf) for leaf in _leaves([step]))
+
+
+def test_every_other_transformer_of_scikit_learn_counts_as_one_that_learned():
+    listed = {kind.__name__ for kind in _steps_that_learn_nothing()}
+    kinds = dict(all_estimators(type_filter="transformer"))
+    assert listed - {"FrozenEstimator"} <= set(kinds)
+    others = {name: kind for name, kind in kinds.items() if name not in listed}
+    assert len(others) > 60
+    assert not any(_learns_nothing(kind.__new__(kind)) for kind in others.values())
+    own = type("Binarizer", (Binarizer,), {})
+    assert not _learns_nothing(own())  # a class of the caller, whatever it inherits
+
+
+@pytest.mark.filterwarnings("ignore:For a new record:dpscp.GuaranteeWarning")
+def test_a_column_that_is_all_missing_tells_nothing():
+    """Without keep_empty_features, one record changed the number of features with certainty."""
+    dropping = SimpleImputer(strategy="constant", fill_value=0.0)
+    widths = []
+    for table in (with_column(np.nan), with_column(LAST_ALONE)):
+        pipe = make_pipeline(clone(dropping), classifier())
+        found = [
+            text for text in messages(lambda pipe=pipe, table=table: pipe.fit(table, Y[:8])) if "NOT private" in text
+        ]
+        assert "SimpleImputer in a Pipeline learned" in found[0]
+        assert not pipe[-1].ledger_.is_private
+        widths.append(pipe[-1].n_features_in_)
+    if sklearn.__version__ >= "1.8":
+        assert widths == [2, 3]
+    for table in (with_column(np.nan), with_column(LAST_ALONE)):
+        pipe = make_pipeline(clone(dropping).set_params(keep_empty_features=True), classifier()).fit(table, Y[:8])
+        assert pipe[-1].ledger_.is_private
+        assert pipe[-1].n_features_in_ == 3
+
+
+# ---- code of the caller around a fit
+
+
+class Centering(BaseEstimator):
+    """An estimator of the caller that fits another on rows that it transforms itself."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def fit(self, X, y):
+        self.inner_ = clone(self.inner).fit(X - X.mean(axis=0), y)
+        return self
+
+
+class Remembering:
+    """A function that adds a row of its first call to the rows of every later one."""
+
+    def __init__(self):
+        self.first = None
+        self.calls = 0
+
+    def __call__(self, rows):
+        self.calls += 1
+        self.first = rows[0].copy() if self.first is None else self.first
+        return rows + self.first
+
+
+def test_code_of_the_caller_is_taken_at_its_word_and_never_tried():
+    remembering, rows = Remembering(), [X.copy() for _ in range(6)]
+    regression = dp.PrivateConformalRegressor(
+        AnyRegression(), prefit=True, y_bounds=(-9, 9), epsilon=2.0, accountant="rdp"
+    )
+    center = {"func": lambda y: y - y.mean(), "inverse_func": lambda y: y, "check_inverse": False}
+    fits = [
+        make_pipeline(FunctionTransformer(remembering), classifier()).fit(rows[0], Y)[-1],
+        make_pipeline(FunctionTransformer(lambda rows: rows - rows.mean(axis=0)), classifier()).fit(rows[1], Y)[-1],
+        make_pipeline(FrozenEstimator(StandardScaler().fit(X)), classifier()).fit(rows[2], Y)[-1],
+        Centering(classifier()).fit(rows[3], Y).inner_,
+        TransformedTargetRegressor(regression, **center).fit(rows[4], X[:, 0]).regressor_,
+    ]
+    assert remembering.calls == 1
+    for fitted in fits:
+        assert fitted.ledger_.is_private
+        assert OUTER_STEPS in fitted.ledger_.assumptions
+        assert OUTER_STEPS in fitted.certificate_.assumptions
+    assert OUTER_STEPS not in make_pipeline(Normalizer(), classifier()).fit(rows[5], Y)[-1].ledger_.assumptions
+
+
+def test_a_fixed_threshold_is_no_use_of_the_records():
+    outer = FixedThresholdClassifier(classifier(), threshold=0.3)
+    assert not [text for text in messages(lambda: outer.fit(X, Y)) if text.startswith("NOT")]
+    assert outer.estimator_.ledger_.is_private
+    tuned = TunedThresholdClassifierCV(classifier(), cv=2)
+    assert any("TunedThresholdClassifierCV fits this" in text for text in messages(lambda: tuned.fit(X, Y)))

@@ -36,8 +36,8 @@ OWN_STEP = (
     "this release and that row"
 )
 OUTER_STEPS = (
-    "the scikit-learn steps before the estimator learned nothing from these records and transform each row by using "
-    "that row alone; a frozen step was fitted to other records"
+    "what the caller put around the estimator (functions, frozen steps, estimators that fit it) learned nothing from "
+    "these records and computes each row and each target from that one alone"
 )
 OWN_DATASET = "each item of the caller's data set is one record and is computed from that record alone"
 OWN_SOURCE = (
