@@ -110,23 +110,6 @@ def test_score_groups_and_unknown_reach_the_estimator(run, folder):
     assert pd.read_csv(folder / "regions.out.csv")["set_size"][3] == 3  # a group that was not declared
 
 
-# a file on a device, with what it spends, is in tests/training/test_device.py too
-@pytest.mark.parametrize("in_memory", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_the_device_is_that_of_the_option(run, folder, monkeypatch, capsys, in_memory):
-    pytest.importorskip("torch")
-    if not in_memory:
-        monkeypatch.setattr("dpscp.data.sources.files._IN_MEMORY", 0)
-    fit = "fit people.csv --schema people.toml --epsilon 8 --confidence 0.5 --guarantee split --force"
-    told = run(f"{fit} --seed 1 --device cpu -o there.dpscp --json")
-    assert told["public_facts"]["device"] == "cpu"
-    (folder / "gone.budget").unlink(missing_ok=True)
-    run("budget create gone.budget --epsilon 9 --delta 1e-3 --dataset people")
-    assert main(shlex.split(f"{fit} --device cuda:77 --budget gone.budget --dataset people -o gone.dpscp")) == 1
-    assert re.search("device='cuda:77' cannot be used.*leave it out", capsys.readouterr().err)
-    assert run("budget show gone.budget --json")["entries"] == []
-    assert not (folder / "gone.dpscp").exists()
-
-
 def test_what_one_release_covers_is_asked_for_and_told(run, folder):
     fit = "fit people.csv --schema people.toml --epsilon 8 --confidence 0.6 --guarantee split --seed 1"
     plain = run(f"{fit} -o one.dpscp")

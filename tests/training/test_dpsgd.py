@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,10 @@ from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSa
 from scipy import stats
 
 from dpscp import BudgetError, GuaranteeWarning, SeededWarning
+from dpscp.data.sources import ArraySource, Block
 from dpscp.privacy import Ledger, dpsgd_event
 from dpscp.training import DPSGD, DenseModel, Mechanism, Model
+from dpscp.training.engine import batching as feeding
 from dpscp.training.engine.gradients import ClippedGradient
 from dpscp.training.engine.loop import Descent, EngineBlock, GridNoise, RunConstants, full_batches, poisson_batches
 from dpscp.training.engine.networks import Loss, Network
@@ -625,3 +628,41 @@ def test_views_stay_bounded():
         assert m <= size <= gradient.chunk
         gradient.errors(network.layers(np.ones(4)), rows[:size], 4 * np.ones(size), np.zeros(size), np.ones(m))
     assert len(gradient._buffers._views) <= 700 / 16 + 2
+
+
+class OtherThread(ArraySource):
+    """Blocks on which another thread than the one that leads the run works."""
+
+    pool = ThreadPoolExecutor(1)
+
+    def map(self, function, *, keep=False):  # noqa: ARG002
+        return OtherThread.of_blocks(super().map(function, keep=True).blocks)
+
+    @classmethod
+    def of_blocks(cls, blocks):
+        source = cls.__new__(cls)
+        source._blocks, source._functions = list(blocks), ()
+        return source
+
+    def sum(self, function):
+        return self.pool.submit(super().sum, function).result()
+
+
+def test_the_memory_of_sums_over_blocks_goes_with_the_last_step(monkeypatch):
+    X, y = problem(6, 2, n=60)
+    source = OtherThread.of_blocks([Block(i, X[i::2], y[i::2]) for i in range(2)])
+    constants = {"classes": (0, 1), "steps": 3, "sampling_rate": 0.5, "noise_multiplier": 1.0}
+    seen, honest = [], feeding.BatchGradient.__call__
+
+    def watched(*given):
+        total = honest(*given)
+        seen.append(len(vars(feeding._SUMS._here)))
+        return total
+
+    monkeypatch.setattr(feeding.BatchGradient, "__call__", watched)
+    DPSGD(**constants).train_source(source, n_records=60)
+    assert seen == [2, 2, 2, 2, 0, 0]  # what it is for and what it is, in all steps but the last
+    monkeypatch.setattr(feeding.BatchSums, "clipped", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        DPSGD(**constants).train_source(source, n_records=60)
+    assert not OtherThread.pool.submit(lambda: vars(feeding._SUMS._here)).result()

@@ -80,14 +80,10 @@ def test_persons_count_with_all_their_rows():
     assert HEAD.prepare(X[kept], y[kept], n_records=10**6, persons=persons).records.scales is not None
 
 
-@pytest.mark.parametrize(
-    "changes", [{"feature_bound": None}, {"dtype": "float64"}, {"sampling_rate": 1.0}, {"device": "cpu"}]
-)
+@pytest.mark.parametrize("changes", [{"feature_bound": None}, {"dtype": "float64"}, {"sampling_rate": 1.0}])
 def test_rows_stay_as_they_are_where_16_bits_cost_more_than_memory(changes, every_table_is_large):
     X, y = records()
     assert HEAD.prepare(X, y).records.scales is not None
-    if "device" in changes:
-        pytest.importorskip("torch")
     assert replace(HEAD, **changes).prepare(X, y).records.scales is None
 
 

@@ -371,3 +371,15 @@ def test_the_last_line_of_a_verbose_fit_is_what_the_ledger_says_of_training(guar
         training(nn.Linear(4, 3), classes=(0, 1, 2), noise_multiplier=1.0).train(X, y, n_records=300)
     alone = epsilon_of(dpsgd_event(1.0, 0.2, 3), 1e-5)
     assert f"{alone:.2f}" in capsys.readouterr().err
+
+
+def test_a_bare_module_trains_where_its_parameters_are(monkeypatch):
+    def dry_run(*_, device, **__):
+        raise LookupError(f"tried on {device}")
+
+    monkeypatch.setattr("dpscp.training.torch.trainer.dry_run", dry_run)
+    X, y = np.zeros((50, 6)), np.arange(50) % 2
+    for device in ("cpu", "meta"):
+        clf = dp.PrivateConformalClassifier(torch.nn.Linear(6, 2, device=device), classes=[0, 1], n_records=50)
+        with pytest.raises(LookupError, match=f"tried on {device}"):
+            clf.fit(X, y)

@@ -95,10 +95,6 @@ def _check_outputs(options: argparse.Namespace) -> None:
             check_output(path, options.table)
     outputs = [options.output, origin_path(options.output), *([] if options.report is None else [options.report])]
     refuse_existing(outputs, force=options.force)
-    if options.device is not None:  # fail before a table is read, which may take long
-        from dpscp.training.engine.cuda import check_device
-
-        check_device(options.device)
 
 
 def _estimator_options(options: argparse.Namespace, schema: Schema) -> dict[str, Any]:
@@ -111,7 +107,6 @@ def _estimator_options(options: argparse.Namespace, schema: Schema) -> dict[str,
         "release_confidence": options.release_confidence,
         "groups": options.groups[0] if options.groups and len(options.groups) == 1 else options.groups,
         "random_state": options.seed,
-        "device": options.device,
     }
     if options.score is not None:
         found["conformity_score"] = options.score

@@ -190,7 +190,6 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         action="store_true",
         help="regression: cut intervals at the bounds of the target; declares that no target lies outside",
     )
-    sub.add_argument("--device", help="device for training: cuda, cuda:1, ... (default: CPU)")
     sub.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
     sub.add_argument("-o", "--output", type=Path, default=Path("model.dpscp"), help="model file (default model.dpscp)")
     sub.add_argument("--report", type=Path, help="also write an HTML report to this file")

@@ -40,13 +40,13 @@ def own_mechanism(request: "Request") -> Mechanism:
 
 
 def _train_module(request: "Request", module: Any) -> Mechanism:
-    """Return the training of a caller's own torch module with default settings.
+    """Return the training of a caller's own torch module with default settings, on the device of its parameters.
 
     Outputs of a new module are near zero, so targets are scaled to [-1, 1], as for the models of this library.
     """
     from dpscp.training.torch.trainer import OpacusTraining
 
-    device = request.device or "cpu"
+    device = next((str(p.device) for p in module.parameters()), "cpu")
     if request.task.classes is not None:
         return OpacusTraining(module, device=device)
     training = OpacusTraining(module, loss="squared", device=device)

@@ -449,5 +449,4 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
         quantiles=quantiles,
         train_epsilon=train_epsilon,
         held_out_fraction=fraction,
-        device=request.device,
     )

@@ -13,10 +13,8 @@ from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, guarantee_of
 from dpscp.privacy import RECORDS, Accountant, Budget, Unit, release_accountant
-from dpscp.training.engine.cuda import check_device
 from dpscp.training.mechanism import Trained
 from dpscp.training.private_model import PrivateModel
-from dpscp.training.torch.modules import comes_from_torch
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,6 @@ class Request:
     """Who is protected and covered; ``n_records`` counts these."""
     input_shape: tuple[int, ...] | None = None
     """The shape of one record that is not a row of a table; its numbers come as a row."""
-    device: str | None = None
     """Where training runs, None: on the processor."""
     evaluation_fraction: float | None = None
     """The share of the records that measures the release; None: nothing is measured."""
@@ -76,14 +73,6 @@ class Request:
             check_positive("feature_bound", self.feature_bound)
             if self.feature_bounds is not None:
                 raise ValueError("pass feature_bound (of the row norm) or feature_bounds (of each feature), not both")
-        if self.device is not None:
-            own = self.estimator if self.model is None else self.model
-            if own is not None and not comes_from_torch(own):
-                raise ValueError(
-                    f"device={self.device!r} is for the recipe's model (estimator=None) and torch modules. Pass the "
-                    "device to your mechanism: DPSGD(device=...), OpacusTraining(device=...)"
-                )
-            check_device(self.device)
         if (
             self.input_shape is not None
             and self.feature_bounds is not None

@@ -332,7 +332,7 @@ class PrivateConformal(FittedEstimator):
         """
         if fit_input.rows is None:
             reader = replace(self._make_block_reader(encoded, by_label=labels), thinning=self._make_thinning())
-            return records_from_source(fit_input, reader, self.random_state, self.device)
+            return records_from_source(fit_input, reader, self.random_state)
         by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
         return records_from_arrays(
             fit_input,

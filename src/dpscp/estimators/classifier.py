@@ -111,10 +111,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         these records. All records then calibrate (guarantee ``"split"``), and the ledger has that search alone. X goes
         to the estimator unchanged, and ``classes_`` are the public labels. The estimator's own training records are not
         protected here. Cannot be saved.
-    device : str, optional
-        None trains on the CPU. "cuda", or another torch device, trains the recipe's model or a ``torch.nn.Module``
-        there, with the same accounting. A table must fit into the device's memory. Files and clusters send one batch at
-        a time.
     verbose : int, default 0
         1 shows progress on standard error (a bar if tqdm is installed). The logger ``dpscp`` has the stages.
     likelihood_ratio : function, optional

@@ -95,7 +95,6 @@ class _Parameters(BaseEstimator):
     accountant: str | Accountant = "pld"
     random_state: int | None = None
     prefit: bool = False
-    device: str | None = None
     verbose: int = 0
     likelihood_ratio: Callable[..., Any] | None = None
     ratio_bound: float | None = None

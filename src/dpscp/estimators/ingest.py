@@ -21,7 +21,6 @@ from dpscp.data.validation import check_finite
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy.random_streams import KEPT_ROWS, PlacedDraws, secure_bytes, stream_seed
 from dpscp.privacy.units import Unit
-from dpscp.training.engine.cuda import check_device
 
 
 @dataclass(frozen=True)
@@ -134,9 +133,7 @@ def read_without_schema(X: Any, y: Any, persons: Any) -> tuple[Any, Any, Any]:
     return (X, y, persons) if source is None else (source, None, None)
 
 
-def records_from_source(
-    given: FitInput, reading: BlockReader, random_state: int | None, device: str | None
-) -> FitRecords:
+def records_from_source(given: FitInput, reading: BlockReader, random_state: int | None) -> FitRecords:
     """Check every block of a source and return its records for the fit."""
     if given.y is not None:
         raise ValueError("X is a source, whose blocks contain the targets; remove y")
@@ -147,7 +144,7 @@ def records_from_source(
             "the source has no person ids, but rows of one person may be in several processes. Pass "
             "DistributedSource(X, y, persons=ids), or files with a schema that declares the column of ids"
         )
-    look = _FirstLook(replace(reading, thorough=True), by_person, device)
+    look = _FirstLook(replace(reading, thorough=True), by_person)
     if is_fixed(source):
         found = source.sum(look)
     else:
@@ -173,12 +170,9 @@ class _FirstLook:
 
     reading: BlockReader
     by_person: bool
-    device: str | None
 
     def __call__(self, block: Block) -> Census:
         block = self.reading(block)
-        if self.device is not None:
-            check_device(self.device)
         if len(block) and (block.persons is not None) != self.by_person:
             raise ValueError(
                 "the source has person ids; pass a schema that declares them"

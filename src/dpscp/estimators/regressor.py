@@ -59,7 +59,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         ``PrivateConformalClassifier``.
     epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, evaluation_fraction, \
     release_confidence, feature_bound, feature_bounds, feature_scale, groups, group_values, n_records, \
-    rows_per_person, n_persons, accountant, random_state, device, verbose, likelihood_ratio, ratio_bound, \
+    rows_per_person, n_persons, accountant, random_state, verbose, likelihood_ratio, ratio_bound, \
     groups_per_record
         See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
 

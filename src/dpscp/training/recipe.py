@@ -185,7 +185,6 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     quantiles: tuple[float, ...] | None = None,
     train_epsilon: float | None = None,
     held_out_fraction: float | None = None,
-    device: str | None = None,
 ) -> Recipe:
     """Model and hyperparameters of private training, from public numbers only.
 
@@ -209,7 +208,6 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     train_epsilon : the training budget at the same delta, where the caller has decided it; None: from
         `train_share`.
     held_out_fraction : the part held out under `split`; None: `calibration_fraction`.
-    device : where training runs, see `DPSGD`.
 
     >>> plan = recipe("regression", n_records=16_512, n_features=8, epsilon=1.0, delta=1e-5,
     ...               guarantee="corrected", features="standardized")
@@ -238,7 +236,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     if train_epsilon is not None:
         mu = gdp_mu(check_positive("train_epsilon", train_epsilon), delta)
         share = min(1.0, (mu / gdp_mu(epsilon, delta)) ** 2)
-    problem = _Problem(task, n, mu, classes, quantiles, device)
+    problem = _Problem(task, n, mu, classes, quantiles)
 
     why: dict[str, tuple[object, str]] = {
         "train_share": (share, "share of mu^2 for training; the search for the threshold gets the rest"),
@@ -292,7 +290,6 @@ class _Problem:
     mu: float
     classes: tuple[Any, ...] | None
     quantiles: tuple[float, ...] | None
-    device: str | None = None
 
     @property
     def signal(self) -> float:
@@ -304,7 +301,6 @@ class _Problem:
 
     def engine(self, **constants: Any) -> DPSGD:
         """DP-SGD with the loss of the task."""
-        constants["device"] = self.device
         if self.task == "classification":
             return DPSGD(classes=self.classes, loss="cross_entropy", **constants)
         if self.quantiles is not None:

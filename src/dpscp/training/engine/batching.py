@@ -3,10 +3,10 @@
 An array in memory is a source of one block. The batch of a step is drawn once, as places in the order of all persons
 (`dpscp.data.sources.places`). Every block takes its share and returns one vector of clipped gradients. Adding the
 vectors by pairs keeps the proof of `CLIP_SLACK`. A term goes through at most 12,290 additions inside a block and 41
-between blocks, fewer than the 12,400 that the proof counts; where a block's batch is copied to a device, 9,280 and 41.
+between blocks, fewer than the 12,400 that the proof counts.
 
 Assumes: a record's gradient has the same bits wherever it stands. This includes the machine: workers run the same
-libraries on the same kind of processor, and of device.
+libraries on the same kind of processor.
 """
 
 import threading
@@ -35,7 +35,6 @@ from dpscp.data.sources.places import (
 )
 from dpscp.privacy.random_streams import secure_bytes
 from dpscp.privacy.units import Unit
-from dpscp.training.engine.cuda import DeviceBatchSums
 from dpscp.training.engine.loop import BatchSums, EngineBlock, RunConstants, StepObserver, check_batch
 from dpscp.training.engine.networks import Loss, Network, check_rows, fill_features, squared_norms
 from dpscp.training.engine.padding import aligned_empty, one_blas_thread
@@ -297,13 +296,11 @@ class GradientConstants:
     clip_norm: float
     dtype: str
     batch: float
-    device: str | None = None
     run: bytes = b""
 
-    def sums(self) -> BatchSums | DeviceBatchSums:
+    def sums(self) -> BatchSums:
         """Allocate the memory for sums of one thread."""
-        public = self.network, self.loss, self.clip_norm, self.dtype, self.batch
-        return BatchSums(*public) if self.device is None else DeviceBatchSums(*public, self.device)
+        return BatchSums(self.network, self.loss, self.clip_norm, self.dtype, self.batch)
 
 
 @dataclass(slots=True)  # one is made at every step
@@ -311,7 +308,7 @@ class BatchGradient:
     """The sum of the clipped gradients of one block's batch, and its size.
 
     A function of the block and of these values alone. `shares` says which persons of each block are in the batch
-    (None: all); they are copied to the device, if any, of the process that has the block.
+    (None: all).
 
     Theory: section 1.6
     """
@@ -341,8 +338,6 @@ class BatchGradient:
         """Return the sum in a thread other than the driver's."""
         constants = self.constants
         with _SUMS.of(constants, constants.sums, last=self.last) as sums:
-            if isinstance(sums, DeviceBatchSums):
-                return sums.clipped(self.parameters, block, drawn)
             flat = aligned_empty(self.parameters.shape, constants.dtype)
             flat[:] = self.parameters
             with one_blas_thread(), np.errstate(all="ignore"):
@@ -374,7 +369,7 @@ class PerThread(Generic[Made]):
                 vars(self._here).clear()
 
 
-_SUMS: PerThread[BatchSums | DeviceBatchSums] = PerThread()
+_SUMS: PerThread[BatchSums] = PerThread()
 
 
 class SourceTotals:
@@ -383,14 +378,12 @@ class SourceTotals:
     The caller has state and noise; gradients are computed where the blocks are.
     """
 
-    def __init__(
-        self, public: RunConstants, source: RecordSource, places: Places | None = None, device: str | None = None
-    ) -> None:
+    def __init__(self, public: RunConstants, source: RecordSource, places: Places | None = None) -> None:
         self._source, self._places = innermost(source), places_of(source) if places is None else places
         constants = public.network, public.loss, public.clip_norm, public.dtype, public.normaliser
-        self._constants = GradientConstants(*constants, device, secure_bytes()(16))
-        own = None if device is not None else BatchSums(*constants)
-        self.gradient = None if own is None else own.gradient
+        self._constants = GradientConstants(*constants, secure_bytes()(16))
+        own = BatchSums(*constants)
+        self.gradient = own.gradient
         self._leader = DriverMemory(own, public.network)
 
     def clipped(self, parameters: Array, persons: NDArray[np.int64] | None, *, last: bool) -> Array:

@@ -447,17 +447,10 @@ class StepwiseRun(Protocol):
         """Take one step."""
 
 
-class NoiseVectors(Protocol):
-    """Endless noise in units of the grid, as the run takes it."""
-
-    def next(self) -> Any:
-        """Return the noise of the next step."""
-
-
 Draw = tuple[Any, list[NDArray[np.int64] | None]]
 
 
-def draw_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: NoiseVectors | None) -> Iterator[Draw]:
+def draw_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: GridNoise | None) -> Iterator[Draw]:
     """Yield the noise and one batch of each stream, drawn in this order."""
     while True:
         vector = None if noise is None else noise.next()

@@ -42,8 +42,6 @@ from dpscp.training.engine.batching import (
     observed_source_labels,
     unit_count,
 )
-from dpscp.training.engine.cuda import DeviceDescent, DeviceRecords, check_device
-from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.gaussian_release import warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
 from dpscp.training.engine.loop import (
@@ -51,7 +49,6 @@ from dpscp.training.engine.loop import (
     Descent,
     EngineBlock,
     GridNoise,
-    NoiseVectors,
     RunConstants,
     StepObserver,
     UpdateRule,
@@ -65,7 +62,6 @@ from dpscp.training.engine.padding import SecondThread, one_blas_thread, second_
 from dpscp.training.engine.short_rows import is_large_table
 from dpscp.training.labels import check_classes, encode_labels
 from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, require_noise
-from dpscp.training.torch.modules import translate_memory_errors
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
 
@@ -134,9 +130,6 @@ class DPSGD(SourceTraining, GaussianSums):
         Keep the iterates for the self-influence correction.
     budget : (epsilon, delta) or None
         Set by ``calibrated``: the budget of the noise.
-    device : str or None
-        None trains in NumPy on the CPU. "cuda", or another device of torch, trains there, noise included. For records
-        in several blocks only gradients are computed there, on a device of the process that has the block.
 
     >>> mechanism = DPSGD(classes=(0, 1), steps=50, learning_rate=1.0).calibrated(1.0, 1e-5)
     >>> rng = np.random.default_rng(0)
@@ -173,7 +166,6 @@ class DPSGD(SourceTraining, GaussianSums):
     delta_n: float = 1e-3
     keep_trajectory: bool = False
     budget: tuple[float, float] | None = None
-    device: str | None = None
 
     trains_persons: ClassVar[bool] = True
     takes_observer: ClassVar[bool] = True
@@ -262,31 +254,17 @@ class DPSGD(SourceTraining, GaussianSums):
         outputs = {"cross_entropy": n_classes or 0, "pinball": len(self.quantiles)}.get(self.loss, 1)
         return Network((n_features, *self.hidden, outputs), self.activation, self.fit_intercept)
 
-    def run_dry(self, input_shape: tuple[int, ...]) -> None:  # noqa: ARG002 (a protocol's)
-        """Fail early if the device is unavailable."""
-        if self.device is not None:
-            check_device(self.device)
-
     def _train(self, run: TrainingRun) -> Trained:
         return self._run(self.prepare_source(run.source, n_records=run.n_records), run.random_state, run.observer)
 
     def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
-        if self.device is None:
-            return self._run_training(setup, random_state, observer)
-        return translate_memory_errors(
-            lambda: self._run_training(setup, random_state, observer),
-            f"device={self.device!r} has too little memory for the records and the computation; send them in blocks, "
-            "dpscp.data.sources.ArraySource(X, y, n_blocks=...), or train on the CPU (device=None)",
-        )
-
-    def _run_training(self, setup: "Setup", random_state: int | None, observer: StepObserver | None) -> Trained:
         rng = secure_generator(random_state)
-        noise = setup.grid_noise(rng, random_state)
+        noise = setup.grid_noise(rng)
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
         with second_thread(setup.network.n_parameters) as second, one_blas_thread(), np.errstate(all="ignore"):
             descent = setup.start_run(observer, second)
             drawn = draw_steps([setup.batches(rng)], noise)
-            if second is not None and isinstance(descent, Descent):
+            if second is not None:
                 drawn = second.ahead(islice(drawn, self.steps))
             if kept is not None:
                 kept[0] = descent.current()
@@ -357,20 +335,17 @@ class DPSGD(SourceTraining, GaussianSums):
             facts["classes"] = classes
         if self.feature_bound is not None:
             facts["feature_bound"] = self.feature_bound
-        if self.device is not None:
-            check_device(self.device)
-            facts["device"] = self.device
         return Setup(self, network, classes, n_records, noise, source.map(engine, keep=True), facts, unit)
 
     @property
     def _shortens_rows(self) -> bool:
         """Return whether the rows of a large table may be kept in 16 bits a number.
 
-        Not where every step reads all of them, which is at the rate of memory, nor for a device, which has its own
-        copy. Without a feature bound the features of a row may differ by any factor.
+        Not where every step reads all of them, which is at the rate of memory. Without a feature bound the features of
+        a row may differ by any factor.
         """
         bounded = self.feature_bound is not None and self.dtype == "float32"
-        return bounded and self.sampling_rate < 1 and self.device is None
+        return bounded and self.sampling_rate < 1
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the proven bound on ||theta_{n+1} - theta_n||, or None.
@@ -463,23 +438,10 @@ class Setup:
         """Return the public expected batch size."""
         return self.mechanism.sampling_rate * self.n_records
 
-    @property
-    def moves_to_device(self) -> bool:
-        """Return whether the records are one block that is copied to the device.
-
-        Otherwise batches are copied to the device one by one.
-        """
-        return self.mechanism.device is not None and len(blocks_in_memory(self.source)) == 1
-
-    def start_run(self, observer: StepObserver | None, second: SecondThread | None) -> Descent | DeviceDescent:
+    def start_run(self, observer: StepObserver | None, second: SecondThread | None) -> Descent:
         """Return a run at its public starting point, over all records."""
-        device = self.mechanism.device
-        if device is not None and self.moves_to_device:
-            there = DeviceRecords.of(self.records, self.network, check_device(device))
-            return DeviceDescent(self._constants, there, observer)
-        totals = SourceTotals(self._constants, self.source, self.places, device)
-        if totals.gradient is not None:
-            totals.gradient.second = second
+        totals = SourceTotals(self._constants, self.source, self.places)
+        totals.gradient.second = second
         return Descent(self._constants, totals, observer)
 
     def descent(self, records: EngineBlock, observer: StepObserver | None = None) -> Descent:
@@ -487,17 +449,9 @@ class Setup:
         totals = SourceTotals(self._constants, ArraySource.of_blocks([records]))
         return Descent(self._constants, totals, observer)
 
-    def grid_noise(self, rng: np.random.Generator, random_state: int | None) -> NoiseVectors | None:
-        """Return the noise of a run in grid units; None for a run without noise.
-
-        It is drawn where the steps are taken.
-        """
-        size, device = self.network.n_parameters, self.mechanism.device
-        if not self.noise:
-            return None
-        if device is None or not self.moves_to_device:
-            return GridNoise(rng, size)
-        return DeviceNoise(random_state, size, check_device(device), 1 / GRID)
+    def grid_noise(self, rng: np.random.Generator) -> GridNoise | None:
+        """Return the noise of a run in grid units; None for a run without noise."""
+        return GridNoise(rng, self.network.n_parameters) if self.noise else None
 
     @property
     def _constants(self) -> RunConstants:

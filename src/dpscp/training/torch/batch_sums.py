@@ -20,9 +20,9 @@ from dpscp._base.object_state import state_digest
 from dpscp.data.sources import Block
 from dpscp.privacy.random_streams import BlockStreams
 from dpscp.training.engine.batching import PerThread
-from dpscp.training.engine.cuda import Upload, record_graph
 from dpscp.training.engine.gradients import SMALLEST_CLIP_NORM
 from dpscp.training.engine.padding import LANES, AlikeBlocks, one_blas_thread, whole_lanes
+from dpscp.training.torch.device import Upload, record_graph
 from dpscp.training.torch.layer_terms import GradientPlan, OpacusTerms, make_terms
 from dpscp.training.torch.modules import (
     check_unchanged,

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.loop import GRID, GridNoise, round_to_grid
 from dpscp.training.engine.padding import second_thread
+from dpscp.training.torch.device_noise import DeviceNoise
 from dpscp.training.torch.modules import load_torch
 
 Noise = NDArray[np.float64]

@@ -35,7 +35,6 @@ from dpscp.privacy import dpsgd_event, secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
 from dpscp.privacy.units import Unit
 from dpscp.training.engine.batching import nominal_count, observed_source_labels
-from dpscp.training.engine.cuda import check_device
 from dpscp.training.engine.gaussian_release import warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import poisson_batches
@@ -44,6 +43,7 @@ from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.spending import describe_spending
 from dpscp.training.torch.batch_sums import MOST_RECORDS, BatchSum, TorchRun
+from dpscp.training.torch.device import check_device
 from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.engine_ledger import ledger_of_engine
 from dpscp.training.torch.layer_terms import GradientPlan

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscp.training.engine.block_sums import has_triton
+from dpscp.training.torch.device import has_triton
 from dpscp.training.torch.modules import load_torch
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
@@ -33,7 +33,7 @@ def chacha20_words(key: Sequence[int], first: int, count: int, device: Any) -> A
     Triton; elsewhere seven hundred operations on tensors, whose words are the same.
     """
     if has_triton(device):
-        from dpscp.training.engine.triton_chacha import fill_words
+        from dpscp.training.torch.triton_chacha import fill_words
 
         torch = load_torch()
         words = torch.empty((16, count), dtype=torch.int32, device=device)
@@ -136,7 +136,7 @@ class _NormalsKernel:
 
     def __call__(self, first: int, blocks: int) -> Any:
         """Return eight normal numbers for each block from ``first`` on."""
-        from dpscp.training.engine.triton_chacha import fill_normals
+        from dpscp.training.torch.triton_chacha import fill_normals
 
         normals = self._constants.new_empty(_NORMALS_PER_BLOCK * blocks)
         fill_normals(normals, self._start, self._constants, first, blocks)
