@@ -13,6 +13,7 @@ import pytest
 from scipy import optimize, stats
 
 import dpscp as dp
+from dpscp.core import release as release_module
 from dpscp.privacy import LatticeNoise
 from dpscp.training import DPSGD
 
@@ -33,7 +34,7 @@ class Drawn:
 
 @pytest.fixture
 def drawn(monkeypatch, everywhere):
-    found, honest, release = Drawn(), LatticeNoise.sample, dp.release.release
+    found, honest, release = Drawn(), LatticeNoise.sample, release_module.release
 
     def sampled(self, size, source):
         values = honest(self, size, source)

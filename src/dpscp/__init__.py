@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dpscp import baselines, guarantees, metrics, privacy, scores, threshold, training
     from dpscp.core.calibrate import Calibration, calibrate
     from dpscp.core.planning import plan
+    from dpscp.data import sources
     from dpscp.data.schema import Schema
     from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate, recalibrate
     from dpscp.estimators import (
@@ -56,6 +57,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "private_quantile": "dpscp.threshold",
         "recalibrate": "dpscp.deployment",
         "sets": "dpscp.scores",
+        "sources": "dpscp.data",
     }
     __getattr__ = lazy_exports(_MODULES, __name__)
 
@@ -102,6 +104,7 @@ __all__ = [
     "recalibrate",
     "scores",
     "sets",
+    "sources",
     "threshold",
     "training",
 ]
