@@ -423,7 +423,6 @@ def test_inputs_are_not_overwritten(run, folder):
         ("empty.csv", "", "is empty"),
         ("twice.csv", "a,a\n1,2\n", "same name"),
         ("ragged.csv", f"id,age,region,score,bought\n1,2,{CANARY}\n1,2,3,4,5,6,7,8,{CANARY}\n", "cannot be read"),
-        ("bare.csv", "id,age,region,score,bought\n", "holds no records"),
         ("table.xls", "x", "neither that of CSV nor of Parquet"),
         ("table.parquet", f"{CANARY}", "cannot be read as Parquet"),
     ],

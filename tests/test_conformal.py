@@ -127,10 +127,10 @@ class TestContract:
         assert all(parameters[name] is None for name in ("estimator", "classes", "n_records", "random_state"))
         assert PrivateConformalRegressor().get_params()["conformity_score"] == "auto"
 
-    def test_no_rows_to_predict_is_an_error_like_everywhere_in_scikit_learn(self):
+    def test_no_rows_to_predict_give_no_sets(self):
         model = classifier(QUICK, guarantee="split").fit(*labelled())
-        with pytest.raises(ValueError, match="0 sample"):
-            model.predict_set(np.empty((0, 4)))
+        labels, sets = model.predict_set(np.empty((0, 4)))
+        assert (labels.shape, sets.shape) == ((0,), (0, 3, 1))
 
     def test_quickstart_on_bundled_data_with_pandas_and_text(self):
         bundle = load_breast_cancer(as_frame=True)

@@ -110,12 +110,19 @@ def test_a_row_that_does_not_fit_has_a_full_set_in_the_file(classifier, tmp_path
     assert list(found["set"][1]) == ["no", "yes"]
 
 
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_a_table_without_a_row_gets_no_predictions(classifier, tmp_path, ending):
+    (people(0).to_parquet if ending == "parquet" else people(0).to_csv)(tmp_path / f"none.{ending}", index=False)
+    assert classifier.predict_set(tmp_path / f"none.{ending}")[1].shape == (0, 2, 2)
+    classifier.predict_file(tmp_path / f"none.{ending}", tmp_path / f"out.{ending}")
+    found = (pd.read_parquet if ending == "parquet" else pd.read_csv)(tmp_path / f"out.{ending}")
+    assert (len(found), list(found.columns)[-3:]) == (0, ["prediction", "set", "set_size"])
+
+
 def test_what_cannot_be_read_is_refused_and_leaves_no_file(classifier, tmp_path):
-    people(0).to_parquet(tmp_path / "empty.parquet")
-    with pytest.raises(ValueError, match="holds no records"):
-        classifier.predict_set(tmp_path / "empty.parquet")
-    with pytest.raises(ValueError, match="holds no records"):
-        classifier.predict_file(tmp_path / "empty.parquet", tmp_path / "out.csv")
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match="cannot be read as Parquet"):
+        classifier.predict_file(tmp_path / "damaged.parquet", tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
     plain = dp.PrivateConformalClassifier(
         dp.training.DPSGD(steps=5), epsilon=8.0, classes=[0, 1], random_state=0, accountant="rdp", confidence_level=0.6

@@ -269,7 +269,7 @@ def covered(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None) 
     -------
     bool array of shape (n,) or (n, n_levels)
     """
-    array, truth = _sets(sets), np.asarray(y)
+    array, truth = _sets(sets, least=0), np.asarray(y)
     if truth.shape != array.shape[:1]:
         raise ValueError("y must have one value for each row of sets or probabilities")
     if array.dtype == np.bool_:
@@ -313,9 +313,9 @@ def _class_index(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int6
     return index
 
 
-def _sets(values: ArrayLike) -> NDArray[Any]:
+def _sets(values: ArrayLike, least: int = 1) -> NDArray[Any]:
     array = np.asarray(values)
-    if array.ndim not in (2, 3) or len(array) == 0:
+    if array.ndim not in (2, 3) or len(array) < least:
         raise ValueError("sets must have shape (n, n_classes), (n, 2), or one more axis of levels, with n > 0")
     if array.dtype != np.bool_ and array.shape[1] != 2:
         raise ValueError("intervals must have shape (n, 2) or (n, 2, n_levels); label sets must be bool")

@@ -183,8 +183,6 @@ def test_a_store_pays_and_a_bad_record_costs_nothing(classifier, tmp_path):
     store = dp.BudgetStore.create(tmp_path / "b", epsilon=1.0, delta=1e-6, dataset="new")
     with pytest.raises(ValueError, match="label that is not in classes"):
         dp.evaluate(classifier, X, np.where(y == "yes", "maybe", y), epsilon=0.5, delta=1e-6, budget=store)
-    with pytest.raises(ValueError, match=r"no record|0 sample"):
-        dp.evaluate(classifier, X[:0], y[:0], epsilon=0.5, delta=1e-6, budget=store)
     with pytest.raises(ValueError, match="seed"):
         evaluate(classifier, X, y, epsilon=0.5, budget=store)
     with pytest.raises(ValueError, match="groups needs group_values"):

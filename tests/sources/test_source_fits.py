@@ -285,7 +285,7 @@ def test_what_blocks_cannot_do_is_refused(table, tmp_path):
             classifier(random_state=None, **options).fit(source, **{"y": None, **more}, budget=store)
     assert not store.ledger().entries
     with pytest.raises(ValueError, match="at least one record"):
-        classifier().fit(ArraySource(X[:0], y[:0], n_blocks=2))
+        classifier(n_records=None).fit(ArraySource(X[:0], y[:0], n_blocks=2))
 
 
 def test_what_knows_arrays_only_gets_those_of_this_process(table, tmp_path):

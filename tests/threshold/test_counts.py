@@ -408,7 +408,7 @@ def test_scores_outside_the_range_are_clipped_silently():
 
 
 def test_an_empty_part_of_random_size_is_no_error():
-    assert ArrayCounts(np.empty(0), allow_empty=True).count(0.0, 1.0, 5) == 0
+    assert ArrayCounts(np.empty(0)).count(0.0, 1.0, 5) == 0
     q = private_quantile(
         np.empty(0), alpha=0.1, score_range=(0, 1), count_noise=1.0, n_records=50, n_min=0, rank="linear"
     )

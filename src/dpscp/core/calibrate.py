@@ -274,5 +274,5 @@ def _count_scores(scores: Any) -> int:
     if size is None:
         raise ValueError("n_records is required for scores whose number is not known before they are read")
     if size == 0:
-        raise ValueError("scores is empty; at least one score is required")
+        raise ValueError("scores is empty; at least one score is required, unless n_records or n_persons is declared")
     return size

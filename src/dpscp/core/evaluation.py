@@ -217,7 +217,8 @@ def outcomes_of_intervals(
     intervals: Array, predicted: Array, truth: Array, limit: float, groups: NDArray[np.int64] | None
 ) -> LabeledOutcomes:
     """Return the outcomes of intervals, (n, 2, levels); sizes and errors are cut at ``limit``, the public width."""
-    covered = metrics.covered(truth, intervals).reshape(len(intervals), -1)
+    covered = metrics.covered(truth, intervals)
+    covered = covered if covered.ndim == 2 else covered[:, None]
     sizes = np.clip(intervals[:, 1] - intervals[:, 0], 0.0, limit) / limit
     errors = np.clip(np.abs(truth - predicted), 0.0, limit) / limit
     # what a model that overflows says counts as the worst
@@ -275,7 +276,7 @@ def _sums_by_part(places: NDArray[np.int64] | None, covered: NDArray[np.bool_], 
     """The records and the covered records of each part, (n_parts, 2)."""
     if places is None or not n_parts:
         return np.zeros((0, 2))
-    each = places.reshape(len(places), -1)  # a record may be in several groups
+    each = places if places.ndim == 2 else places[:, None]  # a record may be in several groups
     inside, hit = each >= 0, np.broadcast_to(covered[:, None], each.shape)
     records = np.bincount(each[inside], minlength=n_parts)
     hits = np.bincount(each[inside], weights=hit[inside], minlength=n_parts)

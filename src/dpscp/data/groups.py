@@ -154,6 +154,8 @@ class Groups:
 
     def places(self, X: Any, n: int, *, thorough: bool) -> Index:
         """Return the places of each row's groups in ``names``: (n,), or (n, per_record) for several; -1 for none."""
+        if n == 0:  # a caller's function need not know tables without a row
+            return np.empty(0 if self.per_record == 1 else (0, self.per_record), dtype=np.int64)
         found = [grouping.places(X, n, thorough=thorough) for grouping in self.groupings]
         return join_places(found, [len(grouping.values) for grouping in self.groupings])
 

@@ -48,6 +48,8 @@ def validate_rows(
     finite : bool
         Whether to refuse NaN and infinity here. False leaves that to the reader of the rows.
     dtype : dtype or tuple of dtypes
+
+    No rows are valid: an error would reveal that the only record is missing. See ``require_counted``.
     """
     columns = getattr(X, "columns", None)
     if columns is not None and len(set(columns)) != len(columns):
@@ -55,11 +57,22 @@ def validate_rows(
     failure = None
     try:
         with np.errstate(all="ignore"):  # a cast that overflows gives infinity, which is refused
-            rows: NDArray[np.float64] = validate_data(estimator, X, reset=reset, dtype=dtype, ensure_all_finite=finite)
+            rows: NDArray[np.float64] = validate_data(
+                estimator, X, reset=reset, dtype=dtype, ensure_all_finite=finite, ensure_min_samples=0
+            )
         return rows
     except (ValueError, TypeError, OverflowError) as error:
         failure = _remove_records(error, X)
     raise failure
+
+
+def require_counted(count: int, declared: int | None, name: str) -> None:
+    """Refuse no records where their number is counted and published.
+
+    A declared number keeps the true one private. Then no records are as good as one.
+    """
+    if declared is None and count == 0:
+        raise ValueError(f"X has 0 sample(s); at least one record is required, unless {name} is declared")
 
 
 def check_finite(rows: NDArray[Any]) -> None:
@@ -83,8 +96,6 @@ def _remove_records(error: Exception, X: Any) -> Exception:
         return ValueError("Complex data not supported")
     if "Expected 2D array" in text:
         return ValueError("Expected 2D array for X, got another shape. Reshape your data to (n, n_features)")
-    if "0 sample(s)" in text:
-        return ValueError("X has 0 sample(s); at least one record is required")
     if "0 feature(s)" in text:
         return ValueError("Found array with 0 feature(s) while a minimum of 1 is required.")
     needed = (
@@ -128,6 +139,8 @@ def validate_targets(y: Any, n: int) -> NDArray[np.float64]:
 def validate_labels(y: Any, n: int) -> NDArray[Any]:
     """Return the labels of a classification, (n,)."""
     labels = _validate_one_dimension(y, n)
+    if n == 0:
+        return labels
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("Input y contains NaN or infinity.")
     kind = "mixed"

@@ -70,8 +70,6 @@ def labeled_outcomes(
     estimator.require_readable_rows(X)
     predicted, sets = estimator.predict_set(X) if classes is not None else estimator.predict_interval(X)
     n = len(sets)
-    if n == 0:
-        raise ValueError("X contains no record: pass at least one labeled record")
     places = None if groups is None else groups.places(X, n, thorough=True)
     if classes is not None:
         names = tuple(classes.tolist())

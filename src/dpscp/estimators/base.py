@@ -26,7 +26,7 @@ from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.base import Collective, HasInputShape, is_source
 from dpscp.data.sources.dispatch import source_from_schema
-from dpscp.data.validation import check_levels, validate_rows
+from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.bounds_choice import BoundsChoice
 from dpscp.estimators.file_predictions import refuse_source
 from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, start_fit
@@ -167,6 +167,7 @@ class PrivateConformal(FittedEstimator):
         rows = None
         if not is_source(X):
             rows = self._validate_table(X, reset=True)
+            require_counted(len(rows), self._declared(unit.count_name), unit.count_name)
             y = self._validate_y(y, len(rows))
         elif self.prefit:
             raise ValueError("prefit=True needs X and y in memory, because the estimator predicts all rows at once")
@@ -376,7 +377,9 @@ class PrivateConformal(FittedEstimator):
             if reset:
                 self.input_shape_ = None
             model = Prefit.of(self.estimator, task=self._name)
-            return model.outputs_of_records(self, X) if reset else model.outputs(X)
+            if reset:
+                return model.outputs_of_records(self, X)
+            return model.outputs(X) if len(X) else np.empty((0, self.model_.n_features))
         shape = X.shape[1:] if isinstance(X, np.ndarray) and X.ndim > 2 else None
         if reset:
             self.input_shape_ = shape
@@ -407,6 +410,7 @@ class PrivateConformal(FittedEstimator):
         unit = records.unit
         names = vars(self).get("feature_names_in_") if self.schema_ is None else self.schema_.feature_names
         declared = self._declared(unit.count_name)
+        require_counted(records.found, declared, unit.count_name)
         n_records = records.found if declared is None else check_count(unit.count_name, declared)
         ratio, model = self._declared_ratio(), self._find_pretrained_model(records.width)
         budget = Budget(self.epsilon, self.delta)

@@ -152,8 +152,6 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
         found, digests = source.sum(FirstReading(look, key))
         source = watch_changes(source, digests, key)
     places = Places.of(found)
-    if not places.count:
-        raise ValueError("X has 0 sample(s); at least one record is required")
     if by_person:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # the release warns, once

@@ -109,6 +109,8 @@ class Prefit:
 
     def _outputs_of_records(self, X: Any) -> NDArray[np.float64]:
         failure = ""
+        if not len(X):  # many estimators refuse tables without a row, which would reveal it
+            return np.empty((0, 1 if self.classes is None else len(self.classes)))
         try:
             values = self.outputs(X)
         except Exception as error:

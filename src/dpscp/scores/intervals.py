@@ -182,6 +182,8 @@ class OwnIntervalScore:
 
     def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
         """Compute the caller's score of each target; NaN becomes infinity."""
+        if not len(targets):  # a caller's function need not know tables without a row
+            return np.empty(0)
         table = np.column_stack([targets, pair.lower, pair.upper])
 
         def scores(part: NDArray[Any], n: int) -> NDArray[Any]:
@@ -219,6 +221,8 @@ class OwnIntervalScore:
             raise ValueError("conformity_score.interval must contain every target whose score is at most the threshold")
 
     def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
+        if not len(pair.lower):
+            return np.empty((0, 2, thresholds.shape[-1]))
         score: IntervalScore = copy_if_possible(self.score)
         return score.interval(pair, thresholds)
 

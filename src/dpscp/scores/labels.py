@@ -139,6 +139,8 @@ class OwnLabelScore:
             )
 
     def _scores(self, probabilities: NDArray[Any]) -> NDArray[Any]:
+        if not len(probabilities):  # a caller's function need not know tables without a row
+            return np.empty(probabilities.shape)
         # a copy is called: whatever the call stores on it is discarded
         scores = np.asarray(copy_if_possible(self.score).of_labels(probabilities))
         if scores.shape != probabilities.shape or scores.dtype.kind not in "fiub":

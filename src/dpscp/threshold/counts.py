@@ -156,26 +156,24 @@ class Halving:
 EVEN = Halving()
 
 
-def as_counter(
-    scores: Any, score_range: tuple[float, float], steps: int, *, allow_empty: bool = False, halving: Halving = EVEN
-) -> Counter:
+def as_counter(scores: Any, score_range: tuple[float, float], steps: int, *, halving: Halving = EVEN) -> Counter:
     """Return the counter for an array, chunks, a stream, a Dask array or a source.
 
-    ``allow_empty`` is for parts of random size: an error would reveal that the part is empty.
+    No scores are valid: an error would reveal that the only one is missing.
     """
     if isinstance(scores, LossSums):
         return scores
     if isinstance(scores, np.ndarray):  # first: a protocol takes longer to compare with than an array to count
-        return ArrayCounts(scores, allow_empty=allow_empty, halving=halving)
+        return ArrayCounts(scores, halving=halving)
     if isinstance(scores, CountSource):
-        return LookaheadCounter(scores, score_range, steps, allow_empty=allow_empty, halving=halving)
+        return LookaheadCounter(scores, score_range, steps, halving=halving)
     if isinstance(scores, DaskArray):
         return LookaheadCounter(DaskCounts(scores), score_range, steps, halving=halving)
     if callable(scores):
         return LookaheadCounter(ChunkCounts(scores), score_range, steps, halving=halving)
     if isinstance(scores, Iterator):
         return StreamCounts(scores, score_range, steps, halving=halving)
-    return ArrayCounts(scores, allow_empty=allow_empty, halving=halving)
+    return ArrayCounts(scores, halving=halving)
 
 
 def known_size(scores: Any) -> int | None:
@@ -243,9 +241,9 @@ class ArrayCounts:
     few blocks and 1/16 of the scores.
     """
 
-    def __init__(self, scores: Any, *, allow_empty: bool = False, halving: Halving = EVEN) -> None:
+    def __init__(self, scores: Any, *, halving: Halving = EVEN) -> None:
         self._scores, self._halving = check_scores(scores), halving
-        self.size = int(self._scores.size) if allow_empty else _not_empty(int(self._scores.size))
+        self.size = int(self._scores.size)
         # scores that are not in the working copy because they lie below every later threshold
         self._base = 0
         # the ends of the scores in the bracket, and the counts below and above them
@@ -310,12 +308,11 @@ class LookaheadCounter:
         score_range: tuple[float, float],
         steps: int,
         *,
-        allow_empty: bool = False,
         halving: Halving = EVEN,
     ) -> None:
         self._source, self._halving = source, halving
         looked = self._look(*score_range, steps)
-        self.size = check_count("scores.size", source.size, minimum=0 if allow_empty else 1)
+        self.size = check_count("scores.size", source.size, minimum=0)
         self._known = self._check_counts(*looked)
 
     def count(self, left: float, right: float, steps_left: int) -> int:
@@ -352,7 +349,7 @@ class ChunkCounts:
         """The number of scores, from the first reading."""
         if self._size is None:
             self.counts_at(np.empty(0))
-        return _not_empty(self._size or 0)
+        return self._size or 0
 
     def counts_at(self, thresholds: Edges) -> Counts:
         """Return #{scores <= t} for each threshold, in one reading."""
@@ -362,12 +359,6 @@ class ChunkCounts:
         if self._size is None:
             self._size = histogram.size
         return histogram.counts()
-
-
-def _not_empty(size: int) -> int:
-    if size == 0:
-        raise ValueError("scores are empty: pass at least one score")
-    return size
 
 
 class Bins:
@@ -555,7 +546,7 @@ class StreamCounts:
         histogram = Histogram(self._edges)
         for chunk in chunks:
             histogram.add(check_scores(chunk))
-        self.size = _not_empty(histogram.size)
+        self.size = histogram.size
         self._counts = histogram.counts()
 
     def count(self, left: float, right: float, steps_left: int) -> int:  # noqa: ARG002 (part of the interface)
@@ -580,7 +571,7 @@ class DaskCounts:
         """The number of scores, from the first computation."""
         if self._size is None:
             self.counts_at(np.empty(0))
-        return _not_empty(self._size or 0)
+        return self._size or 0
 
     def counts_at(self, thresholds: Edges) -> Counts:
         """Return #{scores <= t} for each threshold, in one computation."""

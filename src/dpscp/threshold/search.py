@@ -277,8 +277,8 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     plan = _NoisePlan.of(mu, count_noise, statistic_kind.sensitivity(level), graded=kind.is_graded)
     n_records = n_records or (None if counted_size is None else max(1, round(counted_size.nominal_size)))
     stream_steps = steps or plan.stream_steps(n_records)
-    may_be_empty = is_released or counted_size is not None or n_min is not None
-    counter = as_counter(scores, span, stream_steps, allow_empty=may_be_empty, halving=halving)
+    counter = as_counter(scores, span, stream_steps, halving=halving)
+    _require_counted(counter, is_private=n_records is not None or is_released or n_min is not None)
     source, new_size = IntegerSource(random_state), None
     if size_noise is not None:
         released_size = new_size = release_size(counter.size, size_noise, source)
@@ -305,6 +305,12 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
             **aim.public_numbers(offset),
         )
     )
+
+
+def _require_counted(counter: Counter, *, is_private: bool) -> None:
+    """Refuse no scores where their number is counted and published; a declared number keeps the true one private."""
+    if not is_private and counter.size == 0:
+        raise ValueError("scores are empty: pass at least one score, or declare n_records")
 
 
 def _check_numbers(
@@ -520,8 +526,8 @@ def noisy_midpoint_quantile(
         check_count("n_records", n_records)
     jump = check_positive("precision", precision) if precision is not None else (high - low) / 2.0**steps
     noise = LatticeNoise.of(count_noise, Fraction(1))
-    # if n_records is public, the true number is secret: an error for an empty input would reveal it
-    counter = as_counter(scores, (low, high), steps, allow_empty=n_records is not None)
+    counter = as_counter(scores, (low, high), steps)
+    _require_counted(counter, is_private=n_records is not None)
     if isinstance(counter, StreamCounts):
         raise TypeError("noisy_midpoint_quantile needs scores that can be read again, not an iterator; pass an array")
     nominal = n_records or counter.size

@@ -72,9 +72,11 @@ class FunctionModel(Unsaved):
         (n, classes) logits, or (n, k) real outputs.
         """
         rows = check_rows(X, self.n_features)
+        width = None if self.classes is None else len(self.classes)
+        if not len(rows):  # a caller's function need not know tables without a row
+            return np.empty((0, width or 1))
         values = np.asarray(self.function(rows), dtype=np.float64)
         values = values[:, None] if values.ndim == 1 else values
-        width = None if self.classes is None else len(self.classes)
         if values.ndim != 2 or len(values) != len(rows) or (width is not None and values.shape[1] != width):
             raise ValueError("outputs must have one row per record and, for classification, one column per class")
         return values

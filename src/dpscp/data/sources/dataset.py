@@ -59,9 +59,7 @@ class DatasetSource:
                 "data set in .dataset, and a stream of items must be written to a file first"
             )
         self._dataset, self._count = dataset, len(dataset)
-        if not self._count:
-            raise ValueError(f"the {type(dataset).__name__} contains 0 sample(s); at least one record is needed")
-        shape = _pair(dataset[0])[0].shape
+        shape = _record_shape(dataset)
         _refuse_changing_items(dataset, min(self._count, _READ_TWICE))
         self.input_shape: tuple[int, ...] | None = tuple(shape) if len(shape) > 1 else None
         self.width = math.prod(shape)
@@ -78,6 +76,8 @@ class DatasetSource:
         return self._source.sum(function)
 
     def _blocks(self) -> Iterator[Block]:
+        if not self._count:
+            yield Block(0, np.empty((0, self.width)), np.empty(0, dtype=np.int64))
         for number, start in enumerate(range(0, self._count, self._rows)):
             stop = min(self._count, start + self._rows)
             pairs = [_pair(self._dataset[place]) for place in range(start, stop)]
@@ -85,6 +85,19 @@ class DatasetSource:
                 raise ValueError(_ITEMS)
             rows = np.stack([row for row, _ in pairs]).reshape(len(pairs), self.width)
             yield Block(number, rows, np.stack([target for _, target in pairs]))
+
+
+def _record_shape(dataset: Any) -> tuple[int, ...]:
+    """Return the public shape of a record: that of the first item, or of the tensors of a ``TensorDataset``."""
+    if len(dataset):
+        return _pair(dataset[0])[0].shape
+    tensors: Any = getattr(dataset, "tensors", ())
+    if len(tensors) != 2:
+        raise ValueError(
+            f"the {type(dataset).__name__} contains 0 sample(s), so the shape of its records is not known; pass arrays "
+            "or a TensorDataset of shape (0, ...) for a part without records"
+        )
+    return tuple(tensors[0].shape[1:])
 
 
 def _refuse_changing_items(dataset: Any, count: int) -> None:

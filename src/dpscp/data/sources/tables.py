@@ -120,7 +120,16 @@ def table_blocks(
             found = True
             yield batch.slice(start, most)
     if not found:
-        raise TableError(f"{str(path)!r} holds no records")
+        yield _no_records(path, names)
+
+
+def _no_records(path: Path, names: Sequence[str]) -> Any:
+    """Return a batch of these columns without a row: an error would reveal that the only record is missing."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds: Any = pq.read_schema(path) if is_parquet(path) else pa.schema([(name, pa.string()) for name in names])
+    return pa.RecordBatch.from_pylist([], pa.schema([kinds.field(name) for name in names]))
 
 
 def _next(path: Path, csv_format: CSVFormat, batches: Iterator[Any]) -> Any:

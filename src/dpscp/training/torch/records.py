@@ -105,9 +105,14 @@ def _columns(source: Any) -> tuple[NDArray[Any], ...]:
     if isinstance(source, torch.utils.data.DataLoader):
         _refuse_other_records(source)
         dataset = source.dataset
+    if type(dataset) is torch.utils.data.TensorDataset:  # its items are rows of its tensors, which may have none
+        return tuple(np.asarray(_array(part)) for part in dataset.tensors)
     batches = list(_batches(_items(dataset)))
     if not batches:
-        raise ValueError(f"the {type(source).__name__} contains 0 sample(s); at least one record is needed")
+        raise ValueError(
+            f"the {type(source).__name__} contains 0 sample(s), so the shape of its records is not known; pass arrays "
+            "or a TensorDataset of shape (0, ...) for a part without records"
+        )
     try:
         return tuple(
             np.concatenate([np.asarray(_array(part)) for part in parts]) for parts in zip(*batches, strict=True)
