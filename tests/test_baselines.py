@@ -538,7 +538,7 @@ def test_dp_split_keeps_nothing_of_the_size_of_the_data(task):
     # the halves' sizes are random and secret: only the nominal numbers appear
     facts = model.ledger_.public_facts
     assert {facts["n_records"], facts["n_records_training"]} == {700, 350}
-    assert facts["taken_from_data"][0] == "n_records"
+    assert model.ledger_.taken_from_data[0] == "n_records"
 
 
 @pytest.mark.parametrize("split", ["independent", "exact"])
@@ -775,9 +775,9 @@ def test_labels_are_found_in_all_records_and_declared_found(kind):
         options = {"epsilon": 0.5, "accountant": "rdp", "random_state": seed}
         model = kind(DPSGD(steps=2), **options).fit(X, y)
         assert_array_equal(model.classes_, [0, 1, 2])
-        assert "classes" in model.ledger_.public_facts["taken_from_data"]
+        assert "classes" in model.ledger_.taken_from_data
         declared = kind(DPSGD(steps=2, classes=(0, 1, 2)), **options).fit(X, y)
-        assert "classes" not in declared.ledger_.public_facts["taken_from_data"]
+        assert "classes" not in declared.ledger_.taken_from_data
         # an unknown label is refused whichever half it falls in
         with pytest.raises(ValueError, match="label"):
             kind(DPSGD(steps=2, classes=(0, 1)), **options).fit(X, y)

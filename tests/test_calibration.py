@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import dpscp
 from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
+from dpscp._base.assumptions import CONVEX_AND_SMOOTH
 from dpscp.core import search_plan as searches
 from dpscp.core.search_plan import make_rule, plan_search
 from dpscp.core.thresholds import search_thresholds
@@ -29,7 +30,7 @@ from dpscp.threshold import rank_sensitivity, search
 SCORES = np.random.default_rng(0).uniform(size=5000)
 SPENT = gaussian_event(2 / gdp_mu(1.0, 1e-5))  # a quarter of mu^2 at epsilon 1
 GOOD = {"training": SPENT, "epsilon": 1.0, "delta": 1e-5, "alpha": 0.1, "score_range": (0, 1), "accountant": "rdp"}
-STABLE = Stability(0.01, 0.02, ("every clipped loss is convex and smooth",), score_lipschitz=0.5)
+STABLE = Stability(0.01, 0.02, (CONVEX_AND_SMOOTH,), score_lipschitz=0.5)
 
 
 def quiet(scores=SCORES, **changes):

@@ -86,7 +86,7 @@ def test_every_option_of_fit_reaches_the_estimator(run, folder):
     assert facts["feature_bounds"] == ((0.0, -50.0), (150.0, 60.0))
     assert facts["n_records"] == 450
     assert model.classes_.tolist() == ["yes", "no", "maybe"]
-    assert "taken_from_data" not in facts
+    assert not model.ledger_.taken_from_data
     assert (told["budget_epsilon"], told["delta"], told["is_private"]) == (0.7, 1e-7, False)
     assert len(told["certificates"]) == 2
 

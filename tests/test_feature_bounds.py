@@ -54,7 +54,7 @@ def test_only_undeclared_bounds_are_found_and_paid_for():
     assert low[1] < 20
     assert 400 < high[1] < 10_000
     assert facts["features_with_found_bounds"] == (1,)
-    assert facts["found_privately"] == ("feature_bounds",)
+    assert clf.ledger_.found_privately == ("feature_bounds",)
     sources = {fact["name"]: fact["source"] for fact in clf.statement()["public"]}
     assert sources["feature_bounds"] == "declared, and released with noise for features_with_found_bounds"
     assert sources["features_with_found_bounds"] == "declared"
@@ -173,7 +173,7 @@ def test_a_schema_file_needs_no_bounds(tmp_path, monkeypatch):
     fit = ["fit", "visits.csv", "--schema", "schema.toml", "--epsilon", "4", "--delta", "1e-6", "-o", "model"]
     assert main([*fit, "--seed", "1"]) == 0
     model = dp.load("model")
-    assert model.ledger_.public_facts["found_privately"] == ("feature_bounds", "y_bounds")
+    assert model.ledger_.found_privately == ("feature_bounds", "y_bounds")
     assert np.isfinite(model.predict_interval(visits(50, 1))[1]).all()
 
 
@@ -183,7 +183,7 @@ def test_wide_tables_without_bounds_are_no_embeddings():
     X[:, 7] *= 1e4  # longer than all others, and of no use
     y = (X[:, :3].sum(axis=1) > 0).astype(int)
     clf = dp.PrivateConformalClassifier(epsilon=2.0, classes=[0, 1], n_records=8000, random_state=0).fit(X, y)
-    assert clf.ledger_.public_facts["found_privately"] == ("feature_bounds",)
+    assert clf.ledger_.found_privately == ("feature_bounds",)
     assert np.mean(clf.predict(X) == y) > 0.85
     wide = dp.PrivateConformalClassifier(epsilon=2.0, classes=[0, 1], n_records=8000, random_state=0)
     assert "found_privately" not in wide.fit(np.hstack([X] * 4), y).ledger_.public_facts

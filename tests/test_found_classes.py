@@ -7,8 +7,8 @@ import pytest
 
 import dpscp as dp
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateModel
+from dpscp._base.assumptions import ALL_LABELS
 from dpscp.cli.run import fit_estimator, summarize_fit
-from dpscp.core.tasks import ALL_LABELS
 from dpscp.data.schema import parse_schema
 from dpscp.report import html_report
 from dpscp.training import DPSGD
@@ -60,7 +60,7 @@ def test_declared_classes_are_an_assumption(guarantee):
     assert certificate.classes_declared
     assert certificate.is_certified == (guarantee in ("universal", "stability", "split"))
     assert ALL_LABELS in certificate.assumptions
-    assert ALL_LABELS in str(certificate)
+    assert ALL_LABELS.sentence in str(certificate)
 
 
 def test_numbers_have_no_list():
@@ -105,7 +105,7 @@ def test_a_model_from_elsewhere_keeps_what_it_found():
     with pytest.warns(GuaranteeWarning, match="no coverage is certified"):
         model = PrivateConformalClassifier(found_there, **settings).fit(X, y)
     assert not model.certificate_.is_certified
-    assert "classes" in model.ledger_.public_facts["taken_from_data"]
+    assert "classes" in model.ledger_.taken_from_data
     assert PrivateConformalClassifier(declared_there, **settings).fit(X, y).certificate_.is_certified
     assert PrivateConformalClassifier(found_there, classes=[0, 1, 2], **settings).fit(X, y).certificate_.is_certified
 
@@ -126,7 +126,7 @@ def test_classes_of_a_schema_are_declared(tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False)
     model = fit_estimator(schema, tmp_path / "t.csv", epsilon=8.0, guarantee="split", random_state=0)
     assert model.certificate_.is_certified
-    assert ALL_LABELS in summarize_fit(model)["certificates"][0]["assumptions"]
+    assert ALL_LABELS.to_dict() in summarize_fit(model)["certificates"][0]["assumptions"]
 
 
 # ---- what it costs

@@ -293,7 +293,7 @@ def test_a_schema_leaves_bounds_to_the_fit(tmp_path):
     schema = dp.Schema.read(path)
     assert schema == private == dp.Schema.from_dict(private.to_dict())
     clf = classifier().fit(people(), "bought", schema=schema)
-    assert "feature_bounds" in clf.ledger_.public_facts["found_privately"]
+    assert "feature_bounds" in clf.ledger_.found_privately
     assert 64 <= clf.ledger_.public_facts["feature_bounds"][1][0] <= 128
     assert clf.ledger_.public_facts["features_with_found_bounds"] == (0,)
     with pytest.raises(SchemaError, match="the fit finds bounds of 'age'"):

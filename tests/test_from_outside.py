@@ -302,7 +302,7 @@ def test_a_model_with_an_influence_form(kind, said):
     X, y = records(500)
     options = {"epsilon": 4.0, "guarantee": "corrected", "classes": [0, 1], "n_records": 500, "random_state": 0}
     clf = dp.PrivateConformalClassifier(TrainedInside(kind), feature_bound=3.0, **options).fit(X, y)
-    assert any(said in assumption for assumption in clf.certificate_.assumptions)
+    assert any(said in assumption.sentence for assumption in clf.certificate_.assumptions)
     plain = dp.PrivateConformalClassifier(dp.training.DPSGD(steps=20), feature_bound=3.0, **options).fit(X, y)
     np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
     if kind is AroundHead:
@@ -364,5 +364,5 @@ def test_a_record_source():
     there = dp.PrivateConformalClassifier(**options).fit(Rows(read, 2))
     np.testing.assert_array_equal(there.predict_proba(X), here.predict_proba(X))
     assert there.threshold_.tolist() == here.threshold_.tolist()
-    assert there.ledger_.declare(assumed=()) == here.ledger_.declare(assumed=())
+    assert replace(there.ledger_, assumptions=()) == replace(here.ledger_, assumptions=())
     assert len(there.ledger_.assumptions) == 1  # that the source holds each record once is believed

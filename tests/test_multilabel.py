@@ -190,7 +190,7 @@ def test_ledger_and_certificate():
     (history,) = possible_histories(trained)
     assert sum(n for event, n in history.items() if not isinstance(event, DiscreteGaussianDpEvent)) == 45
     declared = multilabel(n_records=1_500).fit(*records(1_500, 0))
-    assert "taken_from_data" not in declared.ledger_.public_facts
+    assert not declared.ledger_.taken_from_data
 
 
 def test_records_train_or_calibrate_and_never_both(monkeypatch):
@@ -275,20 +275,6 @@ def test_wrong_arguments_are_named_and_nothing_is_spent(options, y, match, tmp_p
     with pytest.raises((ValueError, dp.BudgetError), match=match):
         multilabel(random_state=None, **options).fit(X, truth if y is None else y, budget=store)
     assert not store.ledger().entries
-
-
-def test_a_failed_refit_leaves_no_fitted_estimator():
-    X, truth = records(300, 0)
-    fitted = multilabel().fit(X, truth)
-    with pytest.raises(TypeError, match="budget must be a BudgetStore, got str"):
-        fitted.fit(X, truth, budget="x")
-    fitted.predict_set(X)  # refused before a fit began
-    with pytest.raises(ValueError, match="0 and 1 only"):
-        fitted.fit(X, truth + 7)
-    assert not {"model_", "threshold_", "ledger_", "labels_"} & set(vars(fitted))
-    for use in (fitted.predict_set, fitted.predict_proba, fitted.save):
-        with pytest.raises(dp.NotFittedError):
-            use(X)
 
 
 def test_a_store_pays_and_a_wrong_mechanism_is_refused(tmp_path):

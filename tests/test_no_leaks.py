@@ -227,7 +227,7 @@ class TestFittedObject:
         X, y = labelled()
         fitted = classifier(guarantee="asymptotic", n_records=None).fit(X, y)
         assert fitted.ledger_.public_facts["n_records"] == N
-        assert "n_records" in fitted.ledger_.public_facts["taken_from_data"]
+        assert "n_records" in fitted.ledger_.taken_from_data
 
 
 def publish(model, X, y):

@@ -12,11 +12,12 @@ import pytest
 
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel
+from dpscp._base.assumptions import OWN_SCORE, Concern
 from dpscp.baselines import DPCP, DPSplit, PrivatePredictionSets
 from dpscp.data.validation import group_index
 from dpscp.estimators.base import GROUP_FUNCTION
 from dpscp.privacy import dpsgd_event
-from dpscp.scores import LABEL_SCORES, OWN_SCORE, aps_of_labels
+from dpscp.scores import LABEL_SCORES, aps_of_labels
 from dpscp.threshold import search
 from dpscp.training import DPSGD, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
 
@@ -291,13 +292,12 @@ class TestGroupFunctionsThatLookAtTheTable:
         model = classifier(STABLE, guarantee="split", groups=lambda X: X[:, 0] > 0, group_values=[False, True]).fit(
             X, y
         )
-        assert "privacy" in GROUP_FUNCTION
-        assert model.ledger_.public_facts["assumed"] == (GROUP_FUNCTION,)
+        assert GROUP_FUNCTION.about is Concern.BOTH
+        assert model.ledger_.assumptions == (GROUP_FUNCTION,)
         assert dp.Ledger.from_json(model.ledger_.to_json()).assumptions == (GROUP_FUNCTION,)
         assert f"assumed: {GROUP_FUNCTION}" in model.ledger_.summary(1e-5)
         assert GROUP_FUNCTION in model.certificate_.assumptions
         plain = classifier(STABLE, guarantee="split").fit(X, y)
-        assert "assumed" not in plain.ledger_.public_facts
         assert plain.ledger_.assumptions == ()
 
 
@@ -360,8 +360,8 @@ class TestOwnScores:
 
     def test_it_is_an_assumption_of_privacy_and_of_coverage(self):
         model = classifier(STABLE, guarantee="split", conformity_score=squared).fit(*labelled())
-        assert "privacy" in OWN_SCORE
-        assert model.ledger_.public_facts["assumed"] == (OWN_SCORE,)
+        assert OWN_SCORE.about is Concern.BOTH
+        assert model.ledger_.assumptions == (OWN_SCORE,)
         assert OWN_SCORE in model.certificate_.assumptions
 
     def test_a_loaded_model_wants_its_function_back(self, tmp_path):

@@ -38,7 +38,7 @@ from sklearn.utils.discovery import all_estimators
 
 import dpscp as dp
 from dpscp import BudgetError, GuaranteeWarning
-from dpscp._base.trust import OUTER_STEPS
+from dpscp._base.assumptions import OUTER_STEPS
 from dpscp.deployment import statement_markdown
 from dpscp.estimators.outer_steps import _learns_nothing, _leaves, _steps_that_learn_nothing
 from dpscp.guarantees import Certificate

@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 import dpscp as dp
-from dpscp._base.trust import GROUP_FUNCTION, OVERLAPPING_GROUP_FUNCTION
+from dpscp._base.assumptions import GROUP_FUNCTION, OVERLAPPING_GROUP_FUNCTION
 from dpscp.cli import main
 from dpscp.core.search_plan import make_rule, plan_search
 from dpscp.data.groups import Groups, RecordGroups, largest_thresholds, name_groups, places_of_matrix

@@ -96,7 +96,7 @@ def test_the_promise_is_said_in_persons_everywhere():
     facts = model.ledger_.public_facts
     assert (facts["n_persons"], facts["rows_per_person"]) == (140, K)
     assert "n_records" not in facts
-    assert any("persons are exchangeable" in a for a in model.certificate_.assumptions)
+    assert any("persons are exchangeable" in a.sentence for a in model.certificate_.assumptions)
     assert model.ledger_.epsilon(1e-5, "rdp") <= 4.0
 
 
@@ -134,9 +134,9 @@ def test_sizes_and_numbers_of_persons_stay_private(tmp_path):
 
 def test_without_a_nominal_number_the_one_found_is_declared():
     X, y, ids = table()
-    facts = fitted(classifier(rows_per_person=K, guarantee="universal"), X, y, persons=ids).ledger_.public_facts
-    assert facts["n_persons"] == 150
-    assert "n_persons" in facts["taken_from_data"]
+    ledger = fitted(classifier(rows_per_person=K, guarantee="universal"), X, y, persons=ids).ledger_
+    assert ledger.public_facts["n_persons"] == 150
+    assert "n_persons" in ledger.taken_from_data
 
 
 def test_split_parts_and_groups_draw_persons(everywhere):

@@ -17,6 +17,7 @@ from sklearn.svm import SVC
 
 import dpscp as dp
 from dpscp import BudgetError, NotFittedError, PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp._base.assumptions import UNCOPIED
 
 SETTINGS = {"epsilon": 1.0, "accountant": "rdp", "n_records": 1000}
 
@@ -40,9 +41,9 @@ def test_all_records_calibrate_and_only_the_search_is_paid(model):
     assert clf.ledger_.is_private
     assert clf.certificate_.guarantee == "split"
     assert clf.certificate_.is_certified
-    assert any("trained without these records" in text for text in clf.certificate_.assumptions)
-    assert any("are not protected" in text for text in clf.ledger_.assumptions)
-    assert "classes" not in clf.ledger_.public_facts.get("taken_from_data", ())
+    assert any("trained without these records" in text.sentence for text in clf.certificate_.assumptions)
+    assert any("are not protected" in text.sentence for text in clf.ledger_.assumptions)
+    assert "classes" not in clf.ledger_.taken_from_data
     assert clf.ledger_.public_facts["n_features"] == clf.n_features_in_ == 2
     X, _ = labelled(300, 2)
     np.testing.assert_allclose(clf.predict_proba(X), model.predict_proba(X))
@@ -183,7 +184,7 @@ def test_an_estimator_that_keeps_its_rows_is_released_without_them():
     keeping = Keeping().fit(*labelled(500, 0))
     clf = PrivateConformalClassifier(keeping, prefit=True, **SETTINGS).fit(*labelled(1000, 1))
     assert not hasattr(keeping, "seen_")
-    assert not any("cannot be copied" in text for text in clf.ledger_.assumptions)
+    assert not any("cannot be copied" in text.sentence for text in clf.ledger_.assumptions)
     with pytest.raises(ValueError, match="estimator stores something from the rows that it is called with"):
         PrivateConformalClassifier(Locked().fit(*labelled(500, 0)), prefit=True, **SETTINGS).fit(*labelled(1000, 1))
 
@@ -196,9 +197,9 @@ class LockedModel(GaussianNB):
 def test_an_estimator_that_cannot_be_copied_is_on_record():
     clf = PrivateConformalClassifier(LockedModel().fit(*labelled(500, 0)), prefit=True, **SETTINGS)
     clf.fit(*labelled(1000, 1))
-    text = "estimator cannot be copied, so the original object sees the records, and it stores nothing of them"
-    assert text in clf.ledger_.assumptions
-    assert text in clf.certificate_.assumptions
+    assert UNCOPIED.of("estimator") in clf.ledger_.assumptions
+    assert UNCOPIED.of("estimator") in clf.certificate_.assumptions
+    assert UNCOPIED.of("estimator").sentence.startswith("estimator cannot be copied")
 
 
 class KeepingScore:

@@ -78,7 +78,7 @@ def test_a_split_certificate_says_what_one_release_covers(plain):
     assert 0.8 < terms["release_level"] < 0.9
     said = re.search(r"19 of 20 such releases cover at least (\d+\.\d)%", str(plain.certificate_))
     assert terms["release_level"] - 0.001 <= float(said[1]) / 100 <= terms["release_level"]
-    assert any("independent" in assumption for assumption in plain.certificate_.assumptions)
+    assert any("independent" in assumption.sentence for assumption in plain.certificate_.assumptions)
 
 
 @pytest.mark.parametrize(("confidence", "words"), [(0.95, "19 of 20"), (0.99, "99 of 100"), (0.9, "9 of 10")])

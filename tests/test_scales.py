@@ -121,7 +121,7 @@ def test_the_range_of_the_target_may_be_left_out(scale):
     low, high = found.y_bounds_
     assert low < np.quantile(y, 0.1)
     assert np.quantile(y, 0.9) < high < 1e9
-    assert "y_bounds" in found.ledger_.public_facts["found_privately"]
+    assert "y_bounds" in found.ledger_.found_privately
     assert np.isfinite(found.predict(X)).all()
     blocks = dp.PrivateConformalRegressor(**settings, guarantee="universal").fit(ArraySource(X, y, n_blocks=3))
     assert blocks.y_bounds_ == found.y_bounds_

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import dpscp as dp
 from dpscp import scores as s
+from dpscp._base.assumptions import OWN_SCORE
 
 RNG = np.random.default_rng(0)
 
@@ -198,7 +199,7 @@ def test_a_score_of_ones_own_is_a_value_with_a_set():
     own = dp.PrivateConformalClassifier(classes=[0, 1], conformity_score=SquaredMiss(), **common).fit(X, y)
     known = dp.PrivateConformalClassifier(classes=[0, 1], conformity_score=lambda p: (1 - p) ** 2, **common).fit(X, y)
     np.testing.assert_array_equal(own.threshold_, known.threshold_)
-    assert s.OWN_SCORE in own.certificate_.assumptions
+    assert OWN_SCORE in own.certificate_.assumptions
 
     target = X.sum(axis=1) + 0.2 * rng.normal(size=4000)
     common |= {"y_bounds": (-4, 4)}
@@ -206,7 +207,7 @@ def test_a_score_of_ones_own_is_a_value_with_a_set():
     whole = dp.PrivateConformalRegressor(conformity_score="absolute", **common).fit(X, target)
     assert 2 * half.threshold_[0] == pytest.approx(whole.threshold_[0], rel=0.02)
     np.testing.assert_allclose(half.predict_interval(X)[1], whole.predict_interval(X)[1], atol=0.05)
-    assert s.OWN_SCORE in half.ledger_.assumptions
+    assert OWN_SCORE in half.ledger_.assumptions
 
 
 @pytest.mark.parametrize("score", [NarrowInterval(), OfTheBatch()])

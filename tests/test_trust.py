@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp._base import trust as _trust
+from dpscp._base import assumptions as _trust
+from dpscp._base.assumptions import Assumption
 from dpscp.data.sources import ArraySource, Block
 from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
 from dpscp.privacy import gaussian_event
@@ -17,7 +18,8 @@ torch = pytest.importorskip("torch")
 da = pytest.importorskip("dask.array")
 data = torch.utils.data
 N = 200
-SENTENCES = {text for name, text in vars(_trust).items() if name.isupper()}
+STATED = Assumption.stated("a word of the trainer")
+ASSUMED = {value for value in vars(_trust).values() if isinstance(value, Assumption) and value.about != "coverage"}
 
 
 class OwnTraining(DPSGD):
@@ -104,7 +106,7 @@ def test_each_thing_that_is_trusted_is_on_record(records, changes, expected):
     model = dp.PrivateConformalClassifier(**settings).fit(*records)
     assert set(model.ledger_.assumptions) == expected
     assert set(dp.Ledger.from_json(model.ledger_.to_json()).assumptions) == expected
-    assert set(model.certificate_.assumptions) & SENTENCES == expected
+    assert set(model.certificate_.assumptions) & ASSUMED == expected
 
 
 def test_the_report_shows_what_is_trusted():
@@ -112,7 +114,7 @@ def test_the_report_shows_what_is_trusted():
     model = dp.PrivateConformalClassifier(descent(OwnTraining), random_state=0, n_records=N, **settings)
     page = html_report(model.fit(OwnData(X, Y))).replace("&#39;", "'")
     expected = {_trust.OWN_MECHANISM, _trust.OWN_DATASET}
-    assert {text for text in SENTENCES if text in page} == expected
+    assert {value for value in ASSUMED if value.sentence in page} == expected
 
 
 def test_torch_modules_are_found_behind_every_wrapper():
@@ -129,15 +131,15 @@ def test_torch_modules_are_found_behind_every_wrapper():
 
 def test_scores_from_elsewhere_are_on_record_once():
     settings = {"epsilon": 4, "delta": 1e-5, "score_range": (0, 1), "random_state": 0, "accountant": "rdp"}
-    spent = dp.Ledger().add("training", gaussian_event(20.0)).assume("a word of the trainer")
+    spent = dp.Ledger().add("training", gaussian_event(20.0)).assume(STATED)
     found = dp.calibrate(np.linspace(0, 1, 500), training=spent, **settings)
-    assert found.ledger.assumptions == ("a word of the trainer", _trust.OWN_SCORES)
-    assert {"a word of the trainer", _trust.OWN_SCORES} <= set(found.certificate.assumptions)
+    assert found.ledger.assumptions == (STATED, _trust.OWN_SCORES)
+    assert {STATED, _trust.OWN_SCORES} <= set(found.certificate.assumptions)
     again = dp.calibrate(np.linspace(0, 1, 500), training=found.ledger, **settings | {"epsilon": 8})
     assert again.ledger.assumptions.count(_trust.OWN_SCORES) == 1
 
 
 def test_two_ledgers_together_keep_what_both_assume():
-    first, second = dp.Ledger().assume("one"), dp.Ledger().assume("two")
-    assert set(first.then(second).assumptions) == {"one", "two"}
-    assert first.then(dp.Ledger()).assumptions == ("one",)
+    first, second = dp.Ledger().assume(STATED), dp.Ledger().assume(_trust.DASK)
+    assert set(first.then(second).assumptions) == {STATED, _trust.DASK}
+    assert first.then(dp.Ledger()).assumptions == (STATED,)

@@ -7,7 +7,7 @@ import pytest
 from sklearn.naive_bayes import GaussianNB
 
 import dpscp as dp
-from dpscp.deployment.recalibration import OTHER_PERSONS
+from dpscp._base.assumptions import OTHER_PERSONS
 from dpscp.guarantees.split import SPLIT
 from dpscp.privacy import ParallelDpEvent
 from dpscp.training import DPSGD

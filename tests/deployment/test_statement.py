@@ -30,7 +30,9 @@ _TYPES = {
 def violations(value, schema, where="statement"):
     """What a value breaks of the keywords that the schema uses."""
     known = {"type", "const", "enum", "properties", "required", "additionalProperties", "items", "minimum", "maximum"}
-    assert set(schema) <= known | {"$schema", "$id", "title", "description"}
+    if "$ref" in schema:
+        schema = statement_schema()["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+    assert set(schema) <= known | {"$schema", "$id", "$defs", "title", "description"}
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     fits = [isinstance(value, _TYPES[k]) and (k == "boolean" or not isinstance(value, bool)) for k in kinds]

@@ -131,7 +131,7 @@ mutant(
 )
 mutant(
     "calibration:_make_certificate",
-    "assumptions.append(OVERLAPPING_GROUPS.format(rule.groups_per_record) if several else FIXED_GROUPS)",
+    "assumptions.append(OVERLAPPING_GROUPS.of(rule.groups_per_record) if several else FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
     "tests/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",

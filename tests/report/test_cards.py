@@ -5,6 +5,7 @@ import re
 import pytest
 
 import dpscp as dp
+from dpscp._base.assumptions import DASK
 from dpscp._base.format import html_card
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
@@ -43,17 +44,17 @@ def test_a_seeded_ledger_warns_outside_the_details():
 @pytest.mark.parametrize(
     ("certificate", "headline"),
     [
-        (Certificate("split", 0.9, 0.9, ("a",), TERMS), "at least 90.0%"),
-        (Certificate("asymptotic", 0.9, 0.6, ("a",), TERMS), "near 90%, not proven"),
-        (Certificate("split", 0.9, 0.9, ("a",), TERMS).with_found_classes(), "not certified"),
-        (Certificate("split", 0.9, 0.9, ("a",), TERMS, promise=Promise.RISK), "mean loss at most 10.0%"),
+        (Certificate("split", 0.9, 0.9, (DASK,), TERMS), "at least 90.0%"),
+        (Certificate("asymptotic", 0.9, 0.6, (DASK,), TERMS), "near 90%, not proven"),
+        (Certificate("split", 0.9, 0.9, (DASK,), TERMS).with_found_classes(), "not certified"),
+        (Certificate("split", 0.9, 0.9, (DASK,), TERMS, promise=Promise.RISK), "mean loss at most 10.0%"),
     ],
 )
 def test_the_card_of_a_certificate_has_its_number_as_headline(certificate, headline):
     card = certificate._repr_html_()
     assert f">{headline}</div>" in outside_details(card)
-    assert "Assumes: a." not in outside_details(card)
-    assert "Assumes: a." in card
+    assert "Assumes: the Dask" not in outside_details(card)
+    assert "Assumes: the Dask" in card
     assert card.count("dpscp-card") == 1
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp._base.trust import OWN_DATASET
+from dpscp._base.assumptions import OWN_DATASET
 from dpscp.data.sources import DatasetSource, RecordSource
 from dpscp.data.sources.files import ReadSource
 

@@ -66,9 +66,9 @@ def estimator(mechanism, **changes):
 def released(model):
     arrays = {name: value.tobytes() for name, value in model.model_.arrays().items()}
     # but for the sentence that says where the records came from
-    ledger, believed = model.ledger_.declare(assumed=()), set(model.ledger_.assumptions)
+    ledger, believed = replace(model.ledger_, assumptions=()), set(model.ledger_.assumptions)
     # in one order: that of a set differs between processes
-    certificates = [c.to_dict() | {"assumptions": sorted({*c.assumptions} - believed)} for c in model.certificates_]
+    certificates = [c.to_dict() | {"assumptions": {*c.assumptions} - believed} for c in model.certificates_]
     return arrays, model.threshold_.tobytes(), ledger.to_dict(), certificates
 
 

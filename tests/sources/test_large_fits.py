@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -67,7 +68,7 @@ def released(model):
     """Everything that a fit publishes, to the last bit."""
     arrays = {name: value.tobytes() for name, value in model.model_.arrays().items()}
     # but for the sentence that says where the records came from
-    ledger, believed = model.ledger_.declare(assumed=()), set(model.ledger_.assumptions)
+    ledger, believed = replace(model.ledger_, assumptions=()), set(model.ledger_.assumptions)
     certificates = [c.to_dict() | {"assumptions": set(c.assumptions) - believed} for c in model.certificates_]
     return arrays, model.threshold_.tobytes(), ledger.to_dict(), certificates
 

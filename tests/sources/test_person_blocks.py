@@ -102,7 +102,7 @@ def test_senders_who_deal_in_turns_make_the_blocks_of_one_table():
 def released(model):
     arrays = {name: value.tobytes() for name, value in model.model_.arrays().items()}
     # but for the sentence that says where the records came from
-    ledger, believed = model.ledger_.declare(assumed=()), set(model.ledger_.assumptions)
+    ledger, believed = replace(model.ledger_, assumptions=()), set(model.ledger_.assumptions)
     certificates = [c.to_dict() | {"assumptions": set(c.assumptions) - believed} for c in model.certificates_]
     return arrays, model.threshold_.tobytes(), ledger.to_dict(), certificates
 
@@ -139,8 +139,8 @@ def test_a_fit_on_files_and_clusters_is_that_in_memory(guarantee, tmp_path, monk
     model = fitted(source)
     assert model.ledger_.public_facts["n_persons"] == PEOPLE
     assert model.ledger_.public_facts["rows_per_person"] == CAP
-    assert "exchangeable" in str(model.certificate_.assumptions)
-    assert "new person" in str(model.certificate_.assumptions)
+    assert "exchangeable" in " ".join(map(str, model.certificate_.assumptions))
+    assert "new person" in " ".join(map(str, model.certificate_.assumptions))
     assert released(model) == released(fitted(frame, "label"))
     if guarantee == "corrected":
         assert {counts.size for counts in counted} == {PEOPLE}  # one score each

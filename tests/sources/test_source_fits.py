@@ -302,6 +302,6 @@ def test_what_knows_arrays_only_gets_those_of_this_process(table, tmp_path):
 
 def test_the_number_that_is_found_in_blocks_is_declared(table):
     X, y = table
-    facts = classifier(n_records=None).fit(ArraySource(X, y, n_blocks=3)).ledger_.public_facts
-    assert facts["n_records"] == N
-    assert "n_records" in facts["taken_from_data"]
+    ledger = classifier(n_records=None).fit(ArraySource(X, y, n_blocks=3)).ledger_
+    assert ledger.public_facts["n_records"] == N
+    assert "n_records" in ledger.taken_from_data

@@ -101,7 +101,7 @@ def test_steps_of_the_caller_are_assumptions():
 
     for steps in ([Own(3.0), DPSGD(steps=5)], [Own(3.0)]):
         clf = classifier(steps, random_state=0).fit(X, Y)
-        assert any("each preprocessing step of the caller" in text for text in clf.ledger_.assumptions)
+        assert any("each preprocessing step of the caller" in text.sentence for text in clf.ledger_.assumptions)
 
 
 def test_a_list_without_a_mechanism_or_step_is_refused():

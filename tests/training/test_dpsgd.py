@@ -477,10 +477,10 @@ def test_seeds_and_public_facts():
     fresh, other = mechanism.train(X, y, n_records=50), mechanism.train(X, y, n_records=50)
     np.testing.assert_array_equal(first.model.parameters, again.model.parameters)
     assert (fresh.model.parameters != other.model.parameters).any()
-    assert first.public_facts["seeded"] is True
-    assert "seeded" not in fresh.public_facts
-    assert first.public_facts["taken_from_data"] == ("n_records", "classes")
-    assert fresh.public_facts["taken_from_data"] == ("classes",)
+    assert first.is_seeded
+    assert not fresh.is_seeded
+    assert first.taken_from_data == ("n_records", "classes")
+    assert fresh.taken_from_data == ("classes",)
     assert fresh.public_facts["n_records"] == 50
     assert fresh.public_facts["classes"] == (0, 1, 2)
     assert fresh.trajectory is None

@@ -207,7 +207,7 @@ def test_the_callers_module_is_never_changed_and_keeps_no_gradients():
     assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
     assert not hasattr(module.weight, "grad_sample")
     assert all(getattr(p, "grad_sample", None) is None for p in trained.model.module.parameters())
-    assert trained.public_facts["seeded"] is True
+    assert trained.is_seeded
     assert trained.public_facts["normaliser"] == pytest.approx(0.2 * 80)
 
 
@@ -373,7 +373,7 @@ def test_bad_input_is_named_without_data():
     with pytest.raises(ValueError, match="one number per record"):
         OpacusTraining(zero_head(), lambda outputs, _: outputs.sum(), **full).train(X, y)
     found = OpacusTraining(zero_head(), **full).train(X, y)
-    assert found.public_facts["taken_from_data"] == ("n_records", "classes")
+    assert found.taken_from_data == ("n_records", "classes")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -263,7 +263,7 @@ def test_calibrated_keeps_the_budget_and_training_learns(mechanism):
     else:
         assert np.mean(np.argmax(out, axis=1) == y) > 0.8
     assert trained.event == done.event
-    assert trained.public_facts["seeded"] is True
+    assert trained.is_seeded
     assert trained.public_facts["n_records"] == 4000
     assert sum(a.size for a in trained.model.arrays().values()) < 20
     assert mechanism.event is None
@@ -390,4 +390,4 @@ def test_bad_input_is_named_without_data():
     with pytest.warns(GuaranteeWarning, match="publishing one random record"):
         OutputPerturbation(classes=(0, 1, 2)).calibrated(1.0, 0.1).train(X, y, random_state=0)
     found = OutputPerturbation(noise_multiplier=1.0).train(X, y, random_state=0)
-    assert found.public_facts["taken_from_data"] == ("n_records", "classes")
+    assert found.taken_from_data == ("n_records", "classes")

@@ -186,7 +186,7 @@ def test_preprocessed_is_a_mechanism_and_its_model_survives_saving():
     assert trained.model.task == "classification"
     assert trained.model.classes == (0, 1)
     assert trained.model.n_features == 4
-    assert trained.public_facts["seeded"] is True
+    assert trained.is_seeded
     parts = {name: np.array(value) for name, value in trained.model.arrays().items()}
     again = PreprocessedModel.from_parts(json.loads(json.dumps(trained.model.config())), parts)
     np.testing.assert_array_equal(again.predict_proba(X), trained.model.predict_proba(X))

@@ -157,7 +157,7 @@ def test_bounds_are_an_entry_of_the_ledger_and_count_as_training(fitted):
     assert [entry.stage for entry in fitted.ledger_.entries] == stages
     assert 0.99 * 4 <= fitted.ledger_.epsilon(1e-5) <= 4.0
     facts = fitted.ledger_.public_facts
-    assert facts["found_privately"] == ("feature_bounds", "y_bounds")
+    assert fitted.ledger_.found_privately == ("feature_bounds", "y_bounds")
     assert facts["y_bounds"] == fitted.y_bounds_
     assert facts["score_range"] == (0.0, fitted.y_bounds_[1] - fitted.y_bounds_[0])
     spent = dp.Ledger(fitted.ledger_.entries[:-1])
@@ -288,7 +288,7 @@ def test_a_table_without_bounds_finds_them_where_records_and_budget_suffice():
     settings = {"classes": [0, 1], "epsilon": 2.0, "random_state": 0}
     found = dp.PrivateConformalClassifier(**settings)
     assert hints(lambda: found.fit(X, y > 50)) == []
-    assert tuple(found.ledger_.public_facts["found_privately"]) == ("feature_bounds",)
+    assert tuple(found.ledger_.found_privately) == ("feature_bounds",)
     assert found.ledger_.epsilon(found.delta) <= 2.0
     declared = dp.PrivateConformalClassifier(feature_bounds="private", **settings)
     declared.fit(X, y > 50)

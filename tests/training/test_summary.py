@@ -77,7 +77,7 @@ def test_training_recovers_the_regression_with_little_noise():
     assert model.task == "regression"
     private = SufficientStatistics(1.0, (0.0, 10.0)).calibrated(2.0, 1e-5).train(X, y, random_state=0)
     assert np.mean((private.model.outputs(X)[:, 0] - y) ** 2) < 0.2 * np.var(y)
-    assert private.public_facts["taken_from_data"] == ("n_records",)
+    assert private.taken_from_data == ("n_records",)
     assert private.model.parameters.size == 4
     bare = SufficientStatistics(1.0, (-3.0, 3.0), noise_multiplier=1e-4, fit_intercept=False)
     np.testing.assert_allclose(bare.train(X, y - 5, random_state=0).model.parameters, [2.0, -1.0, 0.5], atol=0.02)

@@ -42,7 +42,7 @@ def test_a_column_without_declared_bounds_fits_at_a_cost_in_the_ledger(name):
     assert messages == []
     stages = ["bounds", "scale of the target", "quantiles of the features", "training", "calibration"]
     assert [entry.stage for entry in reg.ledger_.entries] == stages
-    assert set(reg.ledger_.public_facts["found_privately"]) == {"feature_bounds", "y_bounds"}
+    assert set(reg.ledger_.found_privately) == {"feature_bounds", "y_bounds"}
     assert reg.ledger_.epsilon(1e-5) <= 2.0
     prediction, intervals = reg.predict_interval(X)
     assert np.isfinite(prediction).all()

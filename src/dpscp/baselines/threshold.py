@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_choice, check_count, check_probability, check_range
 from dpscp.baselines.base import Baseline, Predictor, find_kind, ranks, require_two_classes
-from dpscp.core.release import declared_facts, quiet_steps
+from dpscp.core.release import declare_all, quiet_steps
 from dpscp.estimators.outer_steps import OuterUse, find_outer_use
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import (
@@ -242,9 +242,8 @@ class PrivateThreshold(_Threshold):
             "n_records_training": planned.n_training,
             "score_range": list(score_range),
             "alpha": [float(alpha) for alpha in self._alphas],
-            "taken_from_data": planned.taken_from_data,
         }
-        ledger = ledger.declare(**declared_facts(trained, own))
+        ledger = declare_all(ledger, trained, own).take(*planned.taken_from_data)
         planned.budget.require(ledger, self.accountant)
         self.ledger_ = planned.outer_use.mark_ledger(ledger if self.random_state is None else ledger.mark_seeded())
         if not np.isfinite(self.threshold_).all():

@@ -12,8 +12,8 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
+from dpscp._base.assumptions import OWN_SCORES
 from dpscp._base.checks import check_count, check_nonnegative, check_probability
-from dpscp._base.trust import OWN_SCORES
 from dpscp.core.listed_scores import ListedScores
 from dpscp.core.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
 from dpscp.core.thresholds import Thresholds, search_thresholds

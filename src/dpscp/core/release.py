@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.assumptions import Assumption
 from dpscp._base.progress import announce, verbosity
 from dpscp.core.evaluation import (
     SELF_CONFIDENCE,
@@ -76,7 +77,7 @@ def release(
     request: Request,
     records: RecordSource,
     *,
-    assumed: tuple[str, ...] = (),
+    assumed: tuple[Assumption, ...] = (),
     random_state: int | None = None,
     store: BudgetStore | None = None,
     note: str = "",
@@ -117,9 +118,8 @@ def release(
             trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
         request.task.check_model(trained.model)
         request = request.with_found_ranges(trained)
-        spent = Ledger(
-            (), declared_facts(trained, request.public_facts() | dict(strategy.facts)), seeded=random_state is not None
-        )
+        facts = request.public_facts() | dict(strategy.facts)
+        spent = declare_all(Ledger(seeded=random_state is not None), trained, facts).take(*request.taken_from_data)
         spent = strategy.enter(spent, trained).assume(*assumed)
         scoring = Scoring(request.task, trained, corrected=strategy.guarantee.needs_trajectory)
         scores_by_group = _scores_by_group(scoring, for_threshold, request, search_seed)
@@ -300,13 +300,12 @@ def _scores_by_group(scoring: Scoring, records: RecordSource, request: Request, 
     return [BlockCounts(scored, group) for group in range(request.n_group_places)] or [BlockCounts(scored)]
 
 
-def declared_facts(trained: Trained, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect everything that training and this fit (``own``) declare public, as JSON values."""
-    found = {name: plain(value) for name, value in trained.public_facts.items() if name != "seeded"}
+def declare_all(ledger: Ledger, trained: Trained, own: Mapping[str, Any]) -> Ledger:
+    """Declare everything that training and this fit (``own``) make public, as JSON values."""
+    found = {name: plain(value) for name, value in trained.public_facts.items()}
     facts = {name: str(trained.public_facts[name]) if v is NOT_PLAIN else v for name, v in found.items()}
-    taken = dict.fromkeys([*facts.pop("taken_from_data", ()), *own.get("taken_from_data", ())])
-    others = {name: value for name, value in own.items() if name != "taken_from_data"}
-    return facts | others | ({"taken_from_data": list(taken)} if taken else {})
+    declared = ledger.declare(**(facts | dict(own)))
+    return declared.take(*trained.taken_from_data).find(*trained.found_privately)
 
 
 @contextmanager

@@ -119,15 +119,17 @@ class Request:
             return len(self.group_values)
         return 0 if self.ratio_bound is None else 1
 
+    @property
+    def taken_from_data(self) -> tuple[str, ...]:
+        """The names of the public facts that this fit reads from the records."""
+        read = ((self.unit.count_name, self.n_found), ("classes", self.task.classes_found))
+        return tuple(name for name, found in read if found)
+
     def public_facts(self) -> dict[str, Any]:
         """Return what this fit declares public, as plain JSON values."""
         facts: dict[str, Any] = {self.unit.count_name: self.n_records, "n_features": self.n_features}
         if self.unit.by_person:
             facts |= self.unit.facts(self.n_records)
-        found_classes = self.task.classes_found
-        taken = [name for name, found in ((self.unit.count_name, self.n_found), ("classes", found_classes)) if found]
-        if taken:
-            facts["taken_from_data"] = taken
         declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
         declared["ratio_bound"] = self.ratio_bound
         facts |= {name: value for name, value in declared.items() if value is not None}

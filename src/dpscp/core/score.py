@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
+from dpscp._base.assumptions import Assumption
 from dpscp._base.object_state import copy_if_possible
 from dpscp.core.tasks import Task, correction_notes
 from dpscp.data.groups import is_member
@@ -54,7 +55,7 @@ class Scoring:
         return np.concatenate(found[1:] or found)
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the correction."""
         return correction_notes(self.trained) if self.corrected else ()
 

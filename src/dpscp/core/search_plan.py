@@ -327,7 +327,7 @@ class SearchPlan:
                 else f"each record is secretly assigned to calibration with probability {shares[0]:.3g}, {other}else "
                 "to training; the cost accounts for that"
             )
-            return Ledger((), spent.public_facts, spent.seeded).add_disjoint(
+            return replace(spent, entries=()).add_disjoint(
                 stages,
                 "; ".join([how, *notes]),
                 secret_part=shares,

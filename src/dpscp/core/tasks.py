@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.assumptions import ALL_LABELS, CORRECTED, HARD_BOUNDS, NOT_CORRECTED, Assumption
 from dpscp._base.checks import check_range
 from dpscp.data.persons import Persons
 from dpscp.data.scales import LINEAR, finite_on_scale, from_scale, to_scale
@@ -19,13 +20,6 @@ from dpscp.training.mechanism import Trained
 from dpscp.training.model import Model, NoInfluenceFormError
 
 FOUND_RANGE = "y_bounds_on_scale"
-HARD_BOUNDS = "every target lies within y_bounds: intervals are cut there, and a target outside is in none"
-ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
-_NO_CORRECTION = "no self-influence form is known for this model: this is Result F alone"
-_CORRECTED = (
-    "the influence of a record on its own score is removed to first order, less the response of the other records, "
-    "estimated on synthetic records (at half strength); the remaining error is of second order and not bounded"
-)
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class Classification:
     y_scale: ClassVar[str] = LINEAR
     private_range: ClassVar[bool] = False
     quantile_pair: ClassVar[bool] = False
-    assumptions: ClassVar[tuple[str, ...]] = (ALL_LABELS,)
+    assumptions: ClassVar[tuple[Assumption, ...]] = (ALL_LABELS,)
     score_facts: ClassVar[Mapping[str, Any]] = {}
 
     def with_found_range(self, trained: Trained) -> "Classification":  # noqa: ARG002
@@ -78,7 +72,7 @@ class Classification:
         return self.score_range
 
     @property
-    def score_assumptions(self) -> tuple[str, ...]:
+    def score_assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions about a caller's own score."""
         return self.score.assumptions
 
@@ -161,7 +155,7 @@ class Regression:
     classes_found: ClassVar[bool] = False
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of coverage for every guarantee."""
         return (HARD_BOUNDS,) if self.hard_bounds else ()
 
@@ -217,7 +211,7 @@ class Regression:
         return 0.0 if low <= 0 <= high else None
 
     @property
-    def score_assumptions(self) -> tuple[str, ...]:
+    def score_assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions about a caller's own score."""
         return self.score.assumptions
 
@@ -284,9 +278,9 @@ Task = Classification | Regression
 """The side of a release that knows what is predicted; public constants only."""
 
 
-def correction_notes(trained: Trained) -> tuple[str, ...]:
+def correction_notes(trained: Trained) -> tuple[Assumption, ...]:
     """Say whether a form of a record's influence is known for this model."""
-    return (_CORRECTED if has_influence_form(trained.model, trained.trajectory) else _NO_CORRECTION,)
+    return (CORRECTED if has_influence_form(trained.model, trained.trajectory) else NOT_CORRECTED,)
 
 
 def _outputs_without_own_influence(

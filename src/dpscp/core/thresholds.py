@@ -12,6 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.assumptions import (
+    ANOTHER_POPULATION,
+    COINS,
+    FIXED_GROUPS,
+    INDEPENDENT,
+    OVERLAPPING_GROUPS,
+    PERSONS_OF_ANOTHER,
+    Assumption,
+)
 from dpscp._base.checks import check_range
 from dpscp.core.search_plan import CalibrationRule, SearchPlan
 from dpscp.exceptions import GuaranteeWarning
@@ -26,23 +35,6 @@ from dpscp.threshold.observer import SearchObserver
 from dpscp.threshold.search import SharedCounts
 
 __all__ = ["Thresholds", "search_thresholds"]
-
-INDEPENDENT = "for what a single release covers: the held-out {} are independent draws from one distribution"
-COINS = "each {} was held out by an independent coin; the promise is an average over these coins too"
-FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
-OVERLAPPING_GROUPS = (
-    "a record's groups, {} at most, are fixed functions of the record; the promise holds within each group, because a "
-    "row gets the largest threshold of its groups"
-)
-ANOTHER_POPULATION = (
-    "records are independent, and new ones come from the declared population: its density relative to that of the "
-    "calibration records is proportional to likelihood_ratio (if it is not, the promise moves by at most the total "
-    "variation distance)"
-)
-PERSONS_OF_ANOTHER = (
-    "persons are independent (records of one person may depend on each other in any way), and of each one random "
-    "record counts; of these, {}"
-)
 
 _WIDE_BUFFER_ADVICE = (
     "The buffer for the change that one record can cause is wider than the range of the scores. More records make it "
@@ -80,7 +72,7 @@ def search_thresholds(
     score_range: tuple[float, float],
     fine_near: float | tuple[float, float] | None = None,
     random_state: int | None = None,
-    extra_assumptions: tuple[str, ...] = (),
+    extra_assumptions: tuple[Assumption, ...] = (),
     observer: SearchObserver | None = None,
 ) -> Thresholds:
     """Run the planned searches: one threshold for each group and level.
@@ -97,7 +89,7 @@ def search_thresholds(
     fine_near : float or pair, optional
         Where the grid of thresholds is finest, see ``private_quantile``.
     random_state : int, optional
-    extra_assumptions : tuple of str
+    extra_assumptions : tuple of Assumption
         Further assumptions of the certificates.
     observer : SearchObserver, optional
         Called with every search, for tests and audits. What it sees is not private.
@@ -204,7 +196,7 @@ def _make_certificate(
     index: int,
     spent: Ledger,
     searches: Sequence[PrivateQuantile],
-    extra_assumptions: tuple[str, ...],
+    extra_assumptions: tuple[Assumption, ...],
 ) -> Certificate:
     """Make the certificate of one level.
 
@@ -222,15 +214,15 @@ def _make_certificate(
     exchangeable, *others = rule.unit.assumptions
     if rule.ratio_bound is not None:
         terms = replace(terms, ratio_bound=rule.ratio_bound)
-        exchangeable = (PERSONS_OF_ANOTHER if rule.unit.by_person else "{}").format(ANOTHER_POPULATION)
+        exchangeable = PERSONS_OF_ANOTHER if rule.unit.by_person else ANOTHER_POPULATION
     assumptions = [exchangeable, *others, rule.guarantee.assumption]
     several = rule.groups_per_record > 1
     if rule.has_groups:
-        assumptions.append(OVERLAPPING_GROUPS.format(rule.groups_per_record) if several else FIXED_GROUPS)
+        assumptions.append(OVERLAPPING_GROUPS.of(rule.groups_per_record) if several else FIXED_GROUPS)
     elif not rule.has_released_size:
         assumptions.insert(1, rule.unit.nominal_is_true)
     if rule.counted_size is not None:
-        assumptions.append(COINS.format(rule.unit.noun))
+        assumptions.append(COINS.of(rule.unit.noun))
     coverage, advice = 1 - alpha, rule.guarantee.no_level
     if q is not None:
         smallest, smallest_part = _find_smallest_sizes(rule, index, q)
@@ -252,7 +244,7 @@ def _make_certificate(
         if rule.guarantee.held_out and rule.resolution == 1:  # larger ones have no such bound (Result J)
             confidence, level = _bound_single_release(rule, index, searches)
             terms = replace(terms, release_confidence=confidence, release_level=level)
-            assumptions.append(INDEPENDENT.format(f"{rule.unit.noun}s"))
+            assumptions.append(INDEPENDENT.of(rule.unit.noun))
         advice = _WIDE_BUFFER_ADVICE if too_wide else _choose_advice(rule, smallest, expected)
     assumed = (*assumptions, *extra_assumptions, *spent.assumptions)
     found = Certificate(rule.guarantee.name, 1 - alpha, coverage, assumed, terms, advice)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.assumptions import OTHER_PERSONS
 from dpscp._base.checks import check_count
 from dpscp.core.search_plan import make_rule, plan_search
 from dpscp.core.thresholds import search_thresholds
@@ -28,10 +29,6 @@ from dpscp.privacy.store import BudgetStore
 from dpscp.training.mechanism import Trained
 
 STAGE = "new thresholds"
-OTHER_PERSONS = (
-    "the recalibration used records of other persons than the fit and earlier recalibrations; somebody who is in "
-    "several of them pays for each (a budget store adds this up)"
-)
 
 
 @dataclass(frozen=True)
@@ -165,13 +162,12 @@ def _join(fitted: Ledger, added: Ledger, size: dict[str, int], *, counted: bool)
     named = [f"{part} consisted of {', '.join(names)}" for part, names in parts if names]
     counted_once = "records of different persons, the more expensive part counts"
     note = "; ".join([counted_once, *named, *(entry.note for entry in added.entries)])
-    joined = Ledger((), fitted.public_facts, fitted.seeded).add_disjoint(
+    joined = replace(fitted, entries=()).add_disjoint(
         stages, note, components={"fit": fitted.component_names}, unit=fitted.unit.join(added.unit)
     )
-    joined = joined.assume(*fitted.assumptions, *added.assumptions, OTHER_PERSONS)
+    joined = joined.assume(*added.assumptions, OTHER_PERSONS)
     sizes = {f"new_{name}": value for name, value in added.public_facts.items() if name == "released_sizes"}
-    taken = (*fitted.taken_from_data, *(size if counted else ()))
-    joined = joined.declare(**size, **sizes, **({"taken_from_data": list(dict.fromkeys(taken))} if taken else {}))
+    joined = joined.declare(**size, **sizes).take(*(size if counted else ()))
     return joined.mark_seeded() if added.seeded else joined
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
+from dpscp._base.assumptions import OWN_LOSSES
 from dpscp._base.checks import check_count, check_probability, check_range
-from dpscp._base.trust import OWN_LOSSES
 from dpscp.core.calibrate import plan_row_searches, read_training_cost
 from dpscp.core.losses import LossColumns, check_losses, sum_losses
 from dpscp.core.search_plan import CalibrationRule, SearchPlan, make_rule

@@ -49,9 +49,7 @@ _DECLARATIONS = (
     "rows_per_person",
     "ratio_bound",
 )
-_FOUND_PRIVATELY = "found_privately"
 _NOISY = ("released_sizes", FOUND_RANGE)
-_NOT_FACTS = ("assumed", "taken_from_data", _FOUND_PRIVATELY)
 
 _NAMES = {
     "gaussian": "Gaussian noise on a sum",
@@ -129,7 +127,7 @@ def privacy_statement(estimator: Any, *, study: "StudyBudget | None" = None) -> 
         "mechanisms": list(_mechanisms(ledger, delta)),
         "public": [_fact(estimator, name, value) for name, value in _facts(ledger).items()],
         "trust_model": {"kind": "trusted curator (central model)", "words": _TRUST},
-        "assumptions": list(ledger.assumptions),
+        "assumptions": [assumption.to_dict() for assumption in ledger.assumptions],
         "side_channels_not_protected": list(_SIDE_CHANNELS),
         "not_covered": list(_OUTSIDE),
         "study_budget": None if study is None else _finite(vars(study)),
@@ -199,12 +197,12 @@ def statement_markdown(statement: Mapping[str, Any]) -> str:
         *["", "## Coverage", ""],
         *(f"- {found['words']}" for found in statement["coverage"]),
     ]
-    for title, name in (
-        ("Assumptions about code of the caller", "assumptions"),
-        ("Side channels that are not protected", "side_channels_not_protected"),
-        ("Not covered by this statement", "not_covered"),
+    for title, texts in (
+        ("Assumptions about code of the caller", [found["sentence"] for found in statement["assumptions"]]),
+        ("Side channels that are not protected", statement["side_channels_not_protected"]),
+        ("Not covered by this statement", statement["not_covered"]),
     ):
-        lines += ["", f"## {title}", "", *([f"- {text}" for text in statement[name]] or ["- none"])]
+        lines += ["", f"## {title}", "", *([f"- {text}" for text in texts] or ["- none"])]
     study = statement["study_budget"]
     if study is not None:
         spent = f"epsilon {_word(study['spent'])} of {study['epsilon']:g} at delta {study['delta']:g}"
@@ -302,7 +300,7 @@ def _share(event: DpEvent, alone: float, delta: float, rows: int) -> float | Non
 
 
 def _facts(ledger: Ledger) -> dict[str, Any]:
-    return {name: value for name, value in ledger.public_facts.items() if name not in _NOT_FACTS}
+    return dict(ledger.public_facts)
 
 
 def _fact(estimator: Any, name: str, value: Any) -> dict[str, Any]:
@@ -315,7 +313,7 @@ def _source(estimator: Any, name: str) -> str:
     facts = estimator.ledger_.public_facts
     if name in estimator.ledger_.taken_from_data:
         return COUNTED if name in _COUNTS else FOUND
-    if name in (*_NOISY, *facts.get(_FOUND_PRIVATELY, ())):
+    if name in (*_NOISY, *estimator.ledger_.found_privately):
         return PARTLY if name == "feature_bounds" and _SOME_FOUND in facts else RELEASED
     given = estimator.get_params(deep=False).get(name)
     is_given = isinstance(given, str | float | int) and given == facts[name]
@@ -341,7 +339,7 @@ def _coverage(certificate: Any) -> dict[str, Any]:
         "proof": guarantee_of(certificate.guarantee).proof,
         "about": f"{certificate.unit.covered}{population}",
         "one_release": None if not level else {"level": level, "confidence": confidence},
-        "assumptions": list(certificate.assumptions),
+        "assumptions": [assumption.to_dict() for assumption in certificate.assumptions],
         "words": words,
     }
 

@@ -12,9 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from dpscp._base.assumptions import (
+    GROUP_FUNCTION,
+    LIKELIHOOD_RATIO,
+    OVERLAPPING_GROUP_FUNCTION,
+    UNCOPIED,
+    Assumption,
+)
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
-from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO, OVERLAPPING_GROUP_FUNCTION
 from dpscp.core.release import Release, release
 from dpscp.core.request import Request
 from dpscp.core.tasks import Task
@@ -29,7 +35,7 @@ from dpscp.data.sources.dispatch import source_from_schema
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.bounds_choice import BoundsChoice
 from dpscp.estimators.file_predictions import refuse_source
-from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, start_fit
+from dpscp.estimators.fitted import FittedEstimator, MissingEstimator
 from dpscp.estimators.ingest import (
     BlockReader,
     FitInput,
@@ -67,8 +73,6 @@ _COMPUTED = {
     "groups_per_record",
 }
 _UNCHANGED = {field.name for field in fields(Request)} & {field.name for field in fields(FittedEstimator)} - _COMPUTED
-
-UNCOPIED = "{} cannot be copied, so the original object sees the records, and it stores nothing of them"
 
 
 class PrivateConformal(FittedEstimator):
@@ -181,7 +185,7 @@ class PrivateConformal(FittedEstimator):
 
         def fitted() -> dict[str, Any]:
             self.fit(source, *arguments, **options)
-            return {name: value for name, value in vars(self).items() if is_fitted_name(name)}
+            return {name: value for name, value in vars(self).items() if _is_fitted(name)}
 
         vars(self).update(source.lead(fitted))
         return self
@@ -234,6 +238,8 @@ class PrivateConformal(FittedEstimator):
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
         """Refuse wrong arguments before a record is read, and drop an earlier fit."""
         self._check_score()
+        if isinstance(self.estimator, MissingEstimator):
+            self.estimator.refuse_fit()
         if "sample_weight" in fit_params:
             raise ValueError(
                 "sample_weight is not supported, because weights change the sensitivity of every private step; "
@@ -241,17 +247,22 @@ class PrivateConformal(FittedEstimator):
             )
         if fit_params:
             raise TypeError(f"fit got unexpected arguments: {', '.join(fit_params)}; remove them")
+        if store is not None:
+            if not isinstance(store, BudgetStore):
+                raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
+            store.require_spendable(seeded=self.random_state is not None)
         if self.prefit:
             self._check_prefit()
-        start_fit(self, store)
+        for name in filter(_is_fitted, list(vars(self))):
+            delattr(self, name)
 
-    def _list_uncopied_objects(self) -> tuple[str, ...]:
+    def _list_uncopied_objects(self) -> tuple[Assumption, ...]:
         """List the assumptions about the caller's objects that cannot be copied."""
         met = self.prefit or find_private_model(self.estimator) is not None  # a mechanism sees to its own module
         held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
         held["likelihood_ratio"] = self.likelihood_ratio
         held |= {"estimator": self.estimator} if met else {}
-        return tuple(UNCOPIED.format(name) for name, value in held.items() if not can_be_copied(value))
+        return tuple(UNCOPIED.of(name) for name, value in held.items() if not can_be_copied(value))
 
     def _check_prefit(self) -> None:
         """Refuse parameters that do not apply to a trained estimator."""
@@ -468,7 +479,7 @@ class PrivateConformal(FittedEstimator):
                 full = [str(v) for v, end in zip(self.group_values_, ended, strict=True) if end.any()]
                 named = f" for group {', '.join(full)}"
             remedy = ""
-            if "y_bounds" in self.ledger_.public_facts.get("found_privately", ()):
+            if "y_bounds" in self.ledger_.found_privately:
                 remedy = "y_bounds was found privately and may miss the targets: pass a public y_bounds=(low, high). "
             warnings.warn(
                 f"the threshold{named} is at the end of the score range, so its prediction sets are full. {remedy}"
@@ -499,7 +510,7 @@ class PrivateConformal(FittedEstimator):
         groups = self.declared_groups()
         return 1 if groups is None else groups.per_record
 
-    def _list_group_assumptions(self) -> tuple[str, ...]:
+    def _list_group_assumptions(self) -> tuple[Assumption, ...]:
         """List the assumptions about the caller's functions of groups."""
         if not any(map(callable, self.groups if isinstance(self.groups, list | tuple) else [self.groups])):
             return ()
@@ -529,3 +540,8 @@ class PrivateConformal(FittedEstimator):
         if fitted:
             return checks_rows(self.model_)
         return self.estimator is None or trains_sources(self.estimator)
+
+
+def _is_fitted(name: str) -> bool:
+    """Whether an attribute is set by a fit."""
+    return name.endswith("_") and not name.startswith("_")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from dpscp._base.assumptions import ALL_LABELS_IF_INFINITE, NO_LABEL_IF_INFINITE
 from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp._base.object_state import copy_if_possible
 from dpscp._base.sklearn_compat import BaseEstimator, ClassifierMixin
@@ -21,7 +22,7 @@ from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.data.validation import suppress_float_warnings, validate_rows
-from dpscp.estimators.fitted import MissingEstimator, loaded_estimator, start_fit
+from dpscp.estimators.fitted import MissingEstimator, loaded_estimator
 from dpscp.estimators.outer_steps import find_outer_use
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_training_assumptions
@@ -42,8 +43,8 @@ MISSED, DISCOVERIES = "missed_labels", "false_discoveries"
 # The thresholds are an even public grid of [0, 1] with at most 2^_MOST_STEPS - 1 points.
 _MOST_STEPS, _RESOLUTION = 10, 64
 _ON_FULL_SETS = {
-    MISSED: "where no finite threshold is found the set has all labels",
-    DISCOVERIES: "where no finite threshold is found the set is empty",
+    MISSED: ALL_LABELS_IF_INFINITE,
+    DISCOVERIES: NO_LABEL_IF_INFINITE,
 }
 
 
@@ -202,8 +203,12 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         BudgetError
             If the budget, or what is left in the store, is too small.
         """
-        start_fit(self, budget)
+        if isinstance(self.estimator, MissingEstimator):
+            self.estimator.refuse_fit()
+        vars(self).pop("certificates_", None)  # a fit that fails leaves no fitted estimator
         seed = seed_of(self.random_state)
+        if budget is not None:
+            budget.require_spendable(seeded=seed is not None)
         outer = find_outer_use()
         outer.warn(budget)
         row_seed, *seeds = child_seeds(seed, 5)
@@ -310,9 +315,9 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
             require_persons(heads.mechanism)
         facts |= {unit.count_name: n, "n_features": width, "labels": [str(name) for name in names]}
         facts |= {"calibration_fraction": fraction, "loss": self.loss, "guarantee": SPLIT.name}
-        facts |= {} if declared is not None else {"taken_from_data": [unit.count_name]}
         facts |= {} if self.label_costs is None else {"label_costs": [float(cost) for cost in self.label_costs]}
-        spent = Ledger().add("training", paid_event(heads), unit=unit.counted)
+        taken = () if declared is not None else (unit.count_name,)
+        spent = Ledger(taken_from_data=taken).add("training", paid_event(heads), unit=unit.counted)
         rule = make_rule(SPLIT, alphas, spent, n, part=fraction, counted=declared is None)
         rule = rule.with_sharper_size(shared.held_out_mu)
         secret = fraction if counts_secrecy(self.epsilon, self.accountant) else None

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from dpscp._base.assumptions import OUTER_STEPS, Assumption
 from dpscp._base.sklearn_compat import BaseEstimator
-from dpscp._base.trust import OUTER_STEPS
 from dpscp.core.release import Release
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import Certificate
@@ -59,7 +59,7 @@ class OuterUse:
     is_searched: bool = False
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         """What the proof assumes about code of the caller."""
         return (OUTER_STEPS,) if self.is_trusted else ()
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.assumptions import HARD_BOUNDS
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
 from dpscp.core.plan import choose_score
 from dpscp.core.release import Release
 from dpscp.core.request import Request
-from dpscp.core.tasks import FOUND_RANGE, HARD_BOUNDS, Regression
+from dpscp.core.tasks import FOUND_RANGE, Regression
 from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.scales import LINEAR, check_scale

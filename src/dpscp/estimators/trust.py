@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from dpscp._base.trust import (
+from dpscp._base.assumptions import (
     DASK,
     OWN_DATASET,
     OWN_MECHANISM,
@@ -12,7 +12,7 @@ from dpscp._base.trust import (
     PREFIT,
     PRIVATE_MODEL,
     TORCH_MODULE,
-    is_own,
+    Assumption,
 )
 from dpscp.data.sources.base import HasAssumption, is_source
 from dpscp.data.sources.dispatch import is_dask
@@ -23,7 +23,12 @@ from dpscp.training.torch.modules import comes_from_torch
 from dpscp.training.torch.records import has_own_items
 
 
-def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
+def is_own(value: Any) -> bool:
+    """Return whether an object's class is the caller's and not of this package."""
+    return type(value).__module__.partition(".")[0] != "dpscp"
+
+
+def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[Assumption]:
     """List the assumptions about the estimator of a fit and those that it wraps."""
     if prefit:
         yield PREFIT
@@ -48,7 +53,7 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
         yield from list_training_assumptions(inner, prefit=False)
 
 
-def list_record_assumptions(original: Any) -> Iterator[str]:
+def list_record_assumptions(original: Any) -> Iterator[Assumption]:
     """List the assumptions about the records that the caller passed."""
     if has_own_items(original):
         yield OWN_DATASET

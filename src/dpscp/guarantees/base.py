@@ -7,12 +7,10 @@ add a guarantee, write its module and add a line to ``registry``.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dpscp._base.assumptions import HELD_OUT, INVARIANT, Assumption
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Ledger
 from dpscp.threshold.offsets import Correction, Rank
-
-INVARIANT = "training does not depend on the order of the records, and its event covers everything it uses of them"
-HELD_OUT = "the scored records were not used in training"
 
 
 @dataclass(frozen=True)
@@ -103,6 +101,6 @@ class Guarantee:
         object.__setattr__(self, "rank", Rank.parse(self.rank))
 
     @property
-    def assumption(self) -> str:
+    def assumption(self) -> Assumption:
         """What it assumes about training, besides exchangeable records."""
         return HELD_OUT if self.held_out else INVARIANT

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from dpscp._base.assumptions import Assumption, require_assumptions
 from dpscp._base.checks import check_probability
 from dpscp._base.format import at_least, at_most, format_level, format_odds, html_card, html_paragraph, html_table
 from dpscp.guarantees.base import Guarantee
@@ -44,7 +45,7 @@ class Certificate:
         The requested level.
     coverage : float
         The level that is proven in finite samples.
-    assumptions : tuple of str
+    assumptions : tuple of Assumption
         What the proof assumes.
     terms : Terms or mapping
         The numbers behind it. An unknown name raises ``TypeError``.
@@ -58,7 +59,7 @@ class Certificate:
     guarantee: str
     target: float
     coverage: float
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]
     terms: Terms
     advice: str = ""
     promise: Promise = Promise.COVERAGE
@@ -67,7 +68,7 @@ class Certificate:
     def __post_init__(self) -> None:
         object.__setattr__(self, "promise", Promise(self.promise))
         guarantee_of(self.guarantee)  # raises for an unknown name
-        object.__setattr__(self, "assumptions", tuple(self.assumptions))
+        object.__setattr__(self, "assumptions", require_assumptions(self.assumptions))
         if not isinstance(self.terms, Terms):
             object.__setattr__(self, "terms", Terms.from_mapping(self.terms))
 
@@ -138,7 +139,11 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        parts = {"assumptions": list(self.assumptions), "terms": dict(self.terms), "unit": self.unit.to_dict()}
+        parts = {
+            "assumptions": [a.to_dict() for a in self.assumptions],
+            "terms": dict(self.terms),
+            "unit": self.unit.to_dict(),
+        }
         return {**vars(self), **parts}
 
     @classmethod
@@ -148,7 +153,7 @@ class Certificate:
             str(data["guarantee"]),
             float(data["target"]),
             float(data["coverage"]),
-            tuple(map(str, data["assumptions"])),
+            tuple(map(Assumption.from_dict, data["assumptions"])),
             Terms.from_mapping(data["terms"], Unit.from_dict(data["unit"])),
             str(data["advice"]),
             Promise(data["promise"]),
@@ -208,7 +213,7 @@ class Certificate:
             proof += "; Result K: secret coins kept them in proportion to the likelihood ratio of the new population"
         if self.promise is Promise.RISK:
             proof = f"Result J: a bounded loss that falls with the threshold takes the place of a miss; {proof}"
-        return [f"Why: {proof}.", f"Assumes: {'; '.join(self.assumptions)}."]
+        return [f"Why: {proof}.", f"Assumes: {'; '.join(a.sentence for a in self.assumptions)}."]
 
     def _numbers(self) -> list[list[str]]:
         shown = {name: value for name, value in self.terms.items() if not isinstance(value, bool)}

@@ -6,6 +6,7 @@ They use public numbers only. The library trains with a fixed public normalizer 
 
 import math
 
+from dpscp._base.assumptions import BATCH_DIVISOR, CONSTANT_RATE, LIPSCHITZ_GRADIENTS, SHARED_SAMPLING
 from dpscp._base.checks import check_count, check_fraction, check_nonnegative, check_positive
 from dpscp.guarantees.poisson_tails import ever_sampled
 from dpscp.guarantees.stability import Stability
@@ -30,7 +31,7 @@ def stability_dpsgd_projection(*, sampling_rate: float, steps: int) -> Stability
     Paper: Lemma 3 [thm:proj_dpsgd_stability]
     """
     rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
-    return Stability(0.0, ever_sampled(rate, count), ("Poisson sampling with shared masks and noise",))
+    return Stability(0.0, ever_sampled(rate, count), (SHARED_SAMPLING,))
 
 
 def expected_gap_dpsgd_projection(*, diameter: float, sampling_rate: float, steps: int) -> float:
@@ -143,9 +144,4 @@ def stability_dpsgd_smooth(
         sampling_rate=sampling_rate,
         smoothness=smoothness,
     )
-    assumptions = (
-        "loss gradients are Lipschitz on the parameter set",
-        "the gradient is divided by the batch size and a step on an empty batch is skipped",
-        "constant learning rate, no momentum",
-    )
-    return Stability(gap ** (2 / 3), min(1.0, gap ** (1 / 3)), assumptions)
+    return Stability(gap ** (2 / 3), min(1.0, gap ** (1 / 3)), (LIPSCHITZ_GRADIENTS, BATCH_DIVISOR, CONSTANT_RATE))

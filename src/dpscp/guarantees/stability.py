@@ -23,6 +23,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from dpscp._base.assumptions import (
+    AVERAGED_LOSSES,
+    AVERAGED_SUMMARIES,
+    CONVEX_AND_SMOOTH,
+    CONVEX_WITH_PENALTY,
+    FIXED_PREPROCESSING,
+    MOST_OTHERS,
+    PLAIN_SGD,
+    PUBLIC_DIVISOR,
+    SMOOTH,
+    SUMMARIES_OVER_CONSTANT,
+    Assumption,
+    require_assumptions,
+)
 from dpscp._base.checks import (
     check_choice,
     check_count,
@@ -43,8 +57,8 @@ class Stability:
     ----------
     shift_bound : float
     delta_n : float
-    assumptions : tuple of str
-        What the bound assumes, in words.
+    assumptions : tuple of Assumption
+        What the bound assumes.
     score_lipschitz : float, optional
         The Lipschitz constant of the model's natural score in the parameters (1 - p_y for a softmax head, the absolute
         residual for a linear regression), if it is known.
@@ -54,11 +68,12 @@ class Stability:
 
     shift_bound: float
     delta_n: float
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]
     score_lipschitz: float | None = None
 
     def __post_init__(self) -> None:
-        """Reject numbers that cannot be a stability statement."""
+        """Reject numbers that cannot be a stability statement, and assumptions in words."""
+        object.__setattr__(self, "assumptions", require_assumptions(self.assumptions))
         if math.isnan(self.shift_bound) or self.shift_bound < 0:
             raise ValueError(f"shift_bound must be at least 0, got {self.shift_bound}")
         if not 0 <= self.delta_n <= 1:
@@ -199,14 +214,9 @@ def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a c
     return Stability(best[0] * influence / divisor, best[1], assumptions, score_lipschitz)
 
 
-def _fixed_normaliser_assumptions(n_records: int, *, convex: bool) -> tuple[str, ...]:
-    shape = "every clipped loss is convex and smooth" if convex else "every clipped loss is smooth"
-    return (
-        f"at most {n_records} besides the new one",  # of records or of persons
-        shape,
-        "plain SGD with a fixed public normalizer: no momentum, no adaptive step",
-        "preprocessing does not depend on the data",
-    )
+def _fixed_normaliser_assumptions(n_records: int, *, convex: bool) -> tuple[Assumption, ...]:
+    shape = CONVEX_AND_SMOOTH if convex else SMOOTH
+    return MOST_OTHERS.of(n_records), shape, PLAIN_SGD, FIXED_PREPROCESSING
 
 
 def _learning_rates(learning_rate: float | Sequence[float] | NDArray[np.floating], steps: int) -> NDArray[np.float64]:
@@ -373,10 +383,10 @@ def stability_summary(
     bound, slope = check_positive("summary_bound", summary_bound), check_positive("lipschitz", lipschitz)
     n = check_count("n_records", n_records)
     if noise_std is None:
-        assumptions = ("summaries of bounded norm, divided by a public constant",)
+        assumptions = (SUMMARIES_OVER_CONSTANT,)
         return Stability(slope * bound / n, 0.0, assumptions, score_lipschitz)
     shift = slope * (2 * bound / (n + 1) + _rescaled_noise(noise_std, n_parameters, delta_n, n))
-    assumptions = ("summaries of bounded norm, averaged over the records",)
+    assumptions = (AVERAGED_SUMMARIES,)
     return Stability(shift, delta_n, assumptions, score_lipschitz)
 
 
@@ -388,12 +398,8 @@ def _regularised_shift(
     return slope / (strength * n), 2 * check_nonnegative("tolerance", tolerance) / strength
 
 
-def _risk_assumptions(*, nominal: bool) -> tuple[str, ...]:
-    return (
-        "convex losses with bounded gradients and a quadratic penalty",
-        "losses divided by a public constant" if nominal else "losses averaged over the actual records",
-        "preprocessing does not depend on the data",
-    )
+def _risk_assumptions(*, nominal: bool) -> tuple[Assumption, ...]:
+    return CONVEX_WITH_PENALTY, PUBLIC_DIVISOR if nominal else AVERAGED_LOSSES, FIXED_PREPROCESSING
 
 
 def _rescaled_noise(noise_std: float, n_parameters: int | None, delta_n: float, n: int) -> float:

@@ -1,5 +1,6 @@
 """Events, ledger, accounting, trade-off functions and noise."""
 
+from dpscp._base.assumptions import Assumption
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.accounting import (
     OPACUS_ORDERS,
@@ -65,6 +66,7 @@ __all__ = [
     "RECORDS",
     "Accountant",
     "ApproximateDpEvent",
+    "Assumption",
     "BoundedRangeDpEvent",
     "Budget",
     "CanonicalNoise",

@@ -6,13 +6,14 @@ A ledger is immutable: adding an entry returns a new one. It does not depend on 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpscp._base.assumptions import Assumption, require_assumptions
 from dpscp._base.checks import check_nonnegative, check_positive, check_probability
 from dpscp._base.format import at_most, format_epsilon, format_level, html_card, html_table, text_table
 from dpscp.exceptions import BudgetError
@@ -47,8 +48,8 @@ _SHOWN_DELTA = 1e-5
 # The false-alarm rate of the attacker in a notebook.
 _SHOWN_ALARMS = 0.05
 _SMALLEST_LOG_DELTA = -690.0
-_VERSION = 2
-_ASSUMED, _TAKEN = "assumed", "taken_from_data"
+_VERSION = 3
+_LISTS = ("entries", "assumptions", "taken_from_data", "found_privately")
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,16 @@ class Ledger:
     ----------
     entries : tuple of Entry
     public_facts : mapping
-        What was declared public. No number of the promise depends on it.
+        What was declared public, for people. No code decides by it.
     seeded : bool
         Whether the noise came from a seed. The numbers then state the cost of the mechanism, but this run is not
         private.
+    assumptions : tuple of Assumption
+        What the privacy proof assumes about the caller's code; public.
+    taken_from_data : tuple of str
+        The names of the public facts that were read from the records.
+    found_privately : tuple of str
+        The names of the public facts that an entry paid for.
 
     >>> from dpscp.privacy import dpsgd_event
     >>> ledger = Ledger().add("train", dpsgd_event(2.0, 0.01, 100), note="linear head")
@@ -114,16 +121,23 @@ class Ledger:
     entries: tuple[Entry, ...] = ()
     public_facts: Mapping[str, Any] = field(default_factory=dict)
     seeded: bool = False
+    assumptions: tuple[Assumption, ...] = ()
+    taken_from_data: tuple[str, ...] = ()
+    found_privately: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", tuple(self.entries))
+        object.__setattr__(self, "assumptions", require_assumptions(self.assumptions))
+        for name in ("taken_from_data", "found_privately"):
+            object.__setattr__(self, name, tuple(dict.fromkeys(map(str, getattr(self, name)))))
         facts = {str(name): _frozen_fact(fact) for name, fact in self.public_facts.items()}
         object.__setattr__(self, "public_facts", MappingProxyType(facts))
         _ = self.unit  # raises for entries whose units cannot be combined
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a mapping proxy can be neither copied nor pickled, but fitted estimators are copied and pickled
-        return Ledger, (self.entries, dict(self.public_facts), self.seeded)
+        names = [field.name for field in fields(self)]
+        return Ledger, tuple(getattr(self, n) if n != "public_facts" else dict(self.public_facts) for n in names)
 
     def add(self, stage: str, event: DpEvent, note: str = "", *, unit: Unit = RECORDS) -> "Ledger":
         """Return a new ledger with one more entry.
@@ -202,15 +216,17 @@ class Ledger:
         declared = self.public_facts.get("delta")
         return declared if isinstance(declared, float) and 0 < declared < 1 else _SHOWN_DELTA
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What the privacy proof assumes about the caller's code; a public fact."""
-        texts = self.public_facts.get(_ASSUMED, ())
-        return tuple(map(str, texts)) if isinstance(texts, tuple) else (str(texts),)
+    def assume(self, *assumptions: Assumption) -> "Ledger":
+        """Return a new ledger with more assumptions; ``TypeError`` for a sentence."""
+        return replace(self, assumptions=(*self.assumptions, *require_assumptions(assumptions)))
 
-    def assume(self, *texts: str) -> "Ledger":
-        """Return a new ledger with more assumptions."""
-        return self.declare(**{_ASSUMED: list(dict.fromkeys((*self.assumptions, *texts)))}) if texts else self
+    def take(self, *names: str) -> "Ledger":
+        """Return a new ledger that states that these public facts were read from the records."""
+        return replace(self, taken_from_data=(*self.taken_from_data, *names))
+
+    def find(self, *names: str) -> "Ledger":
+        """Return a new ledger that states that entries paid for these public facts."""
+        return replace(self, found_privately=(*self.found_privately, *names))
 
     def mark_seeded(self) -> "Ledger":
         """Return a new ledger that states that its noise came from a seed."""
@@ -222,8 +238,9 @@ class Ledger:
         Raises ``ValueError`` if the units cannot be combined.
         """
         facts = {**self.public_facts, **other.public_facts}
-        both = Ledger(self.entries + other.entries, facts, self.seeded or other.seeded)
-        return both.assume(*self.assumptions)
+        joined = replace(self, entries=self.entries + other.entries, public_facts=facts)
+        joined = joined.assume(*other.assumptions).take(*other.taken_from_data).find(*other.found_privately)
+        return joined.mark_seeded() if other.seeded else joined
 
     @property
     def event(self) -> DpEvent:
@@ -288,12 +305,6 @@ class Ledger:
     def neighbors(self) -> str:
         """The American spelling of ``neighbours``."""
         return self.neighbours
-
-    @property
-    def taken_from_data(self) -> tuple[str, ...]:
-        """The names of the public facts that were read from the records."""
-        names = self.public_facts.get(_TAKEN, ())
-        return tuple(map(str, names)) if isinstance(names, tuple) else (str(names),)
 
     def epsilon(self, delta: float, accountant: str | Accountant = "pld", rows: int | None = None) -> float:
         """Return epsilon at ``delta`` for the whole ledger; infinite if not private.
@@ -391,6 +402,9 @@ class Ledger:
             "format": _FORMAT,
             "version": _VERSION,
             "seeded": self.seeded,
+            "assumptions": [assumption.to_dict() for assumption in self.assumptions],
+            "taken_from_data": list(self.taken_from_data),
+            "found_privately": list(self.found_privately),
             "public_facts": _listed_fact(self.public_facts),
             "entries": [entry.to_dict() for entry in self.entries],
         }
@@ -423,11 +437,15 @@ class Ledger:
                 "of dpscp that wrote it"
             )
         try:
-            entries, facts, seeded = data["entries"], data["public_facts"], data["seeded"]
+            facts, seeded = data["public_facts"], data["seeded"]
+            lists = entries, assumed, taken, found = [data[name] for name in _LISTS]
             # other types would convert silently: an empty string to no entries, null to "not seeded"
-            if not (isinstance(entries, list) and isinstance(facts, dict) and isinstance(seeded, bool)):
-                raise ValueError("entries must be a list, public_facts an object, and seeded true or false")
-            return cls(tuple(map(Entry.from_dict, entries)), facts, seeded)
+            if not (isinstance(facts, dict) and isinstance(seeded, bool) and all(isinstance(x, list) for x in lists)):
+                raise ValueError(f"{', '.join(_LISTS)} must be lists, public_facts an object, and seeded true or false")
+            if not all(isinstance(name, str) for name in (*taken, *found)):
+                raise ValueError("taken_from_data and found_privately must be lists of names")
+            assumptions = tuple(map(Assumption.from_dict, assumed))
+            return cls(tuple(map(Entry.from_dict, entries)), facts, seeded, assumptions, tuple(taken), tuple(found))
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(f"the ledger is damaged: {error}") from None
 
@@ -442,9 +460,10 @@ class Ledger:
         total = format_epsilon(self.epsilon(delta))
         lines.append(f"total: epsilon {total} at delta {delta:g}, for {self.neighbours}")
         lines += self._warnings()
-        public = {k: v for k, v in self.public_facts.items() if k != _ASSUMED}
-        if public:
-            lines.append("declared public: " + ", ".join(f"{k} = {v}" for k, v in public.items()))
+        if self.public_facts:
+            lines.append("declared public: " + ", ".join(f"{k} = {v}" for k, v in self.public_facts.items()))
+        if self.taken_from_data:
+            lines.append(f"read from the records: {', '.join(self.taken_from_data)}")
         lines += [f"assumed: {assumption}" for assumption in self.assumptions]
         return "\n".join(lines)
 

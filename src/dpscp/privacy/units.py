@@ -12,11 +12,18 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
 
+from dpscp._base.assumptions import (
+    CAP_WITHOUT_IDS,
+    EXCHANGEABLE,
+    EXCHANGEABLE_PERSONS,
+    NOMINAL_PERSONS,
+    NOMINAL_RECORDS,
+    Assumption,
+)
 from dpscp._base.checks import check_count
 
 __all__ = ["RECORDS", "OneRecord", "PersonWithIds", "PersonWithoutIds", "Unit", "join_units"]
 
-_EXCHANGEABLE = "new records are exchangeable with the ones used"
 _WHOLE_PERSON = "adding or removing one person with all their records"
 
 
@@ -45,7 +52,7 @@ class Unit(ABC):
 
     @property
     @abstractmethod
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         """What coverage assumes about new and old units."""
 
     @property
@@ -79,9 +86,9 @@ class Unit(ABC):
         return "a random record of a new person" if self.by_person else "a new record"
 
     @property
-    def nominal_is_true(self) -> str:
+    def nominal_is_true(self) -> Assumption:
         """The assumption if the number of units is not released."""
-        return f"{self.count_name} is the true number of {self.noun}s"
+        return NOMINAL_PERSONS if self.by_person else NOMINAL_RECORDS
 
     @property
     def limit_facts(self) -> dict[str, int]:
@@ -152,8 +159,8 @@ class OneRecord(Unit):
         return "records"
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        return (_EXCHANGEABLE,)
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return (EXCHANGEABLE,)
 
 
 RECORDS = OneRecord()
@@ -196,11 +203,8 @@ class PersonWithIds(_Person):
         return "persons with ids"
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        return (
-            "new persons are exchangeable with the ones used (records of one person may depend on each other in "
-            "any way); the promise is for a random record of a new person",
-        )
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return (EXCHANGEABLE_PERSONS,)
 
 
 @dataclass(frozen=True)
@@ -225,12 +229,8 @@ class PersonWithoutIds(_Person):
         return f"persons without ids, with at most {self.rows_per_person} records each"
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        return (
-            _EXCHANGEABLE,
-            f"privacy is per person with at most {self.rows_per_person} records (not checked, because there are no "
-            "ids); coverage is per record, not per person",
-        )
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return EXCHANGEABLE, CAP_WITHOUT_IDS.of(self.rows_per_person)
 
 
 def join_units(units: Iterable[Unit]) -> Unit:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from dpscp._base.assumptions import OWN_SCORE
 from dpscp._base.format import format_level
 from dpscp.data.feature_bounds import stated_bounds
 from dpscp.estimators import PrivateConformalClassifier
-from dpscp.scores import OWN_SCORE
 
 __all__ = ["Example", "predict_examples"]
 

@@ -225,7 +225,7 @@ def nominal_size(estimator: Any) -> NominalSize | None:
     terms = estimator.certificates_[0].terms
     if terms.n_units is None:
         return None
-    counted = estimator.ledger_.public_facts.get("taken_from_data", ())
+    counted = estimator.ledger_.taken_from_data
     return NominalSize(terms.n_units, f"{terms.unit.noun}s", terms.unit.count_name not in counted)
 
 

@@ -5,7 +5,6 @@ the score, its public range and, for intervals, the set of a threshold. The esti
 a function of probabilities. To add a score, write its class and add a line to the table of its module.
 """
 
-from dpscp._base.trust import OWN_SCORE
 from dpscp.scores.functions import (
     absolute_residual,
     aps,
@@ -26,7 +25,6 @@ from dpscp.scores.losses import class_costs, false_discoveries, missed_labels
 __all__ = [
     "INTERVAL_SCORES",
     "LABEL_SCORES",
-    "OWN_SCORE",
     "IntervalScore",
     "LabelScore",
     "Pair",

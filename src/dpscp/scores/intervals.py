@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.assumptions import OWN_SCORE, Assumption
 from dpscp._base.checks import check_choice
 from dpscp._base.object_state import copy_if_possible, refuse_memory
-from dpscp._base.trust import OWN_SCORE
 from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
 from dpscp.scores.sets import normalized_interval, quantile_interval, residual_interval
@@ -94,7 +94,7 @@ class CheckedIntervalScore(IntervalScore, Protocol):
     """A score as a release uses it: a built-in one, or a caller's own with its checks."""
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         """What a certificate assumes of the score."""
 
     def check_on_synthetic_rows(self, y_bounds: tuple[float, float]) -> None:
@@ -104,7 +104,7 @@ class CheckedIntervalScore(IntervalScore, Protocol):
 class _BuiltIn:
     """What all built-in scores have in common."""
 
-    assumptions: ClassVar[tuple[str, ...]] = ()
+    assumptions: ClassVar[tuple[Assumption, ...]] = ()
 
     def check_on_synthetic_rows(self, y_bounds: tuple[float, float]) -> None:
         """Pass: this package tests its own scores."""
@@ -167,7 +167,7 @@ class OwnIntervalScore:
 
     score: IntervalScore
 
-    assumptions: ClassVar[tuple[str, ...]] = (OWN_SCORE,)
+    assumptions: ClassVar[tuple[Assumption, ...]] = (OWN_SCORE,)
 
     @property
     def natural(self) -> bool:

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.assumptions import OWN_SCORE, Assumption
 from dpscp._base.checks import check_choice
 from dpscp._base.object_state import copy_if_possible, refuse_memory
-from dpscp._base.trust import OWN_SCORE
 from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.scores.functions import (
     aps_of_labels,
@@ -45,7 +45,7 @@ class CheckedLabelScore(LabelScore, Protocol):
     """A score as a release uses it: a built-in one, or a caller's own with its checks."""
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         """What a certificate assumes of the score."""
 
     def check_on_synthetic_rows(self, n_classes: int) -> None:
@@ -62,7 +62,7 @@ class _Known:
     function: Callable[[NDArray[Any]], NDArray[Any]]
     natural: bool = False
 
-    assumptions: ClassVar[tuple[str, ...]] = ()
+    assumptions: ClassVar[tuple[Assumption, ...]] = ()
 
     def range(self, n_classes: int) -> tuple[float, float]:
         return raps_range(n_classes) if self.function is raps_of_labels else (0.0, 1.0)
@@ -99,7 +99,7 @@ class OwnLabelScore:
 
     score: LabelScore
 
-    assumptions: ClassVar[tuple[str, ...]] = (OWN_SCORE,)
+    assumptions: ClassVar[tuple[Assumption, ...]] = (OWN_SCORE,)
 
     @property
     def natural(self) -> bool:

@@ -54,6 +54,12 @@ class Trained:
         The parts of `event` that are entries of their own in a ledger; empty: it is one entry.
     unit : Unit
         The unit of privacy of `event`.
+    taken_from_data : tuple of str
+        The names of the public facts that were read from the records.
+    found_privately : tuple of str
+        The names of the public facts that a private step of `event` found.
+    is_seeded : bool
+        Whether the noise came from a seed.
 
     Theory: section 1 (public facts), Result C (stability)
     """
@@ -65,6 +71,9 @@ class Trained:
     trajectory: Trajectory | None = None
     stages: "tuple[tuple[str, DpEvent], ...]" = ()
     unit: Unit = RECORDS
+    taken_from_data: tuple[str, ...] = ()
+    found_privately: tuple[str, ...] = ()
+    is_seeded: bool = False
 
 
 Stages = tuple[tuple[str, "DpEvent"], ...]

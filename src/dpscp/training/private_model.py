@@ -126,9 +126,8 @@ class PrivateModel:
     def from_trained(cls, trained: Trained, note: str = "") -> Self:
         """Build it from the result of a mechanism of this package."""
         ledger = Ledger().add("train", trained.event, note, unit=trained.unit)
-        if trained.public_facts.get("taken_from_data"):
-            ledger = ledger.declare(taken_from_data=trained.public_facts["taken_from_data"])
-        return cls(trained.model, ledger.mark_seeded() if trained.public_facts.get("seeded") else ledger)
+        ledger = ledger.take(*trained.taken_from_data)
+        return cls(trained.model, ledger.mark_seeded() if trained.is_seeded else ledger)
 
     @classmethod
     def from_outputs(

@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
+from dpscp._base.assumptions import Assumption
 from dpscp.data.persons import Persons
 
 Index = NDArray[np.int64]
@@ -248,7 +249,7 @@ class HasAssumption(Protocol):
     """A source of this package whose other processes must be trusted."""
 
     @property
-    def assumption(self) -> str:
+    def assumption(self) -> Assumption:
         """Return what a ledger states about them."""
 
 

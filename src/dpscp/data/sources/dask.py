@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from dpscp._base.trust import DASK
+from dpscp._base.assumptions import DASK, Assumption
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, added, capture_error, for_block, unwrap_results
 from dpscp.data.sources.persons import PersonRows, join_person_block, split_by_person
@@ -45,7 +45,7 @@ class DaskSource:
     the trusted side. Use encrypted connections (``distributed.Security``) where the network of the cluster is shared.
     """
 
-    assumption: ClassVar[str] = DASK
+    assumption: ClassVar[Assumption] = DASK
 
     def __init__(self, X: Any, y: Any) -> None:
         rows, targets = _chunks(X, 2), _chunks(y, 1)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.assumptions import OWN_DATASET
 from dpscp._base.checks import check_count
-from dpscp._base.trust import OWN_DATASET
 from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block
 from dpscp.data.sources.files import BLOCK_NUMBERS, ReadSource
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeGuard, TypeVar
 
 import numpy as np
 
+from dpscp._base.assumptions import PROCESSES, Assumption
 from dpscp._base.checks import check_count
-from dpscp._base.trust import PROCESSES
 from dpscp.data.persons import number_persons
 from dpscp.data.sources.array import ArraySource
 from dpscp.data.sources.base import Block, Failure, RecordSource, added, capture_error, is_source, unwrap_results
@@ -60,7 +60,7 @@ class DistributedSource:
     the trusted side.
     """
 
-    assumption: ClassVar[str] = PROCESSES
+    assumption: ClassVar[Assumption] = PROCESSES
 
     def __init__(self, X: Any, y: Any = None, *, persons: Any = None, n_blocks: int = 1) -> None:
         def own() -> tuple[_OwnedRows | TableSource | RecordSource, int]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import Array
+from dpscp._base.assumptions import ENFORCED_NORM
 from dpscp._base.checks import (
     check_choice,
     check_count,
@@ -271,16 +272,15 @@ class DPSGD(SourceTraining, GaussianSums):
             for t in progress(run([descent], drawn), self.steps, "private training"):
                 if kept is not None and t + 1 < self.steps:
                     kept[t + 1] = descent.current()
-        facts = dict(setup.public_facts)
-        if random_state is not None:
-            facts["seeded"] = True
         return Trained(
             model=setup.model(descent.released()),
             event=paid_event(self),
             stability=self.stability(setup.network.widths[0], setup.n_records, setup.classes),
-            public_facts=facts,
+            public_facts=setup.public_facts,
             trajectory=None if kept is None else setup.trajectory(kept),
             unit=setup.unit,
+            taken_from_data=setup.taken_from_data,
+            is_seeded=random_state is not None,
         )
 
     def prepare(
@@ -329,13 +329,13 @@ class DPSGD(SourceTraining, GaussianSums):
             **unit.facts(n_records),
             "n_features": source.width,
             "normaliser": self.sampling_rate * n_records,
-            "taken_from_data": tuple(from_data),
         }
         if classes is not None:
             facts["classes"] = classes
         if self.feature_bound is not None:
             facts["feature_bound"] = self.feature_bound
-        return Setup(self, network, classes, n_records, noise, source.map(engine, keep=True), facts, unit)
+        ready = source.map(engine, keep=True)
+        return Setup(self, network, classes, n_records, noise, ready, facts, tuple(from_data), unit)
 
     @property
     def _shortens_rows(self) -> bool:
@@ -395,7 +395,7 @@ class DPSGD(SourceTraining, GaussianSums):
             delta_n=self.delta_n,
             score_lipschitz=head.score_lipschitz,
         )
-        enforced = f"rows have norm at most {self.feature_bound:g} (enforced in training and prediction)"
+        enforced = ENFORCED_NORM.of(self.feature_bound)
         return replace(bound, shift_bound=bound.shift_bound + drift, assumptions=(*bound.assumptions, enforced))
 
 
@@ -414,6 +414,7 @@ class Setup:
     source: RecordSource
     """The records as the engine reads them."""
     public_facts: dict[str, object]
+    taken_from_data: tuple[str, ...]
     unit: Unit = RECORDS
 
     @property

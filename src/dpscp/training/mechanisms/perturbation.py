@@ -53,6 +53,8 @@ class _TrainingData:
     classes: tuple[Any, ...] | None
     center: float
     public_facts: dict[str, object]
+    taken_from_data: tuple[str, ...]
+    is_seeded: bool
 
 
 @dataclass(frozen=True)
@@ -140,16 +142,14 @@ class _Perturbation(SourceTraining):
             **units.public_facts(n),
             "n_features": raw.shape[1],
             "feature_bound": self.feature_bound,
-            "taken_from_data": tuple(from_data),
         }
         if classes is not None:
             facts["classes"] = classes
         if self.y_bounds is not None:
             facts["y_bounds"] = self.y_bounds
-        if run.random_state is not None:
-            facts["seeded"] = True
         outputs = len(classes) if classes is not None and self.loss == "cross_entropy" else 1
-        return _TrainingData(rows, target, units, n, outputs, classes, center, facts)
+        seeded = run.random_state is not None
+        return _TrainingData(rows, target, units, n, outputs, classes, center, facts, tuple(from_data), seeded)
 
     def _build_result(
         self, data: _TrainingData, theta: FloatArray, event: DpEvent, bound: Stability, output_noise: float
@@ -162,7 +162,15 @@ class _Perturbation(SourceTraining):
             network.layers(theta)[0][:, -1] += data.center
         delta = self.huber_delta or self._half_range()
         model = DenseModel(network, Loss(self.loss, (), delta), theta, data.classes, self.feature_bound)
-        return Trained(model, event, stability, data.public_facts, unit=data.persons.unit)
+        return Trained(
+            model,
+            event,
+            stability,
+            data.public_facts,
+            unit=data.persons.unit,
+            taken_from_data=data.taken_from_data,
+            is_seeded=data.is_seeded,
+        )
 
 
 @dataclass(frozen=True)

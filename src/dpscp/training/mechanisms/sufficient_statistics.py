@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from scipy import optimize
 
 from dpscp._base.arrays import FloatArray
+from dpscp._base.assumptions import FIXED_PREPROCESSING
 from dpscp._base.checks import check_count, check_positive, check_probability, check_range
 from dpscp.guarantees.stability import Stability, stability_summary
 from dpscp.privacy import secure_generator
@@ -169,12 +170,17 @@ class SufficientStatistics(SourceTraining, GaussianSums):
             "n_features": raw.shape[1],
             "feature_bound": self.feature_bound,
             "y_bounds": self.y_bounds,
-            "taken_from_data": () if run.n_records is not None else (units.count_name,),
         }
-        if run.random_state is not None:
-            facts["seeded"] = True
         model = DenseModel(network, Loss("squared"), theta, None, self.feature_bound)
-        return Trained(model, event, self.stability(raw.shape[1], n), facts, unit=units.unit)
+        return Trained(
+            model,
+            event,
+            self.stability(raw.shape[1], n),
+            facts,
+            unit=units.unit,
+            taken_from_data=() if run.n_records is not None else (units.count_name,),
+            is_seeded=run.random_state is not None,
+        )
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability:  # noqa: ARG002
         """Return the shift bound under shared noise; it always holds.
@@ -196,7 +202,7 @@ class SufficientStatistics(SourceTraining, GaussianSums):
             score_lipschitz=self.row_bound,
         )
         rounding = 2 * grid_slack(self.gram_noise, size**2) * reach + grid_slack(self.cross_noise, size)
-        assumptions = (*bound.assumptions, "preprocessing does not depend on the data")
+        assumptions = (*bound.assumptions, FIXED_PREPROCESSING)
         return replace(bound, shift_bound=bound.shift_bound + rounding / floor, assumptions=assumptions)
 
     @property

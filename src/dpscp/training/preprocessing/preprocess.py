@@ -379,14 +379,13 @@ class Preprocessed(SourceTraining):
         trajectory = inner.trajectory
         if trajectory is not None and not isinstance(inner.model, PreprocessedModel):
             trajectory = replace(trajectory, row_length=_length_after(transforms))
-        return Trained(
-            PreprocessedModel(tuple(transforms), inner.model, width),
-            compose(*map(paid_event, self._private_steps), inner.event),
-            inner.stability if independent else None,
-            inner.public_facts,
-            trajectory,
+        return replace(
+            inner,
+            model=PreprocessedModel(tuple(transforms), inner.model, width),
+            event=compose(*map(paid_event, self._private_steps), inner.event),
+            stability=inner.stability if independent else None,
+            trajectory=trajectory,
             stages=(*self._step_stages, *stages_of_trained(inner)),
-            unit=inner.unit,
         )
 
 

@@ -235,14 +235,14 @@ class PrivateBounds(WrappedMechanism):
         model: Model = inner.model if y_bounds is None else ScaledTargetModel(inner.model, y_bounds)
         if transforms:
             model = PreprocessedModel(transforms, model, self.n_features)
-        return Trained(
-            model,
-            compose(own, inner.event),
-            None,
-            {**inner.public_facts, **facts, "found_privately": tuple(facts)},
-            inner.trajectory,
+        return replace(
+            inner,
+            model=model,
+            event=compose(own, inner.event),
+            stability=None,
+            public_facts={**inner.public_facts, **facts},
             stages=(("bounds", own), *stages_of_trained(inner)),
-            unit=inner.unit,
+            found_privately=tuple(facts),
         )
 
     def _scale_features(self, low: FloatArray, high: FloatArray) -> FeatureTransform:

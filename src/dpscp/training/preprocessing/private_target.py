@@ -155,7 +155,10 @@ class PrivateTarget(WrappedMechanism):
         own = gaussian_event(require_noise(self.noise_multiplier))
         stages = ((self.stage, own), *stages_of_trained(inner))
         facts = {**inner.public_facts, "y_bounds": self.y_bounds}
-        return Trained(model, compose(own, inner.event), None, facts, stages=stages, unit=inner.unit)
+        event = compose(own, inner.event)
+        return replace(
+            inner, model=model, event=event, stability=None, public_facts=facts, trajectory=None, stages=stages
+        )
 
 
 def _in_units(model: Model, mean: float, scale: float, y_bounds: tuple[float, float]) -> Model:

@@ -335,16 +335,21 @@ class OpacusTraining(GaussianSums):
             **setup.unit.facts(setup.n),
             "input_shape": shape,
             "normaliser": self.sampling_rate * setup.n,
-            "taken_from_data": tuple(setup.from_data),
         }
         for name in ("epochs", "batch_size"):
             if getattr(self, name) is not None:
                 facts[name] = getattr(self, name)
         if classes is not None:
             facts["classes"] = classes
-        if random_state is not None:
-            facts["seeded"] = True
-        return Trained(TorchModel(trained, shape, classes, self.device), event, None, facts, unit=setup.unit)
+        return Trained(
+            TorchModel(trained, shape, classes, self.device),
+            event,
+            None,
+            facts,
+            unit=setup.unit,
+            taken_from_data=tuple(setup.from_data),
+            is_seeded=random_state is not None,
+        )
 
     def _prepare(self, source: RecordSource, random_state: int | None, n_records: int | None) -> "_Setup":
         """Check the module, and convert the records."""

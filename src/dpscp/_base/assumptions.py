@@ -1,0 +1,359 @@
+"""What the promises of a release assume, as typed values with a code and a sentence.
+
+Ledgers and certificates carry the values. Code compares values and never sentences. A file holds the code; the
+sentence beside it is for people and is not read back. All sentences are in this module.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Concern(StrEnum):
+    """Which promise an assumption is about."""
+
+    PRIVACY = "privacy"
+    COVERAGE = "coverage"
+    BOTH = "privacy and coverage"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A code with its sentence, whose gaps are for public numbers and names."""
+
+    code: str
+    about: Concern
+    sentence: str
+
+    def of(self, *values: str | int | float) -> "Assumption":
+        """Return the assumption about these public values."""
+        return Assumption(self.code, values)
+
+
+_KINDS: dict[str, _Kind] = {}
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One thing that a promise assumes and no code can prove.
+
+    Parameters
+    ----------
+    code : str
+        One of the codes of this module. ``Assumption.stated`` is for a sentence of the caller.
+    values : tuple of str, int or float
+        The public values that its sentence names.
+    """
+
+    code: str
+    values: tuple[str | int | float, ...] = ()
+
+    def __post_init__(self) -> None:
+        kind = _KINDS.get(self.code)
+        if kind is None:
+            raise ValueError(f"the assumption {self.code!r} is unknown; update dpscp")
+        plain = all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in self.values)
+        if not plain or len(self.values) != kind.sentence.count("{"):
+            raise ValueError(f"the assumption {self.code!r} has other values than its sentence names")
+        _ = self.sentence  # raises for a value of another type
+
+    @staticmethod
+    def stated(sentence: str) -> "Assumption":
+        """Return an assumption in the caller's own words, about both promises; no code reads them."""
+        return _STATED.of(str(sentence))
+
+    @property
+    def about(self) -> Concern:
+        """The promise that it is about."""
+        return _KINDS[self.code].about
+
+    @property
+    def sentence(self) -> str:
+        """The assumption in words."""
+        return _KINDS[self.code].sentence.format(*self.values)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; the sentence and its subject are for people."""
+        words = {"about": str(self.about), "sentence": self.sentence}
+        return {"code": self.code, **({"values": list(self.values)} if self.values else {}), **words}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "Assumption":
+        """Return the assumption of a code and values, or raise ``ValueError``."""
+        values = data.get("values", [])
+        if not isinstance(values, list):
+            raise ValueError("the values of an assumption must be a list")
+        return Assumption(data["code"], tuple(values))
+
+
+def require_assumptions(values: Any) -> tuple[Assumption, ...]:
+    """Return the values without repetition; raise ``TypeError`` for anything else, such as a sentence."""
+    found = (values,) if isinstance(values, str) else tuple(values)
+    for value in found:
+        if not isinstance(value, Assumption):
+            raise TypeError(
+                f"an assumption must be a dpscp.privacy.Assumption, got {type(value).__name__}; for your own words use "
+                "Assumption.stated(sentence)"
+            )
+    return tuple(dict.fromkeys(found))
+
+
+def _kind(code: str, about: Concern, sentence: str) -> _Kind:
+    _KINDS[code] = _Kind(code, about, sentence)
+    return _KINDS[code]
+
+
+def _fixed(code: str, about: Concern, sentence: str) -> Assumption:
+    return _kind(code, about, sentence).of()
+
+
+_STATED = _kind("stated_by_caller", Concern.BOTH, "{}")
+
+# ---- code and records of the caller
+
+GROUP_FUNCTION = _fixed(
+    "group_function",
+    Concern.BOTH,
+    "groups computes the group of a record from that record alone (privacy needs this too: groups share no budget, "
+    "because each record lies in one of them, independently of the other records)",
+)
+OVERLAPPING_GROUP_FUNCTION = _fixed(
+    "overlapping_group_function",
+    Concern.BOTH,
+    "groups computes the groups of a record from that record alone (privacy needs this too: a record is charged for "
+    "the groups that it may be in, independently of the other records)",
+)
+OWN_SCORE = _fixed(
+    "own_score",
+    Concern.BOTH,
+    "conformity_score computes the scores of a row from that row of probabilities alone (privacy needs this too: "
+    "otherwise one record would change the scores of the others)",
+)
+PREFIT = _fixed(
+    "prefit",
+    Concern.BOTH,
+    "estimator was trained without these records (as prefit=True states) and computes the outputs of each row from "
+    "that row alone; the records that it was trained on are not protected by this release",
+)
+PRIVATE_MODEL = _fixed(
+    "private_model",
+    Concern.BOTH,
+    "the model was trained elsewhere at the cost that its ledger states and contains nothing else from the records; it "
+    "computes the outputs of each row from that row alone",
+)
+TORCH_MODULE = _fixed(
+    "torch_module",
+    Concern.BOTH,
+    "the torch module and its loss treat each record separately, on real records as on the synthetic rows of the dry "
+    "run; the starting weights of the module do not come from the records",
+)
+OWN_MECHANISM = _fixed(
+    "own_mechanism",
+    Concern.BOTH,
+    "the caller's training mechanism releases what its event pays for, and nothing else from the records",
+)
+OWN_STEP = _fixed(
+    "own_step",
+    Concern.BOTH,
+    "each preprocessing step of the caller releases what its event pays for, and transforms each row by using only "
+    "this release and that row",
+)
+OUTER_STEPS = _fixed(
+    "outer_steps",
+    Concern.BOTH,
+    "what the caller put around the estimator (functions, frozen steps, estimators that fit it) learned nothing from "
+    "these records and computes each row and each target from that one alone",
+)
+OWN_DATASET = _fixed(
+    "own_dataset",
+    Concern.BOTH,
+    "each item of the caller's data set is one record and is computed from that record alone",
+)
+OWN_SOURCE = _fixed(
+    "own_source",
+    Concern.BOTH,
+    "the caller's source contains each record once, and all records of a person in one block (each reading checks that "
+    "its blocks stay the same)",
+)
+DASK = _fixed(
+    "dask",
+    Concern.BOTH,
+    "the Dask collection contains each record once whenever it is computed (each reading checks that the rows and "
+    "their order stay the same)",
+)
+PROCESSES = _fixed("processes", Concern.BOTH, "each record is held by only one process of the group")
+OWN_SCORES = _fixed(
+    "own_scores",
+    Concern.BOTH,
+    "each score depends on one record, the model and independent noise only, and training cost what was declared for "
+    "it",
+)
+LIKELIHOOD_RATIO = _fixed(
+    "likelihood_ratio",
+    Concern.BOTH,
+    "likelihood_ratio gives a record its ratio from that record alone (privacy needs it too: else one record would "
+    "change which others are kept)",
+)
+OWN_LOSSES = _fixed(
+    "own_losses",
+    Concern.BOTH,
+    "each loss comes from one record, the model, the threshold and independent noise; training cost what was declared "
+    "for it; where no finite threshold is returned the caller acts so that the loss is 0",
+)
+UNCOPIED = _kind(
+    "uncopied",
+    Concern.PRIVACY,
+    "{} cannot be copied, so the original object sees the records, and it stores nothing of them",
+)
+OTHER_PERSONS = _fixed(
+    "other_persons",
+    Concern.PRIVACY,
+    "the recalibration used records of other persons than the fit and earlier recalibrations; somebody who is in "
+    "several of them pays for each (a budget store adds this up)",
+)
+
+# ---- who is covered
+
+EXCHANGEABLE = _fixed("exchangeable", Concern.COVERAGE, "new records are exchangeable with the ones used")
+EXCHANGEABLE_PERSONS = _fixed(
+    "exchangeable_persons",
+    Concern.COVERAGE,
+    "new persons are exchangeable with the ones used (records of one person may depend on each other in any way); the "
+    "promise is for a random record of a new person",
+)
+CAP_WITHOUT_IDS = _kind(
+    "cap_without_ids",
+    Concern.BOTH,
+    "privacy is per person with at most {} records (not checked, because there are no ids); coverage is per record, "
+    "not per person",
+)
+NOMINAL_RECORDS = _fixed("nominal_records", Concern.COVERAGE, "n_records is the true number of records")
+NOMINAL_PERSONS = _fixed("nominal_persons", Concern.COVERAGE, "n_persons is the true number of persons")
+ANOTHER_POPULATION = _fixed(
+    "another_population",
+    Concern.COVERAGE,
+    "records are independent, and new ones come from the declared population: its density relative to that of the "
+    "calibration records is proportional to likelihood_ratio (if it is not, the promise moves by at most the total "
+    "variation distance)",
+)
+PERSONS_OF_ANOTHER = _fixed(
+    "persons_of_another_population",
+    Concern.COVERAGE,
+    "persons are independent (records of one person may depend on each other in any way), and of each one random "
+    f"record counts; of these, {ANOTHER_POPULATION.sentence}",
+)
+INDEPENDENT = _kind(
+    "independent",
+    Concern.COVERAGE,
+    "for what a single release covers: the held-out {}s are independent draws from one distribution",
+)
+COINS = _kind(
+    "coins",
+    Concern.COVERAGE,
+    "each {} was held out by an independent coin; the promise is an average over these coins too",
+)
+FIXED_GROUPS = _fixed(
+    "fixed_groups",
+    Concern.COVERAGE,
+    "a record's group is a fixed function of the record; the promise holds within each group",
+)
+OVERLAPPING_GROUPS = _kind(
+    "overlapping_groups",
+    Concern.COVERAGE,
+    "a record's groups, {} at most, are fixed functions of the record; the promise holds within each group, because a "
+    "row gets the largest threshold of its groups",
+)
+
+# ---- what a guarantee needs
+
+INVARIANT = _fixed(
+    "invariant",
+    Concern.COVERAGE,
+    "training does not depend on the order of the records, and its event covers everything it uses of them",
+)
+HELD_OUT = _fixed("held_out", Concern.COVERAGE, "the scored records were not used in training")
+HARD_BOUNDS = _fixed(
+    "hard_bounds",
+    Concern.COVERAGE,
+    "every target lies within y_bounds: intervals are cut there, and a target outside is in none",
+)
+ALL_LABELS = _fixed(
+    "all_labels",
+    Concern.COVERAGE,
+    "classes holds every label that can occur: a label that is not listed is in no set",
+)
+ALL_LABELS_IF_INFINITE = _fixed(
+    "all_labels_if_infinite",
+    Concern.COVERAGE,
+    "where no finite threshold is found the set has all labels",
+)
+NO_LABEL_IF_INFINITE = _fixed(
+    "no_label_if_infinite",
+    Concern.COVERAGE,
+    "where no finite threshold is found the set is empty",
+)
+NOT_CORRECTED = _fixed(
+    "not_corrected",
+    Concern.COVERAGE,
+    "no self-influence form is known for this model: this is Result F alone",
+)
+CORRECTED = _fixed(
+    "corrected",
+    Concern.COVERAGE,
+    "the influence of a record on its own score is removed to first order, less the response of the other records, "
+    "estimated on synthetic records (at half strength); the remaining error is of second order and not bounded",
+)
+
+# ---- stability of training (Result C)
+
+MOST_OTHERS = _kind("most_others", Concern.COVERAGE, "at most {} besides the new one")
+CONVEX_AND_SMOOTH = _fixed("convex_and_smooth", Concern.COVERAGE, "every clipped loss is convex and smooth")
+SMOOTH = _fixed("smooth", Concern.COVERAGE, "every clipped loss is smooth")
+PLAIN_SGD = _fixed(
+    "plain_sgd",
+    Concern.COVERAGE,
+    "plain SGD with a fixed public normalizer: no momentum, no adaptive step",
+)
+FIXED_PREPROCESSING = _fixed(
+    "fixed_preprocessing",
+    Concern.COVERAGE,
+    "preprocessing does not depend on the data",
+)
+CONVEX_WITH_PENALTY = _fixed(
+    "convex_with_penalty",
+    Concern.COVERAGE,
+    "convex losses with bounded gradients and a quadratic penalty",
+)
+PUBLIC_DIVISOR = _fixed("public_divisor", Concern.COVERAGE, "losses divided by a public constant")
+AVERAGED_LOSSES = _fixed("averaged_losses", Concern.COVERAGE, "losses averaged over the actual records")
+SUMMARIES_OVER_CONSTANT = _fixed(
+    "summaries_over_constant",
+    Concern.COVERAGE,
+    "summaries of bounded norm, divided by a public constant",
+)
+AVERAGED_SUMMARIES = _fixed(
+    "averaged_summaries",
+    Concern.COVERAGE,
+    "summaries of bounded norm, averaged over the records",
+)
+ENFORCED_NORM = _kind(
+    "enforced_norm",
+    Concern.COVERAGE,
+    "rows have norm at most {:g} (enforced in training and prediction)",
+)
+SHARED_SAMPLING = _fixed("shared_sampling", Concern.COVERAGE, "Poisson sampling with shared masks and noise")
+LIPSCHITZ_GRADIENTS = _fixed(
+    "lipschitz_gradients",
+    Concern.COVERAGE,
+    "loss gradients are Lipschitz on the parameter set",
+)
+BATCH_DIVISOR = _fixed(
+    "batch_divisor",
+    Concern.COVERAGE,
+    "the gradient is divided by the batch size and a step on an empty batch is skipped",
+)
+CONSTANT_RATE = _fixed("constant_rate", Concern.COVERAGE, "constant learning rate, no momentum")

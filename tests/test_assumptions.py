@@ -1,0 +1,69 @@
+"""Assumptions are typed values: ledgers and certificates refuse sentences, and files hold codes."""
+
+import json
+import pickle
+
+import pytest
+
+import dpscp as dp
+from dpscp._base import assumptions
+from dpscp._base.assumptions import HELD_OUT, OVERLAPPING_GROUPS, OWN_SCORE, UNCOPIED, Concern
+from dpscp.guarantees import Stability
+from dpscp.guarantees.terms import Terms
+from dpscp.privacy import Assumption
+
+
+def certificate(*assumed):
+    return dp.Certificate("split", 0.9, 0.9, assumed, Terms())
+
+
+def test_sentences_are_refused_wherever_assumptions_go():
+    for make in (
+        lambda text: dp.Ledger().assume(text),
+        lambda text: dp.Ledger(assumptions=(text,)),
+        lambda text: dp.Ledger(assumptions=text),
+        certificate,
+        lambda text: Stability(0.1, 0.1, (text,)),
+        lambda text: Stability(0.1, 0.1, text),
+    ):
+        with pytest.raises(TypeError, match="Assumption"):
+            make(OWN_SCORE.sentence)
+
+
+def test_a_file_is_read_by_its_codes_alone():
+    ledger = dp.Ledger().assume(OWN_SCORE, OVERLAPPING_GROUPS.of(3), Assumption.stated("my sensors are honest"))
+    written = ledger.to_dict()
+    for found in written["assumptions"]:
+        found["sentence"], found["about"] = "reworded", "reworded"
+    again = dp.Ledger.from_dict(json.loads(json.dumps(written)))
+    assert again == ledger == pickle.loads(pickle.dumps(ledger))
+    assert [a.sentence for a in again.assumptions] == [a.sentence for a in ledger.assumptions]
+    promise = certificate(HELD_OUT, UNCOPIED.of("groups"))
+    written = promise.to_dict()
+    for found in written["assumptions"]:
+        found["sentence"] = "reworded"
+    assert dp.Certificate.from_dict(json.loads(json.dumps(written))) == promise
+    assert "groups cannot be copied" in str(promise)
+
+
+@pytest.mark.parametrize(
+    "data", [{"code": "hope"}, {"code": "own_score", "values": [1]}, {"code": "uncopied"}, {}, "x"]
+)
+def test_unknown_codes_and_other_values_are_refused(data):
+    with pytest.raises((ValueError, TypeError, LookupError, AttributeError)):
+        Assumption.from_dict(data)
+    with pytest.raises(ValueError, match="ledger"):
+        dp.Ledger.from_dict(dp.Ledger().to_dict() | {"assumptions": [data]})
+
+
+def test_every_code_has_a_sentence_of_its_own_and_a_promise():
+    kinds = [value for value in vars(assumptions).values() if isinstance(value, assumptions._Kind)]
+    fixed = [value for value in vars(assumptions).values() if isinstance(value, Assumption)]
+    codes = [value.code for value in (*kinds, *fixed)]
+    assert len(set(codes)) == len(codes) == len(assumptions._KINDS)
+    assert len({kind.sentence for kind in assumptions._KINDS.values()}) == len(codes)
+    assert {kind.about for kind in assumptions._KINDS.values()} == set(Concern)
+
+
+def test_repeated_assumptions_count_once():
+    assert dp.Ledger().assume(OWN_SCORE).assume(OWN_SCORE, HELD_OUT).assumptions == (OWN_SCORE, HELD_OUT)
