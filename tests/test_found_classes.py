@@ -83,17 +83,6 @@ def test_a_file_says_it_too(tmp_path):
     assert loaded.certificates_ == model.certificates_
 
 
-def test_a_file_of_an_earlier_version_loads_and_is_not_certified(tmp_path):
-    """Those certified found classes; their ledger says where the list came from."""
-    model = found()
-    model.certificates_ = fit([0, 1, 2]).certificates_
-    assert model.certificates_[0].is_certified
-    model.save(tmp_path / "model")
-    loaded = dp.load(tmp_path / "model")
-    assert not loaded.certificate_.is_certified
-    assert str(loaded.certificate_).startswith("Not certified")
-
-
 def test_a_model_from_elsewhere_keeps_what_it_found():
     X, y = records()
     trained = [
