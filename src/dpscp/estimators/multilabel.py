@@ -79,7 +79,9 @@ class _Plan:
         """What training costs, known before it runs."""
         unit = self.searches.rule.unit.counted
         note = f"{self.heads.n_labels} binary models, one for each label"
-        return Ledger((), self.facts).add("training", paid_event(self.heads), note, unit=unit)
+        return Ledger((), self.facts, taken_from_data=self.taken_from_data).add(
+            "training", paid_event(self.heads), note, unit=unit
+        )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -316,8 +318,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         facts |= {unit.count_name: n, "n_features": width, "labels": [str(name) for name in names]}
         facts |= {"calibration_fraction": fraction, "loss": self.loss, "guarantee": SPLIT.name}
         facts |= {} if self.label_costs is None else {"label_costs": [float(cost) for cost in self.label_costs]}
-        taken = () if declared is not None else (unit.count_name,)
-        spent = Ledger(taken_from_data=taken).add("training", paid_event(heads), unit=unit.counted)
+        spent = Ledger().add("training", paid_event(heads), unit=unit.counted)
         rule = make_rule(SPLIT, alphas, spent, n, part=fraction, counted=declared is None)
         rule = rule.with_sharper_size(shared.held_out_mu)
         secret = fraction if counts_secrecy(self.epsilon, self.accountant) else None
@@ -325,7 +326,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         searches = plan_search(rule, spent=spent, budget=budget, accountant=self.accountant)
         if searches.steps > _MOST_STEPS:
             searches = plan_search(rule, spent=spent, budget=budget, steps=_MOST_STEPS, accountant=self.accountant)
-        return _Plan(heads, fraction, max(1, round((1 - fraction) * n)), searches, facts)
+        taken = () if declared is not None else (unit.count_name,)
+        return _Plan(heads, fraction, max(1, round((1 - fraction) * n)), searches, facts, taken)
 
     def _head(self, n: int, width: int, fraction: float, train_epsilon: float) -> tuple[Mechanism, dict[str, Any]]:
         """Return the mechanism of one label, still without noise where this fit sets it, and the recipe's facts."""
