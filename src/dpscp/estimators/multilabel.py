@@ -73,6 +73,7 @@ class _Plan:
     n_training: int
     searches: SearchPlan
     facts: Mapping[str, Any]
+    taken_from_data: tuple[str, ...]
 
     @property
     def spent(self) -> Ledger:
