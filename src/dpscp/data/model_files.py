@@ -9,8 +9,10 @@ the classes named here, and executes nothing from the file.
 import hashlib
 import io
 import json
+import math
 import os
 import stat
+import sys
 import tokenize
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -27,6 +29,8 @@ FORMAT = "dpscp-model"
 FORMAT_VERSION = 2
 _HEADER = "header.json"
 _LARGEST_HEADER = 64 * 2**20
+# Kinds of numbers, texts and times that an array may hold.
+_KINDS = "biufcSUmM"
 
 
 def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -83,6 +87,8 @@ def read_file(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, NDAr
         raise FileNotFoundError(f"file {os.fspath(path)!r} does not exist; check the path")
     try:
         with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > os.path.getsize(path):
+                raise ValueError("its members are larger than the file")
             return _read_archive(archive)
     except (
         zipfile.BadZipFile,
@@ -124,11 +130,28 @@ def _read_archive(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, N
         data = archive.read(f"{name}.npy")
         if hashlib.sha256(data).hexdigest() != digest:
             raise ValueError("an array was altered")
-        arrays[name] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        arrays[name] = _array_of(data)
     content = json.loads(body)
     if not isinstance(content, dict):
         raise ValueError("its header was altered")
     return content, arrays
+
+
+def _array_of(data: bytes) -> NDArray[Any]:
+    """Return the array of a member, which holds neither more nor less than its header declares."""
+    file = io.BytesIO(data)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("an array is written in a form that dpscp never writes")
+    shape, is_transposed, dtype = np.lib.format.read_array_header_1_0(file)
+    start, width = file.tell(), dtype.itemsize
+    declared = math.prod(shape) * width
+    if is_transposed or dtype.kind not in _KINDS or not 0 < width <= len(data) or declared != len(data) - start:
+        raise ValueError("an array has another type or size than its header declares")
+    if dtype.kind == "U":
+        code_points = np.frombuffer(data[start:], np.dtype(np.uint32).newbyteorder(dtype.byteorder))
+        if code_points.max(initial=0) > sys.maxunicode:
+            raise ValueError("an array of texts contains something that is no text")
+    return np.ndarray(shape, dtype, data, start).copy()
 
 
 def _array_bytes(array: NDArray[Any]) -> bytes:
