@@ -38,7 +38,8 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.events import DpEvent
 from dpscp.threshold import ExponentialQuantile, exponential_quantile, noisy_midpoint_quantile
-from dpscp.training.mechanism import Model, paid_event
+from dpscp.training.base import paid_event
+from dpscp.training.model import Model
 from dpscp.training.recipe import calibration_fraction, recipe
 from experiments import adult, bank, bloodmnist, housing, synthetic_scaling, tables, tabular, validity_map
 from experiments import data as loaders

@@ -36,7 +36,7 @@ from dpscp.baselines.full import acceptance_ends
 from dpscp.baselines.smoother import LinearSmoother
 from dpscp.privacy import Ledger, count_noise, epsilon_of
 from dpscp.privacy.events import possible_histories
-from dpscp.training import DPSGD, SufficientStatistics
+from dpscp.training import DPSGD, Mechanism, SufficientStatistics
 
 NON_PRIVATE = (SplitConformal, NaiveFull, JackknifePlus, CVPlus, FullConformal)
 LEVELS = [0.5, 0.8, 0.93]
@@ -452,9 +452,9 @@ def test_dp_split_trains_and_calibrates_on_disjoint_halves():
     seen = []
 
     class Spy(DPSGD):
-        def train(self, X, y, **options):
-            seen.append((np.array(X), options["n_records"]))
-            return super().train(X, y, **options)
+        def train_on(self, run):
+            seen.append((np.array(run.rows), run.n_records))
+            return super().train_on(run)
 
     X, y = classification(n=501)
     DPSplit(Spy(classes=(0, 1, 2), steps=5), split="exact").fit(X, y)
@@ -749,7 +749,7 @@ def test_too_few_records(method):
 # ---- what the coins of a split must not tell
 
 
-class NoTask:
+class NoTask(Mechanism):
     """A mechanism of one's own that finds labels in what it is trained on."""
 
     def __init__(self, inner):
@@ -760,8 +760,8 @@ class NoTask:
     def calibrated(self, epsilon, delta, *, accountant="pld"):
         return NoTask(self._inner.calibrated(epsilon, delta, accountant=accountant))
 
-    def train(self, X, y, *, random_state=None, n_records=None):
-        return self._inner.train(X, y, random_state=random_state, n_records=n_records)
+    def train_on(self, run):
+        return run.train_inner(self._inner, run.source)
 
 
 @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning", "ignore::dpscp.SeededWarning")

@@ -39,7 +39,6 @@ from dpscp.training import (
     OutputPerturbation,
     Preprocessed,
     SufficientStatistics,
-    Trained,
     UnitNorm,
 )
 from dpscp.training.recipe import pays_as_pair
@@ -369,7 +368,7 @@ class TestIntervalEnds:
         assert ends[0, :, 0].tolist() == [-1.0, 1.0]
 
 
-class OwnMechanism:
+class OwnMechanism(dp.training.Mechanism):
     """A user's own mechanism without dataclass or classes field: a noisy mean of the labels' one-hot vectors."""
 
     def __init__(self, columns):
@@ -382,13 +381,13 @@ class OwnMechanism:
     def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
         return self
 
-    def train(self, X, y, *, random_state=None, n_records=None):
-        rng = np.random.default_rng(random_state)
-        shares = np.log(np.maximum(np.eye(self.columns)[y].sum(0) + 2 * rng.normal(size=self.columns), 1) / n_records)
+    def train_on(self, run):
+        noisy = np.eye(self.columns)[run.targets].sum(0) + 2 * run.generator().normal(size=self.columns)
+        shares, width = np.log(np.maximum(noisy, 1) / run.n_records), run.source.width
         model = FunctionModel(
-            lambda rows: np.tile(shares, (len(rows), 1)), "classification", X.shape[1], tuple(range(self.columns))
+            lambda rows: np.tile(shares, (len(rows), 1)), "classification", width, tuple(range(self.columns))
         )
-        return Trained(model, self.event, None, {"mechanism": "noisy shares", "unit": ("one", "label")})
+        return run.result(model, {"mechanism": "noisy shares", "unit": ("one", "label")})
 
 
 class TestMechanisms:

@@ -80,7 +80,7 @@ def test_every_column_that_is_counted_is_paid_for():
     assert event_to_dict(quantiles.event)["count"] == 3 * len(QuantileTransform.branching)
     noise = lattice_noise(7.0)
     own = PrivateBounds(SGD, 4, columns=(1, 3), target=True, noise=noise)
-    assert own.bounds_event == noise.event(3)
+    assert own.own_parts[0][1] == noise.event(3)
     assert own.counts(Block(0, np.zeros((5, 4)), np.zeros(5))).sum(axis=1).tolist() == [5, 5, 5]
 
 

@@ -18,13 +18,11 @@ from dpscp.privacy import (
     as_accountant,
     epsilon_of,
     gaussian_event,
-    noise_multiplier,
     register_accountant,
-    secure_generator,
 )
 from dpscp.privacy.accounting import base as accountants
 from dpscp.scores import Pair
-from dpscp.training import Trained, mechanism
+from dpscp.training import Mechanism, Model, model
 
 DELTA = 1e-5
 
@@ -32,7 +30,7 @@ DELTA = 1e-5
 @pytest.fixture(autouse=True)
 def registries():
     """What a test registers is gone after it."""
-    tables = guarantees.GUARANTEES, accountants._ACCOUNTANTS, mechanism._SAVED
+    tables = guarantees.GUARANTEES, accountants._ACCOUNTANTS, model._SAVED
     kept = [dict(table) for table in tables]
     yield
     for table, was in zip(tables, kept, strict=True):
@@ -166,7 +164,7 @@ def test_an_accountant():
 
 
 @dataclass(frozen=True)
-class Directions:
+class Directions(Model):
     """The logits of a row are its products with one direction for each class."""
 
     weights: np.ndarray
@@ -180,10 +178,6 @@ class Directions:
     def outputs(self, X):
         return np.asarray(X, float) @ self.weights
 
-    def predict_proba(self, X):
-        powers = np.exp(self.outputs(X) - self.outputs(X).max(axis=1, keepdims=True))
-        return powers / powers.sum(axis=1, keepdims=True)
-
     def arrays(self):
         return {"weights": self.weights}
 
@@ -196,28 +190,25 @@ class Directions:
 
 
 @dataclass(frozen=True)
-class NoisySums:
+class NoisySums(Mechanism):
     """One noisy sum of rows of norm at most one for each class: a record changes one of them, by at most one."""
 
     classes: tuple | None = None
-    noise: float | None = None
+    noise_multiplier: float | None = None
 
     @property
     def event(self):
-        return None if self.noise is None else gaussian_event(self.noise)
+        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
 
     def configured(self, needs):
         return replace(self, classes=needs.classes)
 
-    def calibrated(self, epsilon, delta, *, accountant="pld"):
-        return replace(self, noise=noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant))
-
-    def train(self, X, y, *, random_state=None, n_records=None):
-        rows = X / np.maximum(1.0, np.linalg.norm(X, axis=1, keepdims=True))
-        sums = np.column_stack([rows[np.asarray(y) == c].sum(axis=0) for c in self.classes])
-        noisy = sums + secure_generator(random_state).normal(0, self.noise, sums.shape)
-        model = Directions(noisy * 10 / n_records, self.classes)
-        return Trained(model, self.event, None, {"mechanism": "noisy sums", "classes_of_sums": len(self.classes)})
+    def train_on(self, run):
+        rows = run.rows / np.maximum(1.0, np.linalg.norm(run.rows, axis=1, keepdims=True))
+        sums = np.column_stack([rows[run.targets == c].sum(axis=0) for c in self.classes])
+        noisy = sums + run.generator().normal(0, self.noise_multiplier, sums.shape)
+        facts = {"mechanism": "noisy sums", "classes_of_sums": len(self.classes)}
+        return run.result(Directions(noisy * 10 / run.n_records, self.classes), facts)
 
 
 def test_a_mechanism_and_its_model(tmp_path):
@@ -235,15 +226,15 @@ def test_a_mechanism_and_its_model(tmp_path):
     path = tmp_path / "model.dpscp"
     with pytest.raises(TypeError, match="'directions' cannot be saved"):
         clf.save(path)
-    mechanism.saved_as("directions")(Directions)
+    dp.training.saved_as("directions")(Directions)
     clf.save(path)
     np.testing.assert_array_equal(dp.load(path).predict_set(X)[1], sets)
-    mechanism._SAVED.pop("directions")
+    model._SAVED.pop("directions")
     with pytest.raises(ValueError, match="model must be one of"):
         dp.load(path)
 
 
-class Around:
+class Remembers(Model):
     """A model around another one, which remembers what it has seen."""
 
     def __init__(self, inner):
@@ -257,18 +248,8 @@ class Around:
         self.seen.append(len(X))
         return self.inner.predict_proba(X)
 
-    def arrays(self):
-        return self.inner.arrays()
 
-    def config(self):
-        return {"model": "around"}
-
-    @classmethod
-    def from_parts(cls, config, arrays):
-        raise NotImplementedError
-
-
-class AroundHead(Around):
+class RemembersHead(Remembers):
     """The same with the ability to say where its linear head is."""
 
     def influence_form(self):
@@ -276,28 +257,20 @@ class AroundHead(Around):
 
 
 @dataclass(frozen=True)
-class TrainedInside:
+class TrainedInside(dp.training.Around):
     """A mechanism around ``DPSGD`` that releases a model of its own."""
 
     kind: type
-    inner: dp.training.DPSGD = field(default_factory=lambda: dp.training.DPSGD(steps=20))
+    mechanism: dp.training.DPSGD = field(default_factory=lambda: dp.training.DPSGD(steps=20))
 
-    @property
-    def event(self):
-        return self.inner.event
-
-    def configured(self, needs):
-        return replace(self, inner=self.inner.configured(needs))
-
-    def calibrated(self, epsilon, delta, *, accountant="pld"):
-        return replace(self, inner=self.inner.calibrated(epsilon, delta, accountant=accountant))
-
-    def train(self, X, y, *, random_state=None, n_records=None):
-        trained = self.inner.train(X, y, random_state=random_state, n_records=n_records)
-        return replace(trained, model=self.kind(trained.model))
+    def train_on(self, run):
+        trained = run.train_inner(self.mechanism, run.source)
+        return run.result(self.kind(trained.model), trained.public_facts, trajectory=trained.trajectory)
 
 
-@pytest.mark.parametrize(("kind", "said"), [(Around, "no self-influence form"), (AroundHead, "is removed to first")])
+@pytest.mark.parametrize(
+    ("kind", "said"), [(Remembers, "no self-influence form"), (RemembersHead, "is removed to first")]
+)
 def test_a_model_with_an_influence_form(kind, said):
     X, y = records(500)
     options = {"epsilon": 4.0, "guarantee": "corrected", "classes": [0, 1], "n_records": 500, "random_state": 0}
@@ -305,14 +278,14 @@ def test_a_model_with_an_influence_form(kind, said):
     assert any(said in assumption.sentence for assumption in clf.certificate_.assumptions)
     plain = dp.PrivateConformalClassifier(dp.training.DPSGD(steps=20), feature_bound=3.0, **options).fit(X, y)
     np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
-    if kind is AroundHead:
+    if kind is RemembersHead:
         assert clf.threshold_.tolist() == plain.threshold_.tolist()
 
 
 def test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it():
     X, y = records(500)
     clf = dp.PrivateConformalClassifier(
-        TrainedInside(Around), feature_bound=3.0, evaluation_fraction=0.2, epsilon=4.0, classes=[0, 1], n_records=500
+        TrainedInside(Remembers), feature_bound=3.0, evaluation_fraction=0.2, epsilon=4.0, classes=[0, 1], n_records=500
     ).fit(X, y)
     assert clf.model_.inner.seen == []
     dp.recalibrate(clf, X, y, epsilon=1.0, delta=DELTA)

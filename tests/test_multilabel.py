@@ -106,7 +106,7 @@ def test_the_heads_together_stay_within_the_budget():
     with pytest.raises(dp.BudgetError):
         OneVsRest(QUICK, 4).calibrated(2.0, 1e-300, accountant="rdp")
 
-    class NoisyEnough:
+    class NoisyEnough(dp.training.Mechanism):
         """A mechanism whose noise does not follow the budget."""
 
         event = gaussian_event(0.5)
@@ -114,7 +114,7 @@ def test_the_heads_together_stay_within_the_budget():
         def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
             return self
 
-        def train(self, X, y, *, random_state=None, n_records=None):
+        def train_on(self, run):
             raise NotImplementedError
 
     with pytest.raises(dp.BudgetError, match="keeps 4 labels within"):
@@ -313,7 +313,7 @@ def test_a_loaded_mechanism_is_not_replaced_by_the_recipe(tmp_path):
 
 def test_the_recipe_and_a_mechanism_with_its_own_noise():
     X, truth = records(800, 0)
-    own = QUICK.calibrated(1.0, DELTA, accountant="rdp").configured(dp.training.mechanism.Needs((0, 1)))
+    own = QUICK.calibrated(1.0, DELTA, accountant="rdp").configured(dp.training.Needs((0, 1)))
     fitted = dp.PrivateMultilabelClassifier(estimator=own, epsilon=4.0, accountant="rdp", random_state=0).fit(X, truth)
     assert fitted.ledger_.epsilon(DELTA, "rdp") <= 4.0
     assert check_indicators(np.ones((2, 1), bool)).tolist() == [[1], [1]]
@@ -382,8 +382,8 @@ class KeepsRows:
 class TrainsKeepsRows(DPSGD):
     """DPSGD that returns such a model."""
 
-    def train(self, *rows, **options):
-        trained = super().train(*rows, **options)
+    def train_on(self, run):
+        trained = super().train_on(run)
         return replace(trained, model=KeepsRows(trained.model))
 
 

@@ -18,8 +18,8 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.scores import interval_score
 from dpscp.training import DPSGD, PrivateBounds, Trained
+from dpscp.training.preprocessing.features import ColumnScales
 from dpscp.training.preprocessing.private_bounds import _CELLS, _edges, grid_cells
-from dpscp.training.preprocessing.sums import ColumnScales
 from dpscp.training.preprocessing.transforms import ScaleTransform
 from dpscp.training.private_model import PrivateModel
 

@@ -11,7 +11,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from dpscp.privacy.seeds import PlacedDraws
 
 from dpscp import (
     BudgetStore,
@@ -35,9 +34,10 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.accounting import tradeoff_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
+from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.threshold import noisy_midpoint_quantile, private_quantile, rank_sensitivity
 from dpscp.threshold.search import SharedCounts
-from dpscp.training import DPSGD, FunctionModel, Trained
+from dpscp.training import DPSGD, FunctionModel, Mechanism
 
 DELTA = 1e-5
 QUICK = DPSGD(steps=10, learning_rate=1.0)
@@ -76,8 +76,10 @@ def drawn(everywhere):
     return seen
 
 
-class Spy:
+class Spy(Mechanism):
     """A mechanism that keeps what it gets and whose model keeps the rows that it scores."""
+
+    task = None
 
     def __init__(self, task="classification"):
         self.task = task
@@ -91,15 +93,16 @@ class Spy:
     def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
         return self
 
-    def train(self, X, y, *, random_state=None, n_records=None):
-        self.rows, self.targets, self.n_records, self.seed = np.array(X), np.array(y), n_records, random_state
+    def train_on(self, run):
+        self.rows, self.targets = np.array(run.rows), np.array(run.targets)
+        self.n_records, self.seed = run.n_records, run.random_state
         classes = (0, 1, 2) if self.task == "classification" else None
 
         def outputs(rows):
             self.scored_rows.append(np.array(rows))
             return np.tile(rows[:, :1] / 100, (1, 3)) * [1, 2, 3] if classes else rows[:, 0] / 100
 
-        return Trained(FunctionModel(outputs, self.task, X.shape[1], classes), self.event, None)
+        return run.result(FunctionModel(outputs, self.task, run.source.width, classes))
 
 
 def ids(rows):

@@ -290,8 +290,13 @@ def model_names(trees: list[ast.Module]) -> set[str]:
         c.name
         for c in classes
         if not _is_protocol(c)
+        and c.name not in OPEN_BASES
         and any(names <= {m.name for m in c.body if isinstance(m, ast.FunctionDef)} for names in needed)
     }
+
+
+# Documented bases for other people's classes: their methods are defaults, except those that are marked as final.
+OPEN_BASES = {"Around", "GaussianSums", "Mechanism", "Model", "PublicStep", "Step", "SummedStep", "Transform"}
 
 
 def overridden_methods(trees: list[ast.Module]) -> Iterator[str]:
@@ -309,7 +314,7 @@ def overridden_methods(trees: list[ast.Module]) -> Iterator[str]:
         concrete = {
             m.name: base.name
             for base in ancestors(c)
-            if not _is_protocol(base) and base.name not in SCIKIT_LEARN
+            if not _is_protocol(base) and base.name not in SCIKIT_LEARN | OPEN_BASES
             for m in base.body
             if isinstance(m, ast.FunctionDef) and not any("abstract" in ast.unparse(d) for d in m.decorator_list)
         }

@@ -110,9 +110,9 @@ def released(model):
 class Watched(DPSGD):
     """Training that looks at its persons."""
 
-    def train_source(self, source, **options):
-        assert source.sum(rows_of_persons) <= {1, 2, CAP}
-        return super().train_source(source, **options)
+    def train_on(self, run):
+        assert run.source.sum(rows_of_persons) <= {1, 2, CAP}
+        return super().train_on(run)
 
 
 class Sizes(set):

@@ -107,7 +107,7 @@ def test_steps_of_the_caller_are_assumptions():
 def test_a_list_without_a_mechanism_or_step_is_refused():
     with pytest.raises(TypeError, match="a list of private steps and a mechanism"):
         classifier([]).fit(X, Y)
-    with pytest.raises(TypeError, match="steps must be preprocessing steps"):
+    with pytest.raises(TypeError, match="steps must be instances of subclasses"):
         classifier([DPSGD(), DPSGD()]).fit(X, Y)
 
 

@@ -10,7 +10,7 @@ import pytest
 from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from scipy import stats
 
-from dpscp import BudgetError, GuaranteeWarning, SeededWarning
+from dpscp import BudgetError, SeededWarning
 from dpscp.data.sources import ArraySource, Block
 from dpscp.privacy import Ledger, dpsgd_event
 from dpscp.training import DPSGD, DenseModel, Mechanism, Model
@@ -588,14 +588,6 @@ def test_wrong_width_at_prediction_and_sparse():
 def test_bad_constants_are_refused(settings):
     with pytest.raises((ValueError, TypeError), match=next(iter(settings))):
         DPSGD(**settings)
-
-
-def test_delta_not_below_one_over_n_warns():
-    X, y = problem(4, 3, n=100)
-    mechanism = DPSGD(steps=3, classes=(0, 1, 2)).calibrated(1.0, 0.01)
-    with pytest.warns(GuaranteeWarning, match="1 / n_records"):
-        mechanism.train(X, y)
-    mechanism.train(X, y, n_records=90)
 
 
 def test_divergence_is_reported():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpscp.exceptions import BudgetError, GuaranteeWarning
+from dpscp.exceptions import BudgetError
 from dpscp.privacy import epsilon_of, gaussian_event, gdp_delta
+from dpscp.training import Mechanism
 from dpscp.training.engine.networks import feature_rows
-from dpscp.training.mechanism import Mechanism
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 from dpscp.training.mechanisms.perturbation import SOLVER_SHARE, TRACE_NOISE, ObjectivePerturbation, OutputPerturbation
 from dpscp.training.mechanisms.regularized_risk import LinearRisk
@@ -387,7 +387,5 @@ def test_bad_input_is_named_without_data():
         OutputPerturbation(loss="hinge")
     with pytest.raises(BudgetError):
         ObjectivePerturbation(loss="logistic", penalty=0.01).calibrated(0.1, 1e-6)
-    with pytest.warns(GuaranteeWarning, match="publishing one random record"):
-        OutputPerturbation(classes=(0, 1, 2)).calibrated(1.0, 0.1).train(X, y, random_state=0)
     found = OutputPerturbation(noise_multiplier=1.0).train(X, y, random_state=0)
     assert found.taken_from_data == ("n_records", "classes")

@@ -12,6 +12,8 @@ import dpscp as dp
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import compose, epsilon_of, gaussian_event
 from dpscp.training import (
+    Mechanism,
+    Model,
     NormClip,
     Preprocessed,
     PreprocessedModel,
@@ -21,13 +23,13 @@ from dpscp.training import (
     PublicBounds,
     QuantileTransform,
     Recalibrated,
+    Step,
+    Transform,
     UnitNorm,
 )
-from dpscp.training.mechanism import Mechanism, Model
 from dpscp.training.mechanisms.dpsgd import DPSGD
-from dpscp.training.preprocessing.preprocess import Step
-from dpscp.training.preprocessing.sums import ColumnScales
-from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
+from dpscp.training.preprocessing.features import ColumnScales
+from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, scaled_rows
 from dpscp.training.preprocessing.whitening import PrivateWhitening
 
 
@@ -77,10 +79,10 @@ def test_a_row_is_transformed_alone(step):
 def test_public_steps_are_free_and_private_ones_are_gaussian():
     for step in STEPS[:3]:
         assert step.event == NoOpDpEvent()
-        assert step.data_independent
+        assert step.is_public
     for step in STEPS[3:]:
         assert step.event == gaussian_event(3.0)
-        assert not step.data_independent
+        assert not step.is_public
 
 
 def test_public_bounds_rescale_and_clip():
@@ -251,17 +253,13 @@ def test_stability_survives_public_steps_only():
 
 
 def test_every_private_step_has_its_entry_in_a_ledger():
-    class Own:
+    class Own(Step):
         """A step of a caller, which has no name for a ledger."""
 
-        data_independent = False
         event = gaussian_event(6.0)
 
-        def with_noise(self, noise_multiplier):
-            raise NotImplementedError
-
-        def fit(self, X, *, n_records, rng):
-            return UnitNorm().fit(X, n_records=n_records, rng=rng)
+        def fit_source(self, source, *, n_records, rng, random_state=None):
+            return UnitNorm().fit_source(source, n_records=n_records, rng=rng, random_state=random_state)
 
     steps = (
         PrivateStandardize(-3.0, 3.0, noise_multiplier=9.0),
@@ -315,7 +313,7 @@ def test_a_step_for_another_width_is_refused_before_anything_is_spent(steps, mes
 
 def test_a_width_that_components_make_is_known_again():
     steps = (QuantileTransform(-4, 4, 4), PrivatePCA(3), PublicBounds(THREE, 4.0))
-    assert Preprocessed(steps, DPSGD()).run_dry((4,)) is None
+    assert Preprocessed(steps, DPSGD()).check((4,)) is None
     with pytest.raises(ValueError, match="low and high must contain one number for each feature, got 3 and 2"):
         PublicBounds(THREE, [4.0, 4.0])
 
@@ -354,7 +352,7 @@ def test_bad_input_is_named_without_data():
             fitted = Preprocessed((step,), head(noise_multiplier=1.0)).train([[0.5, 1.0]], [0], n_records=1)
             with pytest.raises(ValueError, match="NaN"):
                 fitted.model.outputs([[number, 1.0]])
-    with pytest.raises(TypeError, match="steps must be preprocessing steps"):
+    with pytest.raises(TypeError, match="steps must be instances of subclasses"):
         Preprocessed(("scale",), head())
-    with pytest.raises(TypeError, match="has no noise_multiplier"):
+    with pytest.raises(TypeError, match="must be an instance of a subclass"):
         Preprocessed((PrivateCentring(),), object()).calibrated(1.0, 1e-5)

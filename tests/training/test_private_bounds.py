@@ -54,7 +54,7 @@ def test_the_event_is_that_of_the_noise_that_is_drawn(monkeypatch):
     """As many releases of sensitivity one as there are columns, with the very noise object that is sampled."""
     bounds = PrivateBounds(TRAINING_FREE, 3, target=True).calibrated(1.0, 1e-5)
     assert epsilon_of(bounds.event, 1e-5) <= 1.0
-    assert bounds.bounds_event == bounds.noise.event(4)
+    assert bounds.own_parts[0][1] == bounds.noise.event(4)
     assert 4 / bounds.noise.count_noise**2 == pytest.approx(bounds.share * gdp_mu(1.0, 1e-5) ** 2, rel=0.02)
     assert bounds.noise.sensitivity == bounds.noise.scale
     drawn = []
@@ -67,10 +67,10 @@ def test_the_event_is_that_of_the_noise_that_is_drawn(monkeypatch):
     monkeypatch.setattr(type(bounds.noise), "sample", spy)
     trained = bounds.train(*records(200), random_state=1)
     assert drawn == [(bounds.noise, 4 * _CELLS)]
-    assert trained.stages == (("bounds", bounds.bounds_event), ("training", bounds.mechanism.event))
+    assert trained.stages == (bounds.own_parts[0], ("training", bounds.mechanism.event))
     assert trained.event == bounds.event
     assert trained.stability is None
-    with pytest.raises(ValueError, match="noise is not set"):
+    with pytest.raises(ValueError, match="is not set"):
         PrivateBounds(TRAINING, 3).train(*records(20))
 
 

@@ -242,7 +242,7 @@ def test_a_torch_module_behind_the_step_is_refused_before_a_record_is_counted(wi
     inner = OpacusTraining(torch.nn.Linear(width, 1), loss="squared", steps=2, sampling_rate=0.5, learning_rate=0.1)
     open_steps = Preprocessed((QuantileTransform(*BOUNDS, n_features=4),), inner)
     with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
-        open_steps.run_dry((4,))
+        open_steps.check((4,))
     with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
         dp.PrivateConformalRegressor(open_steps, y_bounds=(-5, 5), random_state=0).fit(X, y)
     with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
@@ -269,7 +269,7 @@ def test_the_recipe_adds_quantiles_where_public_numbers_say_so():
             features="bounded",
             feature_bounds=(0.0, 1.0),
         )
-        return [type(step).__name__ for step in plan.mechanism.steps if not step.data_independent]
+        return [type(step).__name__ for step in plan.mechanism.steps if not step.is_public]
 
     assert steps(8, 1.0) == ["QuantileTransform"]
     assert steps(8, 1.0, n=400) == ["PrivateStandardize"]

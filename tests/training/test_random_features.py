@@ -57,7 +57,7 @@ def test_directions_follow_from_the_seed_alone():
     np.testing.assert_array_equal(first.directions.matrix, second.directions.matrix)
     assert first.scale == second.scale
     assert not np.array_equal(first.directions.matrix, fitted(RandomFeatures(1.0, seed=1), 3).directions.matrix)
-    assert step.data_independent
+    assert step.is_public
     assert step.with_noise(3.0) is step
     assert dp.privacy.epsilon_of(step.event, 1e-9) == 0
 

@@ -16,13 +16,13 @@ from dpscp.privacy.units import PersonWithIds
 from dpscp.training import (
     DPSGD,
     FunctionModel,
+    Mechanism,
     Preprocessed,
     PrivateBounds,
     QuantileTransform,
     Recalibrated,
     recalibration,
 )
-from dpscp.training.mechanism import stages_of
 from dpscp.training.recalibration import SENSITIVITY, RecordSums, record_sums
 from dpscp.training.recipe import recipe
 
@@ -135,16 +135,16 @@ def test_the_event_is_that_of_every_noisy_sum(monkeypatch):
     assert trained.trajectory is None
     whole = Recalibrated(SGD.with_noise(None)).calibrated(1.0, 1e-5)
     assert 0.98 < epsilon_of(whole.event, 1e-5) <= 1.0
-    assert epsilon_of(whole.own_event, 1e-5) < 0.25
+    assert epsilon_of(whole.own_parts[0][1], 1e-5) < 0.25
 
 
 def test_noise_that_is_not_set_is_refused_before_a_record_is_read():
     for unset in (Recalibrated(SGD), Recalibrated(SGD.with_noise(None), noise_multiplier=1.0)):
         assert unset.event is None
         with pytest.raises(ValueError, match="noise_multiplier is not set"):
-            unset.train_source(None)
+            unset.train_source(None, n_records=40)
         with pytest.raises(ValueError, match="noise_multiplier is not set"):
-            stages_of(unset)
+            _ = unset.stages
     for wrong in ({"share": 0}, {"steps": 0}, {"noise_multiplier": -1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Recalibrated(SGD, **wrong)
@@ -171,8 +171,12 @@ def test_without_noise_the_true_factor_and_intercepts_are_found(n_classes, monke
         def outputs(rows):
             return 4.0 * np.asarray(rows)[:, :n_classes] - shift
 
+        @classmethod
+        def with_output_scale(cls, *values):
+            found.append(values)
+            return cls()
+
     found = []
-    monkeypatch.setattr(recalibration, "scale_outputs", lambda model, *values: found.append(values) or model)
     mechanism = Recalibrated(SGD, noise_multiplier=1e-6, steps=8)
     mechanism._recalibrate(TwiceTooCertain(), ArraySource(X, y), len(X), 0)
     _, (factor, intercepts) = found
@@ -200,17 +204,19 @@ def test_blocks_dask_and_persons_find_what_memory_does():
     assert_allclose(persons.model.outputs(X), models[0].outputs(X), rtol=1e-3, atol=1e-4)
 
 
-def test_mechanisms_without_persons_or_blocks_are_refused_first(monkeypatch):
-    class ArraysOnly:
+def test_mechanisms_without_persons_or_blocks_are_refused_first():
+    class ArraysOnly(Mechanism):
         event = gaussian_event(1.0)
 
+        def train_on(self, run):
+            pytest.fail(f"records were used: {run}")
+
     X, y, _ = records(40)
-    monkeypatch.setattr("dpscp.training.engine.batching.train_on", lambda *_, **__: pytest.fail("records were used"))
     source = ArraySource.of_blocks([Block(0, X, y, Persons(np.arange(0, 41, 2), 2))])
     with pytest.raises(TypeError, match="persons"):
         Recalibrated(ArraysOnly(), noise_multiplier=1.0).train_source(UnitSource(source, PersonWithIds(2)))
     with pytest.raises(TypeError, match="one array"):
-        Recalibrated(ArraysOnly(), noise_multiplier=1.0).train_source(DaskSource.__new__(DaskSource))
+        Recalibrated(ArraysOnly(), noise_multiplier=1.0).train_source(DaskSource.__new__(DaskSource), n_records=40)
 
 
 def test_the_order_of_two_class_probabilities_stays():
@@ -228,7 +234,7 @@ def test_entries_of_a_ledger_stand_in_order():
     trained = bounds.train(X, y, random_state=0)
     quantiles = QuantileTransform.stage
     assert [name for name, _ in trained.stages] == ["bounds", quantiles, "training", "recalibration"]
-    assert trained.stages == stages_of(bounds)
+    assert trained.stages == bounds.stages
     clf = dp.PrivateConformalClassifier(
         epsilon=2.0, classes=[0, 1], guarantee="universal", feature_bounds=(-5, 5), random_state=0
     ).fit(*records(2000)[:2])

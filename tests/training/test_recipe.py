@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import make_friedman1
 
+import dpscp as dp
 from dpscp import BudgetError
 from dpscp.privacy import compose, dpsgd_event, epsilon_of, gaussian_event, gdp_mu
 from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, RandomFeatures, UnitNorm
@@ -251,7 +252,7 @@ def test_stability_recipe_has_a_bound_and_a_useful_buffer():
     assert bound is not None
     assert bound.delta_n == 0.0
     assert 2 * bound.score_lipschitz * bound.shift_bound <= 0.065
-    assert all(step.data_independent for step in steps_of(plan.mechanism))
+    assert all(step.is_public for step in steps_of(plan.mechanism))
 
 
 def test_stability_recipe_for_regression_has_a_bound():
@@ -493,15 +494,17 @@ def test_private_target_stays_within_the_budget(accountant):
     assert 0.9 <= spent <= 1.0
 
 
-def test_private_target_reports_what_its_mechanism_did_spend():
-    class SpendsMore(DPSGD):
-        def train(self, X, y, **options):
-            return replace(super().train(X, y, **options), event=dpsgd_event(0.5, 1.0, 7))
+def test_what_is_paid_is_what_was_stated_before_training():
+    class SaysMore(DPSGD):
+        def train_on(self, run):
+            return replace(super().train_on(run), event=dpsgd_event(0.5, 1.0, 7))
 
     X = np.random.default_rng(0).normal(size=(20, 2))
-    mechanism = PrivateTarget(SpendsMore(loss="huber", steps=2, noise_multiplier=1.0), (0, 1), noise_multiplier=3.0)
-    event = mechanism.train(X, X[:, 0], random_state=0, n_records=20).event
-    assert event == compose(gaussian_event(3.0), dpsgd_event(0.5, 1.0, 7))
+    inner = SaysMore(loss="huber", steps=2, noise_multiplier=1.0)
+    mechanism = PrivateTarget(inner, (0, 1), noise_multiplier=3.0)
+    trained = mechanism.train(X, X[:, 0], random_state=0, n_records=20)
+    assert trained.event == mechanism.event == compose(gaussian_event(3.0), inner.event)
+    assert inner.train(X, X[:, 0], random_state=0, n_records=20).event == inner.event
 
 
 def test_private_target_refuses_what_it_cannot_fold():
@@ -519,7 +522,7 @@ def test_private_target_reports_a_budget_it_cannot_meet():
     # noise that is already set is kept, so this mechanism spends more than the budget whatever it is asked for
     step = PrivateWhitening(noise_multiplier=0.5)
     mechanism = PrivateTarget(Preprocessed((step,), DPSGD(loss="huber", steps=2)), (0, 1))
-    with pytest.raises(BudgetError, match="preprocessing steps alone"):
+    with pytest.raises(BudgetError, match="no amount of noise"):
         mechanism.calibrated(0.1, 1e-5)
 
 
@@ -528,3 +531,11 @@ def test_recipe_is_frozen_public_information():
     assert isinstance(plan, Recipe)
     with pytest.raises(AttributeError):
         plan.train_share = 0.1
+
+
+def test_a_delta_that_would_permit_publishing_a_record_gives_a_warning():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    mechanism = dp.training.OutputPerturbation(classes=(0, 1), loss="logistic")
+    clf = dp.PrivateConformalClassifier(mechanism, epsilon=1.0, delta=0.1, classes=[0, 1], n_records=60)
+    with pytest.warns(dp.GuaranteeWarning, match="publishing one random record"):
+        clf.fit(X, (X[:, 0] > 0).astype(int))

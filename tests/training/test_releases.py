@@ -13,6 +13,7 @@ from dpscp.privacy import gaussian_event
 from dpscp.privacy.events import possible_histories
 from dpscp.training import (
     DPSGD,
+    Mechanism,
     ObjectivePerturbation,
     OutputPerturbation,
     Preprocessed,
@@ -20,7 +21,6 @@ from dpscp.training import (
     PrivateStandardize,
     PublicBounds,
     SufficientStatistics,
-    Trained,
     UnitNorm,
 )
 from dpscp.training.engine.gaussian_release import gaussian_release
@@ -63,7 +63,7 @@ def data_sets(d=3):
     return (small, small[:, 0]), (large, np.sign(large[:, 1] + 1.5))
 
 
-class Inner:
+class Inner(Mechanism):
     """A mechanism that keeps what it sees and releases a model that depends on nothing."""
 
     noise_multiplier = 5.0
@@ -78,11 +78,11 @@ class Inner:
     def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
         return self
 
-    def train(self, X, y, *, random_state=None, n_records=None):  # noqa: ARG002
-        self.rows, self.targets, self.n_records = np.array(X), np.array(y), n_records
-        network = Network((X.shape[1], 1))
+    def train_on(self, run):
+        self.rows, self.targets, self.n_records = np.array(run.rows), np.array(run.targets), run.n_records
+        network = Network((run.source.width, 1))
         parameters = np.linspace(-1, 1, network.n_parameters)
-        return Trained(DenseModel(network, Loss("squared"), parameters), self.event, None)
+        return run.result(DenseModel(network, Loss("squared"), parameters))
 
 
 PRIVATE_STEPS = [

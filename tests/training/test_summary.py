@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import epsilon_of, gaussian_event
-from dpscp.training.mechanism import Mechanism
+from dpscp.training import Mechanism
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics, adaptive_ridge, ball_minimiser
 
 
@@ -150,5 +149,3 @@ def test_bad_input_is_named_without_data():
         SufficientStatistics(1.0, (1.0, 0.0))
     with pytest.raises(ValueError, match="noise_multiplier is not set"):
         SufficientStatistics(1.0, (0.0, 1.0)).train(X, y)
-    with pytest.warns(GuaranteeWarning, match="publishing one random record"):
-        SufficientStatistics(1.0, (0.0, 10.0)).calibrated(1.0, 0.1).train(X, y, random_state=0)

@@ -102,12 +102,12 @@ def test_draws_of_a_loss_are_looked_at_too():
 
     mechanism = OpacusTraining(nn.Linear(6, 2), loss, classes=(0, 1), sampling_rate=1.0, steps=2, noise_multiplier=1.0)
     with pytest.raises(ValueError, match=SHARED):
-        mechanism.run_dry((6,))
+        mechanism.check((6,))
 
 
 def test_draws_for_each_record_are_taken():
-    training(lambda rows: rows * torch.empty(len(rows), 1).bernoulli_(0.5)).run_dry((6,))
-    training(lambda rows: rows + 0.1 * torch.randn_like(rows)).run_dry((6,))
+    training(lambda rows: rows * torch.empty(len(rows), 1).bernoulli_(0.5)).check((6,))
+    training(lambda rows: rows + 0.1 * torch.randn_like(rows)).check((6,))
 
 
 def test_a_row_has_the_same_draws_alone_and_in_a_batch():
@@ -120,14 +120,14 @@ def test_a_row_has_the_same_draws_alone_and_in_a_batch():
 
 def test_the_generators_of_python_and_numpy_stay_where_they_were():
     before = random.getstate(), np.random.get_state()[1].tolist()
-    training(lambda rows: nn.functional.dropout(rows, 0.5)).run_dry((6,))
+    training(lambda rows: nn.functional.dropout(rows, 0.5)).check((6,))
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
 def test_layers_that_draw_in_training_alone_are_taken():
-    training(nn.RReLU().forward).run_dry((6,))
+    training(nn.RReLU().forward).check((6,))
     module = nn.Sequential(nn.Linear(6, 5), nn.RReLU(), nn.Linear(5, 2))
-    OpacusTraining(module, classes=(0, 1), sampling_rate=1.0, steps=2, noise_multiplier=1.0).run_dry((6,))
+    OpacusTraining(module, classes=(0, 1), sampling_rate=1.0, steps=2, noise_multiplier=1.0).check((6,))
 
 
 @pytest.mark.parametrize(("is_training", "calls"), [(None, 1), (True, 1), (False, 0)])

@@ -24,7 +24,7 @@ nn = torch.nn
 
 def run_dry(module, loss="cross_entropy"):
     mechanism = OpacusTraining(module, loss, classes=(0, 1), sampling_rate=1.0, steps=2, noise_multiplier=1.0)
-    return mechanism.run_dry((6,))
+    return mechanism.check((6,))
 
 
 class Head(nn.Module):

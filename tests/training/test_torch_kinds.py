@@ -117,7 +117,7 @@ def test_texts_that_are_mixed_are_refused(name):
     build, shape = MIXERS[name]
     torch.manual_seed(0)
     with pytest.raises(ValueError, match="gradient of a record depends on the other records"):
-        training(build()).run_dry(shape)
+        training(build()).check(shape)
 
 
 def test_texts_that_are_mixed_while_they_are_scored_are_refused():
@@ -126,7 +126,7 @@ def test_texts_that_are_mixed_while_they_are_scored_are_refused():
         self.words(rows.long()).mean(1) if self.training else cut_to_the_longest(self.words, rows.long())
     )
     with pytest.raises(ValueError, match="depends on the other records"):
-        training(module).run_dry((12,))
+        training(module).check((12,))
 
 
 SEPARATE = {
@@ -145,7 +145,7 @@ SEPARATE = {
 @pytest.mark.parametrize("name", SEPARATE)
 def test_modules_that_keep_texts_and_rows_apart_are_taken(name):
     build, shape = SEPARATE[name]
-    training(build()).run_dry(shape)
+    training(build()).check(shape)
 
 
 def test_the_kinds_of_rows_are_those_that_a_module_takes_and_tells_apart():
@@ -284,9 +284,9 @@ def test_a_value_that_is_used_again_after_a_change_in_place_is_no_other_function
 
     parts = {"first": nn.Linear(6, 6), "relu": nn.ReLU(True), "act": nn.PReLU(6), "head": nn.Linear(6, 3)}
     with pytest.raises(ValueError, match="is not the gradient of its own loss"):
-        training(Own(forward, **parts)).run_dry((6,))
+        training(Own(forward, **parts)).check((6,))
     parts["act"] = nn.Tanh()
-    training(Own(forward, **parts)).run_dry((6,))  # the layers give terms, and nothing is replaced
+    training(Own(forward, **parts)).check((6,))  # the layers give terms, and nothing is replaced
 
 
 def test_opacus_gets_copies_without_changes_in_place():
@@ -305,13 +305,13 @@ def test_errors_on_synthetic_rows_are_shown():
         return self.head(rows)
 
     with pytest.raises(ValueError, match=r"larger batch of synthetic rows: KeyError: 'the words of the module'"):
-        training(Own(fails, head=nn.Linear(6, 3))).run_dry((6,))
+        training(Own(fails, head=nn.Linear(6, 3))).check((6,))
     with pytest.raises(ValueError, match=r"rows of shape \(6,\): RuntimeError: mat1 and mat2 shapes cannot"):
-        training(nn.Linear(5, 3)).run_dry((6,))
+        training(nn.Linear(5, 3)).check((6,))
     with pytest.raises(ValueError, match=r"outputs or losses are not finite"):
-        training(Own(lambda s, r: s.head(r) * torch.inf, head=nn.Linear(6, 3))).run_dry((6,))
+        training(Own(lambda s, r: s.head(r) * torch.inf, head=nn.Linear(6, 3))).check((6,))
     with pytest.raises(ValueError, match="the gradient of a record is not finite"):
-        training(Own(lambda s, r: (s.head(r) * 0).abs().sqrt() * s.head(r), head=nn.Linear(6, 3))).run_dry((6,))
+        training(Own(lambda s, r: (s.head(r) * 0).abs().sqrt() * s.head(r), head=nn.Linear(6, 3))).check((6,))
 
 
 def test_a_change_in_place_that_opacus_refuses_is_explained():
@@ -321,7 +321,7 @@ def test_a_change_in_place_that_opacus_refuses_is_explained():
         return self.head(inner)
 
     with pytest.raises(ValueError, match=r"modified inplace.*write x = x \+ y, not x \+= y"):
-        training(Own(forward, act=nn.PReLU(6), head=nn.Linear(6, 3))).run_dry((6,))
+        training(Own(forward, act=nn.PReLU(6), head=nn.Linear(6, 3))).check((6,))
 
 
 def masked_gradient():
@@ -387,7 +387,7 @@ EXPLAINED = {
 def test_what_is_refused_is_named_with_a_remedy(kind):
     build, shape, words = EXPLAINED[kind]
     with pytest.raises(ValueError, match=words):
-        training(build()).run_dry(shape)
+        training(build()).check(shape)
 
 
 RECURRENT = {
@@ -414,7 +414,7 @@ def test_recurrent_layers_of_torch_are_refused_with_their_replacement(instead):
 def test_a_bag_of_words_is_refused_with_its_replacement():
     module = Own(lambda s, r: s.head(s.bag(r.long())), bag=nn.EmbeddingBag(9, 5), head=nn.Linear(5, 3))
     with pytest.raises(ValueError, match=r"EmbeddingBag at 'bag': use torch\.nn\.Embedding\(9, 5\) and the mean"):
-        training(module).run_dry((7,))
+        training(module).check((7,))
 
 
 def test_batch_normalization_of_flat_rows_gets_a_replacement_that_runs():
@@ -422,7 +422,7 @@ def test_batch_normalization_of_flat_rows_gets_a_replacement_that_runs():
     with pytest.raises(ValueError, match=r"use torch\.nn\.GroupNorm\(1, 8\),? or freeze"):
         training(flat)
     flat[1] = nn.GroupNorm(1, 8)
-    training(flat).run_dry((6,))
+    training(flat).check((6,))
 
 
 @pytest.mark.parametrize(
@@ -431,9 +431,9 @@ def test_batch_normalization_of_flat_rows_gets_a_replacement_that_runs():
 )
 def test_modes_of_torch_that_change_gradients_are_refused(mode, name):
     mechanism = training(nn.Linear(6, 3))
-    mechanism.run_dry((6,))  # what was found is kept
+    mechanism.check((6,))  # what was found is kept
     with mode(), pytest.raises(ValueError, match=rf"call fit outside torch\.{name}\(\)"):
-        mechanism.run_dry((6,))
+        mechanism.check((6,))
 
 
 # ---- memory
@@ -451,7 +451,7 @@ def test_a_dry_run_by_layers_holds_few_single_gradients(monkeypatch):
     monkeypatch.setattr(comparison, "single_gradients", listening)
     monkeypatch.setattr(layer_terms, "OpacusTerms", None)
     module = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 3))
-    training(module, physical_batch=4096).run_dry((100,))
+    training(module, physical_batch=4096).check((100,))
     assert 0 < max(found) <= 2**18
 
 
@@ -463,7 +463,7 @@ def test_padding_words_have_no_gradient_where_opacus_computes_it():
         recurrent=layers.DPLSTM(8, 6, batch_first=True),
         head=nn.Linear(6, 3),
     )
-    training(module).run_dry((7,))
+    training(module).check((7,))
     terms = OpacusTerms(copy.deepcopy(module))
     rows, target = torch.randint(0, 9, (5, 7)).float(), torch.arange(5) % 3
     table = next(number for number, p in enumerate(terms.trained) if p.shape == (9, 8))
@@ -482,4 +482,4 @@ def test_a_module_that_drops_the_dimension_of_one_record_is_told_so(classes):
         module, "squared" if classes is None else "cross_entropy", classes=classes, noise_multiplier=1.0
     )
     with pytest.raises(ValueError, match=r"for a batch of one record the module returns the shape .*squeeze\(1\)"):
-        mechanism.run_dry((6,))
+        mechanism.check((6,))

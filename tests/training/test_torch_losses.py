@@ -156,7 +156,7 @@ def test_a_loss_whose_memory_starts_on_the_records_is_refused(kind):
     mechanism = OpacusTraining(
         dense(), loss, sampling_rate=1.0, steps=1, classes=(0, 1), noise_multiplier=1.0, learning_rate=1e-3
     )
-    mechanism.run_dry((2, 3))
+    mechanism.check((2, 3))
     with pytest.raises(ValueError, match=r"loss changed its own state .*<loss>"):
         mechanism.train(1e15 * X, y)
     if kind == "buffer":  # the records went through a copy
@@ -166,10 +166,10 @@ def test_a_loss_whose_memory_starts_on_the_records_is_refused(kind):
 def test_a_loss_that_changed_since_its_dry_run_is_tried_again():
     loss = nn.CrossEntropyLoss(reduction="none")
     mechanism = OpacusTraining(nn.Linear(6, 2), loss, classes=(0, 1), noise_multiplier=1.0)
-    mechanism.run_dry((6,))
+    mechanism.check((6,))
     loss.reduction = "mean"
     with pytest.raises(ValueError, match="loss must return one number per record"):
-        mechanism.run_dry((6,))
+        mechanism.check((6,))
 
 
 def hooked_each_time():
@@ -216,7 +216,7 @@ TRACES = {
 def test_traces_of_a_backward_pass_are_refused_on_synthetic_rows(kind):
     build, path = TRACES[kind]
     with pytest.raises(ValueError, match=rf"changed its own state .*{path}"):
-        OpacusTraining(dense(), build(), classes=(0, 1), noise_multiplier=1.0).run_dry((2, 3))
+        OpacusTraining(dense(), build(), classes=(0, 1), noise_multiplier=1.0).check((2, 3))
 
 
 def test_attributes_named_like_those_of_opacus_are_looked_at():
@@ -226,4 +226,4 @@ def test_attributes_named_like_those_of_opacus_are_looked_at():
             return super().forward(rows)
 
     with pytest.raises(ValueError, match=r"changed its own state .*activations"):
-        OpacusTraining(Keeping(6, 2), classes=(0, 1), noise_multiplier=1.0).run_dry((6,))
+        OpacusTraining(Keeping(6, 2), classes=(0, 1), noise_multiplier=1.0).check((6,))

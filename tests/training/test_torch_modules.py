@@ -168,10 +168,10 @@ class Remembering(nn.Module):
 @pytest.mark.parametrize("persistent", [True, False])
 def test_buffers_that_change_are_refused_on_made_up_rows_and_after_training(persistent):
     with pytest.raises(ValueError, match=r"changed its own state .*0\.seen"):
-        training(nn.Sequential(Remembering(0.0, persistent), nn.Linear(6, 2))).run_dry((6,))
+        training(nn.Sequential(Remembering(0.0, persistent), nn.Linear(6, 2))).check((6,))
     # one that does it on the records only: nothing is released
     late = training(nn.Sequential(Remembering(1e9, persistent), nn.Linear(6, 2)))
-    late.run_dry((6,))
+    late.check((6,))
     X, y = records()
     with pytest.raises(ValueError, match=r"changed its own state .*0\.seen"):
         late.train(1e10 * X, y)
@@ -185,7 +185,7 @@ def test_frozen_parameters_that_change_are_refused():
 
     module = Own(writes, head=nn.Linear(6, 2), memory=nn.Parameter(torch.zeros(6), requires_grad=False))
     with pytest.raises(ValueError, match=r"changed its own state .*memory"):
-        training(module).run_dry((6,))
+        training(module).check((6,))
     constant = nn.Linear(6, 2)
     constant.register_buffer("position", torch.arange(6.0))
     with pytest.raises(ValueError, match=r"Opacus refuses this module: .*buffers"):
@@ -211,7 +211,7 @@ def test_tokens_folded_into_the_batch_are_refused(tokens):
         assert trains(folds_tokens(1), (1,)).n_features == 1
     else:
         with pytest.raises(ValueError, match="exactly one row per record"):
-            training(folds_tokens(tokens)).run_dry((tokens,))
+            training(folds_tokens(tokens)).check((tokens,))
     assert model.n_features == tokens
 
 
@@ -304,7 +304,7 @@ def test_records_that_are_mixed_in_any_way_are_refused(name):
         nn.init.zeros_(module[1].weight)
         nn.init.zeros_(module[0].head.weight)
     with pytest.raises(ValueError, match=r"gradient of a record depends on the other records|one row per record"):
-        training(module).run_dry(shape)
+        training(module).check(shape)
 
 
 def test_training_tries_a_module_on_made_up_records_first(monkeypatch):
@@ -329,7 +329,7 @@ def test_a_loss_that_mixes_records_is_refused():
         return nn.functional.cross_entropy(outputs - outputs.mean(0), target, reduction="none")
 
     with pytest.raises(ValueError, match="the loss mixes records"):
-        training(nn.Linear(6, 2), centred).run_dry((6,))
+        training(nn.Linear(6, 2), centred).check((6,))
 
 
 # ---- the rehearsal: our own errors, before anything is spent
@@ -399,7 +399,7 @@ def test_a_finite_record_beyond_float32_neither_raises_nor_spoils_the_model():
 def test_the_rehearsal_leaves_module_and_generator_alone():
     module = frozen_backbone()
     before, state = copy.deepcopy(module.state_dict()), torch.get_rng_state()
-    training(module).run_dry((6,))
+    training(module).check((6,))
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
     assert module[0].training

@@ -29,7 +29,7 @@ class Own(nn.Module):
 
 def run_dry(module, shape=(6,), **changed):
     constants = {"sampling_rate": 1.0, "steps": 1, "noise_multiplier": 1.0, "classes": (0, 1, 2)} | changed
-    return OpacusTraining(module, **constants).run_dry(shape)
+    return OpacusTraining(module, **constants).check(shape)
 
 
 def shift_by_all(outputs):

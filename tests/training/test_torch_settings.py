@@ -114,7 +114,7 @@ def test_messages_name_what_to_pass(given, error, message):
 def test_a_loss_of_another_shape_is_explained(loss):
     module = nn.Linear(4, 1) if isinstance(loss, nn.Module) else head()
     with pytest.raises(ValueError, match=r"reduction='none' to a loss of torch.*outputs\[:, 0\]"):
-        OpacusTraining(module, loss=loss, classes=None if isinstance(loss, nn.Module) else (0, 1)).run_dry((4,))
+        OpacusTraining(module, loss=loss, classes=None if isinstance(loss, nn.Module) else (0, 1)).check((4,))
 
 
 # ---- the optimizer and the schedule are tried first
@@ -171,7 +171,7 @@ def test_what_would_fail_in_training_spends_nothing(name, tmp_path):
 def test_the_dry_run_of_the_optimizer_changes_no_parameter():
     module = head()
     before = module.weight.detach().clone()
-    OpacusTraining(module, classes=(0, 1), optimizer=optim.AdamW, steps=3).run_dry((4,))
+    OpacusTraining(module, classes=(0, 1), optimizer=optim.AdamW, steps=3).check((4,))
     assert torch.equal(module.weight, before)
     assert module.weight.grad is None
 

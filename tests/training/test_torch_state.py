@@ -171,7 +171,7 @@ def test_a_loss_with_a_memory_is_refused():
         return nn.functional.cross_entropy(outputs, target, reduction="none")
 
     with pytest.raises(ValueError, match=r"changed its own state .*seen"):
-        training(nn.Linear(6, 2), loss).run_dry((6,))
+        training(nn.Linear(6, 2), loss).check((6,))
 
 
 def test_a_copy_that_shares_its_parts_is_refused():
@@ -307,7 +307,7 @@ def test_masks_do_not_follow_the_known_seed_and_the_generator_stays_where_it_was
         return true_dropout(rows, *settings, **named)
 
     mechanism = training(dropping(), sampling_rate=rate, noise_multiplier=1.0)
-    mechanism.run_dry((6,))
+    mechanism.check((6,))
     monkeypatch.setattr(batch_sums, "_SMALLEST_BLOCK", 10**9)  # no block of synthetic records
     monkeypatch.setattr(nn.functional, "dropout", listening)
     for random_state in (None, None, 7, 7):
@@ -388,18 +388,18 @@ def draws_always(_, rows):
 
 @pytest.mark.parametrize("function", [drops_twice, drops_in_the_second_dimension])
 def test_draws_that_go_with_the_record_are_taken(function):
-    training(Own(function)).run_dry((6,))
+    training(Own(function)).check((6,))
 
 
 @pytest.mark.parametrize("function", [drops_by_size, drops_where_others_are])
 def test_draws_that_couple_records_are_refused(function):
     with pytest.raises(ValueError, match="depends on the other records"):
-        training(Own(function)).run_dry((6,))
+        training(Own(function)).check((6,))
 
 
 def test_draws_in_evaluation_mode_are_refused():
     with pytest.raises(ValueError, match="draws random numbers in evaluation mode"):
-        training(Own(draws_always)).run_dry((6,))
+        training(Own(draws_always)).check((6,))
 
 
 # ---- the dry run looks at more rows, other kinds of rows and the module's own precision

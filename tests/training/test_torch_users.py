@@ -154,13 +154,13 @@ def test_float64_modules_train_and_predict(loss):
 
 def test_a_softmax_at_the_end_is_noticed():
     with pytest.warns(HintWarning, match="remove the last layer"):
-        training(nn.Sequential(nn.Linear(4, 2), nn.Softmax(1))).run_dry((4,))
+        training(nn.Sequential(nn.Linear(4, 2), nn.Softmax(1))).check((4,))
     for fine in (
         head(),
         nn.Sequential(nn.Linear(4, 2), nn.LogSoftmax(1)),
         nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()),
     ):
-        training(fine).run_dry((4,))
+        training(fine).check((4,))
 
 
 def test_verbose_training_says_what_was_spent_and_nothing_of_the_records(capsys):

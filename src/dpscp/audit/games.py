@@ -31,8 +31,8 @@ from dpscp.threshold import PrivateQuantile, ReleasedSize, private_quantile, ran
 from dpscp.threshold.counts import as_counter
 from dpscp.threshold.observer import SearchObserver, SearchView
 from dpscp.training import DPSGD, Trained
+from dpscp.training.base import paid_event
 from dpscp.training.engine.loop import StepObserver, StepView
-from dpscp.training.mechanism import paid_event
 
 KNOWLEDGE = ("white-box", "black-box")
 UNITS = ("release", "run")

@@ -8,7 +8,7 @@ from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice
-from dpscp.training.mechanism import paid_event
+from dpscp.training.base import paid_event
 from dpscp.training.torch.modules import load_torch
 from dpscp.training.torch.trainer import OpacusTraining
 
@@ -51,7 +51,7 @@ class ModuleGame:
     def refusal(self) -> str | None:
         """Reason why the module is refused before any record is used; None if it is accepted."""
         try:
-            self._mechanism().run_dry((_TOKENS,))
+            self._mechanism().check((_TOKENS,))
         except ValueError as error:
             return str(error)
         return None

@@ -23,7 +23,7 @@ from dpscp.privacy import (
 from dpscp.privacy.events import DpEvent
 from dpscp.threshold.exponential import LEVELS, exponential_quantile
 from dpscp.training import Mechanism, Trained
-from dpscp.training.mechanism import paid_event
+from dpscp.training.base import paid_event
 
 # Share of alpha that is charged for a calibration half that is far too small.
 _TAIL_SHARE = 1e-3

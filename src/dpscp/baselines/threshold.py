@@ -33,9 +33,8 @@ from dpscp.scores.sets import label_set, residual_interval
 from dpscp.threshold import PrivateQuantile, noisy_midpoint_quantile
 from dpscp.threshold.exponential import ExponentialQuantile
 from dpscp.training import Mechanism, Trained
-from dpscp.training.engine.batching import array_source
+from dpscp.training.base import Needs, array_source, paid_event
 from dpscp.training.labels import encode_labels, observed_labels
-from dpscp.training.mechanism import Configurable, Needs, paid_event, train_on
 
 SPLITS = ("independent", "exact")
 QuantileResult = PrivateQuantile | ExponentialQuantile
@@ -223,7 +222,7 @@ class PrivateThreshold(_Threshold):
         with quiet_steps():
             trains, calibrates = self._draw_parts(len(rows), secure_generator(split_seed))
             records = array_source(rows[trains], y[trains])
-            trained = train_on(planned.mechanism, records, random_state=training_seed, n_records=planned.n_training)
+            trained = planned.mechanism.train_source(records, random_state=training_seed, n_records=planned.n_training)
             score_range = self._find_score_range(trained.model.task)
             self._set_predictor(Predictor.of(trained), y)
             scores = self._scores(self._predictor, rows[calibrates], y[calibrates])
@@ -278,9 +277,10 @@ def _declare_labels(mechanism: Mechanism, y: NDArray[Any]) -> tuple[Mechanism, b
         encode_labels(y, tuple(declared))
     if declared is not None or y.dtype.kind == "f" or getattr(inner, "task", None) == "regression":
         return mechanism, False
-    if not isinstance(mechanism, Configurable):
+    known = mechanism.configured(Needs(classes=tuple(observed_labels(y))))
+    if known is mechanism:
         raise ValueError(_OWN_LABELS.format(type(mechanism).__name__))
-    return mechanism.configured(Needs(classes=tuple(observed_labels(y)))), True
+    return known, True
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -29,7 +29,7 @@ from dpscp.data.sources.places import Places
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.random_streams import PlacedDraws
-from dpscp.training.model import Model, is_row_wise
+from dpscp.training.model import Model
 
 # Each interval of a fit that measures itself holds its number with this probability.
 SELF_CONFIDENCE = 0.95
@@ -378,7 +378,7 @@ class CountOutcomes:
             kept = np.flatnonzero(has_group(block.groups))
             block, drawn = block.take_rows(kept, None), drawn[kept]
         # a custom model gets all rows at once, as in prediction, and only a copy of it
-        own = not is_row_wise(self.model)
+        own = not self.model.is_row_wise
         model = copy_if_possible(self.model) if own else self.model
         total: tuple[Any, ...] | None = None
         n_classes, n_groups = len(self.task.classes or ()), 0 if self.by_label else self.n_groups

@@ -7,7 +7,7 @@ from dpscp.exceptions import HintWarning
 from dpscp.training import DPSGD, Mechanism, NormClip, Preprocessed, PublicBounds
 from dpscp.training.preprocessing.preprocess import put_steps_before
 from dpscp.training.preprocessing.scaling import ScaledTarget
-from dpscp.training.preprocessing.sums import Step
+from dpscp.training.preprocessing.step import Step
 from dpscp.training.torch.modules import comes_from_torch
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ def own_mechanism(request: "Request") -> Mechanism:
     steps, mechanism = _separate_steps(request)
     if comes_from_torch(mechanism):
         mechanism = _train_module(request, mechanism)
-    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
+    if not isinstance(mechanism, Mechanism):
+        kind = f"the class {mechanism.__name__}" if isinstance(mechanism, type) else type(mechanism).__name__
         raise TypeError(
-            "estimator must be None, a training mechanism (dpscp.training.DPSGD, ...), a list of private steps and a "
-            "mechanism, a torch.nn.Module, a PrivateModel, or with prefit=True a fitted scikit-learn estimator, got "
-            f"{type(mechanism).__name__}"
+            "estimator must be None, a training mechanism (an instance of a subclass of dp.training.Mechanism, such as "
+            "dp.training.DPSGD), a list of private steps and a mechanism, a torch.nn.Module, a PrivateModel, or with "
+            f"prefit=True a fitted scikit-learn estimator, got {kind}"
         )
     _check_task(request, mechanism)
     _hint_at_scaled_targets(request, mechanism)
@@ -94,7 +95,7 @@ def _separate_steps(request: "Request") -> tuple[tuple[Any, ...], Any]:
     if not isinstance(request.estimator, list | tuple):
         return (), request.estimator
     *steps, last = request.estimator or (None,)
-    if not isinstance(last, Step) or isinstance(last, Mechanism):
+    if not isinstance(last, Step):
         return tuple(steps), last
     mechanism: Mechanism = DPSGD()
     if request.task.scaled_bounds is not None:

@@ -5,6 +5,7 @@ row and the class list.
 """
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,7 @@ from dpscp.data.sources import RecordSource
 from dpscp.data.sources.base import Collective
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
+from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, automatic, guarantee_of
@@ -46,25 +48,13 @@ from dpscp.privacy import (
 from dpscp.privacy.events import describe_event
 from dpscp.privacy.split_budget import SplitBudget
 from dpscp.training import Mechanism, Model, Preprocessed, Trained
+from dpscp.training.base import Needs, paid_event, require_persons, require_sources
 from dpscp.training.engine.loop import StepObserver
-from dpscp.training.mechanism import (
-    Needs,
-    Observable,
-    configured,
-    find_dry_run,
-    paid_event,
-    require_persons,
-    require_sources,
-    stages_of,
-    stages_of_trained,
-    train_on,
-)
-from dpscp.training.model import Shaped
+from dpscp.training.preprocessing.features import ColumnScales
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.private_target import PrivateTarget
 from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.scaling import ScaledTarget
-from dpscp.training.preprocessing.sums import ColumnScales
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recalibration import Recalibrated
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
@@ -114,7 +104,7 @@ class FitPlan:
             return self.model.ledger
         assert self.mechanism is not None
         ledger = Ledger()
-        for stage, event in stages_of(self.mechanism):
+        for stage, event in self.mechanism.stages:
             ledger = ledger.add(stage, event, unit=self.unit)
         return ledger
 
@@ -123,12 +113,9 @@ class FitPlan:
         if self.model is not None:
             return Trained(self.model.model, self.model.ledger.event, None)
         assert self.mechanism is not None
-        if observer is None:
-            return train_on(self.mechanism, source, random_state=random_state, n_records=self.n_training)
-        seen = self.mechanism
-        if not (isinstance(seen, Observable) and seen.takes_observer):
-            raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(seen).__name__}")
-        return seen.train_source(source, random_state=random_state, n_records=self.n_training, observer=observer)
+        return self.mechanism.train_source(
+            source, random_state=random_state, n_records=self.n_training, observer=observer
+        )
 
     def training_cost(self, request: Request) -> TrainingCost:
         """Return how this fit counts an event of its training: by its accountant, unit and secret parts."""
@@ -155,7 +142,7 @@ class FitPlan:
             # what this fit declares (its n_records, say) stands above what the model's training declared
             return ledger.then(self.model.ledger).declare(**ledger.public_facts)
         notes = {"training": str(trained.public_facts.get("mechanism", "")), **_STAGE_NOTES}
-        for stage, event in stages_of_trained(trained):
+        for stage, event in trained.stages:
             ledger = ledger.add(stage, event, notes.get(stage, describe_event(event)), unit=self.unit)
         return ledger
 
@@ -186,6 +173,17 @@ def plan_fit(request: Request) -> FitPlan:
     mechanism, facts = _mechanism(request, guarantee, share, None, n)
     facts = {"guarantee": guarantee.name, **facts, "train_share": share}
     return FitPlan(guarantee, n, mechanism, facts=facts, unit=request.unit.counted)
+
+
+def warn_large_delta(delta: float, n_records: int) -> None:
+    """Warn if delta is so large that it permits publishing a random record."""
+    if delta * n_records >= 1:
+        warnings.warn(
+            f"delta = {delta:g} is not below 1 / n_records = {1 / n_records:g}. A delta this large would permit "
+            "publishing one random record; choose a smaller delta",
+            GuaranteeWarning,
+            stacklevel=4,
+        )
 
 
 def _plan_evaluation(request: Request, planned: FitPlan) -> EvaluationPlan:
@@ -269,7 +267,7 @@ def _for_private_model(request: Request, model: PrivateModel) -> FitPlan:
             "target and features yourself, and leave them out"
         )
     spent = require_unit(model.ledger, request.unit)
-    _check_shape(request, model.model.input_shape if isinstance(model.model, Shaped) else None)
+    _check_shape(request, model.model.input_shape)
     if model.model.n_features != request.n_features:
         raise ValueError(f"X must have the model's {model.model.n_features} features, got {request.n_features}")
     request.task.check_model(model.model)
@@ -313,7 +311,7 @@ def _mechanism(
     # labels travel as their index, so that a class without a record keeps its place
     indices, labels = _indices(request.task), request.task.classes
     needs = Needs(indices, guarantee.needs_trajectory, request.input_shape, n_training, labels)
-    mechanism = configured(mechanism, needs)
+    mechanism = mechanism.configured(needs)
     if request.unit.by_person:
         require_persons(mechanism)
     _run_dry(request, mechanism)
@@ -363,7 +361,7 @@ def split_shares(request: Request, fraction: float) -> SplitBudget:
 def _run_dry(request: Request, mechanism: Mechanism) -> None:
     """Run the caller's code on synthetic records before any budget is reserved."""
     shape = request.input_shape or (request.n_features,)
-    seen = find_dry_run(mechanism, shape)
+    seen = mechanism.check(shape)
     _check_shape(request, None if seen is None else shape)
     if seen is None:
         return

@@ -15,7 +15,6 @@ from dpscp.core.search_plan import CalibrationRule, make_rule
 from dpscp.guarantees import Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.privacy import Ledger, gaussian_event, gdp_epsilon, gdp_mu, lattice_noise, secret_shares
-from dpscp.training.mechanism import shift_bound
 from dpscp.training.recipe import calibration_fraction as recipe_fraction
 from dpscp.training.recipe import train_share as recipe_share
 
@@ -184,7 +183,7 @@ def _bound_stability(public: PublicNumbers, guarantee: Guarantee) -> Stability |
     assert public.n is not None
     mechanism = plan_fit(public.request(guarantee.name)).mechanism
     assert mechanism is not None
-    return shift_bound(mechanism, public.n_features, public.n, public.task.classes)
+    return mechanism.stability(public.n_features, public.n, public.task.classes)
 
 
 def _find_smallest_n(guarantee: str, public: PublicNumbers) -> int | None:

@@ -22,7 +22,7 @@ from dpscp.core.evaluation import (
     OutcomeCounts,
     PrivateEvaluation,
 )
-from dpscp.core.plan import FitPlan, plan_fit, split_shares
+from dpscp.core.plan import FitPlan, plan_fit, split_shares, warn_large_delta
 from dpscp.core.request import Request
 from dpscp.core.score import BlockCounts, Scoring
 from dpscp.core.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
@@ -40,8 +40,8 @@ from dpscp.privacy import Budget, IntegerSource, Ledger
 from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold.observer import SearchView
+from dpscp.training.base import Trained
 from dpscp.training.engine.loop import StepView
-from dpscp.training.mechanism import Trained
 from dpscp.training.model import Model
 from dpscp.training.spending import count_training
 
@@ -127,7 +127,7 @@ def release(
         stability = trained.stability if request.task.natural_score else None
         rule = _rule(strategy.guarantee, request, strategy, spent, stability)
         searches = planned
-        if (rule, spent.event) != (planned.rule, strategy.spent.event):
+        if rule != planned.rule:
             searches = plan_search(rule, spent=spent, budget=request.budget, accountant=request.accountant)
         if strategy.guarantee.needs_stability and trained.stability is not None:
             assumptions = (*assumptions, *trained.stability.assumptions)
@@ -161,6 +161,7 @@ def _for_rows(request: Request, store: BudgetStore | None) -> Request:
 
     Theory: Result H
     """
+    warn_large_delta(request.budget.delta, request.n_records)
     if store is not None and request.unit.group > 1:
         raise ValueError(
             "a budget store adds up costs of single records, but rows_per_person without ids is about persons. Pass "

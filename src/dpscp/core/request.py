@@ -13,7 +13,7 @@ from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, guarantee_of
 from dpscp.privacy import RECORDS, Accountant, Budget, Unit, release_accountant
-from dpscp.training.mechanism import Trained
+from dpscp.training.base import Trained
 from dpscp.training.private_model import PrivateModel
 
 

@@ -16,8 +16,7 @@ from dpscp.data.groups import is_member
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.threshold.counts import look_at
-from dpscp.training.mechanism import Trained
-from dpscp.training.model import is_row_wise
+from dpscp.training.base import Trained
 from dpscp.training.preprocessing.preprocess import unwrap_model
 
 
@@ -41,7 +40,7 @@ class Scoring:
     def scores(self, block: Block) -> Array:
         """Return the score of every record."""
         # a model of the caller's own sees its rows at once, as it does in prediction
-        own = not is_row_wise(self.trained.model)
+        own = not self.trained.model.is_row_wise
         # and a copy of it sees them: what it keeps of them is thrown away
         model, steps = unwrap_model(copy_if_possible(self.trained.model) if own else self.trained.model)
         trained, block = replace(self.trained, model=model), block.with_steps(*steps)

@@ -14,9 +14,9 @@ from dpscp.data.scales import LINEAR, finite_on_scale, from_scale, to_scale
 from dpscp.scores import Pair, interval_score, label_score
 from dpscp.scores.intervals import CheckedIntervalScore, score_name
 from dpscp.scores.labels import CheckedLabelScore
+from dpscp.training.base import Trained
 from dpscp.training.engine.influence import corrected_outputs, has_influence_form
 from dpscp.training.engine.networks import softmax
-from dpscp.training.mechanism import Trained
 from dpscp.training.model import Model, NoInfluenceFormError
 
 FOUND_RANGE = "y_bounds_on_scale"

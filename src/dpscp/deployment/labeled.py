@@ -13,7 +13,6 @@ from dpscp.data.persons import keep_rows
 from dpscp.data.validation import label_index, validate_labels, validate_targets
 from dpscp.guarantees.certificate import require_coverage
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
-from dpscp.training.model import is_row_wise
 
 
 def evaluated_unit(persons: Any) -> Unit:
@@ -33,7 +32,7 @@ def separate_release(estimator: Any) -> Any:
     What these keep of the records is discarded with the copy. A release without coverage is refused.
     """
     require_coverage_release(estimator)
-    if is_row_wise(estimator.model_) and not estimator.prefit:
+    if estimator.model_.is_row_wise and not estimator.prefit:
         return estimator
     separate = copy.copy(estimator)
     separate.model_ = copy_if_possible(estimator.model_)

@@ -26,7 +26,7 @@ from dpscp.guarantees.split import SPLIT
 from dpscp.privacy import Budget, Ledger, Unit
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
-from dpscp.training.mechanism import Trained
+from dpscp.training.base import Trained
 
 STAGE = "new thresholds"
 

@@ -56,8 +56,7 @@ from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
-from dpscp.training.mechanism import trains_sources
-from dpscp.training.model import checks_rows
+from dpscp.training.base import Mechanism
 from dpscp.training.private_model import PrivateModel, find_private_model
 from dpscp.training.torch.records import inputs_of, labeled_arrays, takes_float64
 
@@ -538,8 +537,8 @@ class PrivateConformal(FittedEstimator):
     def _reads_parts(self, *, fitted: bool) -> bool:
         """Whether only code of this package reads the rows, and casts them in parts."""
         if fitted:
-            return checks_rows(self.model_)
-        return self.estimator is None or trains_sources(self.estimator)
+            return bool(self.model_.checks_rows)
+        return self.estimator is None or (isinstance(self.estimator, Mechanism) and self.estimator.trains_sources)
 
 
 def _is_fitted(name: str) -> bool:

@@ -27,7 +27,7 @@ from dpscp.data.table_writer import open_writer
 from dpscp.estimators.file_predictions import read_frames
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.privacy import Accountant, Ledger
-from dpscp.training.mechanism import Model, load_model, require_loadable
+from dpscp.training.model import Model, load_model, require_loadable
 
 if TYPE_CHECKING:
     from dpscp.report.numbers import About, StudyBudget

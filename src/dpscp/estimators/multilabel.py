@@ -35,8 +35,9 @@ from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.scores.losses import Losses, false_discoveries, missed_labels
 from dpscp.training import NormClip, Preprocessed, PublicBounds
-from dpscp.training.mechanism import Mechanism, load_model, paid_event, require_persons
+from dpscp.training.base import Mechanism, paid_event, require_persons
 from dpscp.training.mechanisms.one_vs_rest import LabelHeads, OneVsRest
+from dpscp.training.model import load_model
 from dpscp.training.recipe import calibration_fraction, recipe
 
 MISSED, DISCOVERIES = "missed_labels", "false_discoveries"

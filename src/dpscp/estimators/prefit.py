@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,14 +16,15 @@ from dpscp.data.model_files import plain
 from dpscp.data.validation import check_row_by_row
 from dpscp.exceptions import NotFittedError
 from dpscp.privacy import Ledger
-from dpscp.training.private_model import PrivateModel, Unsaved
+from dpscp.training.model import Model
+from dpscp.training.private_model import PrivateModel
 
 # Rounding of float32 sums: a row's outputs may differ by this much when it is evaluated with other rows.
 _ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
-class PrecomputedOutputs(Unsaved):
+class PrecomputedOutputs(Model):
     """Model of a release whose rows are outputs already.
 
     Theory: Result E
@@ -33,15 +34,17 @@ class PrecomputedOutputs(Unsaved):
     n_features: int
     classes: tuple[Any, ...] | None = None
 
-    unsaved: ClassVar[str] = (
-        "a prefit estimator cannot be saved by dpscp; save the estimator itself, and fit again after loading it"
-    )
-
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
         return np.asarray(X, dtype=np.float64)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         return self.outputs(X)
+
+    @classmethod
+    def _not_saved(cls) -> TypeError:
+        return TypeError(
+            "a prefit estimator cannot be saved by dpscp; save the estimator itself, and fit again after loading it"
+        )
 
 
 @dataclass(frozen=True)

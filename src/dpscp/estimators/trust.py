@@ -16,8 +16,8 @@ from dpscp._base.assumptions import (
 )
 from dpscp.data.sources.base import HasAssumption, is_source
 from dpscp.data.sources.dispatch import is_dask
-from dpscp.training.mechanism import HasRowSteps, Mechanism
-from dpscp.training.preprocessing.sums import Step
+from dpscp.training.base import Mechanism
+from dpscp.training.preprocessing.step import Step
 from dpscp.training.private_model import find_private_model
 from dpscp.training.torch.modules import comes_from_torch
 from dpscp.training.torch.records import has_own_items
@@ -42,7 +42,7 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[Assum
             yield OWN_STEP
         yield from list_training_assumptions(last, prefit=False)
         return
-    if isinstance(estimator, HasRowSteps) and any(map(is_own, estimator.row_steps)):
+    if isinstance(estimator, Mechanism) and any(map(is_own, estimator.steps_before)):
         yield OWN_STEP
     if comes_from_torch(estimator) or comes_from_torch(getattr(estimator, "module", None)):
         yield TORCH_MODULE

@@ -4,21 +4,16 @@ from typing import TYPE_CHECKING
 
 from dpscp._base.lazy import lazy_exports
 from dpscp.guarantees.stability import Stability
+from dpscp.training.base import Around, GaussianSums, Mechanism, Needs, Trained, TrainingRun
 from dpscp.training.coupling import CoupledRun, coupled_run
 from dpscp.training.engine.influence import corrected_outputs, self_shift_bounds
 from dpscp.training.engine.networks import DenseModel
-from dpscp.training.mechanism import Mechanism, Trained
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics
-from dpscp.training.model import Model, Trajectory
+from dpscp.training.model import Model, Trajectory, saved_as
 from dpscp.training.preprocessing.components import PrivatePCA
-from dpscp.training.preprocessing.preprocess import Preprocessed, PreprocessedModel
-from dpscp.training.preprocessing.private_bounds import PrivateBounds
-from dpscp.training.preprocessing.quantile_transform import QuantileTransform
-from dpscp.training.preprocessing.random_features import RandomFeatures
-from dpscp.training.preprocessing.scaling import ScaledTarget
-from dpscp.training.preprocessing.sums import (
+from dpscp.training.preprocessing.features import (
     ColumnScales,
     NormClip,
     PrivateCentring,
@@ -26,6 +21,12 @@ from dpscp.training.preprocessing.sums import (
     PublicBounds,
     UnitNorm,
 )
+from dpscp.training.preprocessing.preprocess import Preprocessed, PreprocessedModel
+from dpscp.training.preprocessing.private_bounds import PrivateBounds
+from dpscp.training.preprocessing.quantile_transform import QuantileTransform
+from dpscp.training.preprocessing.random_features import RandomFeatures
+from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.preprocessing.step import PublicStep, Step, SummedStep, Transform
 from dpscp.training.preprocessing.whitening import PrivateWhitening
 from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.recalibration import Recalibrated
@@ -37,12 +38,15 @@ else:  # six modules that only users of torch need
 
 __all__ = [
     "DPSGD",
+    "Around",
     "ColumnScales",
     "CoupledRun",
     "DenseModel",
     "FunctionModel",
+    "GaussianSums",
     "Mechanism",
     "Model",
+    "Needs",
     "NormClip",
     "ObjectivePerturbation",
     "OpacusTraining",
@@ -56,16 +60,22 @@ __all__ = [
     "PrivateStandardize",
     "PrivateWhitening",
     "PublicBounds",
+    "PublicStep",
     "QuantileTransform",
     "RandomFeatures",
     "Recalibrated",
     "ScaledTarget",
     "Stability",
+    "Step",
     "SufficientStatistics",
+    "SummedStep",
     "Trained",
+    "TrainingRun",
     "Trajectory",
+    "Transform",
     "UnitNorm",
     "corrected_outputs",
     "coupled_run",
+    "saved_as",
     "self_shift_bounds",
 ]

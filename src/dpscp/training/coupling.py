@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import Array
 from dpscp.privacy import secure_generator
-from dpscp.training.engine.loop import GridNoise, draw_steps, run
+from dpscp.training.engine.loop import GridNoise, draw_steps, take_steps
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.engine.padding import one_blas_thread
 from dpscp.training.mechanisms.dpsgd import DPSGD
@@ -97,7 +97,7 @@ def coupled_run(
     with one_blas_thread(), np.errstate(all="ignore"):
         descents = [setup.descent(without), setup.descent(everything)]
         kept = [descents[0].current()]
-        for t in run(descents, draw_steps([_first(copies, n), masks], noise)):
+        for t in take_steps(descents, draw_steps([_first(copies, n), masks], noise)):
             gaps[t + 1] = np.linalg.norm(descents[0].parameters - descents[1].parameters)
             batch = next(counted)
             draws += 1 if batch is None else int(len(batch) > 0 and batch[-1] == n)

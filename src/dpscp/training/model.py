@@ -1,76 +1,148 @@
-"""Define the protocols of released models: what every model has, and the abilities that some have.
+"""Define the base class of released models, and how models are written to files.
 
-`Model` is all that your own model must have. The other protocols are abilities: `Shaped` (records with a shape of their
-own), `RowWise` (reads rows in parts), `HasInfluenceForm` (the influence of a record on its own outputs is known),
-`HasOutputScale` (its outputs can be moved and scaled). A model around another one has the abilities of the inner one.
+`Model` has a default for everything but the outputs. A model around another one passes on what the inner one has.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from dpscp._base.checks import check_choice
 
 if TYPE_CHECKING:
     from dpscp.training.engine.loop import UpdateRule
     from dpscp.training.engine.networks import DenseModel
 
 
-@runtime_checkable
-class Model(Protocol):
-    """A released predictor.
+class NoInfluenceFormError(TypeError, ValueError):
+    """No sound form of the correction is known for this model or this training.
 
-    Parameters and public constants, nothing whose size grows with the records.
+    Both kinds, because a model of the wrong kind and a missing trajectory have always raised the one and the other.
     """
 
-    @property
-    def task(self) -> str:
-        """Return "classification" or "regression"."""
 
-    @property
-    def n_features(self) -> int:
-        """Return the width of a row."""
+@dataclass(frozen=True)
+class InfluenceForm:
+    """Describe the linear head inside a model, whose outputs can be corrected for each record's own influence.
 
-    @property
-    def classes(self) -> tuple[Any, ...] | None:
-        """Return the public labels in the order of the columns of `outputs`.
+    Parameters
+    ----------
+    head : DenseModel
+        A network without hidden layers.
+    row_steps : tuple of functions
+        They turn rows (n, n_features) of the model into rows of the head, the first one first.
+    target_ranges : tuple of (low, high)
+        Targets of the model were scaled to [-1, 1] from these ranges before the head was trained, the first one first.
 
-        None for regression.
-        """
+    Theory: Result D
+    """
 
+    head: "DenseModel"
+    row_steps: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = ()
+    target_ranges: tuple[tuple[float, float], ...] = ()
+
+
+class Model(ABC):
+    """The base class of a released predictor.
+
+    A model has parameters and public constants, nothing whose size grows with the records. Write ``outputs`` and the
+    attributes ``task`` ("classification" or "regression"), ``n_features`` and ``classes``. A model that is written to
+    files also has ``arrays``, ``config`` and ``from_parts``, and the decorator `saved_as`.
+
+    Assumes: the outputs of a row are computed from that row alone.
+
+    Attributes
+    ----------
+    task : "classification" or "regression"
+    n_features : int
+        The width of a row.
+    classes : tuple or None
+        The public labels in the order of the columns of the outputs; None for regression.
+    """
+
+    # attributes, or fields of a dataclass: a property here would be taken for the default of a field
+    if TYPE_CHECKING:
+
+        @property
+        def task(self) -> str:
+            """Return "classification" or "regression"."""
+
+        @property
+        def n_features(self) -> int:
+            """Return the width of a row."""
+
+        @property
+        def classes(self) -> tuple[Any, ...] | None:
+            """Return the public labels; None for regression."""
+
+        @property
+        def input_shape(self) -> tuple[int, ...] | None:
+            """Return the shape of one record that is not a row of a table; None for rows."""
+    else:
+        input_shape = None
+
+    @abstractmethod
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Return logits (n, classes), or real outputs (n, k).
-
-        K = 1, or one column a quantile.
-        """
+        """Return logits (n, classes), or real outputs (n, k), where k is 1 or the number of quantiles."""
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Return class probabilities (n, classes); TypeError for regression."""
+        """Return class probabilities (n, classes), the softmax of the outputs; TypeError for regression."""
+        if self.task != "classification":
+            raise TypeError("predict_proba needs a classification model; this one was trained for regression")
+        return softmax(np.asarray(self.outputs(X), dtype=np.float64))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, for saving."""
+        raise self._not_saved()
 
     def config(self) -> dict[str, Any]:
-        """Return the public constants as JSON values.
-
-        With `arrays` enough to rebuild the model.
-        """
+        """Return the public constants as JSON values, with the name of `saved_as` as "model"."""
+        raise self._not_saved()
 
     @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild the model that `config` and `arrays` came from."""
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:  # noqa: ARG003
+        """Rebuild the model that `config` and `arrays` came from; nothing of a file is executed."""
+        raise cls._not_saved()
 
-
-@runtime_checkable
-class Shaped(Protocol):
-    """A model whose records have a shape of their own.
-
-    It takes them as rows of so many numbers too.
-    """
+    @classmethod
+    def _not_saved(cls) -> TypeError:
+        return TypeError(f"{cls.__name__} cannot be saved; write its arrays, config and from_parts")
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Return the shape of one record."""
+    def is_row_wise(self) -> bool:
+        """Return whether only code of this package reads the rows, so that they may come in parts."""
+        return False
+
+    @property
+    def checks_rows(self) -> bool:
+        """Return whether the model refuses NaN and infinity itself and casts rows of float32 or float64 in parts."""
+        return False
+
+    def influence_form(self) -> InfluenceForm:
+        """Return the linear head and what is around it; NoInfluenceFormError where no sound form is known.
+
+        Theory: Result D
+        """
+        raise NoInfluenceFormError(
+            f"the self-influence correction works for linear heads only, not for {type(self).__name__}"
+        )
+
+    def with_output_scale(self, scale: float, shift: ArrayLike) -> Self:  # noqa: ARG002
+        """Return the model with every output z as shift + scale * z; both go into its last layer.
+
+        TypeError for a model without a last layer of its own.
+        """
+        raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the softmax of each row."""
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -107,87 +179,58 @@ class Trajectory:
     row_length: float | None = None
 
 
-@runtime_checkable
-class RowWise(Protocol):
-    """A model of this package: only its code reads the rows, each by itself."""
-
-    @property
-    def is_row_wise(self) -> bool:
-        """Return whether rows may come in parts; False with a caller's own model inside."""
-
-    @property
-    def checks_rows(self) -> bool:
-        """Return whether the model refuses NaN and infinity itself and casts rows of float32 or float64 in parts."""
+_SAVED: dict[str, type[Any]] = {}
+AnyModel = TypeVar("AnyModel", bound=type[Any])
 
 
-@dataclass(frozen=True)
-class InfluenceForm:
-    """Describe the linear head inside a model, whose outputs can be corrected for each record's own influence.
+def saved_as(kind: str) -> Callable[[AnyModel], AnyModel]:
+    """Return a class decorator that saves models under this name.
 
     Parameters
     ----------
-    head : DenseModel
-        A network without hidden layers.
-    row_steps : tuple of functions
-        They turn rows (n, n_features) of the model into rows of the head, the first one first.
-    target_ranges : tuple of (low, high)
-        Targets of the model were scaled to [-1, 1] from these ranges before the head was trained, the first one first.
+    kind : str
+        Files with this name are loaded into the decorated class.
 
-    Theory: Result D
+    Returns
+    -------
+    callable
     """
 
-    head: "DenseModel"
-    row_steps: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = ()
-    target_ranges: tuple[tuple[float, float], ...] = ()
+    def remember(model: AnyModel) -> AnyModel:
+        if _SAVED.setdefault(kind, model) is not model:
+            raise ValueError(f"another class already saves its models as {kind!r}; choose another name")
+        return model
+
+    return remember
 
 
-class NoInfluenceFormError(TypeError, ValueError):
-    """No sound form of the correction is known for this model or this training.
+def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> Any:
+    """Rebuild a saved model of a class decorated with ``saved_as``.
 
-    Both kinds, because a model of the wrong kind and a missing trajectory have always raised the one and the other.
+    ``module`` is the architecture of a torch model; ValueError for a model that needs none.
     """
+    kind = _SAVED[check_choice("model", config["model"], _SAVED)]
+    return kind.from_parts(config if module is None else _with_module(config, module), arrays)
 
 
-@runtime_checkable
-class HasInfluenceForm(Protocol):
-    """A model that may contain a linear head."""
+def _with_module(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
+    """Return the config with the module in its innermost part.
 
-    def influence_form(self) -> InfluenceForm:
-        """Return the head and what is around it; NoInfluenceFormError where no sound form is known."""
-
-
-@runtime_checkable
-class HasOutputScale(Protocol):
-    """A model whose outputs can be moved and scaled within its parameters."""
-
-    def with_output_scale(self, scale: float, shift: ArrayLike) -> Model:
-        """Return the model with every output z as shift + scale * z; TypeError where its parameters cannot do that."""
-
-
-def is_row_wise(model: Model) -> bool:
-    """Return whether rows may be passed to the model in parts; False for a caller's own model."""
-    return isinstance(model, RowWise) and model.is_row_wise
-
-
-def checks_rows(model: Model) -> bool:
-    """Return whether the model checks and casts its rows itself; False for a caller's own model."""
-    return isinstance(model, RowWise) and model.checks_rows
-
-
-def find_influence_form(model: Model) -> InfluenceForm:
-    """Return the model's influence form; NoInfluenceFormError where none is known."""
-    if isinstance(model, HasInfluenceForm):
-        return model.influence_form()
-    raise NoInfluenceFormError(
-        f"the self-influence correction works for linear heads only, not for {type(model).__name__}"
-    )
-
-
-def scale_outputs(model: Model, scale: float, shift: ArrayLike) -> Model:
-    """Return the model with every output z as shift + scale * z; both go into its last layer.
-
-    TypeError for a model without a last layer of its own.
+    Files contain no module: code does not come from them.
     """
-    if isinstance(model, HasOutputScale):
-        return model.with_output_scale(scale, shift)
-    raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")
+    if "inner" in config:
+        return {**config, "inner": _with_module(config["inner"], module)}
+    if config["model"] != "torch":
+        raise ValueError("module was given, but this file holds its whole model: leave module out")
+    return {**config, "module": module}
+
+
+def require_loadable(config: Mapping[str, Any]) -> None:
+    """Refuse to save a model that ``load_model`` could not rebuild."""
+    if config.get("model") not in _SAVED:
+        raise TypeError(
+            f"a model of kind {config.get('model')!r} cannot be saved; decorate its class with "
+            "dpscp.training.saved_as(name)"
+        )
+    if "inner" in config:
+        require_loadable(config["inner"])

@@ -5,7 +5,7 @@ Nothing here imports torch; ``PrivateModel.from_opacus`` imports it when it is c
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -13,31 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice, check_count
 from dpscp.privacy import Ledger
-from dpscp.training.engine.networks import check_rows, softmax
-from dpscp.training.mechanism import Trained
+from dpscp.training.base import Trained
+from dpscp.training.engine.networks import check_rows
 from dpscp.training.model import Model
 
 __all__ = ["FunctionModel", "PrivateModel"]
 
 
-class Unsaved:
-    """A model that is code and not data, and cannot be written to a file."""
-
-    unsaved: ClassVar[str]
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        raise TypeError(self.unsaved)
-
-    def config(self) -> dict[str, Any]:
-        raise TypeError(self.unsaved)
-
-    @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:  # noqa: ARG003
-        raise TypeError(cls.unsaved)
-
-
 @dataclass(frozen=True)
-class FunctionModel(Unsaved):
+class FunctionModel(Model):
     """A model known only by the function that computes its outputs.
 
     It cannot be saved.
@@ -57,8 +41,6 @@ class FunctionModel(Unsaved):
     task: str
     n_features: int
     classes: tuple[Any, ...] | None = None
-
-    unsaved: ClassVar[str] = "a model given as a function cannot be saved; save the model that the function calls"
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("classification", "regression"))
@@ -81,11 +63,9 @@ class FunctionModel(Unsaved):
             raise ValueError("outputs must have one row per record and, for classification, one column per class")
         return values
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the softmax of the outputs; TypeError for regression."""
-        if self.task != "classification":
-            raise TypeError("predict_proba needs a classification model")
-        return softmax(self.outputs(X).astype(np.float64))
+    @classmethod
+    def _not_saved(cls) -> TypeError:
+        return TypeError("a model given as a function cannot be saved; save the model that the function calls")
 
 
 @dataclass(frozen=True)
@@ -117,7 +97,7 @@ class PrivateModel:
     def __post_init__(self) -> None:
         if not isinstance(self.model, Model):
             raise TypeError(
-                f"model must have outputs(X) and the other members of a Model, got {type(self.model).__name__}"
+                f"model must be an instance of a subclass of dp.training.Model, got {type(self.model).__name__}"
             )
         if not isinstance(self.ledger, Ledger):
             raise TypeError(f"ledger must be a Ledger, got {type(self.ledger).__name__}")

@@ -23,21 +23,12 @@ from numpy.typing import NDArray
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
-from dpscp.privacy import Accountant, compose, gaussian_event, gdp_mu, secure_generator
+from dpscp.privacy import gaussian_event, secure_generator
 from dpscp.privacy.random_streams import RECALIBRATION, stream_seed
-from dpscp.training.engine.batching import TrainingRun, WrappedMechanism, nominal_count
+from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, require_mechanism, require_noise
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, total_of_blocks
 from dpscp.training.labels import encode_labels
-from dpscp.training.mechanism import (
-    Stages,
-    Trained,
-    paid_event,
-    require_noise,
-    stages_of,
-    stages_of_trained,
-)
-from dpscp.training.model import Model, scale_outputs
-from dpscp.training.preprocessing.private_target import calibrate_beside
+from dpscp.training.model import Model
 
 # The instrument h is cut here. Lower cuts need more noise and gain nothing on the tables of docs/recipe.md.
 _CUT = 2.0
@@ -55,7 +46,7 @@ _LONGEST_STEP = 1.0
 
 
 @dataclass(frozen=True)
-class Recalibrated(WrappedMechanism):
+class Recalibrated(Around):
     """Train a classification mechanism, then recalibrate its probabilities privately.
 
     Parameters
@@ -79,66 +70,41 @@ class Recalibrated(WrappedMechanism):
     Theory: sections 1.1, 1.5; Result B
     """
 
+    mechanism: Mechanism
     share: float = 0.05
     steps: int = 3
     noise_multiplier: float | None = None
 
     stage: ClassVar[str] = "recalibration"
+    releases_last: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        require_mechanism(self.mechanism)
         check_probability("share", self.share)
         check_count("steps", self.steps)
         if self.noise_multiplier is not None:
             check_positive("noise_multiplier", self.noise_multiplier)
 
     @property
-    def own_event(self) -> DpEvent | None:
+    def own_parts(self) -> tuple[tuple[str, DpEvent | None], ...]:
         """Return the cost of the steps; None while the noise is not set."""
-        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier, self.steps)
+        noise = self.noise_multiplier
+        return ((self.stage, None if noise is None else gaussian_event(noise, self.steps)),)
 
-    @property
-    def event(self) -> DpEvent | None:
-        """Return the event of the mechanism, composed with the steps.
+    def with_own_noise(self, mu: float) -> Self:
+        return replace(self, noise_multiplier=math.sqrt(self.steps) / mu)
 
-        None while some noise is not set.
-        """
-        own, inner = self.own_event, self.mechanism.event
-        return None if own is None or inner is None else compose(inner, own)
-
-    @property
-    def stages(self) -> Stages:
-        """Return the entries of a ledger: those of the mechanism, then the steps."""
-        return (*stages_of(self.mechanism), (self.stage, _paid(self)))
-
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """Return a new mechanism whose whole event is (epsilon, delta)-DP."""
-        check_positive("epsilon", epsilon)
-        mu = gdp_mu(epsilon, check_probability("delta", delta))
-        noise = math.sqrt(self.steps / self.share) / mu
-        beside = gaussian_event(noise, self.steps)
-        inner = calibrate_beside(self.mechanism, beside, self.share, epsilon, delta, accountant)
-        return replace(self, noise_multiplier=noise, mechanism=inner)
-
-    def _train(self, run: TrainingRun) -> Trained:
+    def train_on(self, run: TrainingRun) -> Trained:
         """Train, then recalibrate on the same records."""
-        own = _paid(self)  # fails before any record is used while some noise is not set
-        paid_event(self.mechanism)
-        n, _ = nominal_count(run.source, run.n_records)
         trained = run.train_inner(self.mechanism, run.source)
-        model = self._recalibrate(trained.model, run.source, n, stream_seed(run.random_state, RECALIBRATION))
-        return replace(
-            trained,
-            model=model,
-            event=compose(trained.event, own),
-            stability=None,
-            trajectory=None,
-            stages=(*stages_of_trained(trained), (self.stage, own)),
-        )
+        seed = stream_seed(run.random_state, RECALIBRATION)
+        model = self._recalibrate(trained.model, run.source, run.n_records, seed)
+        return replace(trained, model=model, stability=None, trajectory=None)
 
     def _recalibrate(self, model: Model, source: RecordSource, n_records: int, seed: int | None) -> Model:
         """Return the model with the factor and the intercepts in its last layer."""
         classes = model.classes
-        scale_outputs(model, 1.0, 0.0)  # refuses a model without a last layer before anything is released
+        model.with_output_scale(1.0, 0.0)  # refuses a model without a last layer before anything is released
         assert classes is not None
         rng = secure_generator(seed)
         noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n_records))
@@ -146,7 +112,7 @@ class Recalibrated(WrappedMechanism):
         for _ in range(self.steps):
             total = total_of_blocks(RecordSums(model, search.place, len(classes)), source, n_records)
             search = search.after(gaussian_release(total, noise, rng, n_records), noise)
-        return scale_outputs(model, math.exp(search.place[0]), search.intercepts)
+        return model.with_output_scale(math.exp(search.place[0]), search.intercepts)
 
 
 def n_intercepts(n_classes: int) -> int:
@@ -270,10 +236,3 @@ class _Search:
         next_precision = (1 - _MEMORY) * prior.precision + _MEMORY * precision
         known = (1 - _MEMORY) * prior.precision @ prior.mean + _MEMORY * precision @ found
         return replace(self, place=place, mean=np.linalg.solve(next_precision, known), precision=next_precision)
-
-
-def _paid(mechanism: Recalibrated) -> DpEvent:
-    event = mechanism.own_event
-    if event is None:
-        raise ValueError("Recalibrated: noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first")
-    return event

@@ -19,12 +19,12 @@ from dpscp._base.checks import check_choice, check_count, check_fraction, check_
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import guarantee_of
 from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
-from dpscp.training.mechanism import Mechanism
+from dpscp.training.base import Mechanism
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.preprocessing.preprocess import Preprocessed
 from dpscp.training.preprocessing.private_target import PrivateTarget
 from dpscp.training.preprocessing.random_features import RandomFeatures
-from dpscp.training.preprocessing.sums import Step
+from dpscp.training.preprocessing.step import Step
 from dpscp.training.recalibration import Recalibrated
 from dpscp.training.recipe_rows import EMBEDDING_SHARE, TABLE_SHARE, WEAK_SIGNAL, TableRows, pays_as_quantiles
 
@@ -487,7 +487,7 @@ def _by_signal(signal: float, ladder: tuple[tuple[float, tuple[int, ...]], ...])
 def _behind(steps: tuple[Step, ...], engine: DPSGD, share: float, why: dict[str, tuple[object, str]]) -> Mechanism:
     if not steps:
         return engine
-    if any(not step.data_independent for step in steps):
+    if any(not step.is_public for step in steps):
         why["preprocessing_share"] = (share, "part of the training mu^2 for the private preprocessing steps, equally")
     why["preprocessing"] = (
         tuple(type(step).__name__ for step in steps),

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpscp._base.checks import check_positive
-from dpscp.training.preprocessing.quantile_transform import QuantileTransform
-from dpscp.training.preprocessing.sums import (
+from dpscp.training.preprocessing.features import (
     NormClip,
     PrivateCentring,
     PrivateStandardize,
     PublicBounds,
-    Step,
     UnitNorm,
 )
+from dpscp.training.preprocessing.quantile_transform import QuantileTransform
+from dpscp.training.preprocessing.step import Step
 from dpscp.training.preprocessing.whitening import PrivateWhitening
 
 # Rows without declared bounds that are wider than this are taken as embeddings, and scaled to norm one.
@@ -95,7 +95,7 @@ class TableRows:
         if whiten:
             last = (*last, PrivateWhitening())
         columns = self.numeric_columns if self.kind == "bounded" else ()
-        n_private = 1 + sum(not step.data_independent for step in last)
+        n_private = 1 + sum(not step.is_public for step in last)
         if columns and pays_as_quantiles(signal, len(columns), EMBEDDING_SHARE / n_private):
             first = (self._quantiles(columns),)
         return (*first, *last)

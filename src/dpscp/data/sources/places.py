@@ -24,6 +24,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
 from dpscp.data.sources.base import Block, InMemory, RecordSource
 from dpscp.data.sources.resized import ResizeBlock, ResizedSource
@@ -241,3 +242,19 @@ def as_one_block(source: RecordSource) -> Block | None:
         steps=(),
         order=None,
     )
+
+
+def nominal_count(source: RecordSource, n_records: int | None) -> int:
+    """Return the public nominal number of records or persons; None declares the true number public."""
+    name = unit_of_blocks(source).count_name
+    if n_records is not None:
+        return check_count(name, n_records)
+    counted = source.sum(unit_count)
+    if not counted:
+        raise ValueError(f"X contains no records; pass {name}, the public nominal number")
+    return int(counted)
+
+
+def unit_count(block: Block) -> int:
+    """Return the number of persons, or of records without ids, in a block. Private."""
+    return block.owners.count

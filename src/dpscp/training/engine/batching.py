@@ -10,78 +10,25 @@ libraries on the same kind of processor.
 """
 
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
-from dpscp._base.checks import check_count
-from dpscp.data.persons import Persons
-from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.places import (
-    Places,
-    UnitSource,
-    as_one_block,
-    blocks_in_memory,
-    innermost,
-    is_in_memory,
-    places_of,
-    unit_of_blocks,
-)
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.places import Places, blocks_in_memory, innermost, places_of
 from dpscp.privacy.random_streams import secure_bytes
-from dpscp.privacy.units import Unit
-from dpscp.training.engine.loop import BatchSums, EngineBlock, RunConstants, StepObserver, check_batch
-from dpscp.training.engine.networks import Loss, Network, check_rows, fill_features, squared_norms
+from dpscp.training.engine.loop import BatchSums, EngineBlock, RunConstants, check_batch
+from dpscp.training.engine.networks import Loss, Network, fill_features, squared_norms
 from dpscp.training.engine.padding import aligned_empty, one_blas_thread
 from dpscp.training.engine.short_rows import restore_rows, shorten_rows
 from dpscp.training.labels import encode_targets, observed_labels
-from dpscp.training.mechanism import (
-    DryRun,
-    Mechanism,
-    Needs,
-    Trained,
-    configured,
-    find_dry_run,
-    require_persons,
-    require_sources,
-    train_on,
-    trains_persons,
-    trains_sources,
-)
 
 Made = TypeVar("Made")
-
-
-def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> UnitSource:
-    """Return rows and targets in memory as a source of one block, checked."""
-    rows, targets = check_rows(X), np.asarray(y)
-    Persons.of_rows(persons, len(rows))
-    if targets.ndim == 0 or len(targets) != len(rows):
-        raise ValueError("X and y must hold the same number of records")
-    block = Block(0, rows, targets, persons)
-    return UnitSource(ArraySource.of_blocks([block]), block.owners.unit)
-
-
-def nominal_count(source: RecordSource, n_records: int | None) -> tuple[int, Unit]:
-    """Return the public nominal number of records or persons, and which of the two.
-
-    None declares the true number public.
-    """
-    unit = unit_of_blocks(source)
-    return check_count(unit.count_name, source.sum(unit_count) if n_records is None else n_records), unit
-
-
-def unit_count(block: Block) -> int:
-    """Return the number of persons, or of records without ids, in a block.
-
-    Private.
-    """
-    return block.owners.count
 
 
 def observed_source_labels(source: RecordSource) -> list[Any]:
@@ -93,122 +40,6 @@ def observed_source_labels(source: RecordSource) -> list[Any]:
     if not blocks:
         raise ValueError("classes must be declared for records outside this process; pass classes=(...)")
     return observed_labels(np.concatenate([block.targets for block in blocks]))
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """The records of one training and what is fixed before it: see the parameters of `train`."""
-
-    source: RecordSource
-    random_state: int | None = None
-    n_records: int | None = None
-    observer: StepObserver | None = None
-
-    @property
-    def block(self) -> Block:
-        """Return all records in one block, for a mechanism that needs arrays."""
-        block = as_one_block(self.source)
-        assert block is not None  # `train_source` refused other sources
-        return block
-
-    def train_inner(self, mechanism: Mechanism, source: RecordSource) -> Trained:
-        """Train a mechanism inside this one on records that were made from these."""
-        return train_on(mechanism, source, random_state=self.random_state, n_records=self.n_records)
-
-
-class SourceTraining:
-    """The way into every mechanism of this package: it implements `_train` only."""
-
-    takes_observer: ClassVar[bool] = False
-
-    @property
-    @abstractmethod
-    def trains_persons(self) -> bool:
-        """Return whether a person may have several rows."""
-
-    @property
-    @abstractmethod
-    def trains_sources(self) -> bool:
-        """Return whether records may be in several blocks."""
-
-    @abstractmethod
-    def _train(self, run: TrainingRun) -> Trained:
-        """Train; the records were checked against the two abilities."""
-
-    def train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: Persons | None = None,
-        observer: StepObserver | None = None,
-    ) -> Trained:
-        """Train privately on arrays; the cost is `event`, whatever the records are.
-
-        Parameters
-        ----------
-        X : array of shape (n_rows, n_features)
-        y : array of shape (n_rows,)
-        random_state : int or None
-            None uses the operating system's entropy. An int makes the run repeatable and therefore not private.
-        n_records : int or None
-            The public nominal number of records, or of persons; None declares the true number public.
-        persons : Persons or None
-            The persons to whom the rows belong, where one may have several.
-        observer : callable or None
-            For tests and audits of `DPSGD`: called with a `StepView` of each step. What it sees is not private.
-
-        Returns
-        -------
-        Trained
-        """
-        source = array_source(X, y, persons)
-        return self.train_source(source, random_state=random_state, n_records=n_records, observer=observer)
-
-    def train_source(
-        self,
-        source: RecordSource,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        observer: StepObserver | None = None,
-    ) -> Trained:
-        """Train on the records of a source; see `train`.
-
-        The division into blocks changes the order of sums only.
-        """
-        if observer is not None and not self.takes_observer:
-            raise TypeError(f"{type(self).__name__} shows no steps; an observer needs DPSGD itself")
-        # both before anything is released
-        if unit_of_blocks(source).by_person:
-            require_persons(self)
-        if not is_in_memory(source):
-            require_sources(self)
-        return self._train(TrainingRun(source, random_state, n_records, observer))
-
-
-@dataclass(frozen=True)
-class WrappedMechanism(SourceTraining):
-    """A mechanism around another one, with the abilities of the inner one."""
-
-    mechanism: Mechanism
-
-    def configured(self, needs: Needs) -> Self:
-        """Return a copy whose inner mechanism is configured for these needs."""
-        return replace(self, mechanism=configured(self.mechanism, needs))
-
-    @property
-    def trains_persons(self) -> bool:
-        return trains_persons(self.mechanism)
-
-    @property
-    def trains_sources(self) -> bool:
-        return trains_sources(self.mechanism)
-
-    def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
-        return find_dry_run(self.mechanism, input_shape)
 
 
 @dataclass(frozen=True)

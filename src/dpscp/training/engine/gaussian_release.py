@@ -8,7 +8,6 @@ of one record's share. Callers scale their noise by 1 + sum_slack.
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp.data.sources import Block, RecordSource
-from dpscp.exceptions import GuaranteeWarning
 from dpscp.training.engine.loop import GRID
 
 # One record changes a computed sum by at most 1 + SUM_SLACK times its bound, rounding included: see `sum_in_parts`.
@@ -152,14 +150,3 @@ def grid_slack(noise_std: float, n_parameters: int) -> float:
     Theory: Result C
     """
     return float(GRID * noise_std * np.sqrt(n_parameters))
-
-
-def warn_large_delta(budget: tuple[float, float] | None, n_records: int) -> None:
-    """Warn if delta is so large that it permits publishing a random record."""
-    if budget is not None and budget[1] * n_records >= 1:
-        warnings.warn(
-            f"delta = {budget[1]:g} is not below 1 / n_records = {1 / n_records:g}. A delta this large would permit "
-            "publishing one random record; choose a smaller delta",
-            GuaranteeWarning,
-            stacklevel=4,
-        )

@@ -21,14 +21,14 @@ from dpscp.training.engine.networks import (
     RowOutputs,
     check_rows,
     inner_products,
+    scaled_rows,
     softmax,
     squared_norms,
     with_zero_column,
 )
 from dpscp.training.engine.padding import aligned_empty
 from dpscp.training.labels import encode_targets
-from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, Trajectory, find_influence_form
-from dpscp.training.preprocessing.transforms import scaled_rows
+from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, Trajectory
 from dpscp.training.targets import target_units, unit_targets
 
 # Synthetic records answer more than real ones do, whose labels the model predicts worse and whose directions are
@@ -89,7 +89,7 @@ def corrected_outputs(
 
     Theory: Results D and H
     """
-    form = find_influence_form(model)
+    form = model.influence_form()
     head, X, y = form.head, _head_rows(form, X), _head_targets(form, y)
     y_bounds = (-1.0, 1.0) if form.target_ranges else y_bounds
     path, points, starts = _read(trajectory, max_points)
@@ -110,7 +110,7 @@ def corrected_outputs(
 def has_influence_form(model: Model, trajectory: Trajectory | None) -> bool:
     """Return whether `corrected_outputs` works for this model and trajectory."""
     try:
-        find_influence_form(model)
+        model.influence_form()
         _read(trajectory, 1)
     except NoInfluenceFormError:
         return False
@@ -142,7 +142,7 @@ def self_shift_bounds(
 
     Theory: Result D
     """
-    form = find_influence_form(model)
+    form = model.influence_form()
     path, points, starts = _read(trajectory, max_points)
     weights = np.add.reduceat(_step_weights(path, None), starts)[None]
     rows, _, lengths = _summed_errors(form.head, path, _head_rows(form, X), _head_targets(form, y), points, weights)

@@ -457,7 +457,7 @@ def draw_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: Gri
         yield vector, [next(stream) for stream in batches]
 
 
-def run(descents: Sequence[StepwiseRun], drawn: Iterator[Draw]) -> Iterator[int]:
+def take_steps(descents: Sequence[StepwiseRun], drawn: Iterator[Draw]) -> Iterator[int]:
     """Advance all descents together, one step for each yield.
 
     Each has its own batches, and all share the noise.

@@ -10,14 +10,13 @@ from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from dpscp._base.arrays import Array
 from dpscp._base.checks import check_choice
 from dpscp.training.engine.padding import AlikeBlocks, aligned_empty, blas_threads, is_aligned
-from dpscp.training.mechanism import saved_as
-from dpscp.training.model import InfluenceForm, NoInfluenceFormError
+from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, saved_as
 
 # Rows are clipped this much below a feature bound, relatively: rounding cannot lift them above it.
 ROW_SLACK = {"float32": 1e-6, "float64": 1e-13}
@@ -30,6 +29,8 @@ CHUNK_NUMBERS = 1 << 18
 MOST_ROWS = 8192
 # For shorter rows the calls of a maximum cost more than the maximum.
 _SHORT_ROW = 64
+# Temporaries of so many numbers stay in the cache.
+_NUMBERS_AT_ONCE = 1 << 16
 
 
 def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = True) -> Array:
@@ -395,9 +396,35 @@ class Loss:
             z -= np.asarray(self.quantiles, dtype=z.dtype)[:, None]
 
 
+def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> NDArray[np.float64]:
+    """Return a float64 copy with every row scaled or shortened to ``bound``.
+
+    No row is longer than ``bound`` after rounding.
+
+    Rows are divided by their largest entry first, so that squares neither overflow nor underflow. A row's
+    result has the same bits wherever the row stands.
+    """
+    out = aligned_empty(rows.shape, "float64")
+    out[...] = rows
+    step = max(1, _NUMBERS_AT_ONCE // rows.shape[1])
+    for start in range(0, len(out), step):
+        part = out[start : start + step]
+        largest = largest_entries(part)[:, None]
+        part /= np.where(largest > 0, largest, 1.0)
+        lengths = np.sqrt(squared_norms(part))[:, None]
+        target = np.full_like(lengths, bound)
+        if not unit:
+            with np.errstate(over="ignore"):
+                np.minimum(target, lengths * largest, out=target)
+        # slightly inside the ball: the promise "norm at most bound" must survive rounding
+        np.divide(target * (1 - 1e-15 * (4 + rows.shape[1])), lengths, out=target, where=lengths > 0)
+        part *= target
+    return out
+
+
 @saved_as("dense")
 @dataclass(frozen=True)
-class DenseModel:
+class DenseModel(Model):
     """A trained dense network or linear head: parameters and public constants only.
 
     `outputs` gives logits for classification (for the logistic loss the columns 0 and z) and real outputs for
@@ -427,6 +454,7 @@ class DenseModel:
 
     @property
     def n_features(self) -> int:
+        """Return the width of a row."""
         return self.network.widths[0]
 
     @property

@@ -30,20 +30,23 @@ from dpscp._base.checks import (
 from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, RecordSource
-from dpscp.data.sources.places import Places, blocks_in_memory, places_of, unit_of_blocks
+from dpscp.data.sources.places import Places, blocks_in_memory, nominal_count, places_of, unit_of_blocks
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
-from dpscp.privacy import RECORDS, Unit, secure_generator
+from dpscp.privacy import RECORDS, Unit
+from dpscp.training.base import (
+    GaussianSums,
+    Needs,
+    Trained,
+    TrainingRun,
+    array_source,
+    require_noise,
+)
 from dpscp.training.engine.batching import (
     EngineBlockBuilder,
     SourceTotals,
-    SourceTraining,
-    TrainingRun,
-    array_source,
     observed_source_labels,
-    unit_count,
 )
-from dpscp.training.engine.gaussian_release import warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
 from dpscp.training.engine.loop import (
     GRID,
@@ -56,13 +59,13 @@ from dpscp.training.engine.loop import (
     draw_steps,
     full_batches,
     poisson_batches,
-    run,
+    take_steps,
 )
 from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.engine.padding import SecondThread, one_blas_thread, second_thread
 from dpscp.training.engine.short_rows import is_large_table
 from dpscp.training.labels import check_classes, encode_labels
-from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, require_noise
+from dpscp.training.model import Trajectory
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
 
@@ -72,7 +75,7 @@ SCHEDULES = ("constant", "cosine", "linear")
 
 
 @dataclass(frozen=True)
-class DPSGD(SourceTraining, GaussianSums):
+class DPSGD(GaussianSums):
     """Train a linear head or dense network by differentially private SGD.
 
     Gradients are clipped per record. ``sampling_rate=1`` is full-batch private gradient descent. With persons the sums
@@ -129,8 +132,6 @@ class DPSGD(SourceTraining, GaussianSums):
         The failure probability of the stability bound under Poisson sampling; a full batch needs none.
     keep_trajectory : bool
         Keep the iterates for the self-influence correction.
-    budget : (epsilon, delta) or None
-        Set by ``calibrated``: the budget of the noise.
 
     >>> mechanism = DPSGD(classes=(0, 1), steps=50, learning_rate=1.0).calibrated(1.0, 1e-5)
     >>> rng = np.random.default_rng(0)
@@ -166,7 +167,6 @@ class DPSGD(SourceTraining, GaussianSums):
     dtype: str = "float32"
     delta_n: float = 1e-3
     keep_trajectory: bool = False
-    budget: tuple[float, float] | None = None
 
     trains_persons: ClassVar[bool] = True
     takes_observer: ClassVar[bool] = True
@@ -255,32 +255,27 @@ class DPSGD(SourceTraining, GaussianSums):
         outputs = {"cross_entropy": n_classes or 0, "pinball": len(self.quantiles)}.get(self.loss, 1)
         return Network((n_features, *self.hidden, outputs), self.activation, self.fit_intercept)
 
-    def _train(self, run: TrainingRun) -> Trained:
-        return self._run(self.prepare_source(run.source, n_records=run.n_records), run.random_state, run.observer)
-
-    def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
-        rng = secure_generator(random_state)
+    def train_on(self, run: TrainingRun) -> Trained:
+        setup = self.prepare_source(run.source, n_records=run.n_records)
+        rng = run.generator()
         noise = setup.grid_noise(rng)
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
         with second_thread(setup.network.n_parameters) as second, one_blas_thread(), np.errstate(all="ignore"):
-            descent = setup.start_run(observer, second)
+            descent = setup.start_run(run.observer, second)
             drawn = draw_steps([setup.batches(rng)], noise)
             if second is not None:
                 drawn = second.ahead(islice(drawn, self.steps))
             if kept is not None:
                 kept[0] = descent.current()
-            for t in progress(run([descent], drawn), self.steps, "private training"):
+            for t in progress(take_steps([descent], drawn), self.steps, "private training"):
                 if kept is not None and t + 1 < self.steps:
                     kept[t + 1] = descent.current()
-        return Trained(
-            model=setup.model(descent.released()),
-            event=paid_event(self),
+        return run.result(
+            setup.model(descent.released()),
+            setup.public_facts,
             stability=self.stability(setup.network.widths[0], setup.n_records, setup.classes),
-            public_facts=setup.public_facts,
             trajectory=None if kept is None else setup.trajectory(kept),
-            unit=setup.unit,
             taken_from_data=setup.taken_from_data,
-            is_seeded=random_state is not None,
         )
 
     def prepare(
@@ -296,38 +291,28 @@ class DPSGD(SourceTraining, GaussianSums):
         Each block is converted for the engine in the process that has it.
         """
         noise = require_noise(self.noise_multiplier)
-        from_data = []
-        unit = unit_of_blocks(source)
-        if n_records is None:
-            n_records = source.sum(unit_count)
-            from_data.append(unit.count_name)
-            if not n_records:
-                raise ValueError("X contains no records; pass n_records, the public nominal number of records")
-        check_count(unit.count_name, n_records)
+        from_data: tuple[str, ...] = ()
+        unit, n_records = unit_of_blocks(source), nominal_count(source, n_records)
         expected = self.sampling_rate * n_records * unit.cap
         if expected > MOST_RECORDS / 2:
             raise ValueError(
                 f"sampling_rate * {unit.count_name} (times rows_per_person) must be at most {MOST_RECORDS // 2}, "
                 f"got {expected:g}, because the rounding of larger sums is not bounded; lower sampling_rate"
             )
-        warn_large_delta(self.budget, n_records)
         classes = self.classes
         if self.task == "classification" and classes is None:
             classes = check_classes(observed_source_labels(source), self.loss)
-            from_data.append("classes")
+            from_data = ("classes",)
         network = self.network(source.width, None if classes is None else len(classes))
         short = self._shortens_rows and is_large_table(n_records * unit.cap, source.width)
         engine = EngineBlockBuilder(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype, short)
         facts: dict[str, object] = {
-            "mechanism": type(self).__name__,
             "hidden": list(self.hidden),
             "training_steps": self.steps,
             "sampling_rate": self.sampling_rate,
             "learning_rate": self.learning_rate,
             "clip_norm": self.clip_norm,
             "noise_multiplier": noise,
-            **unit.facts(n_records),
-            "n_features": source.width,
             "normaliser": self.sampling_rate * n_records,
         }
         if classes is not None:

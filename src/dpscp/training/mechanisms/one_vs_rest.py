@@ -10,17 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import compose, epsilon_of, gdp_epsilon, gdp_mu
 from dpscp.privacy.random_streams import child_seeds
-from dpscp.training.mechanism import (
-    Mechanism,
-    Model,
-    Needs,
-    configured,
-    load_model,
-    paid_event,
-    require_loadable,
-    saved_as,
-    train_persons,
-)
+from dpscp.training.base import Mechanism, Needs, paid_event
+from dpscp.training.model import Model, load_model, require_loadable, saved_as
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -97,7 +88,7 @@ class OneVsRest:
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> "OneVsRest":
         """Return the heads with noise that keeps all of them together within the budget."""
-        head = configured(self.mechanism, Needs((0, 1)))
+        head = self.mechanism.configured(Needs((0, 1)))
         tried = gdp_epsilon(delta, gdp_mu(epsilon, delta) / self.n_labels**0.5)
         for _ in range(_MOST_TRIALS):
             found = replace(self, mechanism=head.calibrated(tried, delta, accountant=accountant))
@@ -133,9 +124,7 @@ class OneVsRest:
         seeds = child_seeds(random_state, self.n_labels)
         return LabelHeads(
             tuple(
-                train_persons(
-                    self.mechanism, X, y[:, place], persons=persons, random_state=seed, n_records=n_records
-                ).model
+                self.mechanism.train(X, y[:, place], persons=persons, random_state=seed, n_records=n_records).model
                 for place, seed in enumerate(seeds)
             )
         )

@@ -16,16 +16,14 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.checks import check_choice, check_count, check_positive, check_range
-from dpscp.data.persons import Persons
+from dpscp._base.checks import check_choice, check_positive, check_range
 from dpscp.guarantees.stability import Stability, stability_objective_perturbation, stability_output_perturbation
-from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
-from dpscp.training.engine.batching import SourceTraining, TrainingRun
-from dpscp.training.engine.gaussian_release import gaussian_release, grid_slack, warn_large_delta
+from dpscp.privacy import gaussian_event
+from dpscp.training.base import Checked, GaussianSums, Mechanism, Needs, Trained, TrainingRun, require_noise
+from dpscp.training.engine.gaussian_release import gaussian_release, grid_slack
 from dpscp.training.engine.networks import DenseModel, Loss, Network, feature_rows
 from dpscp.training.labels import check_classes, encode_labels, observed_labels
-from dpscp.training.mechanism import GaussianSums, Needs, Trained, paid_event, require_noise
-from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
+from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu
 from dpscp.training.mechanisms.regularized_risk import LinearRisk
 from dpscp.training.targets import bounded_targets
 
@@ -45,20 +43,18 @@ EXPANSION_SHARE = 0.05
 class _TrainingData:
     """Checked records and public sizes; lives only while training runs."""
 
+    run: TrainingRun
     rows: FloatArray
     target: NDArray[Any]
-    persons: Persons
-    n_records: int
     n_outputs: int
     classes: tuple[Any, ...] | None
     center: float
     public_facts: dict[str, object]
     taken_from_data: tuple[str, ...]
-    is_seeded: bool
 
 
 @dataclass(frozen=True)
-class _Perturbation(SourceTraining):
+class _Perturbation(Mechanism):
     """The constants and the parts of training that both mechanisms have; see ``OutputPerturbation``."""
 
     loss: str = "cross_entropy"
@@ -70,9 +66,6 @@ class _Perturbation(SourceTraining):
     huber_delta: float | None = None
     fit_intercept: bool = True
     parameter_norm: float | None = None
-    budget: tuple[float, float] | None = None
-
-    trains_sources: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, LOSSES)
@@ -119,13 +112,15 @@ class _Perturbation(SourceTraining):
     def _prepare(self, run: TrainingRun) -> _TrainingData:
         """Check the records and encode their targets."""
         block = run.block
-        raw, y, units = block.read(), block.targets, block.owners
-        rows = feature_rows(raw, feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64")
-        from_data = [] if run.n_records is not None else [units.count_name]
-        n = check_count(units.count_name, units.count if run.n_records is None else run.n_records)
-        warn_large_delta(self.budget, n)
+        y = block.targets
+        rows = feature_rows(
+            block.read(), feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64"
+        )
         classes, center = self.classes, 0.0
+        from_data: tuple[str, ...] = ()
         target: NDArray[Any]
+        noise = require_noise(self.noise_multiplier)
+        facts: dict[str, object] = {"noise_multiplier": noise, "feature_bound": self.feature_bound}
         if self.y_bounds is not None and self.loss in ("squared", "huber"):
             low, high = self.y_bounds
             # without an intercept nothing can undo the centering
@@ -134,27 +129,17 @@ class _Perturbation(SourceTraining):
         else:
             if classes is None:
                 classes = check_classes(observed_labels(y), self.loss)
-                from_data.append("classes")
+                from_data = ("classes",)
             target = encode_labels(y, classes)
-        facts: dict[str, object] = {
-            "mechanism": type(self).__name__,
-            "noise_multiplier": require_noise(self.noise_multiplier),
-            **units.public_facts(n),
-            "n_features": raw.shape[1],
-            "feature_bound": self.feature_bound,
-        }
         if classes is not None:
             facts["classes"] = classes
         if self.y_bounds is not None:
             facts["y_bounds"] = self.y_bounds
         outputs = len(classes) if classes is not None and self.loss == "cross_entropy" else 1
-        seeded = run.random_state is not None
-        return _TrainingData(rows, target, units, n, outputs, classes, center, facts, tuple(from_data), seeded)
+        return _TrainingData(run, rows, target, outputs, classes, center, facts, from_data)
 
-    def _build_result(
-        self, data: _TrainingData, theta: FloatArray, event: DpEvent, bound: Stability, output_noise: float
-    ) -> Trained:
-        """Return the model with its cost and its shift bound; ``theta`` is released."""
+    def _build_result(self, data: _TrainingData, theta: FloatArray, bound: Stability, output_noise: float) -> Trained:
+        """Return the model with its shift bound; ``theta`` is released."""
         stability = replace(bound, shift_bound=bound.shift_bound + grid_slack(output_noise, len(theta)))
         network = Network((data.rows.shape[1] - self.fit_intercept, data.n_outputs), "relu", self.fit_intercept)
         if self.fit_intercept:
@@ -162,19 +147,11 @@ class _Perturbation(SourceTraining):
             network.layers(theta)[0][:, -1] += data.center
         delta = self.huber_delta or self._half_range()
         model = DenseModel(network, Loss(self.loss, (), delta), theta, data.classes, self.feature_bound)
-        return Trained(
-            model,
-            event,
-            stability,
-            data.public_facts,
-            unit=data.persons.unit,
-            taken_from_data=data.taken_from_data,
-            is_seeded=data.is_seeded,
-        )
+        return data.run.result(model, data.public_facts, stability=stability, taken_from_data=data.taken_from_data)
 
 
 @dataclass(frozen=True)
-class OutputPerturbation(_Perturbation, GaussianSums):
+class OutputPerturbation(GaussianSums, _Perturbation):
     """Minimize a penalized linear risk and add Gaussian noise to the minimizer.
 
     Privacy: ``event`` is one Gaussian release. The unit is one record, or one person with weighted records. It moves
@@ -201,8 +178,6 @@ class OutputPerturbation(_Perturbation, GaussianSums):
     fit_intercept : bool
     parameter_norm : float or None
         A public guess of the norm of good parameters. Only the rule of ``strength`` uses it; privacy does not need it.
-    budget : (epsilon, delta) or None
-        Set by ``calibrated``: the budget of the noise.
 
     Paper: Supplement S3 [sec:assumption_validation]
     """
@@ -211,7 +186,6 @@ class OutputPerturbation(_Perturbation, GaussianSums):
     regularisation: float | None = None
 
     trains_persons: ClassVar[bool] = True
-    releases: ClassVar[tuple[float, int]] = (1.0, 1)
 
     @property
     def _own_constants(self) -> dict[str, float | None]:
@@ -233,23 +207,22 @@ class OutputPerturbation(_Perturbation, GaussianSums):
         excess = 2 * n_records * unit.head.smoothness * noise**2
         return float(excess ** (1 / 3))
 
-    def _train(self, run: TrainingRun) -> Trained:
+    def train_on(self, run: TrainingRun) -> Trained:
         """Minimize, add noise, release."""
-        event = paid_event(self)
         data = self._prepare(run)
-        risk = self._risk(data.n_outputs, self.strength(data.n_records))
+        risk = self._risk(data.n_outputs, self.strength(run.n_records))
         tolerance = SOLVER_SHARE * risk.head.gradient_bound
         noise = require_noise(self.noise_multiplier) * (risk.head.gradient_bound + 2 * tolerance) / risk.strength
-        minimizer = risk.minimize(data.rows, data.target, tolerance=tolerance, weights=data.persons.weights)
-        theta = gaussian_release(minimizer, noise, secure_generator(run.random_state))
+        minimizer = risk.minimize(data.rows, data.target, tolerance=tolerance, weights=run.weights)
+        theta = gaussian_release(minimizer, noise, run.generator())
         bound = stability_output_perturbation(
             gradient_bound=risk.head.gradient_bound,
-            regularisation=risk.strength / data.n_records,
-            n_records=data.n_records,
-            tolerance=tolerance / data.n_records,
+            regularisation=risk.strength / run.n_records,
+            n_records=run.n_records,
+            tolerance=tolerance / run.n_records,
             score_lipschitz=risk.head.score_lipschitz,
         )
-        return self._build_result(data, theta, event, bound, noise)
+        return self._build_result(data, theta, bound, noise)
 
 
 @dataclass(frozen=True)
@@ -274,7 +247,7 @@ class ObjectivePerturbation(_Perturbation):
         the noise.
     classes : tuple or None
         The public labels. "cross_entropy" needs them, because the event depends on their number.
-    loss, feature_bound, noise_multiplier, y_bounds, huber_delta, fit_intercept, parameter_norm, budget
+    loss, feature_bound, noise_multiplier, y_bounds, huber_delta, fit_intercept, parameter_norm
         As for ``OutputPerturbation``.
 
     Paper: Supplement S3 [sec:assumption_validation]
@@ -282,8 +255,6 @@ class ObjectivePerturbation(_Perturbation):
 
     _: KW_ONLY
     penalty: float | None = None
-
-    trains_persons: ClassVar[bool] = False
 
     @property
     def _own_constants(self) -> dict[str, float | None]:
@@ -301,19 +272,6 @@ class ObjectivePerturbation(_Perturbation):
         mu = dominating_mu(self._privacy_loss(1 / noise))
         return gaussian_event(1 / math.hypot(mu, 1 / (TRACE_NOISE * noise)))
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """Return a copy with nearly the smallest noise within (epsilon, delta).
-
-        The noise is never too small.
-        """
-        target = 1 / noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant)
-        # sqrt(mu'^2 + (mu / TRACE_NOISE)^2) <= target holds when mu' is this, because mu <= target
-        mu = largest_mu(target * math.sqrt(1 - TRACE_NOISE**-2), self._privacy_loss)
-        return replace(self, noise_multiplier=1 / mu, budget=(float(epsilon), float(delta)))
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        return replace(self, noise_multiplier=noise_multiplier)
-
     def strength(self, n_features: int) -> float:
         """Return the penalty on the sum of losses: ``penalty``, or the public rule."""
         if self.penalty is not None:
@@ -324,13 +282,11 @@ class ObjectivePerturbation(_Perturbation):
         fitting = noise * unit.head.gradient_bound * math.sqrt(size) / self._reach()
         return max(unit.head.smoothness / self._largest_expansion(1 / noise), fitting)
 
-    def _train(self, run: TrainingRun) -> Trained:
+    def train_on(self, run: TrainingRun) -> Trained:
         """Draw the linear term, minimize, add the trace of noise, release."""
-        self._require_classes()
-        event = paid_event(self)
         data = self._prepare(run)
         risk = self._risk(data.n_outputs, self.strength(data.rows.shape[1] - self.fit_intercept))
-        rng = secure_generator(run.random_state)
+        rng = run.generator()
         size = data.n_outputs * data.rows.shape[1]
         linear = rng.normal(0.0, require_noise(self.noise_multiplier) * risk.head.gradient_bound, size)
         tolerance = SOLVER_SHARE * risk.head.gradient_bound
@@ -338,12 +294,16 @@ class ObjectivePerturbation(_Perturbation):
         theta = risk.minimize(data.rows, data.target, tolerance=tolerance, linear=linear)
         bound = stability_objective_perturbation(
             gradient_bound=risk.head.gradient_bound,
-            regularisation=risk.strength / data.n_records,
-            n_records=data.n_records,
-            tolerance=tolerance / data.n_records,
+            regularisation=risk.strength / run.n_records,
+            n_records=run.n_records,
+            tolerance=tolerance / run.n_records,
             score_lipschitz=risk.head.score_lipschitz,
         )
-        return self._build_result(data, gaussian_release(theta, trace, rng), event, bound, trace)
+        return self._build_result(data, gaussian_release(theta, trace, rng), bound, trace)
+
+    def check(self, input_shape: tuple[int, ...]) -> Checked | None:
+        self._require_classes()
+        return super().check(input_shape)
 
     @property
     def _outputs(self) -> int:

@@ -15,26 +15,18 @@ from scipy import optimize
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.assumptions import FIXED_PREPROCESSING
-from dpscp._base.checks import check_count, check_positive, check_probability, check_range
+from dpscp._base.checks import check_positive, check_probability, check_range
 from dpscp.guarantees.stability import Stability, stability_summary
-from dpscp.privacy import secure_generator
-from dpscp.training.engine.batching import SourceTraining, TrainingRun
-from dpscp.training.engine.gaussian_release import (
-    SUM_SLACK,
-    gaussian_release,
-    grid_slack,
-    sum_in_parts,
-    warn_large_delta,
-)
+from dpscp.training.base import GaussianSums, Trained, TrainingRun, require_noise
+from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, grid_slack, sum_in_parts
 from dpscp.training.engine.networks import DenseModel, Loss, Network, check_rows, feature_rows
-from dpscp.training.mechanism import GaussianSums, Trained, paid_event, require_noise
 from dpscp.training.targets import bounded_targets
 
 __all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimiser"]
 
 
 @dataclass(frozen=True)
-class SufficientStatistics(SourceTraining, GaussianSums):
+class SufficientStatistics(GaussianSums):
     """Fit a ridge regression on a noisy Gram matrix and noisy cross moments.
 
     Rows are clipped to norm ``feature_bound`` (in prediction too), targets to ``y_bounds`` and centered there. The
@@ -61,8 +53,6 @@ class SufficientStatistics(SourceTraining, GaussianSums):
     radius : float or None
         Confine the parameters to this ball. It makes the stability bound small; privacy does not need it.
     fit_intercept : bool
-    budget : (epsilon, delta) or None
-        Set by ``calibrated``: the budget of the noise.
 
     Paper: Remark on private training [remark: dp mech stab]; Supplement S3 [sec:assumption_validation]
     """
@@ -74,11 +64,8 @@ class SufficientStatistics(SourceTraining, GaussianSums):
     floor: float | None = None
     radius: float | None = None
     fit_intercept: bool = True
-    budget: tuple[float, float] | None = None
 
     trains_persons: ClassVar[bool] = True
-    trains_sources: ClassVar[bool] = False
-    releases: ClassVar[tuple[float, int]] = (1.0, 1)
 
     def __post_init__(self) -> None:
         check_positive("feature_bound", self.feature_bound)
@@ -144,43 +131,27 @@ class SufficientStatistics(SourceTraining, GaussianSums):
             rows, target = rows * roots[:, None], target * roots
         return sum_in_parts(lambda part: part.T @ part, rows), sum_in_parts(lambda part, y: part.T @ y, rows, target)
 
-    def _train(self, run: TrainingRun) -> Trained:
+    def train_on(self, run: TrainingRun) -> Trained:
         """Release the noisy moments once and solve."""
-        event = paid_event(self)
-        block = run.block
-        raw, units = block.read(), block.owners
-        n = check_count(units.count_name, units.count if run.n_records is None else run.n_records)
-        warn_large_delta(self.budget, n)
-        gram, cross = self.moments(raw, block.targets, units.weights)
-        rng = secure_generator(run.random_state)
+        n, width, rng = run.n_records, run.source.width, run.generator()
+        gram, cross = self.moments(run.rows, run.targets, run.weights)
         noisy_gram = self._release_gram(gram, rng)
         noisy_cross = gaussian_release(cross, self.cross_noise, rng)
-        floor, reach = self.smallest_eigenvalue(raw.shape[1]), self._reach(raw.shape[1], n)
+        floor, reach = self.smallest_eigenvalue(width), self._reach(width, n)
         # n records cannot have longer cross moments: bringing noise back there is post-processing
         longest = n * self.row_bound * self.target_bound
         noisy_cross *= min(1.0, longest / max(float(np.linalg.norm(noisy_cross)), 1e-300))
         theta = ball_minimiser(adaptive_ridge(noisy_gram, floor), noisy_cross, reach)
-        network = Network((raw.shape[1], 1), "relu", self.fit_intercept)
+        network = Network((width, 1), "relu", self.fit_intercept)
         if self.fit_intercept:
             theta[-1] += self._center
         facts: dict[str, object] = {
-            "mechanism": type(self).__name__,
             "noise_multiplier": require_noise(self.noise_multiplier),
-            **units.public_facts(n),
-            "n_features": raw.shape[1],
             "feature_bound": self.feature_bound,
             "y_bounds": self.y_bounds,
         }
         model = DenseModel(network, Loss("squared"), theta, None, self.feature_bound)
-        return Trained(
-            model,
-            event,
-            self.stability(raw.shape[1], n),
-            facts,
-            unit=units.unit,
-            taken_from_data=() if run.n_records is not None else (units.count_name,),
-            is_seeded=run.random_state is not None,
-        )
+        return run.result(model, facts, stability=self.stability(width, n))
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability:  # noqa: ARG002
         """Return the shift bound under shared noise; it always holds.

@@ -1,7 +1,7 @@
 """Project bounded rows on the leading directions of one noisy second-moment matrix."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,12 +9,13 @@ from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
+from dpscp.training.engine.networks import scaled_rows
 from dpscp.training.preprocessing.second_moment import MatrixTransform, SecondMomentStep
-from dpscp.training.preprocessing.transforms import scaled_rows
+from dpscp.training.preprocessing.step import Transform
 
 
 @dataclass(frozen=True)
-class ComponentTransform(MatrixTransform):
+class ComponentTransform(MatrixTransform, Transform):
     """Shorten a row to norm ``bound`` and project it on released orthonormal directions.
 
     Theory: section 1.5
@@ -70,9 +71,6 @@ class PrivatePCA(SecondMomentStep):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("n_components", self.n_components)
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        return replace(self, noise_multiplier=noise_multiplier)
 
     def width_after(self, width: int) -> int:
         """Return the number of columns of the result; refuse more than there are."""

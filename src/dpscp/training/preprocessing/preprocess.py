@@ -17,75 +17,30 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice, check_positive, check_probability
-from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources import Block
 from dpscp.data.sources.base import Rows
-from dpscp.data.sources.places import as_one_block, resize_rows
+from dpscp.data.sources.places import resize_rows
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
-from dpscp.privacy import Accountant, compose, epsilon_of, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
-from dpscp.privacy.noise_search import start_below
+from dpscp.privacy import Accountant, compose, epsilon_of, secure_generator
 from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
-from dpscp.training.engine.batching import SourceTraining, TrainingRun, nominal_count
-from dpscp.training.engine.gaussian_release import source_sum
-from dpscp.training.engine.networks import check_rows
-from dpscp.training.mechanism import (
-    DryRun,
-    HasEvent,
-    HasPlaceForSteps,
+from dpscp.training.base import (
+    Around,
+    Checked,
     Mechanism,
-    Needs,
-    Stages,
     Trained,
-    Tunable,
-    configured,
-    find_dry_run,
-    load_model,
+    TrainingRun,
     paid_event,
-    require_noise,
-    saved_as,
-    shift_bound,
-    stages_of,
-    stages_of_trained,
-    trains_persons,
-    trains_sources,
+    require_mechanism,
 )
-from dpscp.training.model import InfluenceForm, Model, find_influence_form, is_row_wise, scale_outputs
-from dpscp.training.preprocessing.components import ComponentTransform
-from dpscp.training.preprocessing.quantile_transform import QuantileRows
-from dpscp.training.preprocessing.random_features import RandomFeatureRows
-from dpscp.training.preprocessing.sums import (
-    ResizingStep,
-    SourceStep,
-    Step,
-    SummedStep,
-    WeightedStep,
-    stage_of_step,
-)
-from dpscp.training.preprocessing.transforms import (
-    FeatureTransform,
-    HasRowLength,
-    HasWidth,
-    RowTransform,
-    ScaleTransform,
-    Transform,
-)
-from dpscp.training.preprocessing.whitening import WhiteningTransform
-from dpscp.training.widths import FixedWidth
-
-_TRANSFORMS = (
-    ComponentTransform,
-    FeatureTransform,
-    QuantileRows,
-    RandomFeatureRows,
-    RowTransform,
-    ScaleTransform,
-    WhiteningTransform,
-)
+from dpscp.training.engine.networks import check_rows
+from dpscp.training.model import InfluenceForm, Model, load_model, saved_as
+from dpscp.training.preprocessing.step import TRANSFORMS, Step, Transform
 
 
 @saved_as("preprocessed")
 @dataclass(frozen=True)
-class PreprocessedModel:
+class PreprocessedModel(Model):
     """A model behind fitted transforms: parameters and released numbers only.
 
     Parameters
@@ -109,6 +64,7 @@ class PreprocessedModel:
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
+        """Return those of the inner model."""
         return self.inner.classes
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
@@ -132,19 +88,19 @@ class PreprocessedModel:
 
     @property
     def is_row_wise(self) -> bool:
-        return is_row_wise(self.inner)
+        return self.inner.is_row_wise
 
     @property
     def checks_rows(self) -> bool:
         return True
 
     def influence_form(self) -> InfluenceForm:
-        form = find_influence_form(self.inner)
+        form = self.inner.influence_form()
         steps = (step.apply for step in self.transforms)
         return replace(form, row_steps=(*steps, *form.row_steps))
 
     def with_output_scale(self, scale: float, shift: ArrayLike) -> Self:
-        return replace(self, inner=scale_outputs(self.inner, scale, shift))
+        return replace(self, inner=self.inner.with_output_scale(scale, shift))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, for saving.
@@ -171,9 +127,8 @@ class PreprocessedModel:
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
-        kinds = {known.kind: known for known in _TRANSFORMS}
         transforms = tuple(
-            kinds[check_choice("kind", step["kind"], kinds)].from_parts(step, part(f"step{i}/"))
+            TRANSFORMS[check_choice("kind", step["kind"], TRANSFORMS)].from_parts(step, part(f"step{i}/"))
             for i, step in enumerate(config["steps"])
         )
         return cls(transforms, load_model(config["inner"], part("inner/")), int(config["n_features"]))
@@ -191,24 +146,13 @@ def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
     return model, steps
 
 
-def _length_after(transforms: list[Transform]) -> float | None:
-    """Return the length that the last transform gives to rows, or None.
-
-    Rows of zeros stay zero.
-    """
-    last = transforms[-1] if transforms else None
-    return last.row_length if isinstance(last, HasRowLength) else None
-
-
 def put_steps_before(steps: tuple[Step, ...], mechanism: Mechanism) -> Mechanism:
-    """Return the mechanism behind these steps, which are inside it where it has a place for them."""
-    if not steps:
-        return mechanism
-    return mechanism.with_steps(steps) if isinstance(mechanism, HasPlaceForSteps) else Preprocessed(steps, mechanism)
+    """Return the mechanism behind these steps."""
+    return Preprocessed(steps, mechanism) if steps else mechanism
 
 
 @dataclass(frozen=True)
-class Preprocessed(SourceTraining):
+class Preprocessed(Around):
     """Put preprocessing steps in front of a mechanism, as one mechanism.
 
     Privacy: ``event`` is the composition of the private steps and the mechanism; the unit is that of the mechanism.
@@ -222,9 +166,9 @@ class Preprocessed(SourceTraining):
         It trains on the transformed rows.
     share : float in (0, 1)
         The public part of the squared Gaussian-DP budget that ``calibrated`` gives to the private steps, equally among
-        them. The mechanism gets what the composition leaves.
+        them. The mechanism gets what the composition leaves. Steps whose noise is set keep it.
 
-    A stability bound of the mechanism is kept only if every step is data independent.
+    A stability bound of the mechanism is kept only if every step is public.
 
     Theory: section 1.5; Results B and C
     """
@@ -234,70 +178,52 @@ class Preprocessed(SourceTraining):
     share: float = 0.1
 
     def __post_init__(self) -> None:
+        require_mechanism(self.mechanism)
         object.__setattr__(self, "steps", tuple(self.steps))
         for step in self.steps:
             if not isinstance(step, Step):
-                raise TypeError(f"steps must be preprocessing steps, got {type(step).__name__}")
+                raise TypeError(
+                    "steps must be instances of subclasses of dp.training.Step, got "
+                    f"{step if isinstance(step, type) else type(step).__name__}"
+                )
         check_probability("share", self.share)
 
     @property
-    def event(self) -> DpEvent | None:
-        """Return the composition of all steps and the mechanism.
-
-        None while some noise is not set.
-        """
-        parts: tuple[HasEvent, ...] = (*self._private_steps, self.mechanism)
-        known = [part.event for part in parts if part.event is not None]
-        return compose(*known) if len(known) == len(parts) else None
+    def own_parts(self) -> tuple[tuple[str, DpEvent | None], ...]:
+        """Return the private steps with their events."""
+        return tuple((step.stage, step.event) for step in self._private_steps)
 
     @property
-    def row_steps(self) -> tuple[Step, ...]:
+    def steps_before(self) -> tuple[Step, ...]:
         return self.steps
 
     @property
     def _private_steps(self) -> tuple[Step, ...]:
-        return tuple(step for step in self.steps if not step.data_independent)
+        return tuple(step for step in self.steps if not step.is_public)
 
-    @property
-    def stages(self) -> Stages:
-        """Return the entries of a ledger: the private steps, then those of the mechanism."""
-        return (*self._step_stages, *stages_of(self.mechanism))
+    def with_own_noise(self, mu: float) -> Self:
+        still_open = sum(step.event is None for step in self.steps)
+        each = math.sqrt(max(1, still_open)) / mu
+        steps = (step.with_noise(each) if step.event is None else step for step in self.steps)
+        return replace(self, steps=tuple(steps))
 
-    @property
-    def _step_stages(self) -> Stages:
-        return tuple((stage_of_step(step), paid_event(step)) for step in self._private_steps)
-
-    def configured(self, needs: Needs) -> Self:
-        return replace(self, mechanism=configured(self.mechanism, needs))
-
-    @property
-    def trains_persons(self) -> bool:
-        """Return whether the mechanism and every private step take persons."""
-        able = all(isinstance(step, WeightedStep | SourceStep) for step in self._private_steps)
-        return trains_persons(self.mechanism) and able
-
-    @property
-    def trains_sources(self) -> bool:
-        """Return whether the mechanism and every private step can."""
-        able = all(isinstance(step, SummedStep | SourceStep) for step in self._private_steps)
-        return trains_sources(self.mechanism) and able
-
-    def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
-        """Run the mechanism's dry run on rows of the width behind the steps.
+    def check(self, input_shape: tuple[int, ...]) -> Checked | None:
+        """Check steps and mechanism for records of this shape.
 
         ValueError for a step that is for rows of another width. ValueError also for a mechanism with the caller's own
         code behind a step that changes the width, because how many columns are added is known only after the release.
         """
-        resizing, shape = [step for step in self.steps if isinstance(step, SourceStep)], self._shape_after(input_shape)
-        if not resizing:
-            return find_dry_run(self.mechanism, shape)
+        adding = [step for step in self.steps if step.width_after(1 << 20) is None]
+        shape = self._shape_after(input_shape)
+        if not adding:
+            return self.mechanism.check(shape)
         try:
-            is_own_code = find_dry_run(self.mechanism, input_shape) is not None
+            is_own_code = self.mechanism.check(input_shape) is not None
         except ValueError:
             is_own_code = True
         if is_own_code:
             raise ValueError(
-                f"{type(resizing[0]).__name__} changes the number of columns by what it releases, so a torch module "
+                f"{type(adding[0]).__name__} changes the number of columns by what it releases, so a torch module "
                 "cannot be checked before the budget is spent; use another step, such as PrivateStandardize, or DPSGD"
             )
         return None
@@ -309,89 +235,58 @@ class Preprocessed(SourceTraining):
         """
         width = before = math.prod(input_shape)
         adding: Step | None = None
-        for step in (*self.steps, self.mechanism):
-            if isinstance(step, FixedWidth) and step.input_width is not None:
-                _check_width(step, step.input_width, width, before, adding)
-            if isinstance(step, ResizingStep):
-                adding = None if step.width_after(width) == step.width_after(width + 1) else adding
-                width = step.width_after(width)
-            elif isinstance(step, SourceStep):
+        for step in self.steps:
+            _check_width(step, width, before, adding)
+            after = step.width_after(width)
+            if after is None:
                 adding = step
+            else:
+                # behind some steps rows have one width, whatever they had before
+                adding = None if after == step.width_after(width + 1) else adding
+                width = after
+        _check_width(self.mechanism, width, before, adding)
         return input_shape if width == before else (width,)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
-        """Return the mechanism's bound if every step is data independent, else None."""
+        """Return the mechanism's bound if every step is public, else None."""
         if self._private_steps:
             return None
-        return shift_bound(self.mechanism, math.prod(self._shape_after((n_features,))), n_records, classes)
+        return self.mechanism.stability(math.prod(self._shape_after((n_features,))), n_records, classes)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """Return a new mechanism whose whole event is (epsilon, delta)-DP.
-
-        Steps whose noise is set keep it.
-        """
-        check_positive("epsilon", epsilon)
-        check_probability("delta", delta)
-        if not self._private_steps:
-            return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
-        if not isinstance(self.mechanism, Tunable):
-            raise TypeError(
-                f"{type(self.mechanism).__name__} has no noise_multiplier to solve for after private steps; set its "
-                "noise yourself"
-            )
-        tunable, mu = self.mechanism, gdp_mu(epsilon, delta)
-        still_open = sum(step.event is None for step in self.steps)
-        each = math.sqrt(max(1, still_open) / self.share) / mu
-        steps = tuple(step.with_noise(each) if step.event is None else step for step in self.steps)
-        fixed = compose(*(paid_event(step) for step in steps if not step.data_independent))
-        if epsilon_of(fixed, delta, accountant) >= epsilon:
+        steps = [paid_event(step) for step in self._private_steps if step.event is not None]
+        if steps and epsilon_of(compose(*steps), delta, accountant) >= check_positive("epsilon", epsilon):
             raise BudgetError(
                 f"the preprocessing steps alone spend the budget of epsilon = {epsilon:g} at delta = {delta:g}; "
                 "raise epsilon or give them more noise"
             )
-        # only where the search starts; near delta a smaller level costs no epsilon at all
-        left = gdp_epsilon(delta, mu * math.sqrt(1 - self.share)) or epsilon
-        noise = smallest_noise(
-            lambda z: compose(fixed, paid_event(tunable.with_noise(z))),
-            epsilon,
-            delta,
-            accountant=accountant,
-            guess=start_below(require_noise(tunable.calibrated(left, delta, accountant=accountant).noise_multiplier)),
-        )
-        return replace(self, steps=steps, mechanism=tunable.with_noise(noise))
+        return super().calibrated(epsilon, delta, accountant=accountant)
 
-    def _train(self, run: TrainingRun) -> Trained:
+    def train_on(self, run: TrainingRun) -> Trained:
         """Fit the steps one after the other, then train on the transformed rows."""
-        paid_event(self)  # fails before any data is touched while some noise is not set
-        source, width = run.source, run.source.width
-        if any(isinstance(step, SourceStep) for step in self.steps):
-            self.run_dry((width,))  # refuses a module whose width would be known too late
-        n, _ = nominal_count(source, run.n_records)
+        source = run.source
         rng = secure_generator(stream_seed(run.random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
-            transforms.append(_fit_step(step, source, n, rng, run.random_state))
-            source = source.map(methodcaller("with_steps", transforms[-1].apply))
-            if isinstance(transforms[-1], HasWidth):
-                source = resize_rows(source, transforms[-1].width)
+            fitted = step.fit_source(source, n_records=run.n_records, rng=rng, random_state=run.random_state)
+            transforms.append(fitted)
+            source = source.map(methodcaller("with_steps", fitted.apply))
+            if fitted.width is not None:
+                source = resize_rows(source, fitted.width)
         inner = run.train_inner(self.mechanism, source)
-        independent = all(step.data_independent for step in self.steps)
         trajectory = inner.trajectory
-        if trajectory is not None and not isinstance(inner.model, PreprocessedModel):
-            trajectory = replace(trajectory, row_length=_length_after(transforms))
-        return replace(
-            inner,
-            model=PreprocessedModel(tuple(transforms), inner.model, width),
-            event=compose(*map(paid_event, self._private_steps), inner.event),
-            stability=inner.stability if independent else None,
-            trajectory=trajectory,
-            stages=(*self._step_stages, *stages_of_trained(inner)),
-        )
+        if trajectory is not None and transforms and not isinstance(inner.model, PreprocessedModel):
+            trajectory = replace(trajectory, row_length=transforms[-1].row_length)
+        model = PreprocessedModel(tuple(transforms), inner.model, run.source.width)
+        bound = None if self._private_steps else inner.stability
+        return replace(inner, model=model, stability=bound, trajectory=trajectory)
 
 
-def _check_width(step: FixedWidth, expected: int, width: int, before: int, adding: Step | None) -> None:
+def _check_width(step: Step | Mechanism, width: int, before: int, adding: Step | None) -> None:
     """Refuse a step that is for rows of another width than they have, or whose width is known too late."""
-    name = type(step).__name__
+    name, expected = type(step).__name__, step.input_width
+    if expected is None:
+        return
     if adding is not None:
         raise ValueError(
             f"{name} is for rows of {expected} features, but how many columns {type(adding).__name__} adds before it "
@@ -403,23 +298,3 @@ def _check_width(step: FixedWidth, expected: int, width: int, before: int, addin
             f"{name} is for rows of {expected} features, but X has {before}{behind}; write the step for the columns "
             "that it gets"
         )
-
-
-def _fit_step(
-    step: Step, source: RecordSource, n_records: int, rng: np.random.Generator, random_state: int | None
-) -> Transform:
-    """Return the step's transform.
-
-    From the source or its sums, or, for one that knows arrays only, from the rows.
-    """
-    if isinstance(step, SourceStep):
-        return step.fit_source(source, n_records=n_records, random_state=random_state)
-    if isinstance(step, SummedStep):
-        return step.release(source_sum(step.part_moments, source, n_records), n_records=n_records, rng=rng)
-    block = None if step.data_independent else as_one_block(source)
-    if block is None:
-        # of the records only their width may be used
-        return step.fit(np.empty((0, source.width)), n_records=n_records, rng=rng)
-    if block.persons is not None and isinstance(step, WeightedStep):
-        return step.fit(block.read(), n_records=n_records, rng=rng, weights=block.weights)
-    return step.fit(block.read(), n_records=n_records, rng=rng)

@@ -20,24 +20,21 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.checks import check_count, check_positive, check_probability
+from dpscp._base.checks import check_count, check_probability
 from dpscp.data.scales import LINEAR, check_scale, scale_limits
 from dpscp.data.sources import Block
 from dpscp.data.sources.persons import OneRowEach
 from dpscp.data.sources.places import places_of, unit_of_blocks
 from dpscp.exceptions import HintWarning
-from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
+from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
 from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
-from dpscp.training.engine.batching import TrainingRun, WrappedMechanism
-from dpscp.training.mechanism import Stages, Trained, stages_of, stages_of_trained
+from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, check_width, require_mechanism
 from dpscp.training.model import Model
+from dpscp.training.preprocessing.features import check_columns
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.preprocessing.private_target import calibrate_beside
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
-from dpscp.training.preprocessing.sums import check_columns
 from dpscp.training.preprocessing.transforms import FeatureTransform
 from dpscp.training.targets import unit_targets
-from dpscp.training.widths import check_width
 
 # Numbers below 2^_SMALLEST in size are in the cell of zero, those from 2^_LARGEST on in the last one.
 _SMALLEST, _LARGEST = -32, 64
@@ -52,7 +49,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True)
-class PrivateBounds(WrappedMechanism):
+class PrivateBounds(Around):
     """Train a mechanism inside privately found bounds of features, target, or both.
 
     The mechanism sees features and target in [-1, 1]; the model is returned in their own units. The bounds are released
@@ -87,6 +84,7 @@ class PrivateBounds(WrappedMechanism):
     Theory: sections 1.1, 1.5; Result B
     """
 
+    mechanism: Mechanism
     n_features: int = 0
     target: bool = False
     share: float = 0.05
@@ -96,6 +94,7 @@ class PrivateBounds(WrappedMechanism):
     feature_scales: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        require_mechanism(self.mechanism)
         check_scale("target_scale", self.target_scale, None)
         check_count("n_features", self.n_features, minimum=0)
         if self.feature_scales is not None:
@@ -131,30 +130,12 @@ class PrivateBounds(WrappedMechanism):
         return self.n_features or None
 
     @property
-    def bounds_event(self) -> DpEvent | None:
+    def own_parts(self) -> tuple[tuple[str, DpEvent | None], ...]:
         """Return the cost of the counts; None while the noise is not set."""
-        return None if self.noise is None else self.noise.event(self._n_columns)
+        return (("bounds", None if self.noise is None else self.noise.event(self._n_columns)),)
 
-    @property
-    def event(self) -> DpEvent | None:
-        """Return the event of the counts, composed with the mechanism.
-
-        None while some noise is not set.
-        """
-        own, inner = self.bounds_event, self.mechanism.event
-        return None if own is None or inner is None else compose(own, inner)
-
-    @property
-    def stages(self) -> Stages:
-        """Return the entries of a ledger: the counts, then those of the mechanism."""
-        return (("bounds", _paid(self)), *stages_of(self.mechanism))
-
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        check_positive("epsilon", epsilon)
-        mu = gdp_mu(epsilon, check_probability("delta", delta))
-        found = replace(self, noise=lattice_noise(math.sqrt(self._n_columns / self.share) / mu))
-        inner = calibrate_beside(found.mechanism, _paid(found), self.share, epsilon, delta, accountant)
-        return replace(found, mechanism=inner)
+    def with_own_noise(self, mu: float) -> Self:
+        return replace(self, noise=lattice_noise(math.sqrt(self._n_columns) / mu))
 
     def counts(self, block: Block) -> NDArray[np.int64]:
         """Return the number of records in each cell, of shape (columns, cells).
@@ -204,14 +185,12 @@ class PrivateBounds(WrappedMechanism):
         limits = [scale_limits(scale) for scale in self._scales]
         return np.array([(low < largest) & (high > smallest) for smallest, largest in limits])
 
-    def _train(self, run: TrainingRun) -> Trained:
+    def train_on(self, run: TrainingRun) -> Trained:
         """Find the bounds and train inside them.
 
         The model is returned in the units of the records.
         """
-        # both fail before any record is used
-        own = _paid(self)
-        check_width(self, run.source.width)
+        check_width(self, run.source.width)  # before any record is used
         seed = stream_seed(run.random_state, BOUNDS)
         source = counted = run.source
         if unit_of_blocks(source).by_person:
@@ -235,15 +214,8 @@ class PrivateBounds(WrappedMechanism):
         model: Model = inner.model if y_bounds is None else ScaledTargetModel(inner.model, y_bounds)
         if transforms:
             model = PreprocessedModel(transforms, model, self.n_features)
-        return replace(
-            inner,
-            model=model,
-            event=compose(own, inner.event),
-            stability=None,
-            public_facts={**inner.public_facts, **facts},
-            stages=(("bounds", own), *stages_of_trained(inner)),
-            found_privately=tuple(facts),
-        )
+        found, facts = tuple(facts), {**inner.public_facts, **facts}
+        return replace(inner, model=model, stability=None, public_facts=facts, found_privately=found)
 
     def _scale_features(self, low: FloatArray, high: FloatArray) -> FeatureTransform:
         """Return the transform that puts the found features into [-1, 1]."""
@@ -302,10 +274,3 @@ def _edges(cells: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
     outer = np.ldexp(1.0, _SMALLEST + np.abs(level))
     inner = np.where(level == 0, -outer, outer / 2)
     return np.where(level < 0, -outer, inner), np.where(level < 0, -inner, outer)
-
-
-def _paid(bounds: PrivateBounds) -> DpEvent:
-    event = bounds.bounds_event
-    if event is None:
-        raise ValueError("PrivateBounds: noise is not set; pass it, or call calibrated(epsilon, delta) first")
-    return event

@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_positive, check_probability, check_range
 from dpscp.data.sources import Block
-from dpscp.exceptions import BudgetError, HintWarning
-from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
+from dpscp.exceptions import HintWarning
+from dpscp.privacy import gaussian_event, secure_generator
 from dpscp.privacy.random_streams import TARGET_SCALE, stream_seed
-from dpscp.training.engine.batching import TrainingRun, WrappedMechanism, nominal_count
+from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, require_mechanism, require_noise
 from dpscp.training.engine.gaussian_release import (
     gaussian_release,
     sum_in_parts,
@@ -28,16 +28,7 @@ from dpscp.training.engine.gaussian_release import (
     total_of_blocks,
     weighted_rows,
 )
-from dpscp.training.mechanism import (
-    Mechanism,
-    Stages,
-    Trained,
-    paid_event,
-    require_noise,
-    stages_of,
-    stages_of_trained,
-)
-from dpscp.training.model import Model, scale_outputs
+from dpscp.training.model import Model
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.targets import unit_targets
 
@@ -52,7 +43,7 @@ _FARTHEST, _SIZES = 2.0**12, (2.0**-60, 2.0**60)
 
 
 @dataclass(frozen=True)
-class PrivateTarget(WrappedMechanism):
+class PrivateTarget(Around):
     """Train a regression mechanism on privately standardized targets.
 
     Targets are clipped to the public ``y_bounds`` and mapped to v in [-1, 1]. The scale is never below ``scale_floor``
@@ -70,6 +61,7 @@ class PrivateTarget(WrappedMechanism):
     Theory: sections 1.1, 1.5; Result B
     """
 
+    mechanism: Mechanism
     y_bounds: tuple[float, float] = (-1.0, 1.0)
     share: float = 0.05
     noise_multiplier: float | None = None
@@ -78,6 +70,7 @@ class PrivateTarget(WrappedMechanism):
     stage: ClassVar[str] = "scale of the target"
 
     def __post_init__(self) -> None:
+        require_mechanism(self.mechanism)
         object.__setattr__(self, "y_bounds", check_range("y_bounds", self.y_bounds))
         check_probability("share", self.share)
         check_positive("scale_floor", self.scale_floor)
@@ -85,32 +78,12 @@ class PrivateTarget(WrappedMechanism):
             check_positive("noise_multiplier", self.noise_multiplier)
 
     @property
-    def event(self) -> DpEvent | None:
-        """Return the event of mean and scale, composed with the mechanism.
+    def own_parts(self) -> tuple[tuple[str, DpEvent | None], ...]:
+        """Return the event of mean and scale."""
+        return ((self.stage, None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)),)
 
-        None while some noise is not set.
-        """
-        inner = self.mechanism.event
-        if self.noise_multiplier is None or inner is None:
-            return None
-        return compose(gaussian_event(self.noise_multiplier), inner)
-
-    @property
-    def stages(self) -> Stages:
-        """Return the entries of a ledger: mean and scale, then those of the mechanism."""
-        return ((self.stage, gaussian_event(require_noise(self.noise_multiplier))), *stages_of(self.mechanism))
-
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """Return a new mechanism whose whole event is (epsilon, delta)-DP.
-
-        The mechanism gets what Gaussian DP leaves; where the accountant finds the composition above the
-        budget, a little less.
-        """
-        check_positive("epsilon", epsilon)
-        mu = gdp_mu(epsilon, check_probability("delta", delta))
-        noise = 1 / (mu * math.sqrt(self.share))
-        inner = calibrate_beside(self.mechanism, gaussian_event(noise), self.share, epsilon, delta, accountant)
-        return replace(self, noise_multiplier=noise, mechanism=inner)
+    def with_own_noise(self, mu: float) -> Self:
+        return replace(self, noise_multiplier=1 / mu)
 
     def moments(self, y: ArrayLike, weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """Return the exact weighted sums that `train` adds noise to.
@@ -123,14 +96,12 @@ class PrivateTarget(WrappedMechanism):
     def _block_moments(self, block: Block) -> NDArray[np.float64]:
         return self.moments(block.targets, block.weights)
 
-    def _train(self, run: TrainingRun) -> Trained:
+    def train_on(self, run: TrainingRun) -> Trained:
         """Release mean and scale, then train on standardized targets.
 
         The model is returned in the units of the target.
         """
-        paid_event(self)  # fails before any record is used while some noise is not set
-        source = run.source
-        n, _ = nominal_count(source, run.n_records)
+        source, n = run.source, run.n_records
         noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n))
         rng = secure_generator(stream_seed(run.random_state, TARGET_SCALE))
         total = total_of_blocks(self._block_moments, source, n)
@@ -151,14 +122,8 @@ class PrivateTarget(WrappedMechanism):
         if inner.model.task != "regression":
             raise TypeError("PrivateTarget needs a mechanism for regression")
         model = _in_units(inner.model, mean, scale, self.y_bounds)
-        # what the mechanism did spend: one that is not ours may say more than it planned
-        own = gaussian_event(require_noise(self.noise_multiplier))
-        stages = ((self.stage, own), *stages_of_trained(inner))
         facts = {**inner.public_facts, "y_bounds": self.y_bounds}
-        event = compose(own, inner.event)
-        return replace(
-            inner, model=model, event=event, stability=None, public_facts=facts, trajectory=None, stages=stages
-        )
+        return replace(inner, model=model, stability=None, public_facts=facts, trajectory=None)
 
 
 def _in_units(model: Model, mean: float, scale: float, y_bounds: tuple[float, float]) -> Model:
@@ -166,8 +131,8 @@ def _in_units(model: Model, mean: float, scale: float, y_bounds: tuple[float, fl
     low, high = y_bounds
     half, middle = (high - low) / 2, (low + high) / 2
     if _SIZES[0] <= half <= _SIZES[1] and max(-low, high) <= _FARTHEST * half:
-        return scale_outputs(model, scale * half, middle + mean * half)
-    return ScaledTargetModel(scale_outputs(model, scale, mean), y_bounds)
+        return model.with_output_scale(scale * half, middle + mean * half)
+    return ScaledTargetModel(model.with_output_scale(scale, mean), y_bounds)
 
 
 @dataclass(frozen=True)
@@ -180,22 +145,3 @@ class _StandardizeTargets:
 
     def __call__(self, block: Block) -> Block:
         return block.with_targets((unit_targets(block.targets, self.y_bounds) - self.mean) / self.scale)
-
-
-def calibrate_beside(
-    mechanism: Mechanism, beside: DpEvent, share: float, epsilon: float, delta: float, accountant: str | Accountant
-) -> Mechanism:
-    """Return the mechanism within the budget that ``beside`` leaves.
-
-    ``beside`` is a release of ``share`` of the squared budget.
-
-    It gets what Gaussian DP leaves; where the accountant finds the composition above the budget, a little less.
-    """
-    rest = gdp_epsilon(delta, gdp_mu(epsilon, delta) * math.sqrt(1 - share))
-    for _ in range(12):
-        found = mechanism.calibrated(rest, delta, accountant=accountant)
-        spent = epsilon_of(compose(beside, paid_event(found)), delta, accountant)
-        if spent <= epsilon:
-            return found
-        rest *= 0.999 * epsilon / spent
-    raise BudgetError(f"no noise found for epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta")

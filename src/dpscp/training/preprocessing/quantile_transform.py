@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
-from dpscp.data.sources import ArraySource, Block, RecordSource
+from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
 from dpscp.data.sources.places import places_of, unit_of_blocks
 from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
@@ -34,7 +34,8 @@ from dpscp.training.preprocessing.count_trees import (
     level_sizes,
     lies_at_ends,
 )
-from dpscp.training.preprocessing.sums import broadcast_bounds, check_bounds, check_columns
+from dpscp.training.preprocessing.features import broadcast_bounds, check_bounds, check_columns
+from dpscp.training.preprocessing.step import Step, Transform
 from dpscp.training.preprocessing.transforms import FeatureTransform
 
 # Mean and scale leave out this share of the records at either end, or what noise can make up.
@@ -46,7 +47,7 @@ _LEAST_SCALE = 2.0**-20
 
 
 @dataclass(frozen=True)
-class QuantileRows:
+class QuantileRows(Transform):
     """Rows with every feature scaled, and behind them the quantiles of the features ``columns``.
 
     Quantiles lie in [-sqrt(3), sqrt(3)]: those of a column spread evenly have mean 0 and variance 1.
@@ -98,7 +99,7 @@ class QuantileRows:
 
 
 @dataclass(frozen=True)
-class QuantileTransform:
+class QuantileTransform(Step):
     """Scale each feature and add its quantile, from privately released distribution functions.
 
     Each feature is clipped to public bounds ``low`` and ``high`` (numbers, or one number a feature). Its range has
@@ -137,7 +138,6 @@ class QuantileTransform:
     columns: tuple[int, ...] | None = None
     others: float = 1.0
 
-    data_independent: ClassVar[bool] = False
     stage: ClassVar[str] = "quantiles of the features"
 
     def __post_init__(self) -> None:
@@ -231,26 +231,23 @@ class QuantileTransform:
         scaled = FeatureTransform(low, high, shift, scale, float(self.limit))
         return QuantileRows(scaled, tuple(functions), tuple(functions.values()))
 
-    def fit_source(self, source: RecordSource, *, n_records: int, random_state: int | None = None) -> QuantileRows:
-        """Return the fitted transform.
+    def width_after(self, width: int) -> None:
+        """Return None: the release decides which quantiles are added."""
 
-        Records are counted where they are, the noise is drawn here.
-        """
+    def fit_source(
+        self,
+        source: RecordSource,
+        *,
+        n_records: int,
+        rng: np.random.Generator | None = None,  # noqa: ARG002 (it draws floats, and the noise is integers)
+        random_state: int | None = None,
+    ) -> QuantileRows:
         self._require_noise()  # fails before any record is used
         seed = stream_seed(random_state, QUANTILES)
         if unit_of_blocks(source).by_person:
             draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
             source = source.map(OneRowEach(draws, places_of(source)))
         return self.release(source.sum(self.counts), n_records=n_records, source=IntegerSource(seed))
-
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> QuantileRows:
-        """Return the fitted transform, from rows of one person each.
-
-        The noise is integers and does not come from ``rng``, which draws floats.
-        """
-        del rng
-        rows = check_rows(X, self.n_features)
-        return self.fit_source(ArraySource(rows, np.zeros(len(rows))), n_records=n_records)
 
     def _require_noise(self) -> LatticeNoise:
         if self.noise is None:

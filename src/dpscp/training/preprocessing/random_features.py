@@ -17,16 +17,16 @@ from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
-from dpscp.training.engine.networks import row_width, squared_norms
+from dpscp.training.engine.networks import squared_norms
 from dpscp.training.preprocessing.second_moment import MatrixTransform
-from dpscp.training.preprocessing.sums import PublicStep
+from dpscp.training.preprocessing.step import PublicStep, Transform
 
 # Standard deviation of |z| for a standard normal z.
 _SPREAD = math.sqrt(1 - 2 / math.pi)
 
 
 @dataclass(frozen=True)
-class RandomFeatureRows:
+class RandomFeatureRows(Transform):
     """Shorten a row x to norm ``bound`` and add ``scale`` * (|x . v| - m) for each direction v.
 
     m is about the mean of |x . v| over all directions.
@@ -105,9 +105,8 @@ class RandomFeatures(PublicStep):
         """Return the number of columns with the added ones."""
         return width + self.count
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RandomFeatureRows:  # noqa: ARG002
-        """Return the transform for rows of this width; nothing else of them is used."""
-        width = row_width(X)
+    def transform_of(self, width: int) -> RandomFeatureRows:
+        """Return the transform of rows of this width."""
         directions = np.random.Generator(np.random.PCG64(self.seed)).standard_normal((width, self.count))
         directions /= np.linalg.norm(directions, axis=0)
         scale = math.sqrt(self.weight * width / self.count) / _SPREAD

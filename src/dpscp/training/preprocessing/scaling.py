@@ -5,24 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_range
 from dpscp.data.sources import Block
 from dpscp.guarantees.stability import Stability
-from dpscp.privacy import Accountant
-from dpscp.training.engine.batching import TrainingRun, WrappedMechanism
-from dpscp.training.mechanism import Stages, Trained, load_model, saved_as, shift_bound, stages_of
-from dpscp.training.model import InfluenceForm, Model, checks_rows, find_influence_form, is_row_wise
-from dpscp.training.preprocessing.preprocess import put_steps_before
-from dpscp.training.preprocessing.sums import Step
+from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, require_mechanism
+from dpscp.training.model import InfluenceForm, Model, load_model, saved_as
 from dpscp.training.targets import target_units, unit_targets
 
 
 @saved_as("scaled_target")
 @dataclass(frozen=True)
-class ScaledTargetModel:
+class ScaledTargetModel(Model):
     """A regression model whose outputs in [-1, 1] stand for targets in ``y_bounds``.
 
     Theory: section 1.1
@@ -35,25 +30,23 @@ class ScaledTargetModel:
 
     @property
     def n_features(self) -> int:
+        """Return the width of a row."""
         return self.inner.n_features
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return outputs (n, k) in the target's own units."""
         return target_units(self.inner.outputs(X), self.y_bounds)
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:  # noqa: ARG002
-        raise TypeError("predict_proba needs a classification model; this one was trained for regression")
-
     @property
     def is_row_wise(self) -> bool:
-        return is_row_wise(self.inner)
+        return self.inner.is_row_wise
 
     @property
     def checks_rows(self) -> bool:
-        return checks_rows(self.inner)
+        return self.inner.checks_rows
 
     def influence_form(self) -> InfluenceForm:
-        form = find_influence_form(self.inner)
+        form = self.inner.influence_form()
         return replace(form, target_ranges=(self.y_bounds, *form.target_ranges))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -68,7 +61,7 @@ class ScaledTargetModel:
 
 
 @dataclass(frozen=True)
-class ScaledTarget(WrappedMechanism):
+class ScaledTarget(Around):
     """Train on targets clipped to public bounds and scaled to [-1, 1].
 
     Privacy: no cost of its own; ``event`` is that of the inner mechanism.
@@ -85,27 +78,19 @@ class ScaledTarget(WrappedMechanism):
     Theory: section 1.1
     """
 
+    mechanism: Mechanism
     y_bounds: tuple[float, float]
 
     def __post_init__(self) -> None:
+        require_mechanism(self.mechanism)
         check_range("y_bounds", self.y_bounds)
-
-    @property
-    def event(self) -> DpEvent | None:
-        """Return the cost of the inner mechanism."""
-        return self.mechanism.event
-
-    @property
-    def stages(self) -> Stages:
-        """Return the entries of the inner mechanism."""
-        return stages_of(self.mechanism)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the inner bound.
 
         The score's Lipschitz constant is in the target's own units.
         """
-        return self._in_target_units(shift_bound(self.mechanism, n_features, n_records, classes))
+        return self._in_target_units(self.mechanism.stability(n_features, n_records, classes))
 
     def _in_target_units(self, bound: Stability | None) -> Stability | None:
         if bound is None or bound.score_lipschitz is None:
@@ -113,17 +98,10 @@ class ScaledTarget(WrappedMechanism):
         half_width = (self.y_bounds[1] - self.y_bounds[0]) / 2
         return replace(bound, score_lipschitz=bound.score_lipschitz * half_width)
 
-    def with_steps(self, steps: tuple[Step, ...]) -> Self:
-        # the steps and what is inside share one solution for the noise
-        return replace(self, mechanism=put_steps_before(steps, self.mechanism))
-
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
-
     def _in_unit(self, block: Block) -> Block:
         return block.with_targets(unit_targets(block.targets, self.y_bounds))
 
-    def _train(self, run: TrainingRun) -> Trained:
+    def train_on(self, run: TrainingRun) -> Trained:
         trained = run.train_inner(self.mechanism, run.source.map(self._in_unit))
-        stability = self._in_target_units(trained.stability)
-        return replace(trained, model=ScaledTargetModel(trained.model, self.y_bounds), stability=stability)
+        model, bound = ScaledTargetModel(trained.model, self.y_bounds), self._in_target_units(trained.stability)
+        return replace(trained, model=model, stability=bound)

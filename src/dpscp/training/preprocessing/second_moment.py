@@ -10,12 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
+from dpscp.training.base import require_noise
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack
-from dpscp.training.engine.networks import Network, RowOutputs, check_rows
+from dpscp.training.engine.networks import Network, RowOutputs, check_rows, scaled_rows
 from dpscp.training.engine.padding import blas_threads
-from dpscp.training.mechanism import require_noise
-from dpscp.training.preprocessing.sums import SummedStep
-from dpscp.training.preprocessing.transforms import scaled_rows
+from dpscp.training.preprocessing.step import SummedStep
 
 
 @dataclass(frozen=True)

@@ -6,61 +6,20 @@ They contain public constants and released numbers only.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_positive
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale
-from dpscp.training.engine.networks import check_rows, largest_entries, squared_norms
-from dpscp.training.engine.padding import aligned_empty
-
-# Temporaries of so many numbers stay in the cache.
-_NUMBERS_AT_ONCE = 1 << 16
-
-
-@runtime_checkable
-class Transform(Protocol):
-    """A fitted step.
-
-    A fixed function of one row, with nothing in it that was not paid for.
-    """
-
-    def apply(self, X: ArrayLike) -> FloatArray:
-        """Return the transformed rows, as a new float64 array.
-
-        The caller of the steps checks that numbers are finite.
-        """
-
-    def arrays(self) -> dict[str, FloatArray]:
-        """Return the released numbers, for saving."""
-
-    def config(self) -> dict[str, Any]:
-        """Return the public constants as JSON values."""
-
-
-@runtime_checkable
-class HasRowLength(Protocol):
-    """A transform that may give every row the same length; rows of zeros stay zero."""
-
-    @property
-    def row_length(self) -> float | None:
-        """Return the length; None where rows differ in length."""
-
-
-@runtime_checkable
-class HasWidth(Protocol):
-    """A transform that changes the number of columns."""
-
-    @property
-    def width(self) -> int:
-        """Return the number of columns of a transformed row."""
+from dpscp.training.engine.networks import check_rows, scaled_rows
+from dpscp.training.preprocessing.step import Transform
 
 
 @dataclass(frozen=True)
-class FeatureTransform:
+class FeatureTransform(Transform):
     """Clip, shift, divide and clip each feature.
 
     Values are clipped to [low, high], shifted by ``shift``, divided by ``scale`` and clipped to +-``limit``.
@@ -102,7 +61,7 @@ class FeatureTransform:
 
 
 @dataclass(frozen=True)
-class ScaleTransform:
+class ScaleTransform(Transform):
     """Put each feature on its public scale; numbers where it is not defined become its smallest one.
 
     Theory: section 1.1
@@ -134,7 +93,7 @@ class ScaleTransform:
 
 
 @dataclass(frozen=True)
-class RowTransform:
+class RowTransform(Transform):
     """Row-wise: scale a row to norm ``bound`` (``unit``), or only if it is longer.
 
     Then subtract ``shift``.
@@ -172,29 +131,3 @@ class RowTransform:
         shift = arrays.get("shift")
         released = None if shift is None else np.asarray(shift, dtype=np.float64)
         return cls(check_positive("bound", config["bound"]), bool(config["unit"]), released, config["n_features"])
-
-
-def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> FloatArray:
-    """Return a float64 copy with every row scaled or shortened to ``bound``.
-
-    No row is longer than ``bound`` after rounding.
-
-    Rows are divided by their largest entry first, so that squares neither overflow nor underflow. A row's
-    result has the same bits wherever the row stands.
-    """
-    out = aligned_empty(rows.shape, "float64")
-    out[...] = rows
-    step = max(1, _NUMBERS_AT_ONCE // rows.shape[1])
-    for start in range(0, len(out), step):
-        part = out[start : start + step]
-        largest = largest_entries(part)[:, None]
-        part /= np.where(largest > 0, largest, 1.0)
-        lengths = np.sqrt(squared_norms(part))[:, None]
-        target = np.full_like(lengths, bound)
-        if not unit:
-            with np.errstate(over="ignore"):
-                np.minimum(target, lengths * largest, out=target)
-        # slightly inside the ball: the promise "norm at most bound" must survive rounding
-        np.divide(target * (1 - 1e-15 * (4 + rows.shape[1])), lengths, out=target, where=lengths > 0)
-        part *= target
-    return out

@@ -7,7 +7,7 @@ the same noise cost less.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,12 +15,13 @@ from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_positive
+from dpscp.training.engine.networks import scaled_rows
 from dpscp.training.preprocessing.second_moment import MatrixTransform, SecondMomentStep
-from dpscp.training.preprocessing.transforms import scaled_rows
+from dpscp.training.preprocessing.step import Transform
 
 
 @dataclass(frozen=True)
-class WhiteningTransform(MatrixTransform):
+class WhiteningTransform(MatrixTransform, Transform):
     """Multiply a row by a released matrix and scale the result to norm one.
 
     A row of zeros stays zero.
@@ -76,9 +77,6 @@ class PrivateWhitening(SecondMomentStep):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("ridge", self.ridge)
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        return replace(self, noise_multiplier=noise_multiplier)
 
     def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
         """Return the transform with the private second moment in it."""

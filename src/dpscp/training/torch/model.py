@@ -20,7 +20,7 @@ from dpscp._base.checks import check_choice, check_count
 from dpscp.data.sources import Block
 from dpscp.training.engine.networks import softmax
 from dpscp.training.labels import check_classes, encode_labels, real_targets
-from dpscp.training.mechanism import saved_as
+from dpscp.training.model import Model, saved_as
 from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.modules import (
     hold_in_evaluation,
@@ -50,7 +50,7 @@ _LARGEST, _NUMBERS_AT_ONCE = 2.0**100, 2**20
 
 @saved_as("torch")
 @dataclass(frozen=True)
-class TorchModel:
+class TorchModel(Model):
     """A trained torch module behind the names of a Model.
 
     Inputs and outputs are NumPy arrays.

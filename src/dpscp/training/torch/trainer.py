@@ -29,18 +29,16 @@ from dpscp._base.checks import check_count, check_nonnegative, check_positive
 from dpscp._base.object_state import copy_if_possible, state_digest
 from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
-from dpscp.data.sources import ArraySource, Block, RecordSource
+from dpscp.data.sources import RecordSource
 from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
 from dpscp.privacy import dpsgd_event, secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
-from dpscp.privacy.units import Unit
-from dpscp.training.engine.batching import nominal_count, observed_source_labels
-from dpscp.training.engine.gaussian_release import warn_large_delta
+from dpscp.training.base import Checked, GaussianSums, Needs, Trained, TrainingRun, one_block, require_noise
+from dpscp.training.engine.batching import observed_source_labels
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import poisson_batches
 from dpscp.training.engine.padding import LANES, whole_lanes
 from dpscp.training.labels import check_classes
-from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.spending import describe_spending
 from dpscp.training.torch.batch_sums import MOST_RECORDS, BatchSum, TorchRun
 from dpscp.training.torch.device import check_device
@@ -138,8 +136,6 @@ class OpacusTraining(GaussianSums):
     physical_batch : int or None
         The most records that go through the module at once; fewer where their gradients would need much memory. A
         smaller number needs less memory and changes the last bits of a sum. None: as many as are fast on the device.
-    budget : (epsilon, delta) or None
-        Set by ``calibrated``: the budget of the noise.
     input_shape : tuple of int or None
         The shape of one record, where X holds records as flat rows; None: the shape in X.
     scheduler : callable or None
@@ -177,7 +173,6 @@ class OpacusTraining(GaussianSums):
     classes: tuple[Any, ...] | None = None
     device: str = "cpu"
     physical_batch: int | None = None
-    budget: tuple[float, float] | None = None
     input_shape: tuple[int, ...] | None = None
     scheduler: Callable[..., Any] | None = None
     epochs: float | None = None
@@ -254,7 +249,7 @@ class OpacusTraining(GaussianSums):
         own = self if needs.n_records is None else self.with_records(needs.n_records)
         return replace(own, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
 
-    def run_dry(self, input_shape: tuple[int, ...]) -> DryRun:
+    def check(self, input_shape: tuple[int, ...]) -> Checked:
         """Run the module on synthetic records of this shape.
 
         ValueError for a module that fails, mixes records, changes its own state, or has another number of outputs than
@@ -263,7 +258,7 @@ class OpacusTraining(GaussianSums):
         """
         tried = self._try(self._shape(input_shape), self.classes)
         tried.hint_at_softmax(self.loss)
-        return DryRun(self.task, tried.n_outputs, tried.looks_up_rows)
+        return Checked(self.task, tried.n_outputs, tried.looks_up_rows)
 
     def _shape(self, found: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of one record as the module sees it."""
@@ -276,63 +271,28 @@ class OpacusTraining(GaussianSums):
             )
         return self.input_shape
 
-    def train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: Persons | None = None,
-    ) -> Trained:
-        """Train a copy of the module privately.
-
-        The cost is ``event``, whatever the records are.
-        """
-        source = self._array_source(X, y, persons)
-        return self._train(source, random_state, n_records, is_alone=True)
-
-    def _array_source(self, X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> UnitSource:
+    def source_of_arrays(self, X: ArrayLike, y: ArrayLike, persons: Persons | None) -> UnitSource:
         rows = torch_rows(X, number_type(self.module))
-        block = Block(0, rows.reshape(len(rows), *self._shape(rows.shape[1:])), np.asarray(y), persons)
-        Persons.of_rows(persons, len(rows))
-        if len(block) != len(rows):
-            raise ValueError("X and y must hold the same number of records")
-        return UnitSource(ArraySource.of_blocks([block]), block.owners.unit)
+        return one_block(rows.reshape(len(rows), *self._shape(rows.shape[1:])), np.asarray(y), persons)
 
-    def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
-    ) -> Trained:
-        """Train on the records of a source; see ``train``.
+    def train_on(self, run: TrainingRun) -> Trained:
+        """Train a copy of the module.
 
         What comes back from a block is the float64 sum of its clipped gradients; the proof of its rounding does not
         depend on how records are divided into blocks and processes. The modules of all processes start from this
         one's; draws of the module's own (dropout) follow a secret key, block and step.
         """
-        return self._train(source, random_state, n_records)
-
-    def _train(
-        self, source: RecordSource, random_state: int | None, n_records: int | None, *, is_alone: bool = False
-    ) -> Trained:
-        """Train; ``is_alone``: no estimator has run dry and given its hints."""
-        if not self._knows_steps:
-            known = self.with_records(nominal_count(source, n_records)[0])
-            return known._train(source, random_state, n_records, is_alone=is_alone)
-        event, setup = paid_event(self), self._prepare(source, random_state, n_records)
-        if is_alone:
-            setup.tried.hint_at_softmax(self.loss)
+        setup = self._prepare(run.source, run.random_state, run.n_records)
         for _ in progress(self._descend(setup), self.steps, "private training", note=self._spent):
             pass
         trained = released_copy(separate_copy(self.module).to(self.device), setup.run.module)
         shape, classes = setup.shape, setup.classes
         facts: dict[str, object] = {
-            "mechanism": type(self).__name__,
             "training_steps": int(self.steps),
             "sampling_rate": float(self.sampling_rate),
             "learning_rate": float(self.learning_rate),
             "clip_norm": self.clip_norm,
             "noise_multiplier": require_noise(self.noise_multiplier),
-            **setup.unit.facts(setup.n),
             "input_shape": shape,
             "normaliser": self.sampling_rate * setup.n,
         }
@@ -341,23 +301,14 @@ class OpacusTraining(GaussianSums):
                 facts[name] = getattr(self, name)
         if classes is not None:
             facts["classes"] = classes
-        return Trained(
-            TorchModel(trained, shape, classes, self.device),
-            event,
-            None,
-            facts,
-            unit=setup.unit,
-            taken_from_data=tuple(setup.from_data),
-            is_seeded=random_state is not None,
-        )
+        model = TorchModel(trained, shape, classes, self.device)
+        return run.result(model, facts, taken_from_data=tuple(setup.from_data))
 
-    def _prepare(self, source: RecordSource, random_state: int | None, n_records: int | None) -> "_Setup":
+    def _prepare(self, source: RecordSource, random_state: int | None, n_records: int) -> "_Setup":
         """Check the module, and convert the records."""
         here = blocks_in_memory(source)
         shape = self._shape(here[0].rows.shape[1:] if here else (source.width,))
-        n, unit = nominal_count(source, n_records)
-        warn_large_delta(self.budget, n)
-        from_data = [unit.count_name] if n_records is None else []
+        n, from_data = n_records, list[str]()
         classes = self.classes
         if self.task == "classification" and classes is None:
             classes = check_classes(observed_source_labels(source), "cross_entropy")
@@ -367,7 +318,7 @@ class OpacusTraining(GaussianSums):
         labels = classes if self.task == "classification" else None
         ready = source.map(TorchBlock(shape, labels, number_type(self.module)), keep=True)
         run = self._public_run(self.sampling_rate * n, tried)
-        return _Setup(ready, run, rng, random_state, n, unit, shape, classes, from_data, tried)
+        return _Setup(ready, run, rng, random_state, n, shape, classes, from_data)
 
     def _try(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> TriedModule:
         """Run device, optimizer, scheduler and module on synthetic numbers."""
@@ -491,7 +442,7 @@ class OpacusTraining(GaussianSums):
         if not noise:
             return "not private"
         event = dpsgd_event(noise, float(self.sampling_rate), steps)
-        return describe_spending(event, 1e-5 if self.budget is None else self.budget[1])
+        return describe_spending(event, 1e-5)
 
     def batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Return the drawn persons of each step, out of n."""
@@ -518,8 +469,6 @@ class _Setup:
     rng: np.random.Generator
     random_state: int | None
     n: int
-    unit: Unit
     shape: tuple[int, ...]
     classes: tuple[Any, ...] | None
     from_data: list[str]
-    tried: TriedModule

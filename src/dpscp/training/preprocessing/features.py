@@ -5,172 +5,24 @@ uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, `
 sums over rows whose size it enforces (``PrivateCentring``, ``PrivateStandardize``: Gaussian events). Sums are divided
 by the public ``n_records``, never by the number of rows.
 
-A private step has two halves: ``part_moments``, a pure function of some rows that runs where the records are, and
-``release``, which draws the noise once, on the driver, and makes the transform.
-
 Theory: section 1.5
 """
 
 import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent, NoOpDpEvent
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.data.scales import check_scale
-from dpscp.data.sources import RecordSource
-from dpscp.privacy import gaussian_event
-from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, weighted_rows
-from dpscp.training.engine.networks import check_rows, row_width
-from dpscp.training.mechanism import require_noise
-from dpscp.training.preprocessing.transforms import (
-    FeatureTransform,
-    RowTransform,
-    ScaleTransform,
-    Transform,
-    scaled_rows,
-)
-
-
-@runtime_checkable
-class Step(Protocol):
-    """A preprocessing step before it has seen data.
-
-    Public constants, and the event of fitting it.
-    """
-
-    data_independent: ClassVar[bool]
-
-    @property
-    def event(self) -> DpEvent | None:
-        """Return the cost of fitting, from public constants only.
-
-        None while the noise is not set.
-        """
-
-    def with_noise(self, noise_multiplier: float) -> "Step":
-        """Return the same step with this noise; a step without a cost stays as it is."""
-
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> Transform:
-        """Return the fitted transform."""
-
-
-@runtime_checkable
-class WeightedStep(Step, Protocol):
-    """A step whose private sums take a weight for each row.
-
-    It can be fitted on persons.
-
-    Theory: Result H
-    """
-
-    def fit(
-        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: FloatArray | None = None
-    ) -> Transform:
-        """Return the fitted transform; the weights of one person add up to at most one."""
-
-    def moments(self, X: ArrayLike, weights: FloatArray | None = None) -> FloatArray:
-        """Return the exact weighted sums that ``fit`` adds noise to.
-
-        Never released as they are.
-        """
-
-
-@runtime_checkable
-class SourceStep(Step, Protocol):
-    """A private step that reads a source of records or persons itself.
-
-    Its transform may change the width of rows.
-
-    Theory: section 1.5; Result H
-    """
-
-    def fit_source(self, source: RecordSource, *, n_records: int, random_state: int | None = None) -> Transform:
-        """Return the fitted transform.
-
-        The noise is drawn here, not where the records are.
-        """
-
-
-@runtime_checkable
-class ResizingStep(Protocol):
-    """A step that changes the number of columns by public constants."""
-
-    def width_after(self, width: int) -> int:
-        """Return the number of columns behind this step, for rows of ``width``; both are public."""
-
-
-@runtime_checkable
-class NamedStep(Protocol):
-    """A private step with a name of its own in a ledger."""
-
-    stage: ClassVar[str]
-
-
-def stage_of_step(step: Step) -> str:
-    """Return the name that a private step has in a ledger."""
-    return step.stage if isinstance(step, NamedStep) else "preprocessing"
-
-
-class SummedStep(ABC):
-    """A private step in two halves.
-
-    Sums over rows where the records are, and one release of the total.
-
-    Theory: section 1.5; Result H
-    """
-
-    data_independent: ClassVar[bool] = False
-    noise_multiplier: float | None
-
-    @abstractmethod
-    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
-        """Return the exact weighted sums over some rows.
-
-        A function of them alone, and so of each row alone.
-        """
-
-    @abstractmethod
-    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> Transform:
-        """Return the transform with the noisy total in it."""
-
-    @property
-    def event(self) -> DpEvent | None:
-        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
-
-    def moments(self, X: ArrayLike, weights: FloatArray | None = None) -> FloatArray:
-        """Return the exact weighted sums that ``release`` adds noise to; never released as they are."""
-        rows = check_rows(X)
-        arrays = (rows,) if weights is None else (rows, weights)
-        return sum_in_parts(lambda part, weights=None: self.part_moments(part, weights), *arrays)
-
-    def fit(
-        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: FloatArray | None = None
-    ) -> Transform:
-        return self.release(self.moments(X, weights), n_records=n_records, rng=rng)
-
-
-class PublicStep:
-    """A step of public constants.
-
-    Of the data only its width is used, and nothing is spent.
-    """
-
-    data_independent: ClassVar[bool] = True
-
-    @property
-    def event(self) -> DpEvent:
-        """Return the event of a step without cost."""
-        return NoOpDpEvent()
-
-    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
-        """Return this step unchanged; it needs no noise."""
-        return self
+from dpscp.training.base import require_noise
+from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack, weighted_rows
+from dpscp.training.engine.networks import scaled_rows
+from dpscp.training.preprocessing.step import PublicStep, SummedStep
+from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, ScaleTransform
 
 
 @dataclass(frozen=True)
@@ -198,8 +50,8 @@ class PublicBounds(PublicStep):
         """Return the number of features with bounds of their own; None where all have the same."""
         return width_of_bounds(self)
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
-        low, high = broadcast_bounds(self.low, self.high, row_width(X))
+    def transform_of(self, width: int) -> FeatureTransform:
+        low, high = broadcast_bounds(self.low, self.high, width)
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
 
 
@@ -225,8 +77,7 @@ class ColumnScales(PublicStep):
         """Return the number of scales."""
         return len(self.scales)
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> ScaleTransform:  # noqa: ARG002
-        width = row_width(X)
+    def transform_of(self, width: int) -> ScaleTransform:
         if width != len(self.scales):
             raise ValueError(f"scales must contain one scale for each of the {width} features, got {len(self.scales)}")
         return ScaleTransform(self.scales)
@@ -239,8 +90,8 @@ class UnitNorm(PublicStep):
     Theory: section 1.1
     """
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
-        return RowTransform(1.0, unit=True, n_features=row_width(X))
+    def transform_of(self, width: int) -> RowTransform:
+        return RowTransform(1.0, unit=True, n_features=width)
 
 
 @dataclass(frozen=True)
@@ -260,8 +111,8 @@ class NormClip(PublicStep):
     def __post_init__(self) -> None:
         check_positive("bound", self.bound)
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
-        return RowTransform(float(self.bound), unit=False, n_features=row_width(X))
+    def transform_of(self, width: int) -> RowTransform:
+        return RowTransform(float(self.bound), unit=False, n_features=width)
 
 
 @dataclass(frozen=True)
@@ -292,9 +143,6 @@ class PrivateCentring(SummedStep):
     def __post_init__(self) -> None:
         check_positive("bound", self.bound)
         _check_noise(self.noise_multiplier)
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sum of the rows."""
@@ -347,9 +195,6 @@ class PrivateStandardize(SummedStep):
     def input_width(self) -> int | None:
         """Return the number of features with bounds of their own; None where all have the same."""
         return width_of_bounds(self)
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sums of (v, v^2 - 1/2), shape (2, features)."""

@@ -1,0 +1,597 @@
+"""Define the base class of private training mechanisms, and what one training gets and returns.
+
+A mechanism is a frozen set of public constants. Its privacy cost (`event`) is a function of these constants alone and
+is known before any record is used. The records and the randomness are arguments of training.
+
+`Mechanism` has a default for everything but the event and the training itself. There is one way to train: records in
+memory are a source of one block. So `Mechanism.train` and `Mechanism.train_source` are written here and nowhere else;
+a subclass writes `train_on`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._base.checks import check_positive, check_probability
+from dpscp.data.persons import Persons
+from dpscp.data.sources import ArraySource, Block, RecordSource
+from dpscp.data.sources.places import (
+    UnitSource,
+    as_one_block,
+    blocks_in_memory,
+    is_in_memory,
+    nominal_count,
+    unit_of_blocks,
+)
+from dpscp.privacy import (
+    RECORDS,
+    Unit,
+    compose,
+    dpsgd_event,
+    gdp_mu,
+    non_private_event,
+    secure_generator,
+    smallest_noise,
+)
+from dpscp.training.engine.networks import check_rows
+from dpscp.training.model import Model, Trajectory
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+    from dpscp.guarantees.stability import Stability
+    from dpscp.privacy import Accountant
+    from dpscp.training.engine.loop import StepObserver
+
+Stages = tuple[tuple[str, "DpEvent"], ...]
+"""The entries of a ledger for one training: names and events, in order."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Hold the outcome of private training: everything here may be published.
+
+    Parameters
+    ----------
+    model : Model
+    event : DpEvent
+        The cost of training.
+    stability : Stability or None
+        The proven shift bound; None where none is known.
+    public_facts : mapping
+        What was declared public in training.
+    trajectory : Trajectory or None
+        Kept on request only.
+    stages : tuple of (name, DpEvent)
+        The parts of `event`, each an entry of its own in a ledger.
+    unit : Unit
+        The unit of privacy of `event`.
+    taken_from_data : tuple of str
+        The names of the public facts that were read from the records.
+    found_privately : tuple of str
+        The names of the public facts that a private step of `event` found.
+    is_seeded : bool
+        Whether the noise came from a seed.
+
+    Theory: section 1 (public facts), Result C (stability)
+    """
+
+    model: Model
+    event: "DpEvent"
+    stability: "Stability | None"
+    public_facts: Mapping[str, object] = field(default_factory=dict)
+    trajectory: Trajectory | None = None
+    stages: Stages = ()
+    unit: Unit = RECORDS
+    taken_from_data: tuple[str, ...] = ()
+    found_privately: tuple[str, ...] = ()
+    is_seeded: bool = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Describe what a release needs of the mechanism that trains its model.
+
+    Parameters
+    ----------
+    classes : tuple or None
+        The labels as training sees them (indices); None for regression.
+    trajectory : bool
+        Whether the self-influence correction needs the iterates.
+    input_shape : tuple of int or None
+        The shape of a record that is not a row of a table (an image). Rows hold its numbers one after the other.
+    n_records : int or None
+        The public nominal number of records, or persons, that training reads.
+    labels : tuple or None
+        The labels that ``classes`` stand for, in the same order; None where they are not known.
+    """
+
+    classes: tuple[Any, ...] | None = None
+    trajectory: bool = False
+    input_shape: tuple[int, ...] | None = None
+    n_records: int | None = None
+    labels: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What is known of a caller's own module before training: the task, and the number of outputs.
+
+    ``looks_up_rows``: numbers of a row are indices (token ids, categories), so no step may scale them.
+    """
+
+    task: str
+    n_outputs: int
+    looks_up_rows: bool = False
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """The records of one training, and what is fixed before it.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        The one that trains; its event is what this run costs.
+    source : RecordSource
+        The records, in blocks.
+    unit : Unit
+        What the event counts: records, or persons with all their rows.
+    n_records : int
+        The nominal number of records or persons, a public number.
+    random_state : int or None
+    observer : callable or None
+    """
+
+    mechanism: "Mechanism"
+    source: RecordSource
+    unit: Unit
+    n_records: int
+    random_state: int | None = None
+    observer: "StepObserver | None" = None
+
+    @cached_property
+    def block(self) -> Block:
+        """Return all records in one block."""
+        block = as_one_block(self.source)
+        if block is None:
+            raise TypeError("the records of this source are not in the memory of this process; fit on X and y")
+        return block
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """Return all rows, of shape (n, n_features)."""
+        return self.block.read()
+
+    @property
+    def targets(self) -> NDArray[Any]:
+        """Return the targets of all rows, of shape (n,)."""
+        return self.block.targets
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Return the weight of each row, of shape (n,): those of one person add up to at most one."""
+        return self.block.owners.weights
+
+    def generator(self) -> np.random.Generator:
+        """Return the source of randomness of this run: the system's entropy, or repeatable with ``random_state``."""
+        return secure_generator(self.random_state)
+
+    def train_inner(self, mechanism: "Mechanism", source: RecordSource) -> Trained:
+        """Train a mechanism inside this one on records that were made from these."""
+        return mechanism.train_source(source, random_state=self.random_state, n_records=self.n_records)
+
+    def result(
+        self,
+        model: Model,
+        facts: Mapping[str, object] | None = None,
+        *,
+        stability: "Stability | None" = None,
+        trajectory: Trajectory | None = None,
+        taken_from_data: tuple[str, ...] = (),
+    ) -> Trained:
+        """Return the outcome of this run: ``model`` with the cost that the mechanism stated before.
+
+        ``facts`` are further public numbers of the training, for the ledger. ``taken_from_data`` names those that were
+        looked up in the records. A mechanism around another one changes the inner outcome instead.
+        """
+        known = {"mechanism": type(self.mechanism).__name__, **self.unit.facts(self.n_records)}
+        known |= {"n_features": self.source.width, **(facts or {})}
+        event = paid_event(self.mechanism)
+        return Trained(model, event, stability, known, trajectory, taken_from_data=taken_from_data)
+
+
+class Mechanism(ABC):
+    """The base class of private training algorithms: frozen dataclasses of public constants.
+
+    Write `event` and `train_on`. Everything else has a default:
+
+    - ``with_noise`` replaces the field ``noise_multiplier``, and ``calibrated`` searches the noise for a budget by it.
+    - ``configured`` gets the labels of a release, ``check`` the shape of a record, both before any budget is reserved.
+    - ``trains_persons`` and ``trains_sources`` say that a person may have several rows, and records several blocks.
+    - ``stability`` is a proven bound on the shift by one record; without one there is no guarantee ``"stability"``.
+
+    Privacy: ``event`` pays for everything that the model, its trajectory and the public facts contain of the records.
+    ``train`` returns the event that was stated before training, whatever the records are.
+
+    Assumes: a caller's own mechanism keeps to its event; the certificate lists that assumption.
+
+    Theory: section 1
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("train", "train_source"):
+            if name in vars(cls):
+                raise TypeError(
+                    f"{cls.__name__} must not define {name}, which has the checks of all mechanisms; define "
+                    "train_on(run), where run.rows and run.targets are the records"
+                )
+
+    @property
+    @abstractmethod
+    def event(self) -> "DpEvent | None":
+        """Return the cost of one run, from public constants only; None while the noise is not set."""
+
+    @abstractmethod
+    def train_on(self, run: TrainingRun) -> Trained:
+        """Train on the records of a run, and return ``run.result(model)``."""
+
+    @property
+    def trains_persons(self) -> bool:
+        """Return whether a person may have several rows: sums then have ``run.weights``, batches draw persons."""
+        return False
+
+    @property
+    def trains_sources(self) -> bool:
+        """Return whether records may be in several blocks, outside this process: all work on them is sums."""
+        return False
+
+    @property
+    def takes_observer(self) -> bool:
+        """Return whether each noisy step can be shown to an observer, for tests and audits."""
+        return False
+
+    @property
+    def task(self) -> str | None:
+        """Return "classification" or "regression"; None where it is not known before training."""
+        return None
+
+    @property
+    def input_width(self) -> int | None:
+        """Return the number of features that this is for; None for rows of any width."""
+        return None
+
+    @property
+    def steps_before(self) -> tuple[Any, ...]:
+        """Return the preprocessing steps of this mechanism."""
+        return ()
+
+    @property
+    def stages(self) -> Stages:
+        """Return the entries of a ledger for one run; ValueError while some noise is not set."""
+        return (("training", paid_event(self)),)
+
+    def configured(self, needs: Needs) -> Self:  # noqa: ARG002
+        """Return the same mechanism for the needs of a release."""
+        return self
+
+    def with_records(self, n_records: int) -> Self:  # noqa: ARG002
+        """Return the same mechanism for this nominal number of records."""
+        return self
+
+    def check(self, input_shape: tuple[int, ...]) -> Checked | None:
+        """Check the mechanism for records of this shape, before any budget is reserved or any record is used.
+
+        A mechanism with the caller's own code says what it found out about it. None: there is only code of this
+        package. ValueError says what is wrong.
+        """
+        check_width(self, math.prod(input_shape))
+        return None
+
+    def stability(
+        self,
+        n_features: int,  # noqa: ARG002
+        n_records: int,  # noqa: ARG002
+        classes: tuple[Any, ...] | None = None,  # noqa: ARG002
+    ) -> "Stability | None":
+        """Return the bound on the shift by one record under shared noise; None where none is proven.
+
+        Theory: Result C
+        """
+        return None
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """Return the same mechanism with this noise, in units of its sensitivity; more noise must cost less."""
+        if not (is_dataclass(self) and any(own.name == "noise_multiplier" for own in fields(self))):
+            raise TypeError(
+                f"{type(self).__name__} has no field noise_multiplier, so its noise cannot be found for a budget; set "
+                "its noise yourself, or define with_noise(noise_multiplier)"
+            )
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> Self:
+        """Return a new mechanism whose whole event is (epsilon, delta)-DP, with nearly the smallest noise.
+
+        BudgetError where no finite noise meets the budget.
+        """
+        mu = gdp_mu(check_positive("epsilon", epsilon), check_probability("delta", delta))
+        ready = self.with_shares(mu)
+        noise = smallest_noise(
+            lambda tried: paid_event(ready.with_noise(tried)),
+            epsilon,
+            delta,
+            accountant=accountant,
+            guess=ready.guess_noise(mu),
+        )
+        return ready.with_noise(noise)
+
+    def with_shares(self, mu: float) -> Self:  # noqa: ARG002
+        """Return the mechanism with noise for all parts that have a fixed share of the Gaussian-DP budget ``mu``."""
+        return self
+
+    def guess_noise(self, mu: float) -> float:
+        """Return about the noise at which the cost is ``mu``: where a search starts."""
+        return 1 / mu
+
+    def source_of_arrays(self, X: ArrayLike, y: ArrayLike, persons: Persons | None) -> UnitSource:
+        """Return rows and targets in memory as a source of one block, checked."""
+        return array_source(X, y, persons)
+
+    @final
+    def train(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
+        observer: "StepObserver | None" = None,
+    ) -> Trained:
+        """Train privately on arrays; the cost is `event`, whatever the records are.
+
+        Parameters
+        ----------
+        X : array of shape (n_rows, n_features)
+        y : array of shape (n_rows,)
+        random_state : int or None
+            None uses the operating system's entropy. An int makes the run repeatable and therefore not private.
+        n_records : int or None
+            The public nominal number of records, or of persons; None declares the true number public.
+        persons : Persons or None
+            The persons to whom the rows belong, where one may have several.
+        observer : callable or None
+            For tests and audits of `DPSGD`: called with a `StepView` of each step. What it sees is not private.
+
+        Returns
+        -------
+        Trained
+        """
+        source = self.source_of_arrays(X, y, persons)
+        self.check(blocks_in_memory(source)[0].rows.shape[1:])
+        return self.train_source(source, random_state=random_state, n_records=n_records, observer=observer)
+
+    @final
+    def train_source(
+        self,
+        source: RecordSource,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        observer: "StepObserver | None" = None,
+    ) -> Trained:
+        """Train on the records of a source; the division into blocks changes the order of sums only."""
+        # all of it before anything is released
+        if observer is not None and not self.takes_observer:
+            raise TypeError(f"observer needs a mechanism that shows its steps, DPSGD alone, not {type(self).__name__}")
+        unit = unit_of_blocks(source)
+        if unit.by_person:
+            require_persons(self)
+        if not is_in_memory(source):
+            require_sources(self)
+        n = nominal_count(source, n_records)
+        ready = self.with_records(n)
+        event, stages = paid_event(ready), ready.stages
+        trained = ready.train_on(TrainingRun(ready, source, unit, n, random_state, observer))
+        taken = ((unit.count_name,) if n_records is None else ()) + trained.taken_from_data
+        seeded = random_state is not None
+        return replace(trained, event=event, stages=stages, unit=unit, taken_from_data=taken, is_seeded=seeded)
+
+
+class Around(Mechanism):
+    """The base class of mechanisms around another one, which is the field ``mechanism``, with its abilities.
+
+    A search for noise changes that of the inner mechanism.
+
+    Privacy: the event composes what this mechanism releases itself (``own_parts``) with that of the inner one.
+
+    Theory: section 1.5; Result B
+    """
+
+    releases_last: ClassVar[bool] = False
+    """Whether its own releases come after the training of the inner mechanism."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def mechanism(self) -> Mechanism:
+            """Return the inner mechanism."""
+
+    @property
+    def own_parts(self) -> "tuple[tuple[str, DpEvent | None], ...]":
+        """Return the names and events of what this mechanism releases itself."""
+        return ()
+
+    @property
+    def event(self) -> "DpEvent | None":
+        """Return the composition of its own releases and the inner event; None while some noise is not set."""
+        own, inner = [event for _, event in self.own_parts], self.mechanism.event
+        parts = [inner, *own] if self.releases_last else [*own, inner]
+        known = [event for event in parts if event is not None]
+        if len(known) < len(parts):
+            return None
+        return known[0] if len(known) == 1 else compose(*known)
+
+    @property
+    def stages(self) -> Stages:
+        """Return the entries of a ledger: its own and those of the inner mechanism, in the order of their releases."""
+        own = tuple((name, _require_event(self, event)) for name, event in self.own_parts)
+        inner = self.mechanism.stages
+        return (*inner, *own) if self.releases_last else (*own, *inner)
+
+    @property
+    def own_share(self) -> float:
+        """Return the part of the squared Gaussian-DP budget for the own releases: the field ``share``, if any."""
+        return float(getattr(self, "share", 0.0)) if self.own_parts else 0.0
+
+    def with_own_noise(self, mu: float) -> Self:  # noqa: ARG002
+        """Return the mechanism with noise that keeps its own releases within ``mu``."""
+        return self
+
+    def with_shares(self, mu: float) -> Self:
+        own, rest = math.sqrt(self.own_share) * mu, math.sqrt(1 - self.own_share) * mu
+        found = self.with_own_noise(own) if self.own_share else self
+        return found._with_inner(self.mechanism.with_shares(rest))
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """Return the same with this noise of the inner mechanism."""
+        return self._with_inner(self.mechanism.with_noise(noise_multiplier))
+
+    def guess_noise(self, mu: float) -> float:
+        return self.mechanism.guess_noise(math.sqrt(1 - self.own_share) * mu)
+
+    def configured(self, needs: Needs) -> Self:
+        return self._with_inner(self.mechanism.configured(needs))
+
+    def with_records(self, n_records: int) -> Self:
+        return self._with_inner(self.mechanism.with_records(n_records))
+
+    def check(self, input_shape: tuple[int, ...]) -> Checked | None:
+        check_width(self, math.prod(input_shape))
+        return self.mechanism.check(input_shape)
+
+    def _with_inner(self, mechanism: Mechanism) -> Self:
+        own: Any = self  # every subclass is a dataclass with this field
+        changed: Self = replace(own, mechanism=mechanism)
+        return changed
+
+    @property
+    def task(self) -> str | None:
+        return self.mechanism.task
+
+    @property
+    def trains_persons(self) -> bool:
+        return self.mechanism.trains_persons
+
+    @property
+    def trains_sources(self) -> bool:
+        return self.mechanism.trains_sources
+
+
+class GaussianSums(Mechanism):
+    """The base class of mechanisms that release sums with Gaussian noise, of one multiplier for all.
+
+    Write ``releases``, the field ``noise_multiplier`` and ``train_on``.
+
+    Privacy: ``event`` is a DP-SGD event of the releases. The noise of each sum must be ``noise_multiplier`` times its
+    sensitivity. 0 stands for no noise and no privacy, and the event says so.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def noise_multiplier(self) -> float | None:
+            """Return the noise scale over the sensitivity; None while it is not set."""
+
+    @property
+    def releases(self) -> tuple[float, int]:
+        """Return the sampling rate of each sum and the number of sums; by default one sum over all records."""
+        return 1.0, 1
+
+    @property
+    def event(self) -> "DpEvent | None":
+        if self.noise_multiplier is None:
+            return None
+        return dpsgd_event(self.noise_multiplier, *self.releases) if self.noise_multiplier else non_private_event()
+
+    def guess_noise(self, mu: float) -> float:
+        rate, steps = self.releases
+        # the central limit of sampled Gaussian steps: mu^2 = rate^2 * steps * (exp(1 / noise^2) - 1)
+        return 1 / math.sqrt(math.log1p((mu / rate) ** 2 / steps))
+
+
+def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> UnitSource:
+    """Return rows and targets in memory as a source of one block, checked."""
+    return one_block(check_rows(X), np.asarray(y), persons)
+
+
+def one_block(rows: NDArray[Any], targets: NDArray[Any], persons: Persons | None) -> UnitSource:
+    """Return a source of one block of checked rows."""
+    Persons.of_rows(persons, len(rows))
+    if targets.ndim == 0 or len(targets) != len(rows):
+        raise ValueError("X and y must hold the same number of records")
+    block = Block(0, rows, targets, persons)
+    return UnitSource(ArraySource.of_blocks([block]), block.owners.unit)
+
+
+def check_width(part: Any, width: int) -> None:
+    """Refuse a mechanism that is for rows of another width."""
+    if part.input_width not in (None, width):
+        raise ValueError(
+            f"{type(part).__name__} is for rows of {part.input_width} features, but X has {width}; pass "
+            f"n_features={width}"
+        )
+
+
+def require_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
+    """Return the value, or raise TypeError for what is not a mechanism, such as a function or a class."""
+    if isinstance(value, Mechanism):
+        return value
+    kind = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+    raise TypeError(f"{name} must be an instance of a subclass of dp.training.Mechanism, got {kind}")
+
+
+def require_persons(mechanism: Mechanism) -> None:
+    """Raise TypeError for a mechanism that cannot train on persons."""
+    if not mechanism.trains_persons:
+        raise TypeError(
+            f"{type(mechanism).__name__} cannot train on persons with several rows; use DPSGD, OutputPerturbation, "
+            "SufficientStatistics or OpacusTraining, or leave persons out and set rows_per_person, which protects "
+            "persons with more noise"
+        )
+
+
+def require_sources(mechanism: Mechanism) -> None:
+    """Raise TypeError for a mechanism that needs all records in one array."""
+    if not mechanism.trains_sources:
+        raise TypeError(
+            f"{type(mechanism).__name__} needs all records in one array; fit it on X and y, or use the recipe's model "
+            "(estimator=None), DPSGD or OpacusTraining, which train block by block"
+        )
+
+
+def require_noise(noise_multiplier: float | None) -> float:
+    """Return the noise multiplier, or raise ValueError while it is not set."""
+    if noise_multiplier is None:
+        raise ValueError("noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first")
+    return float(noise_multiplier)
+
+
+def paid_event(part: Any) -> "DpEvent":
+    """Return the event of a mechanism or step, or raise ValueError if its noise is not set."""
+    return _require_event(part, part.event)
+
+
+def _require_event(part: Any, event: "DpEvent | None") -> "DpEvent":
+    if event is None:
+        raise ValueError(
+            f"{type(part).__name__}: noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first"
+        )
+    return event
