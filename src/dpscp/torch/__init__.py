@@ -1,0 +1,1 @@
+"""Train, save and load torch modules whose records cannot meet."""

@@ -1,0 +1,290 @@
+"""Run the checked graph on blocks of records, and sum their clipped gradients.
+
+The graph of one record is mapped over a block by ``vmap`` and traced again. Blocks have one size. Places without a
+record hold a synthetic one, which counts as zero. Only this graph gets records: no code of the caller runs on them.
+
+Theory: sections 15.3 and 15.4
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.data.sources import Block
+from dpscp.privacy.random_streams import BlockStreams
+from dpscp.torch.checks import RefusedError
+from dpscp.torch.draws import draw_numbers, secret_generator
+from dpscp.torch.forms import RecordForm
+from dpscp.torch.layers import make_terms
+from dpscp.torch.library import GraphModule, Tensor, make_fx, torch, vmap
+from dpscp.torch.terms import MOST_BLOCKS, ClipRule, Term
+from dpscp.torch.trace import GradientGraph, ScoreGraph, shorten, synthetic_record
+from dpscp.training.engine.batching import PerThread
+from dpscp.training.engine.padding import one_blas_thread
+
+Result = TypeVar("Result")
+MOST_RECORDS = 2**30
+_SEED = 13
+
+
+class BlockGraph:
+    """The graph of one record, mapped over a block of one size."""
+
+    def __init__(self, graph: GraphModule, fixed: Sequence[Tensor], records: Sequence[Tensor]) -> None:
+        """Map the graph; ``records``: a block of synthetic ones, with their draws."""
+        places = (*[None] * len(fixed), *[0] * len(records))
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of operations that it maps one record at a time
+            mapped = vmap(graph, in_dims=places)
+            trace = make_fx(lambda *values: mapped(*values), tracing_mode="fake", _allow_non_fake_inputs=True)
+            try:
+                self._graph = trace(*fixed, *records)
+            except Exception as error:  # on synthetic records
+                raise RefusedError(f"torch cannot map the module over records: {shorten(error)}") from None
+        self._graph.graph.eliminate_dead_code()
+        self._graph.recompile()
+        self._synthetic = [value.clone() for value in records]
+        self.size = len(records[0])
+
+    def run(self, fixed: Sequence[Tensor], records: Sequence[Tensor]) -> tuple[list[Tensor], Tensor | None]:
+        """Return the results of some records, with padding, and which places failed (None: none).
+
+        An operation may raise because of one record (``inv``, an index). Then records run one at a time, in their own
+        places, and one that raises has zeros as results. No message of it reaches anybody.
+        """
+        count, block = len(records[0]), [value.clone() for value in self._synthetic]
+        for place, values in zip(block, records, strict=True):
+            place[:count] = values
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = self._attempt(fixed, block)
+            return (found, None) if found is not None else self._run_singly(fixed, block, count)
+
+    def _attempt(self, fixed: Sequence[Tensor], block: Sequence[Tensor]) -> list[Tensor] | None:
+        try:
+            found = self._graph(*fixed, *block)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return None
+        return list(found) if isinstance(found, list | tuple) else [found]
+
+    def _run_singly(self, fixed: Sequence[Tensor], block: Sequence[Tensor], count: int) -> tuple[list[Tensor], Tensor]:
+        start = self._attempt(fixed, self._synthetic)
+        if start is None:
+            raise RuntimeError("the module fails on synthetic records")
+        results = [torch.zeros_like(value, memory_format=torch.contiguous_format) for value in start]
+        failed = torch.ones(self.size, dtype=torch.bool)
+        for place in range(count):
+            alone = [value.clone() for value in self._synthetic]
+            for here, values in zip(alone, block, strict=True):
+                here[place] = values[place]
+            found = self._attempt(fixed, alone)
+            if found is not None:
+                failed[place] = False
+                for result, value in zip(results, found, strict=True):
+                    result[place] = value[place]
+        return results, failed
+
+
+# ---- scores
+
+
+class Scorer:
+    """The outputs of records, from a graph in evaluation mode."""
+
+    def __init__(self, traced: ScoreGraph, fixed: Sequence[Tensor], size: int) -> None:
+        self._form, self._fixed = traced.form, list(fixed)
+        self._block = BlockGraph(traced.graph, self._fixed, traced.form.synthetic(size, _SEED))
+
+    def __call__(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the outputs (n, k) of rows (n, numbers); NaN for a record on which the module fails."""
+        parts, size = [], self._block.size
+        for start in range(0, len(rows), size):
+            some = rows[start : start + size]
+            (found,), failed = self._block.run(self._fixed, self._form.tensors(some))
+            values = found[: len(some)].reshape(len(some), -1)
+            if failed is not None:
+                values = values.masked_fill(failed[: len(some), None], math.nan)
+            parts.append(values.numpy())
+        return np.concatenate(parts)
+
+
+# ---- sums of clipped gradients
+
+
+@dataclass(frozen=True)
+class TorchRun:
+    """The public constants of a run, and what records go through."""
+
+    traced: GradientGraph
+    fixed: tuple[Tensor, ...] = field(repr=False)
+    """Parameters and buffers at the start."""
+    places: tuple[int, ...]
+    """Where the trained parameters are among these."""
+    clip_norm: float
+    steps: int
+    at_once: int
+    batch: float
+    """The public expected number of records, or persons, of a batch."""
+    most_records: float
+    name: bytes
+    """The name of the run, for what is kept between its steps."""
+
+
+@dataclass(frozen=True)
+class BatchSum:
+    """The sums of the clipped gradients of one block's batch, in clip norms.
+
+    There is one array for each trained parameter, and the number of records.
+
+    A function of the block and of these constants alone. ``shares`` says which persons of each block are in the batch.
+    Draws of the module come from ``layers``, the same when a block is read again.
+
+    Theory: section 1.6
+    """
+
+    run: TorchRun
+    layers: BlockStreams
+    step: int = 0
+    parameters: tuple[Tensor, ...] = field(default=(), repr=False)
+    """The trained parameters of this step."""
+    shares: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
+
+    def for_block(self, number: int) -> "BatchSum":
+        """Return the same with the share of one block alone."""
+        return replace(self, shares={number: self.shares[number]})
+
+    def __call__(self, block: Block) -> "TensorSums":
+        """Return the sums and the number of records."""
+        return translate_memory_errors(lambda: self._summed(block))
+
+    def _summed(self, block: Block) -> "TensorSums":
+        run, last = self.run, self.step == self.run.steps - 1
+        batch = block.owners.rows_of(self.shares[block.id])
+        layers = self.layers.generator(block.id, self.step)
+        with _ENGINES.of(run.name, partial(Engine, run), last=last) as engine:
+            totals = engine.sum(block, batch, self.parameters, layers.bytes)
+        return TensorSums(totals, len(batch))
+
+
+@dataclass(frozen=True)
+class TensorSums:
+    """Hold sums, one tensor for each parameter, and the number of records."""
+
+    sums: Sequence[Any]
+    size: int
+
+    def __add__(self, other: "TensorSums") -> "TensorSums":
+        return TensorSums([a + b for a, b in zip(self.sums, other.sums, strict=True)], self.size + other.size)
+
+
+class Engine:
+    """The graph of a block, and the rule by which gradients are clipped."""
+
+    def __init__(self, run: TorchRun) -> None:
+        self.run, traced = run, run.traced
+        generator = torch.Generator().manual_seed(_SEED)
+        form, size = traced.form, run.at_once
+        record = synthetic_record(form, traced.target, _SEED)
+        target = record[-1].expand(size, *record[-1].shape)
+        examples = [*form.synthetic(size, _SEED), target, *draw_numbers(traced.draws, size, generator)]
+        self._block = BlockGraph(traced.graph, run.fixed, examples)
+        self._rule = ClipRule(run.clip_norm, run.most_records, size)
+
+    def terms(self, parameters: Sequence[Tensor], records: Sequence[Tensor]) -> tuple[list[Term], Tensor | None]:
+        """Return the terms of a block of records, and which places failed."""
+        fixed = list(self.run.fixed)
+        for place, value in zip(self.run.places, parameters, strict=True):
+            fixed[place] = value
+        results, failed = self._block.run(fixed, records)
+        with torch.no_grad():
+            return list(make_terms(self.run.traced, results).values()), failed
+
+    def sum(
+        self,
+        block: Block,
+        batch: NDArray[np.int64],
+        parameters: Sequence[Tensor],
+        random_bytes: Callable[[int], bytes],
+    ) -> list[Tensor]:
+        """Return the sums over these records of the block, float64, in clip norms."""
+        size, traced = self._block.size, self.run.traced
+        if len(batch) > size * MOST_BLOCKS:
+            raise ValueError(
+                f"a batch has more than {MOST_BLOCKS} blocks of physical_batch records, the most for which the "
+                "rounding of a sum is bounded; lower sampling_rate, or give a larger physical_batch"
+            )
+        totals: list[Any] = [torch.zeros(shape, dtype=torch.float64) for _, shape in traced.trained]
+        generator = secret_generator(random_bytes) if traced.draws else None
+        # where torch has one thread, NumPy's products have one too
+        with torch.no_grad(), one_blas_thread() if torch.get_num_threads() == 1 else nullcontext():
+            for start in range(0, len(batch), size):
+                part = batch[start : start + size]
+                records = [
+                    *traced.form.tensors(np.take(block.rows, part, axis=0)),
+                    torch.from_numpy(np.take(block.targets, part, axis=0)),
+                    *draw_numbers(traced.draws, len(part), generator),
+                ]
+                terms, failed = self.terms(parameters, records)
+                weights = None if block.weights is None else torch.from_numpy(np.take(block.weights, part))
+                self._add(terms, failed, weights, len(part), totals)
+        return totals
+
+    def _add(
+        self, terms: Sequence[Term], failed: Tensor | None, weights: Tensor | None, count: int, totals: list[Any]
+    ) -> None:
+        """Add the first records' terms times their factors; the others are padding."""
+        factors, counted = self._rule.factors(terms, None)
+        factors, counted = factors[:count], counted[:count]
+        if failed is not None:
+            counted = counted & ~failed[:count]
+        factors = factors.where(counted, 0.0)
+        if weights is not None:
+            factors = factors * weights
+        kept = None if bool(counted.all()) else counted
+        for number, term in enumerate(terms):
+            totals[number] += term.weighted_sum(factors, kept)
+
+
+_ENGINES: PerThread[Engine] = PerThread()
+
+
+# ---- memory
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error is due to missing memory."""
+    short = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
+    return short or "can't allocate memory" in str(error)  # a plain RuntimeError, on the processor
+
+
+def translate_memory_errors(work: Callable[[], Result]) -> Result:
+    """Run the work; where memory is missing, raise MemoryError with a remedy.
+
+    The messages of torch and NumPy contain numbers of bytes, and so the number of records in a batch or in all.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    # outside the handler: nothing leads from here to the other words
+    raise MemoryError("too little memory for the gradients of a block of records; give a smaller physical_batch")
+
+
+def check_ranges(form: RecordForm, sizes: Sequence[tuple[int, int]], rows: NDArray[Any]) -> None:
+    """Refuse rows whose indices are not in their table, by its public size."""
+    starts = np.cumsum([0, *(part.numbers for part in form.inputs)])
+    for place, size in sizes:
+        values = rows[:, starts[place] : starts[place + 1]]
+        if not (np.all(values >= 0) and np.all(values < size)):
+            name = form.inputs[place].name or "X"
+            raise ValueError(f"{name} must hold indices of an embedding, whole numbers from 0 to {size - 1}")

@@ -1,0 +1,169 @@
+"""Turn the random draws of a graph into arguments, and draw them secretly.
+
+A node that draws becomes a function of numbers that the caller of the graph passes: uniform on [0, 1), or normal. So
+the graph has no randomness of its own, the generators of torch are not used, and each record has numbers of its own.
+
+Theory: section 15.5
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpscp.torch.library import Tensor, torch
+
+# torch's generator on the CPU is a Mersenne twister: the place of its state in the bytes that torch returns.
+_WORDS, _LEFT, _STATE_BYTES = slice(24, 24 + 624 * 8), slice(8, 12), 624 * 4
+_SWITCHES = ("dropout_p", "dropout", "training", "train")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The numbers that one node of a graph draws for one record."""
+
+    shape: tuple[int, ...]
+    is_normal: bool
+    dtype: str
+
+
+def secret_generator(random_bytes: Callable[[int], bytes]) -> Any:
+    """Return a generator of torch on a state of these bytes.
+
+    ``manual_seed`` would not do: it uses 32 bits of its seed. All 19,968 bits of the state are set.
+    """
+    generator = torch.Generator().manual_seed(0)
+    state = generator.get_state().numpy().copy()
+    state[_WORDS].view(np.uint64)[:] = np.frombuffer(random_bytes(_STATE_BYTES), dtype="<u4")
+    state[_LEFT].view(np.int32)[:] = 1  # the next draw makes new words of these
+    generator.set_state(torch.from_numpy(state))
+    return generator
+
+
+def draw_numbers(draws: Sequence[Draw], count: int, generator: Any) -> list[Tensor]:
+    """Return the numbers of so many records, records first."""
+    return [
+        (torch.randn if draw.is_normal else torch.rand)(
+            (count, *draw.shape), generator=generator, dtype=getattr(torch, draw.dtype)
+        )
+        for draw in draws
+    ]
+
+
+def draws_nothing(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Return whether an operation of which torch says that it draws does not: it drops nothing, or does not train."""
+    for place, argument in enumerate(operation._schema.arguments):
+        if argument.name in _SWITCHES:
+            value = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
+            if value == 0:  # None means training
+                return True
+    return False
+
+
+def find_rule(operation: Any) -> "tuple[Callable[..., Any], bool, bool] | None":
+    """Return the function that replaces an operation, whether its numbers are normal, and whether they are float64.
+
+    None for an operation without a rule.
+    """
+    name = operation._schema.name.partition("::")[2]
+    rule = _RULES.get(f"{name}.{operation._overloadname}", _RULES.get(name))
+    return None if rule is None else (rule, rule in _NORMAL, rule in _WIDE)
+
+
+# ---- what replaces a draw: functions of the numbers and of the arguments of the operation
+
+
+def _native_dropout(u: Tensor, x: Tensor, p: float, train: bool | None = None) -> tuple[Tensor, Tensor]:
+    kept = u >= (p if train is not False else 0.0)
+    return x * kept * (1 / (1 - p) if p < 1 else 0.0), kept
+
+
+def _bernoulli(u: Tensor, p: Tensor) -> Tensor:
+    return (u < p).to(p.dtype)
+
+
+def _bernoulli_p(u: Tensor, x: Tensor, p: Any = 0.5) -> Tensor:
+    return (u < p).to(x.dtype)
+
+
+def _numbers(u: Tensor, first: Any, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+    return u.to(dtype or (first.dtype if isinstance(first, torch.Tensor) else torch.get_default_dtype()))
+
+
+def _standard_normal(z: Tensor, first: Any, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+    return _numbers(z, first, dtype=dtype)
+
+
+def _uniform(u: Tensor, x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+    return (u * (high - low) + low).to(x.dtype)
+
+
+def _normal_like(z: Tensor, x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    return (z * std + mean).to(x.dtype)
+
+
+def _normal(z: Tensor, mean: Any, std: Any = 1.0, *_: Any, **__: Any) -> Tensor:
+    return z * std + mean
+
+
+def _integers(u: Tensor, first: Any, *sizes: Any, dtype: Any = None, **__: Any) -> Tensor:
+    """Whole numbers below the last bound: (high, size), (low, high, size), (like, high) or (like, low, high)."""
+    is_like = isinstance(first, torch.Tensor)
+    bounds = [value for value in ((*sizes,) if is_like else (first, *sizes)) if isinstance(value, int)]
+    low, high = (0, *bounds)[-2:]
+    return (
+        (u * (high - low))
+        .floor()
+        .clamp(max=high - low - 1)
+        .add(low)
+        .to(dtype or (first.dtype if is_like else torch.int64))
+    )
+
+
+def _permutation(u: Tensor, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+    return u.argsort().to(dtype or torch.int64)
+
+
+def _exponential(u: Tensor, x: Tensor, rate: float = 1.0) -> Tensor:
+    return (-torch.log1p(-u) / rate).to(x.dtype)
+
+
+def _multinomial(u: Tensor, p: Tensor, count: int, replacement: bool = False) -> Tensor:
+    if replacement and count > 1:
+        raise ValueError("torch.multinomial with replacement draws several numbers of one record; draw one at a time")
+    return (-torch.log1p(-u) / p).topk(count, dim=-1, largest=False).indices
+
+
+def _rrelu(u: Tensor, x: Tensor, _: Tensor, low: float = 1 / 8, high: float = 1 / 3, *__: Any) -> tuple[Tensor, Tensor]:
+    noise = torch.where(x <= 0, u * (high - low) + low, 1.0)
+    return x * noise, noise
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "native_dropout": _native_dropout,
+    "bernoulli": _bernoulli,
+    "bernoulli.p": _bernoulli_p,
+    "bernoulli.Tensor": _bernoulli_p,
+    "rand": _numbers,
+    "rand_like": _numbers,
+    "uniform": _uniform,
+    "randn": _standard_normal,
+    "randn_like": _standard_normal,
+    "normal": _normal,
+    "normal_functional": _normal_like,
+    "randint": _integers,
+    "randint_like": _integers,
+    "randperm": _permutation,
+    "exponential": _exponential,
+    "multinomial": _multinomial,
+    "rrelu_with_noise_functional": _rrelu,
+}
+_NORMAL = (_standard_normal, _normal, _normal_like)
+_WIDE = (_integers, _permutation, _multinomial)
+
+
+def draw_shape(operation: Any, args: Sequence[Any], result: Tensor) -> tuple[int, ...]:
+    """Return the shape of the numbers of a draw; ``result`` has the shape of its outcome."""
+    is_multinomial = operation._schema.name == "aten::multinomial"
+    return tuple(args[0].meta["val"].shape if is_multinomial else result.shape)

@@ -1,0 +1,167 @@
+"""Make the terms of the parameters from what a graph returns of each call.
+
+The input of a function of torch and the gradient at its output give the norm of a record's gradient, and a weighted
+product of the two gives the sum of clipped gradients (book-keeping). A parameter that is used several times has one
+term. Where the uses cannot be joined, the gradients of single records are added.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from dpscp.torch.library import Tensor, torch
+from dpscp.torch.terms import LookupTerm, ProductTerm, SampleTerm, Term, records_at_once
+from dpscp.torch.trace import Call, GradientGraph
+
+# A record's gradient of so many numbers is not held; one of a layer with more places has no ghost norm.
+_MOST_HELD, _MOST_GHOST_PLACES = 1 << 18, 1 << 11
+
+Found = Iterator[tuple[str, Term]]
+
+
+def make_terms(traced: GradientGraph, results: Sequence[Tensor]) -> dict[str, Term]:
+    """Return the term of each trained parameter, from the results of a block."""
+    found, shapes, count = defaultdict[str, list[Term]](list), dict(traced.trained), len(traced.calls)
+    for call, inputs, errors in zip(traced.calls, results, results[count:], strict=False):
+        for name, term in _RULES[call.kind](call, shapes, inputs, errors):
+            found[name].append(term)
+    for name, gradients in zip(traced.others, results[2 * count :], strict=True):
+        found[name].append(SampleTerm(shapes[name], gradients))
+    return {name: _settled(_joined(found[name])) for name in shapes}
+
+
+def _joined(terms: list[Term]) -> Term:
+    """Return one term for all uses of a parameter."""
+    first = next(iter(terms))
+    if len(terms) == 1:
+        return first
+    products = [term for term in terms if isinstance(term, ProductTerm)]
+    if len(products) == len(terms):
+        return ProductTerm(
+            first.shape, torch.cat([term.errors for term in products], 1), torch.cat([t.inputs for t in products], 1)
+        )
+    lookups = [term for term in terms if isinstance(term, LookupTerm)]
+    if len(lookups) == len(terms):
+        return LookupTerm(
+            first.shape, torch.cat([term.indices for term in lookups], 1), torch.cat([t.errors for t in lookups], 1)
+        )
+    return SampleTerm(first.shape, sum(term.single_gradients() for term in terms))
+
+
+def _settled(term: Term) -> Term:
+    """Return single gradients in place of products where they cost less than ghost norms."""
+    if not isinstance(term, ProductTerm) or term.errors.shape[1] == 1:
+        return term
+    _, places, units = term.errors.shape
+    if not _holds_samples(places, units, term.inputs.shape[2]):
+        return term
+    return SampleTerm(term.shape, term.errors.transpose(1, 2) @ term.inputs)
+
+
+def _holds_samples(places: int, units: int, inputs: int) -> bool:
+    """Return whether the gradients of single records cost less than ghost norms."""
+    numbers = units * inputs
+    held, ghost = (places + 4) * numbers, 2 * places * places * (units + inputs) + 2 * places * numbers
+    return places > _MOST_GHOST_PLACES or (held <= ghost and numbers <= _MOST_HELD)
+
+
+def _linear(call: Call, shapes: dict[str, Any], inputs: Tensor, errors: Tensor) -> Found:
+    n = len(inputs)
+    errors, inputs = errors.reshape(n, -1, errors.shape[-1]), inputs.reshape(n, -1, inputs.shape[-1])
+    if call.weight:
+        pair = (inputs, errors) if call.kind == "product" else (errors, inputs)
+        yield call.weight, ProductTerm(shapes[call.weight], *pair)
+    if call.bias:
+        yield call.bias, SampleTerm(shapes[call.bias], errors.sum(1) if errors.shape[1] > 1 else errors[:, 0])
+
+
+def _embedding(call: Call, shapes: dict[str, Any], inputs: Tensor, errors: Tensor) -> Found:
+    n, (padding,) = len(inputs), call.options
+    indices, errors = inputs.reshape(n, -1), errors.reshape(n, -1, errors.shape[-1])
+    if padding is not None:
+        errors = errors.where((indices != padding)[:, :, None], 0)
+    assert call.weight is not None
+    yield call.weight, LookupTerm(shapes[call.weight], indices, errors)
+
+
+def _norm(call: Call, shapes: dict[str, Any], inputs: Tensor, errors: Tensor) -> Found:
+    n, functional = len(inputs), torch.nn.functional
+    for name in (call.weight, call.bias):
+        if not name:
+            continue
+        values, size = errors, math.prod(shapes[name])
+        if call.kind == "layer_norm":
+            if name == call.weight:
+                values = errors * functional.layer_norm(inputs, call.options[0], eps=call.options[1])
+            yield name, SampleTerm(shapes[name], values.reshape(n, -1, size).sum(1))
+        else:
+            if name == call.weight:
+                groups, eps = call.options
+                values = errors * functional.group_norm(inputs.flatten(0, 1), groups, eps=eps).view_as(errors)
+            yield name, SampleTerm(shapes[name], values.reshape(n, inputs.shape[1], size, -1).sum((1, 3)))
+
+
+def _conv(call: Call, shapes: dict[str, Any], inputs: Tensor, errors: Tensor) -> Found:
+    """Return terms of a convolution; a record may have several images."""
+    sizes, stride, sides, dilation, groups = call.options
+    kernel = len(sizes)
+    n, images = len(inputs), inputs.reshape(-1, *inputs.shape[-kernel - 1 :])
+    errors = errors.reshape(n, -1, *errors.shape[-kernel - 1 :])  # (records, images, units, places...)
+    if call.bias:
+        yield call.bias, SampleTerm(shapes[call.bias], errors.flatten(3).sum((1, 3)))
+    if call.weight:
+        padding = [width for pair in reversed(sides) for width in pair]
+        padded = torch.nn.functional.pad(images, padding) if any(padding) else images.contiguous()
+        windows = _Windows(padded, sizes, stride, dilation, tuple(errors.shape[3:]), groups)
+        yield call.weight, _conv_weight(shapes[call.weight], errors, windows, n)
+
+
+class _Windows:
+    """The windows of a convolution, each one a row."""
+
+    def __init__(
+        self, images: Tensor, kernel: Any, stride: Any, dilation: Any, places: tuple[int, ...], groups: int
+    ) -> None:
+        self._images, self._groups = images, groups
+        steps = images.stride()[2:]
+        self._shape = (*kernel, *places)
+        self._steps = [
+            step * factor for factors in (dilation, stride) for step, factor in zip(steps, factors, strict=True)
+        ]
+        self.places = math.prod(places)
+
+    def patches(self, some: slice) -> Tensor:
+        """Return a copy of the windows of some images, (images, groups, numbers, places)."""
+        images = self._images[some]
+        n, channels = images.shape[:2]
+        view = images.as_strided(
+            (n, channels, *self._shape), (*images.stride()[:2], *self._steps), images.storage_offset()
+        )
+        return view.reshape(n, self._groups, -1, self.places)
+
+
+def _conv_weight(shape: tuple[int, ...], errors: Tensor, windows: _Windows, n: int) -> Term:
+    per_record, units, groups = errors.shape[1], errors.shape[2], windows._groups
+    numbers, places = math.prod(shape[1:]), windows.places
+    errors = errors.reshape(n * per_record, groups, units // groups, places)
+    if groups == 1 and not _holds_samples(places * per_record, units, numbers):
+        rows = windows.patches(slice(None))[:, 0].transpose(1, 2)
+        columns = errors[:, 0].transpose(1, 2)
+        return ProductTerm(shape, columns.reshape(n, -1, units), rows.reshape(n, -1, numbers))
+    at_once = records_at_once(errors, places * numbers * groups)
+    samples = errors.new_empty((n * per_record, groups, units // groups, numbers))
+    for start in range(0, len(samples), at_once):
+        here = slice(start, start + at_once)
+        torch.matmul(errors[here], windows.patches(here).transpose(2, 3), out=samples[here])
+    return SampleTerm(shape, samples.reshape(n, per_record, -1).sum(1) if per_record > 1 else samples.flatten(1))
+
+
+_RULES: dict[str, Callable[[Call, dict[str, Any], Tensor, Tensor], Found]] = {
+    "linear": _linear,
+    "product": _linear,
+    "embedding": _embedding,
+    "layer_norm": _norm,
+    "group_norm": _norm,
+    "conv": _conv,
+}

@@ -1,0 +1,37 @@
+"""Import torch; no other module of the package does."""
+
+from typing import Any
+
+try:
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.func import functional_call, functionalize, grad, vmap
+    from torch.fx import GraphModule
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    import torch
+except ImportError as error:
+    raise ImportError("training a torch module needs torch; run: pip install 'dpscp[torch]'") from error
+
+__all__ = [
+    "FakeTensorMode",
+    "GraphModule",
+    "SDPBackend",
+    "TorchDispatchMode",
+    "TorchFunctionMode",
+    "TracingContext",
+    "functional_call",
+    "functionalize",
+    "grad",
+    "make_fx",
+    "sdpa_kernel",
+    "torch",
+    "tracing",
+    "vmap",
+]
+
+Tensor = Any
+"""A torch tensor: the type checker does not read torch."""

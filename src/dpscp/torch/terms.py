@@ -1,0 +1,309 @@
+"""The parts of records' gradients that belong to one parameter, and how they are clipped and added.
+
+- `SampleTerm` holds the gradient of each record: biases, normalization layers, convolutions with few parameters.
+- `ProductTerm` holds inputs and output gradients. Its norms are ghost norms.
+- `LookupTerm` does the same for an embedding.
+
+All norms, factors and sums are float64. What rounding can do to a sum is proven in docs/floating_point.md.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from dpscp.torch.library import torch
+
+# Twice the unit of float64 rounding: first-order bounds with it hold in full.
+ROUNDING = 2.0**-52
+# Rows of one float64 product, and so the additions in it.
+_PRODUCT_ROWS = 1 << 13
+# The most blocks of a batch: so many additions more.
+MOST_BLOCKS = 1 << 12
+# And so many where the blocks of a source are added by pairs.
+_MOST_SOURCE_LEVELS = 41
+# What clipped sums may lose by rounding, out of CLIP_SLACK.
+_SUM_SLACK = 9e-5
+# Numbers that one operation reads: on a processor they stay in cache, on a GPU they fit into its memory.
+_AT_ONCE, _AT_ONCE_ON_GPU = 1 << 20, 1 << 26
+
+
+class Term(Protocol):
+    """The part of the records' gradients that belongs to one parameter."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the parameter."""
+
+    @property
+    def roundings(self) -> int:
+        """Return the number of additions behind a norm."""
+
+    def additions(self, block: int) -> int:
+        """Return the most additions that a number goes through in a block of so many records."""
+
+    def squared_norms(self) -> Any:
+        """Return at least the squared norm of each record's part, float64."""
+
+    def squared_magnitudes(self) -> Any:
+        """Return the squared norms of what is added up inside a record, all of it positive; None: the same."""
+
+    def single_gradients(self) -> Any:
+        """Return the gradient of each record, (records, *shape of the parameter)."""
+
+    def weighted_sum(self, factors: Any, counted: Any) -> Any:
+        """Return the sum of the first records' parts times ``factors``, float64, in new memory.
+
+        Records that are not ``counted`` (None: all are) are taken as zero.
+        """
+
+
+def records_at_once(values: Any, numbers: int) -> int:
+    """Return how many records of so many numbers one operation reads."""
+    return max(1, (_AT_ONCE if values.device.type == "cpu" else _AT_ONCE_ON_GPU) // numbers)
+
+
+def flat_rows(values: Any) -> Any:
+    """Return one row of numbers for each record; a parameter without dimensions has one number."""
+    return values.flatten(1) if values.ndim > 1 else values[:, None]
+
+
+def _squares(values: Any) -> Any:
+    return torch.linalg.vector_norm(flat_rows(values), dim=1, dtype=torch.float64).square()
+
+
+def _widen(values: Any) -> Any:
+    """Return the numbers in float64 if they are few, for norms and sums that read them one after the other.
+
+    Else as they are: then both turn some at a time into float64. So they do on a GPU, where it costs nothing.
+    """
+    return values.double() if values.device.type == "cpu" and values.numel() <= _AT_ONCE else values
+
+
+def _kept(values: Any, counted: Any) -> Any:
+    """Return the values with zeros for records that are not counted."""
+    if counted is None:
+        return values
+    return values.where(counted.view(-1, *[1] * (values.ndim - 1)), 0)
+
+
+def _row_products(errors: Any, inputs: Any) -> Any:
+    """Return the sum over rows of the products of errors and inputs, (units, inputs).
+
+    With one thread NumPy multiplies: on processors of AMD, its library takes .8 of the time of torch's in float64.
+    """
+    if errors.device.type != "cpu" or torch.get_num_threads() > 1:
+        return errors.T @ inputs
+    return torch.from_numpy(errors.numpy().T @ inputs.numpy())
+
+
+@dataclass(frozen=True)
+class SampleTerm:
+    """Gradients of single records, (records, ...)."""
+
+    shape: tuple[int, ...]
+    samples: Any
+
+    @property
+    def roundings(self) -> int:
+        return math.prod(self.samples.shape[1:])
+
+    def additions(self, block: int) -> int:
+        return block
+
+    @cached_property
+    def _samples(self) -> Any:
+        return _widen(flat_rows(self.samples))
+
+    def squared_norms(self) -> Any:
+        return _squares(self._samples)
+
+    def squared_magnitudes(self) -> Any:
+        return None
+
+    def single_gradients(self) -> Any:
+        return self.samples.reshape(len(self.samples), *self.shape)
+
+    def weighted_sum(self, factors: Any, counted: Any) -> Any:
+        rows = _kept(self._samples[: len(factors)], counted)
+        at_once = records_at_once(rows, rows.shape[1])
+        product = sum(
+            factors[start : start + at_once] @ rows[start : start + at_once].double()
+            for start in range(0, len(rows), at_once)
+        )
+        return product.reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class ProductTerm:
+    """Output gradients (records, places, units) and inputs (records, places, inputs) of a layer."""
+
+    shape: tuple[int, ...]
+    errors: Any
+    inputs: Any
+
+    @property
+    def roundings(self) -> int:
+        return int(self.errors.shape[2] + self.inputs.shape[2])
+
+    def additions(self, block: int) -> int:
+        return _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1])))
+
+    @cached_property
+    def _both(self) -> tuple[Any, Any]:
+        return _widen(self.errors), _widen(self.inputs)
+
+    def squared_norms(self) -> Any:
+        if self.errors.shape[1] == 1:
+            errors, inputs = self._both
+            return _squares(errors) * _squares(inputs)
+        return self._ghost[0]
+
+    def squared_magnitudes(self) -> Any:
+        return None if self.errors.shape[1] == 1 else self._ghost[1]
+
+    @cached_property
+    def _ghost(self) -> tuple[Any, Any]:
+        errors, inputs = self._both
+        places, widest = errors.shape[1], max(errors.shape[2], inputs.shape[2])
+        return _by_parts(
+            errors,
+            places * max(places, widest),
+            lambda some: _ghost_norms(_gram(errors[some]), _gram(inputs[some]), self.roundings),
+        )
+
+    def single_gradients(self) -> Any:
+        products = self.errors.double().transpose(1, 2) @ self.inputs.double()
+        return products.reshape(len(products), *self.shape)
+
+    def weighted_sum(self, factors: Any, counted: Any) -> Any:
+        product: Any = None
+        at_once = _PRODUCT_ROWS // self.errors.shape[1]
+        all_errors, all_inputs = self._both
+        for start in range(0, len(factors), at_once):
+            here = slice(start, min(len(factors), start + at_once))
+            some = None if counted is None else counted[here]
+            errors = _kept(all_errors[here], some).double() * factors[here, None, None]
+            inputs = _kept(all_inputs[here], some).double()
+            more = _row_products(errors.flatten(0, 1), inputs.flatten(0, 1))
+            # added as a whole: inside a product the earlier ones would be rounded many times
+            product = more if product is None else product.add_(more)
+        return product.reshape(self.shape)
+
+
+def _by_parts(errors: Any, numbers: int, norms_of: Callable[[slice], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Return the norms and magnitudes of all records, of so many numbers each, a few at a time.
+
+    Results are written into memory of their own. New ones between the large temporary arrays would keep these from
+    being used again, and memory would grow with the number of parts.
+    """
+    n, at_once = len(errors), records_at_once(errors, numbers)
+    norms, sizes = errors.new_empty((2, n), dtype=torch.float64)
+    for start in range(0, n, at_once):
+        some = slice(start, start + at_once)
+        norms[some], sizes[some] = norms_of(some)
+    return norms, sizes
+
+
+def _gram(values: Any) -> Any:
+    wide = values.double()
+    return wide @ wide.transpose(1, 2)
+
+
+def _ghost_norms(errors: Any, inputs: Any, roundings: int) -> tuple[Any, Any]:
+    """Return upper bounds of squared norms, and squared magnitudes, from two Gram matrices.
+
+    The sum over pairs of places cancels. Its rounding is relative to the magnitude, and is added to it.
+    """
+    places = errors.shape[1]
+    lengths = [gram.diagonal(dim1=1, dim2=2).clamp(min=0) for gram in (errors, inputs)]
+    sizes = (lengths[0] * lengths[1]).sqrt().sum(1).square()
+    norms = (errors * inputs).sum((1, 2)).clamp(min=0)
+    return norms + (roundings + places * places + 16) * ROUNDING * sizes, sizes
+
+
+@dataclass(frozen=True)
+class LookupTerm:
+    """Indices (records, places) and output gradients (records, places, units) of an embedding."""
+
+    shape: tuple[int, ...]
+    indices: Any
+    errors: Any
+
+    @property
+    def roundings(self) -> int:
+        return int(self.errors.shape[2])
+
+    def additions(self, block: int) -> int:
+        return block * int(self.indices.shape[1])
+
+    def squared_norms(self) -> Any:
+        return self._ghost[0]
+
+    def squared_magnitudes(self) -> Any:
+        return self._ghost[1]
+
+    @cached_property
+    def _ghost(self) -> tuple[Any, Any]:
+        places = self.indices.shape[1]
+        return _by_parts(self.errors, places * max(places, self.errors.shape[2]), self._ghost_of)
+
+    def _ghost_of(self, records: slice) -> tuple[Any, Any]:
+        indices = self.indices[records]
+        same = (indices[:, :, None] == indices[:, None, :]).double()
+        return _ghost_norms(_gram(self.errors[records]), same, self.roundings)
+
+    def single_gradients(self) -> Any:
+        n = len(self.indices)
+        totals = torch.zeros((n, *self.shape), dtype=torch.float64, device=self.errors.device)
+        places = torch.arange(n, device=self.errors.device)[:, None].expand_as(self.indices)
+        return totals.index_put_((places, self.indices), self.errors.double(), accumulate=True)
+
+    def weighted_sum(self, factors: Any, counted: Any) -> Any:
+        n = len(factors)
+        errors = _kept(self.errors[:n], counted).double() * factors[:, None, None]
+        total = errors.new_zeros(self.shape)
+        return total.index_add_(0, self.indices[:n].flatten(), errors.flatten(0, 1))
+
+
+# ---- clipping factors
+
+
+@dataclass(frozen=True)
+class ClipRule:
+    """The public constants of clipping: the norm, and how much may cancel inside a record.
+
+    Theory: section 1.6
+    """
+
+    clip_norm: float
+    most_records: float
+    """The most records, or persons, of a batch."""
+    block: int
+    """The most records that are processed at once."""
+
+    def cancellation(self, terms: Sequence[Term]) -> float:
+        """Return how many clip norms the numbers that are added up inside a record may have.
+
+        It follows from the additions in a block, between blocks, and between the blocks of a source.
+        """
+        additions = max(term.additions(self.block) for term in terms) + MOST_BLOCKS + _MOST_SOURCE_LEVELS
+        return _SUM_SLACK / (ROUNDING * additions * self.most_records)
+
+    def factors(self, terms: Sequence[Term], weights: Any) -> tuple[Any, Any]:
+        """Return each record's factor over the clip norm, and which records are finite.
+
+        The gradient times its factor has at most the norm of the record's weight (None: one), and what is added up
+        inside the record at most ``cancellation`` times that. A record that is not finite has the factor zero.
+        """
+        norms = [term.squared_norms() for term in terms]
+        sizes = [term.squared_magnitudes() for term in terms]
+        slack = (sum(term.roundings for term in terms) + 64) * ROUNDING
+        longest = torch.stack(norms).sum(0).sqrt().clamp(min=self.clip_norm)
+        if any(size is not None for size in sizes):
+            size = torch.stack([n if s is None else s for n, s in zip(norms, sizes, strict=True)]).sum(0).sqrt()
+            longest = torch.maximum(longest, size / self.cancellation(terms))
+        finite = torch.isfinite(longest)
+        factors = torch.where(finite, (1 - slack) / longest, 0.0)
+        return (factors if weights is None else factors * weights), finite
