@@ -145,3 +145,57 @@ def test_a_csv_file_has_the_marks_of_the_schema_and_labels_that_are_numbers(tmp_
     with open_writer(tmp_path / "s.csv", CSVFormat(separator=";", decimal=",")) as write:
         write(pa.record_batch({"set": sets, "x": [1.5, 2.0, 3.25]}))
     assert (tmp_path / "s.csv").read_text().splitlines() == ["set;x", "1|2;1,5", ";2", "3;3,25"]
+
+
+FORMULAS = ["=1+1", "+SUM(A1)", "-2+cmd", "@x", "\tx", "\rx", "'=x", "=a,b"]
+HARMLESS = ["a=b", "'x", "", "x-", "-1.5", "+3", "-1e-5"]
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_text_like_a_formula_gets_an_apostrophe_in_csv(tmp_path, separator):
+    texts = FORMULAS + HARMLESS
+    block = pa.record_batch({"=n": texts, "sets": [[t, "b"] for t in texts], "x": np.linspace(-1, 1, len(texts))})
+    marks = CSVFormat(separator)
+    for name, raw in (("escaped.csv", False), ("raw.csv", True)):
+        with open_writer(tmp_path / name, marks, raw=raw) as write:
+            write(block)
+    escaped, raw = (
+        pd.read_csv(tmp_path / name, sep=separator, keep_default_na=False, dtype={0: str})
+        for name in ("escaped.csv", "raw.csv")
+    )
+    assert list(escaped.columns) == ["'=n", "sets", "x"]
+    assert list(raw.columns) == ["=n", "sets", "x"]
+    assert raw["=n"].tolist() == texts
+    assert escaped["'=n"].tolist() == ["'" + text for text in FORMULAS] + HARMLESS
+    assert escaped["sets"].str.startswith("'").tolist() == [
+        text in [*FORMULAS, "'x", "-1.5", "+3", "-1e-5"] for text in texts
+    ]
+    back = escaped["'=n"].str.replace(r"^'('*[=+\-@\t\r])", r"\1", regex=True)
+    assert back.tolist() == texts  # as docs/command_line.md says
+    assert escaped["x"].tolist() == raw["x"].tolist()
+
+
+def test_predictions_of_labels_like_formulas_are_escaped(tmp_path):
+    classes = ["=cmd|' /C calc'!A0", "-yes"]
+    schema = dp.Schema.from_dict({"task": "classification", "target": "bought", "classes": classes, "n_records": 400})
+    schema = dp.Schema(**{**vars(schema), "columns": SCHEMA.columns})
+    records = people().assign(bought=lambda f: np.where(f["bought"] == "no", *classes))
+    training = dp.training.DPSGD(steps=5, learning_rate=1.0)
+    clf = dp.PrivateConformalClassifier(training, epsilon=8.0, random_state=1, accountant="rdp", confidence_level=0.6)
+    clf.fit(records, "bought", schema=schema).save(tmp_path / "m")
+    new = people(30, 1).drop(columns="bought").assign(note="=HYPERLINK(0)")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    clf.predict_file(tmp_path / "new.csv", tmp_path / "out.csv")
+    found = pd.read_csv(tmp_path / "out.csv")["prediction"]
+    assert found.tolist() == ["'" + label for label in clf.predict(new)]
+    clf.predict_file(tmp_path / "new.csv", tmp_path / "out.csv", raw=True)
+    assert pd.read_csv(tmp_path / "out.csv")["prediction"].tolist() == clf.predict(new).tolist()
+
+    from dpscp.cli import main
+
+    out = tmp_path / "out.csv"
+    for options, mark in (([], "'"), (["--raw"], "")):
+        assert main(["predict", str(tmp_path / "m"), str(tmp_path / "new.csv"), "-o", str(out), *options]) == 0
+        found = pd.read_csv(out)
+        assert found["prediction"].tolist() == [mark + label for label in clf.predict(new)]
+        assert set(found["note"]) == {mark + "=HYPERLINK(0)"}

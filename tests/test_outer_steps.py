@@ -540,7 +540,8 @@ class Remembering:
         return rows + self.first
 
 
-def test_code_of_the_caller_is_taken_at_its_word_and_never_tried():
+@pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
+def test_code_of_the_caller_is_taken_at_its_word_and_never_tried(tmp_path):
     remembering, rows = Remembering(), [X.copy() for _ in range(6)]
     regression = dp.PrivateConformalRegressor(
         AnyRegression(), prefit=True, y_bounds=(-9, 9), epsilon=2.0, accountant="rdp"
@@ -556,8 +557,21 @@ def test_code_of_the_caller_is_taken_at_its_word_and_never_tried():
     assert remembering.calls == 1
     for fitted in fits:
         assert fitted.ledger_.is_private
-        assert OUTER_STEPS in fitted.ledger_.assumptions
-        assert OUTER_STEPS in fitted.certificate_.assumptions
+        said = f"Assumed and not checked: {OUTER_STEPS}."
+        for release in (fitted.ledger_, fitted.certificate_):
+            assert release.assumptions[0] == OUTER_STEPS
+            assert str(release).startswith(said)
+            assert said in release._repr_html_()
+        assert fitted.ledger_.summary(1e-5).startswith(said)
+        assert statement_markdown(fitted.statement()).splitlines()[2] == said
+        fitted.report(tmp_path / "r.html")
+        page = (tmp_path / "r.html").read_text(encoding="utf-8")
+        assert page.index(said) < page.index("Verdict:")
+    multilabel = dp.PrivateMultilabelClassifier(estimator=DPSGD(steps=2), epsilon=9.0, accountant="rdp", random_state=0)
+    fitted = make_pipeline(FunctionTransformer(np.tanh), multilabel).fit(X, np.column_stack([Y, 1 - Y]))[-1]
+    assert fitted.ledger_.assumptions[0] == fitted.certificate_.assumptions[0] == OUTER_STEPS
+    baseline = dp.baselines.DPSplit(DPSGD(classes=(0, 1), steps=5), epsilon=8.0, accountant="rdp", confidence_level=0.6)
+    assert make_pipeline(FunctionTransformer(np.tanh), baseline).fit(X, Y)[-1].ledger_.assumptions[0] == OUTER_STEPS
     assert OUTER_STEPS not in make_pipeline(Normalizer(), classifier()).fit(rows[5], Y)[-1].ledger_.assumptions
 
 

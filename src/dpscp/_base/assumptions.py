@@ -91,7 +91,7 @@ class Assumption:
 
 
 def require_assumptions(values: Any) -> tuple[Assumption, ...]:
-    """Return the values without repetition; raise ``TypeError`` for anything else, such as a sentence."""
+    """Return the values without repetition, code around the fit first; ``TypeError`` for anything else."""
     found = (values,) if isinstance(values, str) else tuple(values)
     for value in found:
         if not isinstance(value, Assumption):
@@ -99,7 +99,12 @@ def require_assumptions(values: Any) -> tuple[Assumption, ...]:
                 f"an assumption must be a dpscp.privacy.Assumption, got {type(value).__name__}; for your own words use "
                 "Assumption.stated(sentence)"
             )
-    return tuple(dict.fromkeys(found))
+    return tuple(sorted(dict.fromkeys(found), key=lambda assumption: assumption != OUTER_STEPS))
+
+
+def first_words(assumptions: tuple[Assumption, ...]) -> list[str]:
+    """Return the first sentence about a release that trusts code around the fit, which nothing can see from inside."""
+    return [f"Assumed and not checked: {OUTER_STEPS}."] if OUTER_STEPS in assumptions else []
 
 
 def _kind(code: str, about: Concern, sentence: str) -> _Kind:

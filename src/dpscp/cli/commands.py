@@ -116,7 +116,7 @@ def _predict(options: argparse.Namespace) -> int:
     schema, n, bad = require_schema(estimator), 0, 0
     table = open_table(options.table, choose_csv_format(options, schema.csv))
     table.require_columns([column.name for column in schema.feature_columns], "the model needs")
-    with open_writer(options.output, table.csv_format) as write:
+    with open_writer(options.output, table.csv_format, raw=options.raw) as write:
         for block in table.blocks("predicting"):
             block, n_bad = predict_block(estimator, schema, table, block, first=n + 1, unknown=options.unknown)
             write(block)

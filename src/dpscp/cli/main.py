@@ -211,6 +211,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     sub.add_argument("table", type=Path, help="CSV or Parquet file with the columns of the schema")
     sub.add_argument("-o", "--output", type=Path, required=True, help="CSV or Parquet file to write")
     add_unknown(sub, "in the table to predict")
+    sub.add_argument("--raw", action="store_true", help="write texts to CSV as they are, also those like formulas")
     add_csv_format(sub)
 
     sub = command(

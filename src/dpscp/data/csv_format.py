@@ -127,14 +127,15 @@ class CSVFormat:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        is_number = pc.match_substring_regex(cells, self._pattern)
+        is_number = pc.match_substring_regex(cells, self.number_pattern)
         if self.thousands is not None:
             cells = pc.replace_substring_regex(cells, f"[{_marks(self.thousands)}]", "")
         cells = pc.replace_substring(cells, self.decimal, ".")
         return pc.if_else(is_number, cells, pa.scalar(_NO_NUMBER, cells.type))
 
     @property
-    def _pattern(self) -> str:
+    def number_pattern(self) -> str:
+        """The regular expression of a whole cell that is a number."""
         whole = r"\d+"
         if self.thousands is not None:
             whole = rf"(\d+|\d{{1,3}}([{_marks(self.thousands)}]\d{{3}})+)"

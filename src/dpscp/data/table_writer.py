@@ -15,22 +15,27 @@ from dpscp.data.sources.tables import is_parquet
 
 # Stands between the labels of a set in a CSV cell.
 _LABEL_MARK = "|"
+# A spreadsheet would run such a cell as a formula. Apostrophes count, so that taking one away gives the text again.
+_FORMULA = r"^'*[=+\-@\t\r]"
 
 
 @contextmanager
-def open_writer(path: Path, csv_format: CSVFormat | None = None) -> Iterator[Callable[[Any], None]]:
+def open_writer(
+    path: Path, csv_format: CSVFormat | None = None, *, raw: bool = False
+) -> Iterator[Callable[[Any], None]]:
     """Yield a function that writes Arrow batches as CSV or Parquet, by the name of the file.
 
-    The file appears when it is complete; a failure leaves no file.
+    The file appears when it is complete; a failure leaves no file. In CSV a text that a spreadsheet would run as a
+    formula gets a leading apostrophe, except where ``raw``; numbers are written as they are.
     """
     written = csv_format or CSVFormat()
     with open_atomically(path) as file, ExitStack() as stack:
         if is_parquet(path):
             yield _parquet_writer(file, stack)
         elif path.name.lower().endswith(".gz"):
-            yield _csv_writer(stack.enter_context(gzip.GzipFile("", "wb", 6, file)), path, written)
+            yield _csv_writer(stack.enter_context(gzip.GzipFile("", "wb", 6, file)), path, written, raw=raw)
         else:
-            yield _csv_writer(file, path, written)
+            yield _csv_writer(file, path, written, raw=raw)
 
 
 def _parquet_writer(file: Any, stack: ExitStack) -> Callable[[Any], None]:
@@ -46,7 +51,7 @@ def _parquet_writer(file: Any, stack: ExitStack) -> Callable[[Any], None]:
     return write
 
 
-def _csv_writer(file: Any, path: Path, csv_format: CSVFormat) -> Callable[[Any], None]:
+def _csv_writer(file: Any, path: Path, csv_format: CSVFormat, *, raw: bool) -> Callable[[Any], None]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -63,13 +68,18 @@ def _csv_writer(file: Any, path: Path, csv_format: CSVFormat) -> Callable[[Any],
             pass  # its message contains a cell
         raise SchemaError(f"a cell cannot be written in {csv_format.encoding}; write to a .parquet file")
 
+    def cells(texts: Any, *, are_numbers: bool = False) -> Any:
+        return _quoted(texts if raw or are_numbers else _without_formulas(texts, csv_format), separator)
+
     def write(block: Any) -> None:
         nonlocal has_header
         if not has_header:
-            names = separator.join(_cells(pa.array(block.schema.names), separator).to_pylist())
-            file.write(encode(names.encode() + b"\n"))
+            file.write(encode(separator.join(cells(pa.array(block.schema.names)).to_pylist()).encode() + b"\n"))
             has_header = True
-        columns = [_cells(_as_text(name, block[name], csv_format), separator) for name in block.schema.names]
+        columns = [
+            cells(_as_text(name, column, csv_format), are_numbers=pa.types.is_primitive(column.type))
+            for name, column in zip(block.schema.names, block.columns, strict=True)
+        ]
         lines = pc.binary_join_element_wise(*columns, separator, null_handling="replace", null_replacement="")
         whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
         file.write(encode(pc.binary_join(whole, "\n")[0].as_buffer()))
@@ -107,7 +117,18 @@ def _join_labels(sets: Any) -> Any:
     return pc.binary_join(escaped, _LABEL_MARK)
 
 
-def _cells(texts: Any, separator: str) -> Any:
+def _without_formulas(texts: Any, csv_format: CSVFormat) -> Any:
+    """Put an apostrophe before each text that a spreadsheet would run as a formula; a number is none."""
+    import pyarrow.compute as pc
+
+    is_formula = pc.match_substring_regex(texts, _FORMULA)
+    if not pc.any(is_formula).as_py():
+        return texts
+    is_formula = pc.and_not(is_formula, pc.match_substring_regex(texts, csv_format.number_pattern))
+    return pc.if_else(is_formula, pc.binary_join_element_wise("'", texts, ""), texts)
+
+
+def _quoted(texts: Any, separator: str) -> Any:
     """Quote the texts that contain a separator, a quote or a line end."""
     import pyarrow.compute as pc
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sklearn.utils.validation import check_is_fitted
 
+from dpscp._base.assumptions import Assumption, first_words
 from dpscp._base.format import at_least, format_epsilon
 from dpscp.core.tasks import FOUND_RANGE
 from dpscp.guarantees import guarantee_of
@@ -163,7 +164,9 @@ def statement_markdown(statement: Mapping[str, Any]) -> str:
     """
     privacy, unit = statement["privacy"], statement["privacy"]["unit"]
     bound = f"epsilon {_word(privacy['epsilon'])} at delta {privacy['delta']:g}"
-    lines = ["# Privacy statement", "", statement["release"]["words"], ""]
+    lines = ["# Privacy statement", ""]
+    assumed = tuple(map(Assumption.from_dict, statement["assumptions"]))
+    lines += [line for sentence in (*first_words(assumed), statement["release"]["words"]) for line in (sentence, "")]
     if not statement["is_private"]:
         lines += [f"**NOT private**: {'; '.join(statement['not_private_because'])}.", ""]
     lines += [

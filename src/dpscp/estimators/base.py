@@ -35,7 +35,7 @@ from dpscp.data.sources.dispatch import source_from_schema
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.bounds_choice import BoundsChoice
 from dpscp.estimators.file_predictions import refuse_source
-from dpscp.estimators.fitted import FittedEstimator, MissingEstimator
+from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, start_fit
 from dpscp.estimators.ingest import (
     BlockReader,
     FitInput,
@@ -184,7 +184,7 @@ class PrivateConformal(FittedEstimator):
 
         def fitted() -> dict[str, Any]:
             self.fit(source, *arguments, **options)
-            return {name: value for name, value in vars(self).items() if _is_fitted(name)}
+            return {name: value for name, value in vars(self).items() if is_fitted_name(name)}
 
         vars(self).update(source.lead(fitted))
         return self
@@ -237,8 +237,6 @@ class PrivateConformal(FittedEstimator):
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
         """Refuse wrong arguments before a record is read, and drop an earlier fit."""
         self._check_score()
-        if isinstance(self.estimator, MissingEstimator):
-            self.estimator.refuse_fit()
         if "sample_weight" in fit_params:
             raise ValueError(
                 "sample_weight is not supported, because weights change the sensitivity of every private step; "
@@ -246,14 +244,9 @@ class PrivateConformal(FittedEstimator):
             )
         if fit_params:
             raise TypeError(f"fit got unexpected arguments: {', '.join(fit_params)}; remove them")
-        if store is not None:
-            if not isinstance(store, BudgetStore):
-                raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
-            store.require_spendable(seeded=self.random_state is not None)
         if self.prefit:
             self._check_prefit()
-        for name in filter(_is_fitted, list(vars(self))):
-            delattr(self, name)
+        start_fit(self, store)
 
     def _list_uncopied_objects(self) -> tuple[Assumption, ...]:
         """List the assumptions about the caller's objects that cannot be copied."""
@@ -539,8 +532,3 @@ class PrivateConformal(FittedEstimator):
         if fitted:
             return bool(self.model_.checks_rows)
         return self.estimator is None or (isinstance(self.estimator, Mechanism) and self.estimator.trains_sources)
-
-
-def _is_fitted(name: str) -> bool:
-    """Whether an attribute is set by a fit."""
-    return name.endswith("_") and not name.startswith("_")

@@ -27,6 +27,7 @@ from dpscp.data.table_writer import open_writer
 from dpscp.estimators.file_predictions import read_frames
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.privacy import Accountant, Ledger
+from dpscp.privacy.store import BudgetStore
 from dpscp.training.model import Model, load_model, require_loadable
 
 if TYPE_CHECKING:
@@ -46,6 +47,24 @@ class MissingEstimator:
             "this estimator was loaded from a file, which holds the trained model and not the mechanism or module that "
             "trained it. To fit again, set it first: set_params(estimator=...), or estimator=None for the recipe"
         )
+
+
+def start_fit(estimator: Any, store: Any) -> None:
+    """Refuse what can neither train nor pay; then drop an earlier fit, so that a fit that fails leaves none."""
+    if isinstance(estimator.estimator, MissingEstimator):
+        estimator.estimator.refuse_fit()
+    if store is not None:
+        if not isinstance(store, BudgetStore):
+            raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
+        store.require_spendable(seeded=estimator.random_state is not None)
+    attributes = vars(estimator)
+    for name in filter(is_fitted_name, list(attributes)):
+        del attributes[name]
+
+
+def is_fitted_name(name: str) -> bool:
+    """Whether an attribute of this name is set by a fit."""
+    return name.endswith("_") and not name.startswith("_")
 
 
 def loaded_estimator(ledger: Ledger) -> MissingEstimator | None:
@@ -161,7 +180,7 @@ class FittedEstimator(_Parameters, ABC):
     def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
         """Predict the rows of a frame, as columns of a table."""
 
-    def predict_file(self, path: str | PathLike[str], out: str | PathLike[str]) -> None:
+    def predict_file(self, path: str | PathLike[str], out: str | PathLike[str], *, raw: bool = False) -> None:
         """Predict the rows of a table in a file and write another file, block by block.
 
         Parameters
@@ -173,12 +192,15 @@ class FittedEstimator(_Parameters, ABC):
             marks of the schema. A classification has the columns ``prediction``, ``set`` and ``set_size``; a set is a
             list of labels in Parquet, and ``a|b`` in CSV, where a ``|`` inside a label gets a backslash. A regression
             has ``prediction``, ``lower`` and ``upper``. Of several levels, the first is written.
+        raw : bool, default False
+            Write labels to CSV as they are. Without it, a text that a spreadsheet would run as a formula (it begins
+            with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return, and is no number) gets a leading apostrophe.
         """
         import pyarrow as pa
 
         frames = self._read_file(path)
         assert self.schema_ is not None  # files are read with it
-        with open_writer(Path(out), self.schema_.csv) as write:
+        with open_writer(Path(out), self.schema_.csv, raw=raw) as write:
             for frame in frames:
                 write(pa.record_batch(self._columns_of_frame(frame)))
 

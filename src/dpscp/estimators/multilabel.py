@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp._base.assumptions import ALL_LABELS_IF_INFINITE, NO_LABEL_IF_INFINITE
+from dpscp._base.assumptions import ALL_LABELS_IF_INFINITE, NO_LABEL_IF_INFINITE, Assumption
 from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp._base.object_state import copy_if_possible
 from dpscp._base.sklearn_compat import BaseEstimator, ClassifierMixin
@@ -22,7 +22,7 @@ from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.data.validation import suppress_float_warnings, validate_rows
-from dpscp.estimators.fitted import MissingEstimator, loaded_estimator
+from dpscp.estimators.fitted import MissingEstimator, loaded_estimator, start_fit
 from dpscp.estimators.outer_steps import find_outer_use
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_training_assumptions
@@ -207,12 +207,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         BudgetError
             If the budget, or what is left in the store, is too small.
         """
-        if isinstance(self.estimator, MissingEstimator):
-            self.estimator.refuse_fit()
-        vars(self).pop("certificates_", None)  # a fit that fails leaves no fitted estimator
+        start_fit(self, budget)
         seed = seed_of(self.random_state)
-        if budget is not None:
-            budget.require_spendable(seeded=seed is not None)
         outer = find_outer_use()
         outer.warn(budget)
         row_seed, *seeds = child_seeds(seed, 5)
@@ -224,14 +220,14 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         reservation = None if budget is None else budget.reserve(planned, note=type(self).__name__)
         with suppress_float_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)
-            model, columns, found = self._release(plan, records, seeds)
-        ledger = found.ledger.assume(*outer.assumptions)
+            assumed = (*outer.assumptions, *list_training_assumptions(self.estimator, prefit=False))
+            model, columns, found = self._release(plan, records, seeds, assumed)
         if reservation is not None:
-            reservation.commit(ledger)
+            reservation.commit(found.ledger)
         self.labels_, self.model_ = records.names, model
         self.threshold_ = columns.thresholds_at(found.values)[0]
         certificates = tuple(map(self._risk_certificate, found.certificates))
-        self.ledger_, self.certificates_ = outer.mark_promises(ledger, certificates)
+        self.ledger_, self.certificates_ = outer.mark_promises(found.ledger, certificates)
         if seed is None:
             remember_fit(X)
         if any(c.is_vacuous for c in self.certificates_) or not np.isfinite(self.threshold_).all():
@@ -257,7 +253,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         return _Records(rows[kept], truth[kept], owners, unit, names)
 
     def _release(
-        self, plan: _Plan, records: _Records, seeds: Sequence[int | None]
+        self, plan: _Plan, records: _Records, seeds: Sequence[int | None], assumed: tuple[Assumption, ...]
     ) -> tuple[LabelHeads, LossColumns, Thresholds]:
         """Train on one secret part, and find the thresholds on the other."""
         coin_seed, train_seed, dither_seed, search_seed = seeds
@@ -281,7 +277,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         found = search_thresholds(
             sums,
             plan.searches,
-            spent=plan.spent.assume(*list_training_assumptions(self.estimator, prefit=False)),
+            spent=plan.spent.assume(*assumed),
             score_range=sums[0].place_range,
             random_state=search_seed,
             extra_assumptions=(_ON_FULL_SETS[self.loss],),

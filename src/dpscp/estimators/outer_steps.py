@@ -82,7 +82,8 @@ class OuterUse:
             )
 
     def mark_ledger(self, ledger: Ledger) -> Ledger:
-        """Return the ledger with an entry without privacy, if no other entry pays for this use."""
+        """Return the ledger with what is assumed, and an entry without privacy if no other pays for this use."""
+        ledger = ledger.assume(*self.assumptions)
         return ledger.add(STAGE, non_private_event(), self._reason, unit=ledger.unit) if self.reasons else ledger
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from dpscp._base.assumptions import Assumption, require_assumptions
+from dpscp._base.assumptions import Assumption, first_words, require_assumptions
 from dpscp._base.checks import check_probability
 from dpscp._base.format import at_least, at_most, format_level, format_odds, html_card, html_paragraph, html_table
 from dpscp.guarantees.base import Guarantee
@@ -221,7 +221,7 @@ class Certificate:
 
     def __str__(self) -> str:
         numbers = "; ".join(" ".join(pair) for pair in self._numbers())
-        parts = [self._head(), *self._reasons(), f"Numbers: {numbers}."]
+        parts = [*first_words(self.assumptions), self._head(), *self._reasons(), f"Numbers: {numbers}."]
         return " ".join([*parts, self.advice] if self.advice else parts)
 
     def _headline(self) -> str:
@@ -243,7 +243,8 @@ class Certificate:
         table = html_table(["term", "value"], [*rows, *self._numbers()])
         warnings = [self.advice] if self.advice else []
         details = [*map(html_paragraph, self._reasons()), table]
-        return html_card(self.promise.capitalize(), self._headline(), [self._head()], warnings, details)
+        texts = [*first_words(self.assumptions), self._head()]
+        return html_card(self.promise.capitalize(), self._headline(), texts, warnings, details)
 
 
 def require_coverage(certificate: Certificate, owner: str) -> None:

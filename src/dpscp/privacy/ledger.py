@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpscp._base.assumptions import Assumption, require_assumptions
+from dpscp._base.assumptions import Assumption, first_words, require_assumptions
 from dpscp._base.checks import check_nonnegative, check_positive, check_probability
 from dpscp._base.format import at_most, format_epsilon, format_level, html_card, html_table, text_table
 from dpscp.exceptions import BudgetError
@@ -452,7 +452,7 @@ class Ledger:
     def summary(self, delta: float) -> str:
         """Return a summary as text: each entry, the total and the public facts."""
         delta = check_probability("delta", delta)
-        lines = []
+        lines = first_words(self.assumptions)
         for e in self.entries:
             note = f" ({e.note})" if e.note else ""
             lines.append(f"{e.stage}: epsilon {self._epsilon_alone(e, delta)} alone at delta {delta:g}{note}")
@@ -494,7 +494,8 @@ class Ledger:
 
     def __str__(self) -> str:
         """Return the entries as a table at the delta of the fit, or at the default of the estimators."""
-        return "\n".join([*text_table(*self._table(self._shown_delta)), *self._warnings()])
+        table = text_table(*self._table(self._shown_delta))
+        return "\n".join([*first_words(self.assumptions), *table, *self._warnings()])
 
     def html_card(self, delta: float) -> str:
         """Return the privacy promise as a card for a notebook, with the table of entries folded.
@@ -510,6 +511,7 @@ class Ledger:
         found, unit = at_most(1 - float(self.tradeoff(_SHOWN_ALARMS))), self.unit.protected
         alarms = format_level(_SHOWN_ALARMS)
         texts = [
+            *first_words(self.assumptions),
             f"An attacker with {alarms} false alarms finds at most {found} of the {unit}s in the data. Guessing finds "
             f"{alarms}.",
             f"For {self.neighbours}, at delta {delta:g}.",

@@ -14,6 +14,7 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
+from dpscp._base.assumptions import first_words
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate
 from dpscp.core.plan_rows import plan_others
 from dpscp.core.public_numbers import PublicNumbers
@@ -198,6 +199,7 @@ def _collect_content(estimator: Any, evaluation: Evaluation | None, about: About
     return {
         "is_classifier": isinstance(estimator, PrivateConformalClassifier),
         "ledger": ledger,
+        "first_words": first_words(ledger.assumptions),
         "spent": spent,
         "groups": [(rows, ledger.epsilon(delta, estimator.accountant, rows=rows)) for rows in GROUP_SIZES],
         "budget_epsilon": epsilon,
