@@ -141,9 +141,9 @@ def diffprivlib_quantile(top: float, epsilon: float) -> Callable[[np.ndarray], f
 
 def exponential_mechanism(top: float, epsilon: float, level: str) -> Callable[[np.ndarray], float]:
     """The exponential mechanism of the paper's rivals, with the accounting of this library."""
-    from dpscp.baselines.exponential import exponential_rate
+    from experiments.exponential import exponential_quantile, exponential_rate
+
     from dpscp.privacy import Budget
-    from dpscp.threshold.exponential import exponential_quantile
 
     rate = exponential_rate(Budget(epsilon, DELTA), None, 1)
     setting = {"alpha": ALPHA, "score_range": (0.0, top), "rate": rate, "level": level}

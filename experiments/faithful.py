@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpscp as dp
-from dpscp.threshold import noisy_midpoint_quantile
+from dpscp.paper import noisy_midpoint_quantile
 from dpscp.training import DPSGD, Model
 from experiments.accounting import Spending, paper_spending
 from experiments.runner import ALPHA, EPSILONS, seed_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import dpscp as dp
-from dpscp.threshold import noisy_midpoint_quantile
+from dpscp.paper import noisy_midpoint_quantile
 from experiments import tables
 from experiments.runner import Header, Options, Outcome, Row, Study, Task, seed_of
 

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpscp as dp
-from dpscp.baselines.exponential import exponential_rate
 from dpscp.core.search_plan import SearchPlan, make_rule, plan_search
 from dpscp.core.thresholds import search_thresholds
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.guarantees.formulas import universal_floor
+from dpscp.paper import noisy_midpoint_quantile
 from dpscp.privacy import (
     Budget,
     LatticeNoise,
@@ -37,12 +37,12 @@ from dpscp.privacy import (
     tradeoff_of,
 )
 from dpscp.privacy.events import DpEvent
-from dpscp.threshold import ExponentialQuantile, exponential_quantile, noisy_midpoint_quantile
 from dpscp.training.base import paid_event
 from dpscp.training.model import Model
 from dpscp.training.recipe import calibration_fraction, recipe
 from experiments import adult, bank, bloodmnist, housing, synthetic_scaling, tables, tabular, validity_map
 from experiments import data as loaders
+from experiments.exponential import ExponentialQuantile, exponential_quantile, exponential_rate
 from experiments.faithful import Fold, PaperSettings, standardised
 from experiments.library import training_event
 from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dpscp import privacy
+from dpscp import paper, privacy
 from dpscp.guarantees import blackbox_floor, universal_alpha
-from dpscp.privacy import CanonicalNoise, Tradeoff
+from dpscp.paper import CanonicalNoise
+from dpscp.privacy import Tradeoff
 from experiments import tables
 from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
@@ -35,8 +36,8 @@ def instance(law: str, epsilon: float) -> tuple[Tradeoff, CanonicalNoise]:
     """The trade-off function of training and its canonical noise."""
     if law == "Gaussian":
         mu = privacy.gdp_mu(epsilon, DELTA) / math.sqrt(2)
-        return privacy.gaussian_tradeoff(mu), privacy.gaussian_noise(mu)
-    return privacy.epsilon_delta_tradeoff(epsilon, DELTA), privacy.tulap_noise(epsilon, DELTA)
+        return privacy.gaussian_tradeoff(mu), paper.gaussian_noise(mu)
+    return privacy.epsilon_delta_tradeoff(epsilon, DELTA), paper.tulap_noise(epsilon, DELTA)
 
 
 def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (made, not loaded)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from dpscp import SeededWarning
-from dpscp.training import DPSGD, coupled_run
+from dpscp.paper import coupled_run
+from dpscp.training import DPSGD
 from experiments import plots, tables
 from experiments.runner import DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpscp import calibrate, private_quantile
+from dpscp.paper import noisy_midpoint_quantile
 from dpscp.privacy import dpsgd_event
-from dpscp.threshold import noisy_midpoint_quantile
 
 CANARY = 0.123456789
 # a length that no message has a reason to hold

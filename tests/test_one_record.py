@@ -13,9 +13,9 @@ import pytest
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel
 from dpscp._base.assumptions import OWN_SCORE, Concern
-from dpscp.baselines import DPCP, DPSplit, PrivatePredictionSets
 from dpscp.data.validation import group_index
 from dpscp.estimators.base import GROUP_FUNCTION
+from dpscp.paper import DPSCP, DPSplit
 from dpscp.privacy import dpsgd_event
 from dpscp.scores import LABEL_SCORES, aps_of_labels
 from dpscp.threshold import search
@@ -202,10 +202,10 @@ class TestOneFiniteRecord:
         model = classifier(STABLE, guarantee="split", groups=far, group_values=[False])
         assert_no_record_shows(model, *labelled(), records=strange_rows(1))
 
-    @pytest.mark.parametrize("method", [DPSplit, PrivatePredictionSets, DPCP])
+    @pytest.mark.parametrize("method", [DPSplit, DPSCP])
     @pytest.mark.parametrize("task", ["classification", "regression"])
     @pytest.mark.covering
-    def test_the_private_baselines(self, task, method):
+    def test_the_private_methods_of_the_paper(self, task, method):
         if task == "classification":
             estimator, records, target = DPSGD(steps=5, classes=(0, 1, 2)), labelled(), 1
         else:

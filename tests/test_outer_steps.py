@@ -329,7 +329,7 @@ def test_sets_and_intervals_come_through_a_pipeline():
 
 
 def test_a_private_baseline_is_marked_too():
-    model = dp.baselines.DPSplit(DPSGD(classes=(0, 1), steps=5), epsilon=8.0, accountant="rdp", confidence_level=0.6)
+    model = dp.paper.DPSplit(DPSGD(classes=(0, 1), steps=5), epsilon=8.0, accountant="rdp", confidence_level=0.6)
     assert clone(model).fit(X, Y).ledger_.is_private
     said = messages(lambda: make_pipeline(StandardScaler(), model).fit(X, Y))
     assert any("StandardScaler in a Pipeline" in text for text in said)

@@ -18,8 +18,8 @@ PLANTED = {
     "estimators/fitted.py": "self.certificates_[0]",
     "estimators/classifier.py": "self.model_.predict_proba",
     "estimators/regressor.py": "self.model_.outputs",
-    "baselines/base.py": "self._predictor.classes is None",
-    "baselines/threshold.py": "self._predictor.predict(rows)",
+    "paper/base.py": "self._predictor.classes is None",
+    "paper/split.py": "self._predictor.predict(rows)",
 }
 TYPED_BASE = ROOT / "_base/sklearn_compat.py"
 UNTYPED = "from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin\n"

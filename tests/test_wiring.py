@@ -21,6 +21,7 @@ from dpscp import (
     calibrate,
 )
 from dpscp.guarantees import universal_alpha
+from dpscp.paper import noisy_midpoint_quantile
 from dpscp.privacy import (
     IntegerSource,
     Ledger,
@@ -35,7 +36,7 @@ from dpscp.privacy import (
 from dpscp.privacy.accounting import tradeoff_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.privacy.random_streams import PlacedDraws
-from dpscp.threshold import noisy_midpoint_quantile, private_quantile, rank_sensitivity
+from dpscp.threshold import private_quantile, rank_sensitivity
 from dpscp.threshold.search import SharedCounts
 from dpscp.training import DPSGD, FunctionModel, Mechanism
 

@@ -6,7 +6,7 @@ from dpscp._base.lazy import lazy_exports
 from dpscp.audit import audit  # imported now: a later import of the package of this name would replace the function
 
 if TYPE_CHECKING:
-    from dpscp import baselines, guarantees, metrics, privacy, scores, threshold, training
+    from dpscp import guarantees, metrics, paper, privacy, scores, threshold, training
     from dpscp.core.calibrate import Calibration, calibrate
     from dpscp.core.planning import plan
     from dpscp.data import sources
@@ -89,13 +89,13 @@ __all__ = [
     "SeededWarning",
     "__version__",
     "audit",
-    "baselines",
     "calibrate",
     "control_risk",
     "evaluate",
     "guarantees",
     "load",
     "metrics",
+    "paper",
     "plan",
     "predict_interval",
     "predict_set",

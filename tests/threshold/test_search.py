@@ -13,13 +13,13 @@ from scipy import stats
 
 import dpscp
 from dpscp import private_quantile
+from dpscp.paper import noisy_midpoint_quantile
 from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.threshold import (
     default_steps,
     graded_offset,
     mean_rise,
-    noisy_midpoint_quantile,
     rank_sensitivity,
     round_level,
     search,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateConformalRegressor
-from dpscp.baselines import NaiveFull
+from dpscp.paper import NaiveFull
 from dpscp.training import DPSGD
 
 N, N_TEST = 1000, 1000

@@ -10,17 +10,16 @@ import pytest
 
 from dpscp import private_quantile
 from dpscp.guarantees import blackbox_floor, universal_alpha
+from dpscp.paper import gaussian_noise, hard_instance_coverage, noisy_midpoint_quantile, tulap_noise
 from dpscp.privacy import (
     IntegerSource,
     LatticeNoise,
     epsilon_delta_tradeoff,
-    gaussian_noise,
     gaussian_tradeoff,
     gdp_mu,
     sample_discrete_gaussian,
-    tulap_noise,
 )
-from dpscp.threshold import noisy_midpoint_quantile, offsets
+from dpscp.threshold import offsets
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 
@@ -166,11 +165,15 @@ class TestSharpFloor:
 
     def coverage(self, noise, alpha, *, with_test_record):
         """P(count of the test record's cell + noise >= F^-1(alpha) + 1)."""
-        rng = np.random.default_rng(1)
-        cells = math.ceil(self.N / self.GAMMA)
-        counts = rng.binomial(self.N, 1 / cells, self.TRIALS) + int(with_test_record)
-        released = counts + noise.sample(self.TRIALS, rng)
-        return float(np.mean(released >= float(noise.quantile(alpha)) + 1))
+        return hard_instance_coverage(
+            noise,
+            alpha,
+            n_records=self.N,
+            gap=self.GAMMA,
+            draws=self.TRIALS,
+            generator=np.random.default_rng(1),
+            is_member=with_test_record,
+        )
 
     @pytest.mark.parametrize("case", list(CASES))
     def test_floor_is_attained(self, case):

@@ -99,7 +99,7 @@ def evaluate_reference(records: Any, held_out: LabeledTable, level: float) -> Re
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from dpscp.baselines import SplitConformal
+    from dpscp.paper import SplitConformal
 
     one_record = records.drop_duplicates("person")
     model = SplitConformal(

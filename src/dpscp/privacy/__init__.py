@@ -14,7 +14,6 @@ from dpscp.privacy.accounting import (
     release_accountant,
     tradeoff_of,
 )
-from dpscp.privacy.canonical_noise import CanonicalNoise, canonical_noise, gaussian_noise, tulap_noise
 from dpscp.privacy.events import (
     ApproximateDpEvent,
     BoundedRangeDpEvent,
@@ -69,7 +68,6 @@ __all__ = [
     "Assumption",
     "BoundedRangeDpEvent",
     "Budget",
-    "CanonicalNoise",
     "DiscreteGaussianDpEvent",
     "Entry",
     "EventKind",
@@ -88,7 +86,6 @@ __all__ = [
     "as_accountant",
     "as_event",
     "bounded_range_event",
-    "canonical_noise",
     "compose",
     "count_noise",
     "counts_secrecy",
@@ -98,7 +95,6 @@ __all__ = [
     "epsilon_delta_tradeoff",
     "epsilon_of",
     "gaussian_event",
-    "gaussian_noise",
     "gaussian_tradeoff",
     "gdp_delta",
     "gdp_epsilon",
@@ -125,5 +121,4 @@ __all__ = [
     "smallest_noise",
     "tradeoff_from_profile",
     "tradeoff_of",
-    "tulap_noise",
 ]

@@ -3,13 +3,11 @@
 from dpscp.threshold.correction import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
 from dpscp.threshold.counted_size import counted_offset
 from dpscp.threshold.counts import CountSource
-from dpscp.threshold.exponential import ExponentialQuantile, exponential_quantile
 from dpscp.threshold.minimax import graded_offset, mean_rise, minimax_offset, step_rises, worst_final_gap
 from dpscp.threshold.offsets import Correction, Rank, rank_sensitivity, round_level
 from dpscp.threshold.search import (
     PrivateQuantile,
     default_steps,
-    noisy_midpoint_quantile,
     private_quantile,
 )
 from dpscp.threshold.single_release import (
@@ -28,7 +26,6 @@ __all__ = [
     "CountSource",
     "CountedSize",
     "DrawnSize",
-    "ExponentialQuantile",
     "KnownSize",
     "NoisySize",
     "PrivateQuantile",
@@ -37,13 +34,11 @@ __all__ = [
     "counted_offset",
     "default_steps",
     "expected_maximum",
-    "exponential_quantile",
     "graded_offset",
     "marginal_offset",
     "marginal_rank_target",
     "mean_rise",
     "minimax_offset",
-    "noisy_midpoint_quantile",
     "private_quantile",
     "rank_sensitivity",
     "release_level",

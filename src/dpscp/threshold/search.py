@@ -14,11 +14,11 @@ from dpscp._base.checks import check_count, check_nonnegative, check_positive, c
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
 from dpscp.privacy.events import DpEvent
-from dpscp.threshold.counts import EVEN, Counter, Halving, StreamCounts, as_counter
+from dpscp.threshold.counts import Counter, Halving, StreamCounts, as_counter
 from dpscp.threshold.loss_sums import LossSums
 from dpscp.threshold.minimax import worst_final_gap
 from dpscp.threshold.observer import CountView, SearchObserver, SearchView
-from dpscp.threshold.offsets import Aim, Correction, Rank, conformal_rank, round_level, search_level
+from dpscp.threshold.offsets import Aim, Correction, Rank, round_level, search_level
 from dpscp.threshold.single_release import CountedSize, KnownSize, NoisySize
 from dpscp.threshold.size import ReleasedSize, release_size
 
@@ -26,7 +26,6 @@ __all__ = [
     "PrivateQuantile",
     "SharedCounts",
     "default_steps",
-    "noisy_midpoint_quantile",
     "private_quantile",
 ]
 
@@ -278,7 +277,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     n_records = n_records or (None if counted_size is None else max(1, round(counted_size.nominal_size)))
     stream_steps = steps or plan.stream_steps(n_records)
     counter = as_counter(scores, span, stream_steps, halving=halving)
-    _require_counted(counter, is_private=n_records is not None or is_released or n_min is not None)
+    require_counted(counter, is_private=n_records is not None or is_released or n_min is not None)
     source, new_size = IntegerSource(random_state), None
     if size_noise is not None:
         released_size = new_size = release_size(counter.size, size_noise, source)
@@ -307,7 +306,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     )
 
 
-def _require_counted(counter: Counter, *, is_private: bool) -> None:
+def require_counted(counter: Counter, *, is_private: bool) -> None:
     """Refuse no scores where their number is counted and published; a declared number keeps the true one private."""
     if not is_private and counter.size == 0:
         raise ValueError("scores are empty: pass at least one score, or declare n_records")
@@ -479,79 +478,4 @@ def _end_of_range_message(result: PrivateQuantile) -> str:
         f"sets contain every answer. It aims at rank {result.rank_target:.0f} of nominally {result.n_records} scores, "
         f"with noise {result.count_noise:.3g} on each count. Use more records, a larger budget, a larger alpha or a "
         "wider range"
-    )
-
-
-def noisy_midpoint_quantile(
-    scores: Any,
-    *,
-    alpha: float,
-    score_range: tuple[float, float],
-    count_noise: float | LatticeNoise,
-    steps: int = 20,
-    precision: float | None = None,
-    n_records: int | None = None,
-    random_state: int | None = None,
-) -> PrivateQuantile:
-    """Return a threshold by the midpoint rule of earlier work, as a baseline.
-
-    The rule itself can under-cover. Both ends move on noisy evidence, the left one by ``precision`` beyond the
-    midpoint, and the midpoint is returned.
-
-    Parameters
-    ----------
-    scores : as in ``private_quantile``, but no iterator
-    alpha : float
-    score_range : tuple of float
-    count_noise : float or LatticeNoise
-    steps : int
-    precision : float, optional
-        Default: the range over 2^steps.
-    n_records : int, optional
-        The public number of scores. None declares the exact number public.
-    random_state : int, optional
-
-    Returns
-    -------
-    PrivateQuantile
-
-    Privacy: the same as ``private_quantile(rank="ceil")``. The true number of scores enters the noisy counts only.
-
-    Paper: Algorithm 4 [alg:noisy-midpoint]
-    """
-    low, high = check_range("score_range", score_range)
-    level = round_level(alpha)
-    steps = check_count("steps", steps)
-    if n_records is not None:
-        check_count("n_records", n_records)
-    jump = check_positive("precision", precision) if precision is not None else (high - low) / 2.0**steps
-    noise = LatticeNoise.of(count_noise, Fraction(1))
-    counter = as_counter(scores, (low, high), steps)
-    _require_counted(counter, is_private=n_records is not None)
-    if isinstance(counter, StreamCounts):
-        raise TypeError("noisy_midpoint_quantile needs scores that can be read again, not an iterator; pass an array")
-    nominal = n_records or counter.size
-    rank = conformal_rank(level, counter.size)
-    left, right = low, high
-    for drawn in noise.sample(steps, IntegerSource(random_state)):
-        middle = EVEN.middle(left, right)
-        # the left end is not on the grid of midpoints, so each count needs its own pass
-        count = counter.size if middle >= high else counter.count(left, right, 1)
-        if noise.scale * (count - rank) + drawn < 0:
-            left = middle + jump
-        else:
-            right = middle
-    return PrivateQuantile(
-        threshold=float(EVEN.middle(left, right)),
-        rank_target=float(conformal_rank(level, nominal)),
-        count_noise=noise.count_noise,
-        steps=steps,
-        event=noise.event(steps),
-        alpha=float(level),
-        score_range=(low, high),
-        n_records=nominal,
-        correction=Correction.NONE,
-        rank=Rank.CEIL,
-        offset=0.0,
-        seeded=random_state is not None,
     )

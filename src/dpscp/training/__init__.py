@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from dpscp._base.lazy import lazy_exports
 from dpscp.guarantees.stability import Stability
 from dpscp.training.base import Around, GaussianSums, Mechanism, Needs, Trained, TrainingRun
-from dpscp.training.coupling import CoupledRun, coupled_run
 from dpscp.training.engine.influence import corrected_outputs, self_shift_bounds
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanisms.dpsgd import DPSGD
@@ -40,7 +39,6 @@ __all__ = [
     "DPSGD",
     "Around",
     "ColumnScales",
-    "CoupledRun",
     "DenseModel",
     "FunctionModel",
     "GaussianSums",
@@ -75,7 +73,6 @@ __all__ = [
     "Transform",
     "UnitNorm",
     "corrected_outputs",
-    "coupled_run",
     "saved_as",
     "self_shift_bounds",
 ]

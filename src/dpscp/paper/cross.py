@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_count
-from dpscp.baselines.base import Baseline, Predictor, find_kind, ranks, require_two_classes, slices
-from dpscp.baselines.smoother import LinearSmoother
+from dpscp.paper.base import Method, Predictor, find_kind, ranks, require_two_classes, slices
+from dpscp.paper.smoother import LinearSmoother
 from dpscp.scores import lac_of_labels
 
 
-class _Cross(Baseline):
+class _Cross(Method):
     """Base class of methods with held-out scores and the model of each record."""
 
     _held_out_scores: NDArray[Any]
@@ -55,10 +55,10 @@ class _Cross(Baseline):
         high = upper[usable] - 1
         low = n - upper[usable]  # the floor(alpha (n + 1))-th smallest
         for part in slices(len(rows), n):
-            centre = self._held_out_predictions(rows[part])
-            ends = np.partition(centre - self._held_out_scores, np.unique(low), axis=1)
+            center = self._held_out_predictions(rows[part])
+            ends = np.partition(center - self._held_out_scores, np.unique(low), axis=1)
             intervals[part, 0, usable] = ends[:, low]
-            ends = np.partition(centre + self._held_out_scores, np.unique(high), axis=1)
+            ends = np.partition(center + self._held_out_scores, np.unique(high), axis=1)
             intervals[part, 1, usable] = ends[:, high]
         return intervals
 

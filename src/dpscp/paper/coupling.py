@@ -1,4 +1,4 @@
-"""Train twice with one record of difference, to measure the true gap.
+"""Algorithm 3 twice, with one record of difference, to measure the true gap.
 
 Stability bounds are about this gap. It is a study tool: the gap is computed from the records without noise of its own
 and must not be released.

@@ -1,6 +1,8 @@
-"""Noise laws that attain a trade-off function exactly; for studies only.
+"""Theorem 2: the hard instance that attains the black-box floor, with canonical noise.
 
-They show that the black-box floor is sharp. No released value depends on them.
+For studies only: no released value depends on it. ``blackbox_floor`` is the floor itself.
+
+Paper: Theorem 2 [thm:dp_gap_two_sides]; Supplement S2
 """
 
 import math
@@ -154,3 +156,41 @@ def canonical_noise(f: Tradeoff) -> CanonicalNoise:
         return (p - 0.5) / (1 - 2 * fixed) - shift
 
     return CanonicalNoise(np.vectorize(cdf_at, otypes=[float]), np.vectorize(quantile_at, otypes=[float]))
+
+
+def hard_instance_coverage(
+    noise: CanonicalNoise,
+    alpha: float,
+    *,
+    n_records: int,
+    gap: float,
+    draws: int,
+    generator: np.random.Generator,
+    is_member: bool = False,
+) -> float:
+    """Simulate the coverage of the hard instance: a noisy histogram with far more cells than records.
+
+    A cell's count plus noise is released. The set holds the cells whose count is at least the one that records in the
+    histogram reach with probability 1 - alpha. A new record has that level only if it was counted too.
+
+    Parameters
+    ----------
+    noise : CanonicalNoise
+        The canonical noise of the trade-off function of training.
+    alpha : float
+    n_records : int
+    gap : float
+        The paper's gamma: the probability that a new record falls into a cell with records is at most this.
+    draws : int
+    generator : numpy.random.Generator
+    is_member : bool
+        Count the new record too.
+
+    Returns
+    -------
+    float
+
+    Paper: Theorem 2 [thm:dp_gap_two_sides], part II
+    """
+    counts = generator.binomial(n_records, 1 / math.ceil(n_records / gap), draws) + int(is_member)
+    return float(np.mean(counts + noise.sample(draws, generator) >= float(noise.quantile(alpha)) + 1))

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.baselines.base import Baseline, Predictor, ranks, slices
-from dpscp.baselines.smoother import LinearSmoother
+from dpscp.paper.base import Method, Predictor, ranks, slices
+from dpscp.paper.smoother import LinearSmoother
 
 
-class FullConformal(Baseline):
+class FullConformal(Method):
     """Full (transductive) conformal prediction, without a held-out part.
 
     A candidate y is in the set if, after training on all records and (x, y), fewer than ceil((1 - alpha)(n + 1))
@@ -76,10 +76,10 @@ class FullConformal(Baseline):
         intervals = np.empty((len(rows), 2, len(wanted)))
         for part in slices(len(rows), 2 * len(residuals)):
             weights = smoother.weights(rows[part])
-            centre, stretch = weights @ smoother.y, 1 + smoother.new_leverage(rows[part])
+            center, stretch = weights @ smoother.y, 1 + smoother.new_leverage(rows[part])
             for side, end in ((-1.0, 0), (1.0, 1)):
                 reach = acceptance_ends(residuals, side * weights, wanted)
-                intervals[part, end] = centre[:, None] + side * stretch[:, None] * reach
+                intervals[part, end] = center[:, None] + side * stretch[:, None] * reach
         return intervals
 
 

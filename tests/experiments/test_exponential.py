@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from experiments.exponential import _draw, default_bins, exponential_quantile
 from scipy import stats
 
 from dpscp.privacy import IntegerSource, bounded_range_event, delta_of
-from dpscp.threshold.exponential import _draw, default_bins, exponential_quantile
 
 CHANCE = 1e-6
 

@@ -1,4 +1,4 @@
-"""The quantile of earlier work by the exponential mechanism, as a baseline.
+"""The quantile of earlier work by the exponential mechanism, as a rival.
 
 One value is drawn from a public grid of ``bins`` cells. Scores are rounded up to the upper end of their cell. An end e
 is drawn with probability proportional to exp(-rate u(e)), where u(e) = min(q, 1 - q) max(#{s < e} / q,
@@ -27,7 +27,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_range, check_scores
-from dpscp.privacy import IntegerSource, bounded_range_event
+from dpscp.privacy import (
+    Accountant,
+    Budget,
+    IntegerSource,
+    Ledger,
+    as_event,
+    bounded_range_event,
+    compose,
+    secret_split,
+    smallest_noise,
+)
 from dpscp.privacy.events import DpEvent
 from dpscp.threshold.offsets import round_level
 
@@ -194,3 +204,34 @@ def _draw(costs: NDArray[Any], unit: int, source: IntegerSource) -> int:
         accepted = np.flatnonzero(source.bernoulli_exp(costs[proposed], unit))
         if accepted.size:
             return int(proposed[accepted[0]])
+
+
+def exponential_rate(
+    budget: Budget,
+    spent: DpEvent | Ledger | None,
+    levels: int,
+    accountant: str | Accountant = "pld",
+    secret_part: float | None = None,
+) -> float:
+    """Return the largest rate of the exponential mechanism that fits the budget.
+
+    Parameters
+    ----------
+    budget : Budget
+        The budget of training and calibration together.
+    spent : event or Ledger, optional
+        What training spends.
+    levels : int
+        The number of draws, one for each level.
+    accountant : str or Accountant
+    secret_part : float, optional
+        The share of the records that calibrate, where a secret split assigns them and ``spent`` is about the others.
+    """
+    before = as_event(spent)
+
+    def event_at(noise: float) -> DpEvent:
+        draws = bounded_range_event(1 / noise, levels)
+        return compose(before, draws) if secret_part is None else secret_split(before, draws, secret_part)
+
+    guess, flat = levels / budget.epsilon, secret_part is not None
+    return 1 / smallest_noise(event_at, budget.epsilon, budget.delta, accountant=accountant, guess=guess, flat=flat)

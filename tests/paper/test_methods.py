@@ -1,4 +1,4 @@
-"""The baselines against their definitions: every closed form against refitting, every promise of the interface."""
+"""The methods of the paper against their definitions: closed forms against refitting, promises of the interface."""
 
 import math
 import warnings
@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
@@ -21,20 +20,11 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeRegressor
 
 import dpscp
-from dpscp.baselines import (
-    DPCP,
-    CVPlus,
-    DPSplit,
-    FullConformal,
-    JackknifePlus,
-    NaiveFull,
-    PrivatePredictionSets,
-    SplitConformal,
-)
-from dpscp.baselines.base import miscoverage_levels, slices
-from dpscp.baselines.full import acceptance_ends
-from dpscp.baselines.smoother import LinearSmoother
-from dpscp.privacy import Ledger, count_noise, epsilon_of
+from dpscp.paper import DPSCP, CVPlus, DPSplit, FullConformal, JackknifePlus, NaiveFull, SplitConformal, system
+from dpscp.paper.base import miscoverage_levels, slices
+from dpscp.paper.full import acceptance_ends
+from dpscp.paper.smoother import LinearSmoother
+from dpscp.privacy import Budget, Ledger, count_noise, epsilon_of
 from dpscp.privacy.events import possible_histories
 from dpscp.training import DPSGD, Mechanism, SufficientStatistics
 
@@ -475,9 +465,9 @@ def test_dp_split_trains_and_calibrates_on_disjoint_halves():
 def test_dp_split_scores_only_the_half_that_training_did_not_see(monkeypatch):
     X, y = classification(n=300)
     seen = {}
-    original = dpscp.baselines.threshold.noisy_midpoint_quantile
+    original = dpscp.paper.system.noisy_midpoint_quantile
     monkeypatch.setattr(
-        dpscp.baselines.threshold,
+        dpscp.paper.system,
         "noisy_midpoint_quantile",
         lambda scores, **options: seen.setdefault("scores", scores) is None or original(scores, **options),
     )
@@ -494,13 +484,13 @@ def test_dp_split_scores_only_the_half_that_training_did_not_see(monkeypatch):
 def test_dp_split_knows_the_nominal_size_of_its_calibration_half_only(monkeypatch, split):
     X, y = classification(n=301)
     found = []
-    original = dpscp.baselines.threshold.noisy_midpoint_quantile
+    original = dpscp.paper.system.noisy_midpoint_quantile
 
     def search(scores, **options):
         found.append(original(scores, **options))
         return found[-1]
 
-    monkeypatch.setattr(dpscp.baselines.threshold, "noisy_midpoint_quantile", search)
+    monkeypatch.setattr(dpscp.paper.system, "noisy_midpoint_quantile", search)
     DPSplit(head(), split=split, n_records=300, random_state=0).fit(X, y)
     assert [q.n_records for q in found] == [150]
 
@@ -541,62 +531,40 @@ def test_dp_split_keeps_nothing_of_the_size_of_the_data(task):
     assert model.ledger_.taken_from_data[0] == "n_records"
 
 
-@pytest.mark.parametrize("split", ["independent", "exact"])
-def test_private_prediction_sets_spend_the_budget_once_for_each_half(split):
+@pytest.mark.parametrize(("epsilon", "noise"), [(0.5, 39.98), (1.0, 21.08), (2.0, 10.92)])
+def test_dp_scp_noise_is_the_papers(epsilon, noise):
+    """Supplement S6: what p = 1/2 leaves for 20 counts after the training of BloodMNIST."""
+    training = DPSGD(classes=tuple(range(8)), sampling_rate=1 / 428, steps=6420, clip_norm=1.0)
+    model = DPSCP(training, epsilon=epsilon, accountant="rdp")
+    model._alphas = miscoverage_levels(0.9)
+    planned = model._plan_noise(Budget(epsilon, 1e-5), model._calibrate_training(Budget(epsilon, 1e-5), 13_671)[0])
+    assert planned.count_noise == pytest.approx(noise, rel=0.01)
+
+
+def test_dp_scp_trains_and_calibrates_on_all_records_within_one_budget(monkeypatch):
     X, y = classification(n=2000)
-    model = PrivatePredictionSets(head(), epsilon=2.0, delta=1e-6, confidence_level=[0.8, 0.9], split=split).fit(X, y)
-    (_, training), (_, calibration) = model.ledger_.entries[0].stages
-    assert 1.95 < model.ledger_.epsilon(1e-6) <= 2.0
-    if split == "exact":
-        for part in (training, calibration):
-            assert 1.95 < epsilon_of(part, 1e-6) <= 2.0
-    else:  # nobody learns the half: training has more, and the draws what is left in the mixture
-        assert 2.2 < epsilon_of(training, 1e-6) < 4.0
-        assert 1.0 < epsilon_of(calibration, 1e-6) < 4.0
-    (history,) = possible_histories(calibration)
-    ((event, count),) = history.items()
-    assert count == 2
-    assert event.loss_range > (
-        1.0 if split == "exact" else 0.5
-    )  # two halves of the budget each: a mechanism of that range alone is 1.0-DP
-    assert Ledger.from_json(model.ledger_.to_json()) == model.ledger_
-    assert np.isfinite(model.threshold_).all()
-    assert not model.ledger_.seeded
-
-
-def test_a_random_half_is_not_taken_to_be_as_large_as_planned(monkeypatch):
-    seen = []
-    original = dpscp.baselines.exponential.exponential_quantile
-    monkeypatch.setattr(
-        dpscp.baselines.exponential,
-        "exponential_quantile",
-        lambda scores, **options: seen.append(options) or original(scores, **options),
-    )
-    X, y = classification(n=2000)
-    for split in ("independent", "exact"):
-        PrivatePredictionSets(head(), epsilon=4.0, split=split).fit(X, y)
-    independent, exact = seen
-    assert (exact["alpha"], exact["n_min"]) == (pytest.approx(0.1), 1000)
-    assert independent["n_min"] < 1000
-    # too small a half has at most the probability that was taken off alpha
-    tail = 0.1 - independent["alpha"]
-    assert 0 < stats.binom.cdf(independent["n_min"] - 1, 2000, 0.5) <= tail
-
-
-def test_dpcp_trains_and_calibrates_on_all_records_within_one_budget():
-    X, y = classification(n=2000)
-    model = DPCP(head(), epsilon=2.0, delta=1e-6, confidence_level=[0.8, 0.9]).fit(X, y)
+    seen, original = [], system.buffered_quantile
+    monkeypatch.setattr(system, "buffered_quantile", lambda s, **given: seen.append((s, given)) or original(s, **given))
+    model = DPSCP(head(), epsilon=2.0, delta=1e-6, confidence_level=[0.8, 0.9], random_state=0).fit(X, y)
     training, calibration = (entry.event for entry in model.ledger_.entries)
     assert epsilon_of(training, 1e-6) == pytest.approx(1.0, rel=0.01)
     assert 1.9 < model.ledger_.epsilon(1e-6) <= 2.0
-    # composed as distributions they cost less than the sum of their epsilons
-    assert epsilon_of(training, 1e-6) + epsilon_of(calibration, 1e-6) > 2.05
+    assert sum(possible_histories(calibration)[0].values()) == 2 * 20
     assert model.ledger_.public_facts["n_records_training"] == 2000
+    assert model.ledger_.seeded
     assert Ledger.from_json(model.ledger_.to_json()) == model.ledger_
-    raised = DPCP(head(), epsilon=2.0, level="corrected", random_state=0).fit(X, y)
-    plain = DPCP(head(), epsilon=2.0, random_state=0).fit(X, y)
-    assert raised.threshold_ >= plain.threshold_
-    assert raised.ledger_.seeded
+    for (scores, constants), alpha in zip(seen, (0.2, 0.1), strict=True):
+        assert len(scores) == 2000
+        assert constants["alpha"] == pytest.approx(alpha)
+        assert (constants["rank_buffer"], constants["failure_probability"], constants["n_records"]) == (
+            10,
+            1 / 2000,
+            2000,
+        )
+    plain = DPSCP(head(), epsilon=2.0, delta=1e-6, confidence_level=[0.8, 0.9], variant="A", random_state=0).fit(X, y)
+    assert (seen[-1][1]["rank_buffer"], seen[-1][1]["failure_probability"]) == (0, None)
+    assert (model.threshold_ > plain.threshold_).all()  # the same noise, and a rank that is higher by m_n + tau
+    assert model.ledger_.entries[1].note.endswith("DP-SCP-F")
 
 
 def test_dp_split_regression_with_every_kind_of_mechanism():
@@ -673,10 +641,11 @@ def test_bad_parameters_of_every_baseline(method, options, message):
         (DPSplit(head(), epsilon=0.0), "epsilon must be greater than 0"),
         (DPSplit(head(), delta=1.0), "delta"),
         (DPSplit(head(), score_range=(1, 0)), "score_range"),
-        (PrivatePredictionSets(head(), split="odd"), "split must be one of"),
-        (PrivatePredictionSets(Ridge()), "use SplitConformal"),
-        (DPCP(head(), train_share=1.0), "train_share"),
-        (DPCP(head(), level="high"), "level must be one of"),
+        (DPSCP(Ridge()), "use SplitConformal"),
+        (DPSCP(head(), train_share=1.0), "train_share"),
+        (DPSCP(head(), variant="B"), "variant must be one of"),
+        (DPSCP(head(), rank_buffer=-1), "rank_buffer"),
+        (DPSCP(head(), failure_probability=2.0), "failure_probability"),
     ],
 )
 def test_bad_parameters(model, message):
@@ -765,7 +734,7 @@ class NoTask(Mechanism):
 
 
 @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning", "ignore::dpscp.SeededWarning")
-@pytest.mark.parametrize("kind", [DPSplit, PrivatePredictionSets, DPCP])
+@pytest.mark.parametrize("kind", [DPSplit, DPSCP])
 def test_labels_are_found_in_all_records_and_declared_found(kind):
     """A label of one record alone was listed only where its coin fell on training: ln 2 of epsilon."""
     X, y = classification(n=12)
@@ -786,8 +755,7 @@ def test_labels_are_found_in_all_records_and_declared_found(kind):
 
 
 @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning", "ignore::dpscp.SeededWarning")
-@pytest.mark.parametrize("kind", [DPSplit, PrivatePredictionSets])
-def test_an_empty_half_is_no_error(kind):
+def test_an_empty_half_is_no_error():
     for seed in range(10):
-        model = kind(DPSGD(steps=2), epsilon=0.5, accountant="rdp", random_state=seed).fit([[0.0], [1.0]], [0, 1])
+        model = DPSplit(DPSGD(steps=2), epsilon=0.5, accountant="rdp", random_state=seed).fit([[0.0], [1.0]], [0, 1])
         assert model.predict_set([[0.5]])[1].shape == (1, 2, 1)

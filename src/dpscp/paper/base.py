@@ -1,4 +1,4 @@
-"""The interface of every baseline: checks, one trained model, sets and a ledger.
+"""The interface of every method of the paper: checks, one trained model, sets and a ledger.
 
 The scores are the paper's: 1 - p_y for classification, the absolute residual for regression.
 """
@@ -50,7 +50,7 @@ class Predictor:
         """Train a clone of an estimator, or run a ``Mechanism`` with ``seed``."""
         if find_kind(estimator) == "mechanism":
             with warnings.catch_warnings():
-                # a private baseline warns once, before it trains; the others promise no privacy
+                # a private method warns once, before it trains; the others promise no privacy
                 warnings.simplefilter("ignore", SeededWarning)
                 return cls.of(estimator.train(rows, y, random_state=seed))
         model = clone(estimator).fit(rows, y)
@@ -96,8 +96,8 @@ class _Parameters(BaseEstimator):
     random_state: Any = None
 
 
-class Baseline(_Parameters, ABC):
-    """Base class of the baselines, with the interface of the estimators.
+class Method(_Parameters, ABC):
+    """Base class of the methods, with the interface of the estimators.
 
     A subclass defines how it learns from the records and how it makes its sets.
 

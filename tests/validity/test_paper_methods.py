@@ -1,4 +1,4 @@
-"""Coverage of the baselines: each trial draws fresh records and one new one, so that hits are binomial.
+"""Coverage of the methods of the paper: each trial draws fresh records and one new one, so that hits are binomial.
 
 Full and split conformal have a known coverage on continuous data, r / (n + 1) with r = ceil((1 - alpha)(n + 1)), and
 are held to it from both sides. Every bound leaves a chance of 1e-6 to fail although the promise holds.
@@ -12,8 +12,8 @@ from scipy import special, stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LinearRegression, Ridge
 
-from dpscp.baselines import CVPlus, DPSplit, FullConformal, JackknifePlus, NaiveFull, SplitConformal
 from dpscp.metrics import coverage
+from dpscp.paper import CVPlus, DPSplit, FullConformal, JackknifePlus, NaiveFull, SplitConformal
 from dpscp.privacy import count_noise
 from dpscp.training import DPSGD
 

@@ -1,4 +1,4 @@
-"""Baselines with one threshold for all rows: split, naive and private split."""
+"""Algorithm 1 with the paper's own search (DP-SCP-F, DP-SCP-A), and the private split of earlier work (DP-Split)."""
 
 import math
 import warnings
@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
-from dpscp._base.checks import check_choice, check_count, check_probability, check_range
-from dpscp.baselines.base import Baseline, Predictor, find_kind, ranks, require_two_classes
+from dpscp._base.checks import check_choice, check_count, check_nonnegative, check_probability, check_range
 from dpscp.core.release import declare_all, quiet_steps
 from dpscp.estimators.outer_steps import OuterUse, find_outer_use
 from dpscp.exceptions import GuaranteeWarning
+from dpscp.paper.base import Predictor, find_kind
+from dpscp.paper.search import buffered_quantile, noisy_midpoint_quantile
+from dpscp.paper.split import ThresholdMethod
 from dpscp.privacy import (
     Accountant,
     Budget,
+    LatticeNoise,
     Ledger,
     compose,
     counts_secrecy,
@@ -27,125 +29,19 @@ from dpscp.privacy import (
     secure_generator,
     sized_lattice_noise,
 )
+from dpscp.privacy.events import DpEvent
 from dpscp.privacy.random_streams import child_seeds, seed_of
-from dpscp.scores import lac_of_labels
-from dpscp.scores.sets import label_set, residual_interval
-from dpscp.threshold import PrivateQuantile, noisy_midpoint_quantile
-from dpscp.threshold.exponential import ExponentialQuantile
+from dpscp.threshold import PrivateQuantile
 from dpscp.training import Mechanism, Trained
 from dpscp.training.base import Needs, array_source, paid_event
 from dpscp.training.labels import encode_labels, observed_labels
 
 SPLITS = ("independent", "exact")
-QuantileResult = PrivateQuantile | ExponentialQuantile
+VARIANTS = ("F", "A")
 _OWN_LABELS = (
     "estimator {} has no attribute classes, and its own list of labels would reveal the secret part that it trains on. "
     "Give it an attribute classes with all labels, or a method configured(needs); for regression pass y as floats"
 )
-
-
-class _Threshold(Baseline):
-    """Base class of methods with the sets {y : score <= threshold_}."""
-
-    threshold_: NDArray[Any]
-
-    def _label_sets(self, rows: NDArray[Any]) -> NDArray[Any]:
-        return label_set(lac_of_labels(self._predictor.probabilities(rows, self.classes_)), self.threshold_)
-
-    def _intervals(self, rows: NDArray[Any]) -> NDArray[Any]:
-        return residual_interval(self._predictor.predict(rows), self.threshold_)
-
-    def _exact_threshold(self, scores: NDArray[Any]) -> NDArray[Any]:
-        """Return the ceil((1 - alpha)(n + 1))-th smallest score for each level.
-
-        It is infinite where the rank exceeds n.
-        """
-        wanted = ranks(self._alphas, len(scores))
-        ordered = np.append(np.sort(scores).astype(float), math.inf)
-        return np.asarray(ordered[np.minimum(wanted, len(scores) + 1) - 1])
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class SplitConformal(_Threshold):
-    """Split conformal prediction: one part trains, the other one calibrates.
-
-    Promise: coverage of at least 1 - alpha for exchangeable records, for any model. Not private: the model and the
-    threshold are exact functions of the records.
-
-    Parameters
-    ----------
-    estimator : scikit-learn classifier with ``predict_proba``, or regressor, or dpscp mechanism
-        A scikit-learn estimator is cloned. ``DPSGD`` with ``noise_multiplier=0`` is the network of a private run
-        without its noise.
-    confidence_level : float, or list of floats
-        The wanted coverage.
-    calibration_fraction : float
-        The share of the records that training does not use.
-    random_state : int, optional
-        The seed of the split and of a mechanism's training.
-
-    Attributes
-    ----------
-    threshold_ : array of shape (n_levels,)
-    classes_ : array of shape (n_classes,), for classification
-    ledger_ : Ledger
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> X, y = load_iris(return_X_y=True)
-    >>> model = SplitConformal(LogisticRegression(max_iter=500), random_state=0).fit(X, y)
-    >>> labels, sets = model.predict_set(X)
-    >>> sets.shape, model.ledger_.epsilon(1e-5)
-    ((150, 3, 1), inf)
-
-    Paper: Supplement S1 [sec:extended_cp_intro]
-    """
-
-    calibration_fraction: float = 0.5
-
-    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
-        fraction = check_probability("calibration_fraction", self.calibration_fraction)
-        if len(rows) < 2:
-            raise ValueError("X must have at least 2 records, one for training and one for calibration")
-        size = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
-        order = check_random_state(self.random_state).permutation(len(rows))
-        held_out, rest = order[:size], order[size:]
-        if find_kind(self.estimator) == "classifier":
-            require_two_classes(y[rest])
-        self._set_predictor(Predictor.train(self.estimator, rows[rest], y[rest], self._seed()), y)
-        self.threshold_ = self._exact_threshold(self._scores(self._predictor, rows[held_out], y[held_out]))
-        self._write_non_private_ledger(
-            training="SplitConformal trains without a privacy mechanism of its own",
-            calibration="SplitConformal releases an exact order statistic of the scores",
-        )
-
-
-class NaiveFull(_Threshold):
-    """Train and calibrate on all records, as if the model had not seen them.
-
-    The threshold is the exact conformal quantile of the in-sample scores. There is no promise: a model that overfits
-    gives its own records low scores, and the sets cover too little. Not private.
-
-    Parameters
-    ----------
-    estimator, confidence_level, random_state : see ``SplitConformal``.
-
-    Attributes
-    ----------
-    threshold_, classes_, ledger_ : see ``SplitConformal``.
-
-    Paper: Section 6.1, "Naive Full"
-    """
-
-    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
-        self._set_predictor(Predictor.train(self.estimator, rows, y, self._seed()), y)
-        self.threshold_ = self._exact_threshold(self._scores(self._predictor, rows, y))
-        self._write_non_private_ledger(
-            training="NaiveFull trains without a privacy mechanism of its own",
-            calibration="NaiveFull releases an exact order statistic of the in-sample scores",
-        )
 
 
 @dataclass(frozen=True)
@@ -156,20 +52,21 @@ class _ThresholdPlan:
     mechanism: Mechanism
     n_training: int
     n_records: int
-    search: Callable[..., QuantileResult]
+    search: Callable[..., PrivateQuantile]
     taken_from_data: Sequence[str]
     outer_use: OuterUse
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateThreshold(_Threshold):
-    """Base class of baselines with private training and a private quantile."""
+class PrivateMethod(ThresholdMethod):
+    """Base class of methods with private training and a private quantile."""
 
     epsilon: float = 1.0
     delta: float = 1e-5
     score_range: tuple[float, float] | None = None
     n_records: int | None = None
     accountant: str | Accountant = "pld"
+    steps: int = 20
 
     @abstractmethod
     def _draw_parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
@@ -180,14 +77,18 @@ class PrivateThreshold(_Threshold):
         """Set the mechanism's noise; also return the nominal number of its records."""
 
     @abstractmethod
-    def _plan_search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., QuantileResult]:
-        """Return the threshold search that the budget leaves.
+    def _plan_search(self, noise: LatticeNoise, nominal: int) -> Callable[..., PrivateQuantile]:
+        """Return the threshold search with this noise on each count.
 
         It is called as search(scores, alpha=, score_range=, random_state=).
         """
 
     @abstractmethod
-    def _write_ledger(self, trained: Trained, quantiles: Sequence[QuantileResult]) -> Ledger:
+    def _cost_beside_search(self, mechanism: Mechanism) -> tuple[DpEvent | None, float | None]:
+        """Return what training costs the records that calibrate, and their share if a split is secret."""
+
+    @abstractmethod
+    def _write_ledger(self, trained: Trained, quantiles: Sequence[PrivateQuantile]) -> Ledger:
         """Return the ledger, from public numbers: no sizes of parts, no exact ranks."""
 
     def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
@@ -211,12 +112,26 @@ class PrivateThreshold(_Threshold):
         mechanism, n_training = self._calibrate_training(budget, nominal)
         mechanism, found = _declare_labels(mechanism, y)
         taken = ["n_records"] * (self.n_records is None) + ["classes"] * found
-        search = self._plan_search(budget, mechanism, nominal)
+        search = self._plan_search(self._plan_noise(budget, mechanism), nominal)
         return _ThresholdPlan(budget, mechanism, n_training, nominal, search, taken, outer)
+
+    def _plan_noise(self, budget: Budget, mechanism: Mechanism) -> LatticeNoise:
+        """Return the noise of each count that the budget leaves after training."""
+        spent, secret = self._cost_beside_search(mechanism)
+        (noise, *_), _ = sized_lattice_noise(
+            budget.epsilon,
+            budget.delta,
+            check_count("steps", self.steps),
+            [1.0] * len(self._alphas),
+            spent,
+            self.accountant,
+            secret_part=secret,
+        )
+        return noise
 
     def _release(
         self, planned: "_ThresholdPlan", rows: NDArray[Any], y: NDArray[Any]
-    ) -> tuple[Trained, list[QuantileResult]]:
+    ) -> tuple[Trained, list[PrivateQuantile]]:
         """Train on one part of the records and search the scores of the other, or of the same."""
         split_seed, training_seed, *search_seeds = child_seeds(seed_of(self.random_state), 2 + len(self._alphas))
         with quiet_steps():
@@ -231,7 +146,7 @@ class PrivateThreshold(_Threshold):
                 for alpha, seed in zip(self._alphas, search_seeds, strict=True)
             ]
 
-    def _keep(self, planned: "_ThresholdPlan", trained: Trained, quantiles: Sequence[QuantileResult]) -> None:
+    def _keep(self, planned: "_ThresholdPlan", trained: Trained, quantiles: Sequence[PrivateQuantile]) -> None:
         """Set thresholds and ledger, and warn about full sets."""
         self.threshold_ = np.array([q.threshold if q.is_finite else math.inf for q in quantiles])
         score_range, ledger = self._find_score_range(trained.model.task), self._write_ledger(trained, quantiles)
@@ -284,55 +199,92 @@ def _declare_labels(mechanism: Mechanism, y: NDArray[Any]) -> tuple[Mechanism, b
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateSplit(PrivateThreshold):
-    """Base class of methods in which one half trains and the other half calibrates.
+class DPSCP(PrivateMethod):
+    """DP-SCP as printed: all records train, all records calibrate by Algorithm 2.
 
-    Each half spends at least the whole budget. With ``split="independent"`` the split is secret, and the cost accounts
-    for that.
+    ``PrivateConformalClassifier`` and ``PrivateConformalRegressor`` are the estimators for use: their search has the
+    same shape, less noise and proven coverage. This class has the paper's own rank, buffers and order of spending, for
+    comparison.
+
+    Privacy: (epsilon, delta) for training and search together. Training spends (train_share epsilon, delta), the search
+    what the composition leaves.
+
+    Coverage: variant "F" (finite-sample) is at least ``coverage_lower_bound`` under the assumptions of Theorem 3, if
+    ``rank_buffer`` is at least its m_n. Variant "A" (asymptotic) has no finite-sample promise but the floor of
+    Corollary 1. The fitted object holds the model, the thresholds and public facts only.
+
+    Parameters
+    ----------
+    estimator, confidence_level, epsilon, delta, score_range, n_records, accountant, steps, random_state : see \
+``DPSplit``.
+    variant : ``"F"`` or ``"A"``
+        ``"F"`` uses the rank r + m_n + tau, ``"A"`` sets m_n = tau = 0.
+    train_share : float
+        The paper's p, the share of epsilon that training spends.
+    rank_buffer : float
+        The paper's m_n, used by variant "F".
+    failure_probability : float, optional
+        The paper's beta, used by variant "F". Default: 1 / n_records.
+
+    Attributes
+    ----------
+    threshold_, classes_, ledger_ : see ``DPSplit``.
+
+    Examples
+    --------
+    >>> from dpscp.training import DPSGD
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(2000, 3)); y = (X[:, 0] > 0).astype(int)
+    >>> model = DPSCP(DPSGD(classes=(0, 1), steps=30), epsilon=1.0, delta=1e-5, variant="A").fit(X, y)
+    >>> model.ledger_.epsilon(1e-5) <= 1.0, model.predict_set(X[:4])[1].shape
+    (True, (4, 2, 1))
+
+    Paper: Algorithm 1 [alg: dp-scp]; Section 4.2, DP-SCP-F and DP-SCP-A
     """
 
-    split: str = "independent"
+    variant: str = "F"
+    train_share: float = 0.5
+    rank_buffer: float = 10
+    failure_probability: float | None = None
 
-    @property
-    def _secret_part(self) -> float | None:
-        """The share that calibrates, where the secrecy of the split counts."""
-        return 0.5 if self.split == "independent" and counts_secrecy(self.epsilon, self.accountant) else None
-
-    def _draw_parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
-        trains = self._training_half(n, rng)
-        return trains, ~trains
+    def _draw_parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:  # noqa: ARG002 (nothing is drawn)
+        return slice(n), slice(n)
 
     def _calibrate_training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
-        check_choice("split", self.split, SPLITS)
-        epsilon = budget.epsilon
-        if self._secret_part is not None:
-            shared = secret_shares(epsilon, budget.delta, self._secret_part, nominal, self.accountant)
-            epsilon = shared.train_epsilon
-        mechanism = self.estimator.calibrated(epsilon, budget.delta, accountant=self.accountant)
-        return mechanism, max(nominal // 2, 1)
+        check_choice("variant", self.variant, VARIANTS)
+        share = check_probability("train_share", self.train_share)
+        return self.estimator.calibrated(share * budget.epsilon, budget.delta, accountant=self.accountant), nominal
 
-    def _training_half(self, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-        if self.split == "independent":
-            return np.asarray(rng.integers(0, 2, size=n) == 1)
-        trains = np.zeros(n, dtype=bool)
-        trains[rng.permutation(n)[: n // 2]] = True
-        return trains
+    def _cost_beside_search(self, mechanism: Mechanism) -> tuple[DpEvent | None, float | None]:
+        return paid_event(mechanism), None
 
-    def _write_split_ledger(self, trained: Trained, quantiles: Sequence[QuantileResult], how: str) -> Ledger:
-        """Return the ledger of two disjoint halves; ``how`` describes the quantiles."""
-        halves = {
-            "independent": "each record is assigned to a half by its own fair coin",
-            "exact": "halves of fixed size, so neighbors differ in one record being present or blank",
-        }[self.split]
-        secret = self._secret_part is not None
-        cost = "secret split, the cost accounts for it" if secret else "disjoint halves, the more expensive one counts"
-        stages = {"training": trained.event, "calibration": compose(*(q.event for q in quantiles))}
-        note = f"{cost}; {halves}; {len(quantiles)} x {how}"
-        return Ledger().add_disjoint(stages, note, secret_part=self._secret_part).declare(split=self.split)
+    def _plan_search(self, noise: LatticeNoise, nominal: int) -> Callable[..., PrivateQuantile]:
+        finite = self.variant == "F"
+        buffer = check_nonnegative("rank_buffer", self.rank_buffer) if finite else 0
+        failure = (1 / nominal if self.failure_probability is None else self.failure_probability) if finite else None
+
+        def search(scores: NDArray[Any], **options: Any) -> PrivateQuantile:
+            return buffered_quantile(
+                scores,
+                count_noise=noise,
+                steps=self.steps,
+                rank_buffer=buffer,
+                failure_probability=failure,
+                n_records=nominal,
+                **options,
+            )
+
+        return search
+
+    def _write_ledger(self, trained: Trained, quantiles: Sequence[PrivateQuantile]) -> Ledger:
+        ledger = Ledger().add("training", trained.event, str(trained.public_facts.get("mechanism", "")))
+        how = f"{len(quantiles)} x {_describe_search(quantiles[0])}, DP-SCP-{self.variant}"
+        search = compose(*(q.event for q in quantiles))
+        return ledger.add("calibration", search, how).declare(variant=self.variant, steps=quantiles[0].steps)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DPSplit(PrivateSplit):
+class DPSplit(PrivateMethod):
     """The private split of earlier work, calibrated by the noisy-midpoint rule.
 
     Privacy: (epsilon, delta) for the whole release. A record is in one half only, so each half spends at least the
@@ -385,27 +337,58 @@ class DPSplit(PrivateSplit):
     Paper: Section 6.1, "DP-Split"; Algorithm 4 [alg:noisy-midpoint]; Supplement S6.1 [supp:privacy_accounting]
     """
 
-    steps: int = 20
+    split: str = "independent"
 
-    def _plan_search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., QuantileResult]:
-        steps, levels, secret = check_count("steps", self.steps), len(self._alphas), self._secret_part
-        (noise, *_), _ = sized_lattice_noise(
-            budget.epsilon,
-            budget.delta,
-            steps,
-            [1.0] * levels,
-            None if secret is None else paid_event(mechanism),
-            self.accountant,
-            secret_part=secret,
-        )
+    @property
+    def _secret_part(self) -> float | None:
+        """The share that calibrates, where the secrecy of the split counts."""
+        return 0.5 if self.split == "independent" and counts_secrecy(self.epsilon, self.accountant) else None
 
+    def _draw_parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
+        trains = self._training_half(n, rng)
+        return trains, ~trains
+
+    def _calibrate_training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
+        check_choice("split", self.split, SPLITS)
+        epsilon = budget.epsilon
+        if self._secret_part is not None:
+            shared = secret_shares(epsilon, budget.delta, self._secret_part, nominal, self.accountant)
+            epsilon = shared.train_epsilon
+        mechanism = self.estimator.calibrated(epsilon, budget.delta, accountant=self.accountant)
+        return mechanism, max(nominal // 2, 1)
+
+    def _training_half(self, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+        if self.split == "independent":
+            return np.asarray(rng.integers(0, 2, size=n) == 1)
+        trains = np.zeros(n, dtype=bool)
+        trains[rng.permutation(n)[: n // 2]] = True
+        return trains
+
+    def _cost_beside_search(self, mechanism: Mechanism) -> tuple[DpEvent | None, float | None]:
+        return (None, None) if self._secret_part is None else (paid_event(mechanism), self._secret_part)
+
+    def _plan_search(self, noise: LatticeNoise, nominal: int) -> Callable[..., PrivateQuantile]:
         def search(scores: NDArray[Any], **options: Any) -> PrivateQuantile:
             half = nominal - nominal // 2
-            return noisy_midpoint_quantile(scores, count_noise=noise, steps=steps, n_records=half, **options)
+            return noisy_midpoint_quantile(scores, count_noise=noise, steps=self.steps, n_records=half, **options)
 
         return search
 
-    def _write_ledger(self, trained: Trained, quantiles: Sequence[Any]) -> Ledger:
-        first = quantiles[0]
-        how = f"{first.steps} noisy counts, noise {first.count_noise:.4g}, midpoint rule"
-        return self._write_split_ledger(trained, quantiles, how).declare(steps=first.steps)
+    def _write_ledger(self, trained: Trained, quantiles: Sequence[PrivateQuantile]) -> Ledger:
+        halves = {
+            "independent": "each record is assigned to a half by its own fair coin",
+            "exact": "halves of fixed size, so neighbors differ in one record being present or blank",
+        }[self.split]
+        secret = self._secret_part is not None
+        cost = "secret split, the cost accounts for it" if secret else "disjoint halves, the more expensive one counts"
+        stages = {"training": trained.event, "calibration": compose(*(q.event for q in quantiles))}
+        note = f"{cost}; {halves}; {len(quantiles)} x {_describe_search(quantiles[0])}, midpoint rule"
+        return (
+            Ledger()
+            .add_disjoint(stages, note, secret_part=self._secret_part)
+            .declare(split=self.split, steps=quantiles[0].steps)
+        )
+
+
+def _describe_search(quantile: PrivateQuantile) -> str:
+    return f"{quantile.steps} noisy counts, noise {quantile.count_noise:.4g}"
