@@ -3,6 +3,7 @@
 from typing import Any
 
 try:
+    import torch
     from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.func import functional_call, functionalize, grad, vmap
@@ -11,8 +12,6 @@ try:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
-
-    import torch
 except ImportError as error:
     raise ImportError("training a torch module needs torch; run: pip install 'dpscp[torch]'") from error
 
