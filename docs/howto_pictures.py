@@ -35,7 +35,7 @@ def groups_figure() -> "Figure":
         options = {"score_range": (0, 1), "held_out": True, "n_records": 1000, "random_state": seed, **BUDGET}
         single = dp.calibrate(scores, **options).threshold
         sides = [np.where(column, "in", "out") for column in member.T]
-        own = dp.calibrate(scores, groups=sides, group_values=[["in", "out"]] * 2, **options).threshold
+        own = dp.calibrate(scores, groups=dp.Groups(sides, values=[["in", "out"]] * 2), **options).threshold
         largest = np.maximum(*(np.where(new[:, g], own[2 * g], own[2 * g + 1]) for g in range(2)))
         parts = [np.ones(4000, bool), new[:, 0], ~new[:, 0], new[:, 1], ~new[:, 1]]
         one.append([(new_scores <= single)[part].mean() for part in parts])
@@ -80,7 +80,7 @@ def populations_figure() -> "Figure":
             x, new = rng.random(2000), rng.random(4000) ** (1 / power)
             scores, new_scores = (np.abs(rng.normal(size=len(v))) * (1 + 3 * v) / 20 for v in (x, new))
             options = {"score_range": (0, 1), "held_out": True, "n_records": 2000, "random_state": seed, **BUDGET}
-            ratio = {"likelihood_ratio": power * x ** (power - 1), "ratio_bound": float(power)}
+            ratio = {"population": dp.Population(power * x ** (power - 1), bound=float(power))}
             for name, more in (("with the ratio", ratio), ("without", {})):
                 found[name].append((new_scores <= dp.calibrate(scores, **options, **more).threshold).mean())
         for name, values in found.items():

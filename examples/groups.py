@@ -30,8 +30,7 @@ def main(quick: bool) -> None:
         confidence_level=0.8,
         classes=[0, 1],
         feature_bounds=tuple(BOUNDS),
-        groups=health,
-        group_values=["good or better", "fair or poor"],
+        groups=dp.Groups(health, values=["good or better", "fair or poor"]),
         n_records=n,
     ).fit(X[:n], y[:n])
     _, sets = clf.predict_set(X[n:])

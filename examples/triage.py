@@ -40,8 +40,7 @@ def main(quick: bool) -> None:
     ratio = np.array([5 / 6, 2 / 3, 3.0])  # shares .5, .2, .3 there; .6, .3, .1 here
     elsewhere = dp.calibrate(
         own[private],
-        likelihood_ratio=ratio[y[private]],
-        ratio_bound=3.0,
+        population=dp.Population(ratio[y[private]], bound=3.0),
         held_out=True,
         score_range=(0, 1),
         epsilon=1.0,

@@ -279,7 +279,7 @@ def populations(data: Path | None, seed: int, task: Task) -> Iterator[Measured]:
     places = {name: table.X.shape[1] - len(SPECIALTIES) + place for place, name in enumerate(SPECIALTIES)}
     fitted = (X[:N], y[:N], table.declared_bounds, seed, 3)
     plain = _fit(*fitted)
-    grouped = _fit(*fitted, groups=_group_of, group_values=list(range(len(SPECIALTIES) + 1)))
+    grouped = _fit(*fitted, groups=dp.Groups(_group_of, values=range(len(SPECIALTIES) + 1)))
     for name, (_, share) in SPECIALTIES.items():
         here = np.flatnonzero(group[N:] == list(SPECIALTIES).index(name) + 1) + N
         again, new = here[:RECALIBRATED], here[RECALIBRATED:]
@@ -289,7 +289,7 @@ def populations(data: Path | None, seed: int, task: Task) -> Iterator[Measured]:
 
         releases = {
             "default": plain,
-            "likelihood_ratio": _fit(*fitted, likelihood_ratio=ratio, ratio_bound=1 / share),
+            "likelihood_ratio": _fit(*fitted, population=dp.Population(ratio, bound=1 / share)),
             "groups": grouped,
             "recalibrate": dp.recalibrate(
                 plain, X[again], y[again], epsilon=EPSILON, delta=DELTA, n_records=RECALIBRATED, random_state=seed

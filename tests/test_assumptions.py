@@ -7,7 +7,7 @@ import pytest
 
 import dpscp as dp
 from dpscp._base import assumptions
-from dpscp._base.assumptions import HELD_OUT, OVERLAPPING_GROUPS, OWN_SCORE, UNCOPIED, Concern
+from dpscp._base.assumptions import HELD_OUT, OVERLAPPING_GROUPS, OWN_SCORE, Concern
 from dpscp.guarantees import Stability
 from dpscp.guarantees.terms import Terms
 from dpscp.privacy import Assumption
@@ -38,16 +38,16 @@ def test_a_file_is_read_by_its_codes_alone():
     again = dp.Ledger.from_dict(json.loads(json.dumps(written)))
     assert again == ledger == pickle.loads(pickle.dumps(ledger))
     assert [a.sentence for a in again.assumptions] == [a.sentence for a in ledger.assumptions]
-    promise = certificate(HELD_OUT, UNCOPIED.of("groups"))
+    promise = certificate(HELD_OUT, OVERLAPPING_GROUPS.of(2))
     written = promise.to_dict()
     for found in written["assumptions"]:
         found["sentence"] = "reworded"
     assert dp.Certificate.from_dict(json.loads(json.dumps(written))) == promise
-    assert "groups cannot be copied" in str(promise)
+    assert OVERLAPPING_GROUPS.of(2).sentence in str(promise)
 
 
 @pytest.mark.parametrize(
-    "data", [{"code": "hope"}, {"code": "own_score", "values": [1]}, {"code": "uncopied"}, {}, "x"]
+    "data", [{"code": "hope"}, {"code": "own_score", "values": [1]}, {"code": "overlapping_groups"}, {}, "x"]
 )
 def test_unknown_codes_and_other_values_are_refused(data):
     with pytest.raises((ValueError, TypeError, LookupError, AttributeError)):

@@ -156,7 +156,7 @@ def test_fit_reserves_exactly_what_it_commits(path):
     )  # two of 0.5 compose to about 0.72, three to about 0.9
     for guarantee in ("universal", "split"):
         clf = dp.PrivateConformalClassifier(
-            epsilon=0.5, delta=1e-5, classes=[0, 1], guarantee=guarantee, feature_bound=1.0
+            epsilon=0.5, delta=1e-5, classes=[0, 1], guarantee=guarantee, feature_bounds=dp.RowNorm(1.0)
         )
         with suppress(dp.GuaranteeWarning):  # so few records get full sets
             clf.fit(X, y, budget=store)
@@ -165,7 +165,7 @@ def test_fit_reserves_exactly_what_it_commits(path):
         events = [[e["event"] for e in json.loads(line.content)["entries"]] for line in (reserve, commit)]
         assert events[0] == events[1]
     assert store.remaining() >= 0
-    reg = dp.PrivateConformalRegressor(epsilon=0.5, delta=1e-5, y_bounds=(-3, 3), feature_bound=1.0)
+    reg = dp.PrivateConformalRegressor(epsilon=0.5, delta=1e-5, y_bounds=(-3, 3), feature_bounds=dp.RowNorm(1.0))
     with pytest.raises(dp.BudgetError, match="does not fit"):
         reg.fit(X, X[:, 0], budget=store)
     assert not hasattr(reg, "model_")
@@ -448,7 +448,7 @@ def test_a_creation_that_fails_leaves_no_file(path, monkeypatch):
 def test_spending_repeats_the_name_of_the_data_set(store, path):
     with pytest.raises(ValueError, match=f"dataset must be '{NAME}'.* got 'other'"):
         BudgetStore.open(path, dataset="other")
-    clf = dp.PrivateConformalClassifier(epsilon=0.5, classes=[0, 1], feature_bound=1.0)
+    clf = dp.PrivateConformalClassifier(epsilon=0.5, classes=[0, 1], feature_bounds=dp.RowNorm(1.0))
     for nameless in (BudgetStore(path), BudgetStore.open(path)):
         assert nameless.dataset == NAME
         assert nameless.remaining() == 1.0  # reading needs no name
@@ -481,10 +481,13 @@ def test_a_seeded_fit_is_refused_before_a_record_is_looked_at(store, kind):
 @pytest.mark.parametrize(
     ("make", "mechanism"),
     [
-        (lambda m: dp.PrivateConformalRegressor(m, y_bounds=(-3, 3), feature_bound=1.0), DPSGD()),
-        (lambda m: dp.PrivateConformalClassifier(m, classes=[0, 1], feature_bound=1.0), DPSGD(loss="squared")),
+        (lambda m: dp.PrivateConformalRegressor(m, y_bounds=(-3, 3), feature_bounds=dp.RowNorm(1.0)), DPSGD()),
         (
-            lambda m: dp.PrivateConformalClassifier(m, classes=[0, 1], feature_bound=1.0),
+            lambda m: dp.PrivateConformalClassifier(m, classes=[0, 1], feature_bounds=dp.RowNorm(1.0)),
+            DPSGD(loss="squared"),
+        ),
+        (
+            lambda m: dp.PrivateConformalClassifier(m, classes=[0, 1], feature_bounds=dp.RowNorm(1.0)),
             ScaledTarget(DPSGD(loss="huber"), y_bounds=(-1, 1)),
         ),
     ],

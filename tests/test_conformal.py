@@ -645,7 +645,10 @@ class TestGroups:
     def test_function(self, guarantee):
         X, y = measured(4000)
         model = regressor(
-            QUICK_REGRESSION, guarantee=guarantee, groups=third, group_values=[0, 1, 2], confidence_level=[0.8, 0.9]
+            QUICK_REGRESSION,
+            guarantee=guarantee,
+            groups=dp.Groups(third, values=[0, 1, 2]),
+            confidence_level=[0.8, 0.9],
         ).fit(X, y)
         assert model.threshold_.shape == (3, 2)
         prediction, intervals = model.predict_interval(X)
@@ -656,12 +659,12 @@ class TestGroups:
 
     def test_an_unknown_group_gets_full_sets(self):
         X, y = labelled(2000)
-        model = classifier(QUICK, guarantee="split", groups=third, group_values=[1]).fit(X, y)
+        model = classifier(QUICK, guarantee="split", groups=dp.Groups(third, values=[1])).fit(X, y)
         sets = model.predict_set(X)[1]
         assert sets[third(X) != 1].all()
         assert not sets[third(X) == 1].all()
         X, y = measured(2000)
-        model = regressor(QUICK_REGRESSION, guarantee="split", groups=third, group_values=[2]).fit(X, y)
+        model = regressor(QUICK_REGRESSION, guarantee="split", groups=dp.Groups(third, values=[2])).fit(X, y)
         intervals = model.predict_interval(X)[1]
         assert np.isinf(intervals[third(X) != 2]).all()
         assert np.isfinite(intervals[third(X) == 2]).all()
@@ -684,19 +687,21 @@ class TestGroups:
 
     def test_what_is_missing_or_wrong(self):
         X, y = labelled(100)
-        with pytest.raises(ValueError, match="group_values is required"):
+        with pytest.raises(ValueError, match="no values are declared"):
             classifier(QUICK, groups=third).fit(X, y)
         with pytest.raises(ValueError, match="at least one group"):
-            classifier(QUICK, groups=third, group_values=[]).fit(X, y)
+            classifier(QUICK, groups=dp.Groups(third, values=[])).fit(X, y)
         with pytest.raises(ValueError, match="'labels'"):
             classifier(QUICK, groups="labels").fit(X, y)
-        with pytest.raises(ValueError, match="groups must be None or a function of X"):
+        with pytest.raises(ValueError, match="'label' is a column, which needs a schema"):
             regressor(groups="label").fit(*measured(100))
 
     def test_a_column_of_a_frame(self):
         X, y = labelled(2000)
         frame = pd.DataFrame(X, columns=list("abcd")).assign(area=third(X))
-        model = classifier(QUICK, guarantee="split", groups=lambda X: X["area"], group_values=[0, 1, 2]).fit(frame, y)
+        model = classifier(QUICK, guarantee="split", groups=dp.Groups(lambda X: X["area"], values=[0, 1, 2])).fit(
+            frame, y
+        )
         assert model.predict_set(frame)[1].shape == (2000, 3, 1)
 
 
@@ -782,7 +787,7 @@ class TestBudget:
             "poisson": DPSGD(loss=losses[task], steps=7, sampling_rate=0.3),
             "output": OutputPerturbation(loss=losses[task], **bounds),
         }[estimator]
-        groups = {"groups": third, "group_values": [0, 1, 2]} if grouped else {}
+        groups = {"groups": dp.Groups(third, values=[0, 1, 2])} if grouped else {}
         make, data = (classifier, labelled) if task == "classification" else (regressor, measured)
         model = make(
             mechanism,
@@ -924,19 +929,18 @@ class TestBadInput:
             ("accountant", "prv", ValueError, "accountant must be one of 'pld', 'rdp'"),
             ("n_records", 0, ValueError, "n_records"),
             ("n_records", 10.5, TypeError, "n_records"),
-            ("feature_bound", -1.0, ValueError, "feature_bound"),
             ("epsilon", "1", TypeError, "epsilon"),
         ],
     )
     def test_parameters(self, make, name, value, error, text):
         X, y = (labelled if make is classifier else measured)(50)
-        extra = {"feature_bounds": None} if name == "feature_bound" else {}
         with pytest.raises(error, match=text):
-            make(**{name: value} | extra).fit(X, y)
+            make(**{name: value}).fit(X, y)
 
-    def test_both_kinds_of_bounds(self):
-        with pytest.raises(ValueError, match="not both"):
-            classifier(feature_bound=1.0, feature_bounds=(-1, 1)).fit(*labelled(50))
+    @pytest.mark.parametrize("bound", [0, -1.0, np.inf])
+    def test_a_bound_of_row_norms(self, bound):
+        with pytest.raises(ValueError, match="RowNorm must be"):
+            dp.RowNorm(bound)
 
     @pytest.mark.parametrize("bounds", [(1, 1), (2, -2), (0, np.inf), (0, 1, 2), "ab"])
     def test_target_bounds(self, bounds):

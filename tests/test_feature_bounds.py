@@ -143,20 +143,15 @@ def test_found_bounds_are_in_units_whatever_the_scale(tmp_path):
     assert high[1] > 400
     rows = schema.matrix(frame)
     assert rows[:, 1].max() > 400
-    by_index = dp.PrivateConformalRegressor(
-        feature_scale={1: "log"}, feature_bounds={0: (0, 30), 1: "private", 2: (0, 1)}, **changes
-    )
+    by_index = dp.PrivateConformalRegressor(feature_bounds={0: (0, 30), 1: ("private", "log"), 2: (0, 1)}, **changes)
     by_index.fit(rows, frame["y"])
     assert by_index.ledger_.public_facts["feature_bounds"] == (low, high)
-    same = dp.PrivateConformalRegressor(
-        feature_scale={1: "log"}, feature_bounds=schema.declared["feature_bounds"], **changes
-    )
+    same = dp.PrivateConformalRegressor(feature_bounds=schema.declared["feature_bounds"], **changes)
     same.fit(rows, frame["y"])
     np.testing.assert_array_equal(same.predict_interval(rows[:50])[1], reg.predict_interval(frame[:50])[1])
     by_index.save(tmp_path / "model")
     again = dp.load(tmp_path / "model")
-    assert again.feature_scale == {1: "log"}
-    assert again.feature_bounds == {0: [0, 30], 1: "private", 2: [0, 1]}
+    assert again.feature_bounds == {0: [0, 30], 1: ["private", "log"], 2: [0, 1]}
     np.testing.assert_array_equal(again.predict(rows[:50]), by_index.predict(rows[:50]))
     assert again.fit(rows, frame["y"]).ledger_.public_facts == by_index.ledger_.public_facts
 
@@ -198,11 +193,11 @@ def test_a_missing_value_has_a_place_on_its_scale():
 
 
 def test_bounds_on_scales_leave_private_features_alone():
-    bounds = FeatureBounds(np.array([1.0, -1.0]), np.array([np.e, 1.0]), (1,), indicators=())
-    scaled = bounds.on_scales(("log", "log"))
+    bounds = FeatureBounds(np.array([1.0, -1.0]), np.array([np.e, 1.0]), (1,), scales=("log", "log"))
+    scaled = bounds.on_scales
     assert [end.tolist() for end in scaled.pair] == [[0, -1], [1, 1]]
     assert scaled.indicators == ()
-    found = bounds.with_found(((None, 0.0), (None, 2.0)), ("log", "log"))
+    found = bounds.with_found(((None, 0.0), (None, 2.0)))
     np.testing.assert_allclose(found.pair, [[1, 1], [np.e, np.e**2]], rtol=1e-15)
     assert (found.private, found.found) == ((), (1,))
 

@@ -111,8 +111,8 @@ def test_a_column_gives_the_groups(tmp_path):
     np.testing.assert_array_equal(loaded.predict_set(SCHEMA.matrix(new))[1], sets)
     with pytest.raises(SchemaError, match="'age' must be a categorical column"):
         classifier(groups="age").fit(people(), "bought", schema=SCHEMA)
-    with pytest.raises(ValueError, match="remove group_values"):
-        classifier(groups="region", group_values=["north"]).fit(people(), "bought", schema=SCHEMA)
+    with pytest.raises(ValueError, match="remove its values"):
+        classifier(groups=dp.Groups("region", values=["north"])).fit(people(), "bought", schema=SCHEMA)
 
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])

@@ -274,9 +274,10 @@ class TrainedInside(dp.training.Around):
 def test_a_model_with_an_influence_form(kind, said):
     X, y = records(500)
     options = {"epsilon": 4.0, "guarantee": "corrected", "classes": [0, 1], "n_records": 500, "random_state": 0}
-    clf = dp.PrivateConformalClassifier(TrainedInside(kind), feature_bound=3.0, **options).fit(X, y)
+    clf = dp.PrivateConformalClassifier(TrainedInside(kind), feature_bounds=dp.RowNorm(3.0), **options).fit(X, y)
     assert any(said in assumption.sentence for assumption in clf.certificate_.assumptions)
-    plain = dp.PrivateConformalClassifier(dp.training.DPSGD(steps=20), feature_bound=3.0, **options).fit(X, y)
+    plain = dp.PrivateConformalClassifier(dp.training.DPSGD(steps=20), feature_bounds=dp.RowNorm(3.0), **options)
+    plain.fit(X, y)
     np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
     if kind is RemembersHead:
         assert clf.threshold_.tolist() == plain.threshold_.tolist()
@@ -285,7 +286,12 @@ def test_a_model_with_an_influence_form(kind, said):
 def test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it():
     X, y = records(500)
     clf = dp.PrivateConformalClassifier(
-        TrainedInside(Remembers), feature_bound=3.0, evaluation_fraction=0.2, epsilon=4.0, classes=[0, 1], n_records=500
+        TrainedInside(Remembers),
+        feature_bounds=dp.RowNorm(3.0),
+        evaluation_fraction=0.2,
+        epsilon=4.0,
+        classes=[0, 1],
+        n_records=500,
     ).fit(X, y)
     assert clf.model_.inner.seen == []
     dp.recalibrate(clf, X, y, epsilon=1.0, delta=DELTA)

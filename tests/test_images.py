@@ -52,7 +52,7 @@ def dark_corner(X):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return classifier(groups=dark_corner, group_values=[0, 1]).fit(*images())
+    return classifier(groups=dp.Groups(dark_corner, values=[0, 1])).fit(*images())
 
 
 def test_images_go_in_and_sets_come_out(fitted, tmp_path):
@@ -66,7 +66,7 @@ def test_images_go_in_and_sets_come_out(fitted, tmp_path):
     assert fitted.ledger_.public_facts["input_shape"] == (1, 6, 6)
     fitted.save(tmp_path / "m")
     loaded = dp.load(tmp_path / "m", module=net())
-    loaded.groups = dark_corner
+    loaded.groups = fitted.groups
     np.testing.assert_array_equal(loaded.predict_set(torch.from_numpy(X))[1], sets)
     for wrong in (X.reshape(400, 36), X[:, 0], X.transpose(0, 2, 3, 1)):
         with pytest.raises(ValueError, match=r"X must have records of shape \(1, 6, 6\), as in fit, got "):
@@ -77,7 +77,7 @@ def test_tensors_data_sets_and_loaders_are_the_same_records(fitted):
     X, y = images()
     tensors = torch.from_numpy(X), torch.from_numpy(y)
     pairs = data.TensorDataset(*tensors)
-    options = {"groups": dark_corner, "group_values": [0, 1]}
+    options = {"groups": dp.Groups(dark_corner, values=[0, 1])}
     for brought in (tensors, (pairs,), (data.DataLoader(pairs, batch_size=64, shuffle=True),)):
         again = classifier(**options).fit(*brought)
         np.testing.assert_array_equal(again.threshold_, fitted.threshold_)

@@ -259,7 +259,7 @@ def test_a_file_holds_the_release(tmp_path):
         ({"labels": ["a", "b", "b"]}, None, "3 distinct names"),
         ({"label_costs": [1, 2]}, None, "3 numbers"),
         ({"label_costs": [1, 2, 3], "loss": "false_discoveries"}, None, "remove it"),
-        ({"feature_bound": 1.0}, None, "not both"),
+        ({"feature_bounds": (1, 2, "log")}, None, "scales are not"),
         ({"calibration_fraction": 2.0}, None, "calibration_fraction"),
         ({}, np.zeros(300), "indicator array"),
         ({}, np.full((300, 3), 7), "0 and 1 only"),
@@ -294,7 +294,7 @@ def test_a_failed_refit_leaves_no_fitted_estimator():
 def test_a_store_pays_and_a_wrong_mechanism_is_refused(tmp_path):
     store = dp.BudgetStore.create(tmp_path / "study", 9.0, DELTA, dataset="synthetic")
     X, truth = records(400, 0)
-    fitted = multilabel(random_state=None, feature_bounds=None, feature_bound=3.0).fit(X, truth, budget=store)
+    fitted = multilabel(random_state=None, feature_bounds=dp.RowNorm(3.0)).fit(X, truth, budget=store)
     assert store.ledger().entries
     assert fitted.ledger_.is_private
     with pytest.raises(TypeError, match="training mechanism"):

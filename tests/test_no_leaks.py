@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, SeededWarning
 from dpscp.threshold import search
 from dpscp.training import DPSGD, ObjectivePerturbation, OpacusTraining, OutputPerturbation, QuantileTransform
@@ -178,7 +179,7 @@ class TestFittedObject:
     @pytest.mark.parametrize("groups", ["label", area])
     def test_groups(self, tmp_path, groups):
         X, y = labelled()
-        fitted = classifier(guarantee="split", groups=groups, group_values=[0, 1]).fit(X, y)
+        fitted = classifier(guarantee="split", groups=dp.Groups(groups, values=[0, 1])).fit(X, y)
         assert_holds_nothing_of(fitted, X, y)
         assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
 
@@ -283,7 +284,7 @@ class TestRareRecord:
     def test_group(self, guarantee):
         X, y = measured()
         X[:, 1] = np.abs(X[:, 1])
-        model = regressor(guarantee=guarantee, groups=area, group_values=[0, 1])
+        model = regressor(guarantee=guarantee, groups=dp.Groups(area, values=[0, 1]))
         strange = X[:1].copy()
         strange[0, 1] = -1
         assert publish(model, X, y) == publish(model, np.vstack([X, strange]), np.append(y, 0.0))
@@ -303,7 +304,7 @@ class TestRareRecord:
         [
             *((guarantee, {"feature_bounds": (-4, 4)}) for guarantee in GUARANTEES[2:]),
             *(pytest.param(g, {"feature_bounds": (-4, 4)}, marks=pytest.mark.slow) for g in GUARANTEES[:2]),
-            ("universal", {"feature_bound": 3.0}),
+            ("universal", {"feature_bounds": dp.RowNorm(3.0)}),
             ("split", {"epsilon": 0.3}),  # too small a budget to find bounds: rows of norm one
         ],
     )
@@ -402,5 +403,5 @@ class TestMessages:
         assert_says_nothing(lambda: make(guarantee="split").fit(GOOD_X, BAD_TARGETS[name]))
 
     def test_groups(self):
-        wrong = classifier(guarantee="split", groups=lambda X: X[:5, 0] * CANARY_NUMBER, group_values=[0])
+        wrong = classifier(guarantee="split", groups=dp.Groups(lambda X: X[:5, 0] * CANARY_NUMBER, values=[0]))
         assert_says_nothing(lambda: wrong.fit(GOOD_X, GOOD_Y))

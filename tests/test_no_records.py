@@ -125,6 +125,7 @@ def fit_torch(n, kind):
     return dp.PrivateConformalClassifier(torch.nn.Linear(3, 2), **options).fit(*records)
 
 
+PRIORS = dp.Population.from_class_priors({0: 0.3, 1: 0.7}, {0: 0.5, 1: 0.5})
 FITS = {
     "recipe": fit,
     **{
@@ -134,13 +135,13 @@ FITS = {
     "stability": lambda n: fit(n, estimator=OutputPerturbation(classes=(0, 1)), guarantee="stability"),
     "private bounds": lambda n: fit(n, feature_bounds="private"),
     "unit rows": lambda n: fit(n, feature_bounds=None),
-    "groups": lambda n: fit(n, groups=sign, group_values=[0, 1]),
-    "overlapping groups": lambda n: fit(n, groups=[sign, lambda rows: 1 - sign(rows)], group_values=[[0, 1]] * 2),
+    "groups": lambda n: fit(n, groups=dp.Groups(sign, values=[0, 1])),
+    "overlapping groups": lambda n: fit(n, groups=dp.Groups([sign, lambda rows: 1 - sign(rows)], values=[[0, 1]] * 2)),
     "groups by label": lambda n: fit(n, groups="label"),
     "evaluation": lambda n: fit(n, evaluation_fraction=0.2),
     "raps": lambda n: fit(n, conformity_score="raps"),
     "own score": lambda n: fit(n, conformity_score=lambda p: np.stack([1 - row for row in p])),
-    "other classes": lambda n: fit(n, guarantee="split", class_prior={0: 0.3, 1: 0.7}, source_prior={0: 0.5, 1: 0.5}),
+    "other classes": lambda n: fit(n, guarantee="split", population=PRIORS),
     "two levels": lambda n: fit(n, confidence_level=[0.8, 0.9]),
     "one release": lambda n: fit(n, guarantee="split", release_confidence=0.9),
     "seed": lambda n: fit(n, random_state=0),
@@ -176,7 +177,7 @@ def released():
     return {
         "classification": fit(N),
         "regression": regress(N),
-        "groups": fit(N, groups=sign, group_values=[0, 1]),
+        "groups": fit(N, groups=dp.Groups(sign, values=[0, 1])),
         "persons": fit_persons(N),
         "prefit": FITS["prefit"](N),
     }
@@ -247,16 +248,18 @@ OWN = {
     "a stream without parts": lambda n: dp.calibrate(iter([X[:1, 0]][:n]), n_records=500, **SCORES),
     "scores in chunks": lambda n: dp.calibrate(lambda: [X[:n, 0]], n_records=500, **SCORES),
     "scores of persons": lambda n: dp.calibrate(X[:n, 0], persons=IDS[:n], n_persons=500, rows_per_person=2, **SCORES),
-    "scores of groups": lambda n: dp.calibrate(X[:n, 0], groups=Y[:n], group_values=[0, 1], n_records=500, **SCORES),
+    "scores of groups": lambda n: dp.calibrate(
+        X[:n, 0], groups=dp.Groups(Y[:n], values=[0, 1]), n_records=500, **SCORES
+    ),
     "scores of others": lambda n: dp.calibrate(
-        X[:n, 0], likelihood_ratio=np.ones(n), ratio_bound=1.5, n_records=500, **SCORES
+        X[:n, 0], population=dp.Population(np.ones(n), bound=1.5), n_records=500, **SCORES
     ),
     "losses": lambda n: dp.control_risk(TABLE[:n], n_records=500, **LOSSES),
     "losses of persons": lambda n: dp.control_risk(
         TABLE[:n], persons=IDS[:n], n_persons=500, rows_per_person=2, **LOSSES
     ),
     "losses of groups": lambda n: dp.control_risk(
-        TABLE[:n], groups=Y[:n], group_values=[0, 1], n_records=500, **LOSSES
+        TABLE[:n], groups=dp.Groups(Y[:n], values=[0, 1]), n_records=500, **LOSSES
     ),
     "losses as a function": lambda n: dp.control_risk(
         lambda t: np.clip(1 - t / np.linspace(0.1, 1, N)[:n], 0, 1),

@@ -13,7 +13,7 @@ import pytest
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel
 from dpscp._base.assumptions import OWN_SCORE, Concern
-from dpscp.data.validation import group_index
+from dpscp.data.groups import Groups
 from dpscp.estimators.base import GROUP_FUNCTION
 from dpscp.paper import DPSCP, DPSplit
 from dpscp.privacy import dpsgd_event
@@ -139,7 +139,9 @@ class TestOneFiniteRecord:
         ],
         ids=["recipe", "linear", "float64", "hidden", "output", "objective"],
     )
-    @pytest.mark.parametrize("bounds", [{}, {"feature_bound": 3.0}, BOUNDED], ids=["unbounded", "norm", "features"])
+    @pytest.mark.parametrize(
+        "bounds", [{}, {"feature_bounds": dp.RowNorm(3.0)}, BOUNDED], ids=["unbounded", "norm", "features"]
+    )
     @pytest.mark.covering
     def test_classifiers(self, guarantee, estimator, bounds):
         records = strange_rows(1, LARGEST if bounds else LARGEST_SINGLE)
@@ -199,7 +201,7 @@ class TestOneFiniteRecord:
         def far(X):
             return (X**2).sum(axis=1) > 1e300
 
-        model = classifier(STABLE, guarantee="split", groups=far, group_values=[False])
+        model = classifier(STABLE, guarantee="split", groups=dp.Groups(far, values=[False]))
         assert_no_record_shows(model, *labelled(), records=strange_rows(1))
 
     @pytest.mark.parametrize("method", [DPSplit, DPSCP])
@@ -242,13 +244,7 @@ def neighbour(X):
     return np.roll(np.asarray(X)[:, 0], 1) > 0
 
 
-def refuses_single_rows(X):
-    if len(X) < 2:
-        raise ValueError(f"too few: {X}")
-    return np.asarray(X)[:, 0] > 0
-
-
-LOOKING_AROUND = [above_the_mean, quantile_bins, position, neighbour, refuses_single_rows]
+LOOKING_AROUND = [above_the_mean, quantile_bins, position, neighbour]
 GROUP_VALUES = [0, 1, 2, 3]
 
 
@@ -258,7 +254,7 @@ class TestGroupFunctionsThatLookAtTheTable:
     def test_refused_before_anything_is_spent(self, look, form, tmp_path):
         X, y = labelled()
         store = dp.BudgetStore.create(tmp_path / "budget", epsilon=10.0, delta=1e-3, dataset="made up")
-        model = classifier(STABLE, guarantee="split", groups=look, group_values=GROUP_VALUES, random_state=None)
+        model = classifier(STABLE, guarantee="split", groups=dp.Groups(look, values=GROUP_VALUES), random_state=None)
         with pytest.raises(ValueError, match="groups must compute the value of each row from that row alone") as caught:
             model.fit(form(X), y, budget=store)
         assert caught.value.__cause__ is None
@@ -268,10 +264,8 @@ class TestGroupFunctionsThatLookAtTheTable:
     @pytest.mark.parametrize("look", LOOKING_AROUND)
     def test_refused_at_prediction_too(self, look):
         X, y = labelled()
-        model = classifier(STABLE, guarantee="split", groups=lambda X: X[:, 0] > 0, group_values=[False, True]).fit(
-            X, y
-        )
-        model.set_params(groups=look)
+        model = classifier(STABLE, guarantee="split", groups=lambda X: X[:, 0] > 0).fit(X, y)
+        model.set_params(groups=dp.Groups(look, values=[False, True]))
         with pytest.raises(ValueError, match="groups must compute the value of each row"):
             model.predict_set(X)
 
@@ -279,19 +273,18 @@ class TestGroupFunctionsThatLookAtTheTable:
     def test_functions_of_the_row_pass_at_any_size(self, n):
         rows = np.random.default_rng(n).normal(size=(n, 3))
         for table in (rows, pd.DataFrame(rows, columns=list("abc"))):
-            index = group_index(lambda X: np.asarray(X)[:, 0] > 0, table, [True], n, thorough=True)
+            groups = Groups(lambda X: np.asarray(X)[:, 0] > 0, values=[True]).of_rows(None)
+            index = groups.places(table, n)
             np.testing.assert_array_equal(index, np.where(rows[:, 0] > 0, 0, -1))
 
     @pytest.mark.parametrize("look", [above_the_mean, position, neighbour])
     def test_even_two_rows_are_enough(self, look):
         with pytest.raises(ValueError, match="groups"):
-            group_index(look, one(-1.0, 0.0, 1.0, 0.0).reshape(2, 2), [0, 1], 2, thorough=True)
+            Groups(look, values=[0, 1]).of_rows(None).places(one(-1.0, 0.0, 1.0, 0.0).reshape(2, 2), 2)
 
     def test_it_is_an_assumption_of_privacy_and_of_coverage(self):
         X, y = labelled()
-        model = classifier(STABLE, guarantee="split", groups=lambda X: X[:, 0] > 0, group_values=[False, True]).fit(
-            X, y
-        )
+        model = classifier(STABLE, guarantee="split", groups=lambda X: X[:, 0] > 0).fit(X, y)
         assert GROUP_FUNCTION.about is Concern.BOTH
         assert model.ledger_.assumptions == (GROUP_FUNCTION,)
         assert dp.Ledger.from_json(model.ledger_.to_json()).assumptions == (GROUP_FUNCTION,)

@@ -12,7 +12,7 @@ import dpscp as dp
 from dpscp._base.assumptions import GROUP_FUNCTION, OVERLAPPING_GROUP_FUNCTION
 from dpscp.cli import main
 from dpscp.core.search_plan import make_rule, plan_search
-from dpscp.data.groups import Groups, RecordGroups, largest_thresholds, name_groups, places_of_matrix
+from dpscp.data.groups import Groups, largest_thresholds, name_groups, places_of_matrix, read_groups
 from dpscp.data.schema import Schema
 from dpscp.data.sources import ArraySource
 from dpscp.privacy import Budget, Ledger, compose, epsilon_of
@@ -39,9 +39,9 @@ def both(X):
     return np.column_stack([X[:, 0] > 0, X[:, 1] < -0.5, X[:, 1] > 0.5])
 
 
-SEVERAL = {"groups": [sex, age], "group_values": [["f", "m"], [0, 1, 2]]}
+SEVERAL = {"groups": Groups([sex, age], values=[["f", "m"], [0, 1, 2]])}
 NAMES = ("sex=f", "sex=m", "age=0", "age=1", "age=2")
-MATRIX = {"groups": both, "group_values": ["women", "young", "old"], "groups_per_record": 2}
+MATRIX = {"groups": Groups(both, values=["women", "young", "old"], per_record=2)}
 
 
 def records(n=3_000, seed=0):
@@ -71,17 +71,17 @@ def count_noises(event):
 
 def test_several_functions_give_a_group_of_each():
     X = np.array([[1.0, -1.0], [-1.0, 0.0], [1.0, 2.0]])
-    groups = Groups.declared(*SEVERAL.values())
+    groups = SEVERAL["groups"].of_rows(None)
     assert (groups.names, groups.per_record) == (NAMES, 2)
-    assert groups.places(X, 3, thorough=True).tolist() == [[0, 2], [1, 3], [0, 4]]
-    only = Groups.declared([sex, age], [["f"], [2]])
-    assert only.places(X, 3, thorough=True).tolist() == [[0, -1], [-1, -1], [0, 1]]
-    alone = Groups.declared([sex], [["f", "m"]])
-    assert (alone.names, alone.per_record, alone.places(X, 3, thorough=True).tolist()) == (("f", "m"), 1, [0, 1, 0])
+    assert groups.places(X, 3).tolist() == [[0, 2], [1, 3], [0, 4]]
+    only = Groups([sex, age], values=[["f"], [2]]).of_rows(None)
+    assert only.places(X, 3).tolist() == [[0, -1], [-1, -1], [0, 1]]
+    alone = Groups([sex], values=[["f", "m"]]).of_rows(None)
+    assert (alone.names, alone.per_record, alone.places(X, 3).tolist()) == (("f", "m"), 1, [0, 1, 0])
 
 
 def test_groups_without_a_name_of_their_own_are_numbered():
-    named = Groups.declared([lambda X: np.asarray(X)[:, 0], age], [[0], [1]]).names
+    named = Groups([lambda X: np.asarray(X)[:, 0], age], values=[[0], [1]]).of_rows(None).names
     assert named == ("groups[0]=0", "age=1")
     assert name_groups(["sex", "sex"], [["f"], ["f"]]) == ("groups[0]=f", "groups[1]=f")
 
@@ -105,43 +105,57 @@ def test_a_row_gets_the_largest_threshold_of_its_groups_and_full_sets_without_on
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"groups": []}, "at least one"),
-        ({"groups": [sex, age], "group_values": None}, "group_values is required"),
-        ({"groups": [sex, age], "group_values": [["f", "m"]]}, "one list of values for each of the 2"),
-        ({"groups": [sex, age], "group_values": ["fm", [0]]}, "one list of values for each"),
-        ({"groups": [sex, age], "group_values": [["f", "f"], [0]]}, "each group once"),
-        ({"groups": [sex, "site"], "group_values": [["f", "m"], None]}, "list of functions of X"),
-        ({"groups_per_record": 2}, "boolean matrix"),
-        ({"groups": None, "group_values": None, "groups_per_record": 2}, "boolean matrix"),
-        ({"groups": "label", "group_values": None, "groups_per_record": 2}, "boolean matrix"),
-        ({"groups": both, "group_values": None, "groups_per_record": 1}, "group_values is required"),
-        ({"groups": both, "group_values": [0, 1, 2], "groups_per_record": 4}, "at most the number of groups, 3"),
-        ({"groups": both, "group_values": [0, 1], "groups_per_record": 2}, "boolean for each record"),
-        ({"groups": lambda X: both(X - np.mean(X)), **{k: MATRIX[k] for k in list(MATRIX)[1:]}}, "that row alone"),
+        (lambda: Groups([]), "at least one"),
+        (lambda: [sex, age], "groups must be booleans where no values are declared"),
+        (lambda: Groups([sex, age], values=[["f", "m"]]), "one list for each of the 2"),
+        (lambda: Groups([sex, age], values=["fm", [0]]), "one list for each"),
+        (lambda: Groups([sex, age], values=[["f", "f"], [0]]), "each group once"),
+        (lambda: Groups([sex, "site"], values=[["f", "m"], None]), "'site' is a column, which needs a schema"),
+        (lambda: Groups("site", values=["a"]), "remove its values"),
+        (lambda: Groups([sex, age], values=[["f", "m"], [0, 1, 2]], per_record=2), "for one function or array"),
+        (lambda: Groups("site", per_record=2), "for one function or array"),
+        (lambda: Groups(both, per_record=1), "per_record needs values"),
+        (lambda: Groups(both, values=[0, 1, 2], per_record=4), "at most the number of groups, 3"),
+        (lambda: Groups(both, values=[0, 1], per_record=2), "boolean for each record"),
+        (lambda: Groups(lambda X: both(X - np.mean(X)), values=[0, 1, 2], per_record=2), "that row alone"),
+        (lambda: Groups(np.zeros(200, bool)), "arrays are for calibrate"),
     ],
 )
 def test_wrong_groups_are_refused_and_nothing_is_spent(wrong, match, tmp_path):
     store = dp.BudgetStore.create(tmp_path / "study", 9.0, DELTA, dataset="synthetic")
     with pytest.raises(ValueError, match=match):
-        classifier(random_state=None, **SEVERAL | wrong).fit(*records(200), budget=store)
+        classifier(random_state=None, groups=wrong()).fit(*records(200), budget=store)
     assert not store.ledger().entries
 
 
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"group_values": None}, "go together"),
-        ({"groups": None}, "go together"),
-        ({"groups": np.zeros(4)}, "one value for each record"),
-        ({"groups": [np.zeros(5), np.zeros(4)], "group_values": [[0], [0]]}, "one value for each record"),
-        ({"groups": np.zeros((5, 2), bool), "groups_per_record": 3}, "at most the number of groups"),
+        (lambda: Groups(np.zeros(4), values=[0, 1]), "one value for each record"),
+        (lambda: Groups([np.zeros(5), np.zeros(4)], values=[[0], [0]]), "one value for each record"),
+        (lambda: Groups(np.zeros((5, 2), bool), values=[0, 1], per_record=3), "at most the number of groups"),
+        (lambda: Groups(np.zeros(5)), "no values are declared"),
+        (lambda: Groups(sex, values=["f", "m"]), "must be an array"),
     ],
 )
 def test_wrong_arrays_of_groups_are_refused(wrong, match):
-    given = {"groups": np.zeros(5), "group_values": [0, 1], "groups_per_record": None}
     with pytest.raises(ValueError, match=match):
-        RecordGroups.declared(**given | wrong, n=5)
-    assert RecordGroups.declared(None, None, None, 5) is None
+        wrong().of_records(5)
+
+
+def test_groups_are_a_value_that_does_not_change():
+    groups = Groups([sex, age], values=[["f", "m"], (0, 1, 2)])
+    assert groups == Groups((sex, age), values=(("f", "m"), (0, 1, 2)))
+    assert (groups.count, groups.most_per_record) == (5, 2)
+    assert (MATRIX["groups"].count, MATRIX["groups"].most_per_record) == (3, 2)
+    with pytest.raises(AttributeError):
+        groups.values = None
+    with pytest.raises(TypeError, match="must be a function of X"):
+        Groups(3)
+    for value in (sex, "site", [sex, "site"], np.zeros(3, bool)):
+        assert read_groups(value).most_per_record == (2 if isinstance(value, list) else 1)
+    assert read_groups(groups) is groups
+    assert read_groups(None) is None
 
 
 # ---- what it costs
@@ -158,7 +172,7 @@ def test_the_ledger_holds_the_searches_of_all_groups_of_a_record(per_record):
 
         kept = module.search_thresholds
         patch.setattr(module, "search_thresholds", lambda *a, **k: seen.setdefault("found", kept(*a, **k)))
-        found = calibrated(rng.random(600), groups=arrays, group_values=[[0, 1]] * per_record)
+        found = calibrated(rng.random(600), groups=Groups(arrays, values=[[0, 1]] * per_record))
     searches = seen["found"].quantiles
     assert len(searches) == len(found.threshold) == 2 * per_record
     # a record is in one group of each array: the groups at places 0, 2, 4, ...
@@ -182,21 +196,23 @@ def test_more_groups_of_a_record_mean_more_noise_and_more_groups_alone_do_not():
 
 
 def test_a_plan_shows_what_overlapping_groups_cost():
-    plain, parted = dp.plan(8_000, 1.0), dp.plan(8_000, 1.0, n_groups=4)
-    overlapping = dp.plan(8_000, 1.0, n_groups=4, groups_per_record=2)
+    plain, parted = dp.plan(8_000, 1.0), dp.plan(8_000, 1.0, groups=4)
+    overlapping = dp.plan(8_000, 1.0, groups=Groups(both, values=range(4), per_record=2))
     noises = [p.row("universal").count_noise for p in (plain, parted, overlapping)]
     assert noises[2] == pytest.approx(math.sqrt(2) * noises[1], rel=0.1)
     assert "cost no privacy" in str(parted)
     assert "each record is in 2 of them" in str(overlapping)
     assert "groups:" not in str(plain)
-    with pytest.raises(ValueError, match="groups_per_record must be at most"):
-        dp.plan(8_000, 1.0, groups_per_record=2)
+    with pytest.raises(ValueError, match="needs the number of groups"):
+        dp.plan(8_000, 1.0, groups=["sex", "site"])
+    with pytest.raises(ValueError, match="needs the number of groups"):
+        dp.plan(8_000, 1.0, groups=Groups("site"))
 
 
 def test_a_plan_has_the_noise_of_a_fit():
     X, y = records(2_000)
     fitted = classifier(accountant="pld", **SEVERAL).fit(X, y)
-    planned = dp.plan(2_000, 4.0, n_groups=5, groups_per_record=2, n_features=3).row("universal")
+    planned = dp.plan(2_000, 4.0, n_features=3, **SEVERAL).row("universal")
     assert fitted.certificate_.terms["count_noise"] == pytest.approx(planned.count_noise, rel=0.02)
 
 
@@ -217,10 +233,10 @@ def test_each_group_is_covered_where_the_smallest_threshold_would_fail(form, is_
         member, scores = hard_scores(rng, 500)
         new, new_scores = hard_scores(rng, 4_000)
         if form == "matrix":
-            options = {"groups": member, "group_values": ["a", "b", "c"], "groups_per_record": 3}
+            options = {"groups": Groups(member, values=["a", "b", "c"], per_record=3)}
             places = places_of_matrix(new, 3, 3, len(new))
         else:
-            options = {"groups": list(member.T), "group_values": [[True]] * 3}
+            options = {"groups": Groups(list(member.T), values=[[True]] * 3)}
             places = np.where(new, [0, 1, 2], -1)
         found = calibrated(scores, n_records=500, random_state=seed, **options)
         inside = largest_thresholds(places, found.threshold[:, None])[:, 0]
@@ -239,7 +255,7 @@ def test_records_beyond_the_maximum_count_in_no_group_and_are_covered_by_full_se
     member[np.arange(3_000), rng.integers(0, 3, 3_000)] = True
     member[3_000:] = True
     scores = np.where(member.all(axis=1), 0.95, rng.random(4_000) / 2)
-    found = calibrated(scores, groups=member, group_values=[0, 1, 2], groups_per_record=2)
+    found = calibrated(scores, groups=Groups(member, values=[0, 1, 2], per_record=2))
     assert (found.threshold < 0.55).all()
     sets = largest_thresholds(places_of_matrix(member, 3, 2, 4_000), found.threshold[:, None])
     assert np.isinf(sets[3_000:]).all()
@@ -249,7 +265,7 @@ def test_records_beyond_the_maximum_count_in_no_group_and_are_covered_by_full_se
 def test_persons_count_once_in_each_group_of_one_random_row():
     rng = RNG(1)
     persons, first = np.repeat(np.arange(500), 4), rng.integers(0, 2, 2_000)
-    options = {"persons": persons, "rows_per_person": 4, "groups": [first, 1 - first], "group_values": [[0, 1]] * 2}
+    options = {"persons": persons, "rows_per_person": 4, "groups": [first == 1, first == 0]}
     found = calibrated(rng.random(2_000), n_persons=500, **options)
     sizes = found.ledger.public_facts["released_sizes"]
     assert sum(sizes) == pytest.approx(1_000, abs=150)  # each person is in two groups
@@ -259,20 +275,20 @@ def test_thinned_scores_keep_their_groups():
     rng = RNG(2)
     side = rng.integers(0, 2, 4_000)
     scores = np.where(side == 0, 0.1, 0.9) * rng.random(4_000)
-    options = {"likelihood_ratio": np.full(4_000, 1.0), "ratio_bound": 2.0, "groups": side, "group_values": [0, 1]}
+    options = {"population": dp.Population(np.ones(4_000), bound=2.0), "groups": Groups(side, values=[0, 1])}
     found = calibrated(scores, **options)
     assert found.threshold[0] < 0.15 < found.threshold[1]
     assert sum(found.ledger.public_facts["released_sizes"]) == pytest.approx(2_000, abs=250)
     assert found.quantile is None
     with pytest.raises(ValueError, match="one-dimensional"):
-        calibrated(scores.reshape(2, -1), groups=side, group_values=[0, 1])
+        calibrated(scores.reshape(2, -1), groups=side == 1)
 
 
 def test_losses_have_overlapping_groups_too():
     rng = RNG(3)
     member = rng.random((3_000, 2)) < 0.6
     need = rng.random(3_000) * np.where(member[:, 1], 1.0, 0.3)
-    options = {"groups": member, "group_values": ["a", "b"], "groups_per_record": 2}
+    options = {"groups": Groups(member, values=["a", "b"], per_record=2)}
     found = dp.control_risk(
         lambda t: (need > t).astype(float),
         threshold_range=(0, 1),
@@ -317,7 +333,7 @@ def test_a_classifier_with_overlapping_groups(options, tmp_path):
     assert "largest threshold of its groups" in str(fitted.certificate_)
     fitted.save(tmp_path / "model.dpscp")
     loaded = dp.load(tmp_path / "model.dpscp")
-    with pytest.raises(ValueError, match="set it after loading"):
+    with pytest.raises(ValueError, match="set them after loading"):
         loaded.predict_set(new)
     loaded.groups = options["groups"]
     assert np.array_equal(loaded.predict_set(new)[1], sets)
@@ -348,8 +364,8 @@ def test_columns_of_a_schema_are_groups_and_come_back_from_a_file(tmp_path):
     assert np.array_equal(loaded.predict_set(frame)[1], fitted.predict_set(frame)[1])
     measured = dp.evaluate(loaded, frame, frame.y, epsilon=2.0, delta=DELTA, random_state=0)
     assert list(measured.by_group) == list(fitted.group_values_)
-    with pytest.raises(ValueError, match="remove group_values"):
-        classifier(classes=None, groups=["sex", "site"], group_values=[["f"], ["a"]]).fit(frame, "y", schema=schema)
+    by_site = dp.evaluate(loaded, frame, frame.y, epsilon=2.0, delta=DELTA, groups="site", random_state=0)
+    assert list(by_site.by_group) == ["a", "b", "c"]
 
 
 def test_a_regressor_on_blocks_measures_its_groups_on_a_part_of_its_own():
@@ -359,7 +375,7 @@ def test_a_regressor_on_blocks_measures_its_groups_on_a_part_of_its_own():
     options = {"epsilon": 4.0, "delta": DELTA, "y_bounds": (-6, 6), "evaluation_fraction": 0.2, "random_state": 0}
     mechanism = DPSGD(steps=10, learning_rate=1.0, loss="squared")
     reg = dp.PrivateConformalRegressor(
-        mechanism, guarantee="split", groups=[sex, age], group_values=[["f", "m"], [0, 2]]
+        mechanism, guarantee="split", groups=Groups([sex, age], values=[["f", "m"], [0, 2]])
     )
     reg.set_params(**options, accountant="rdp", conformity_score="absolute")
     fitted = reg.fit(ArraySource(X, y, n_blocks=4))
@@ -387,17 +403,17 @@ def test_an_evaluation_charges_the_groups_of_a_record(options):
     low, high = next(iter(measured.by_group.values())).interval
     assert low <= covered[inside].mean() <= high
     assert measured.ledger.epsilon(DELTA) <= 3.0
-    with pytest.raises(TypeError, match="list of functions"):
+    with pytest.raises(TypeError, match="must be a function of X"):
         dp.evaluate(fitted, X, y, epsilon=1.0, delta=DELTA, groups=5)
-    with pytest.raises(ValueError, match="group_values"):
+    with pytest.raises(ValueError, match="no values are declared"):
         dp.evaluate(fitted, X, y, epsilon=1.0, delta=DELTA, groups=[sex])
 
 
 def test_sources_of_a_column_list_are_refused():
     X, y = records(200)
-    with pytest.raises(ValueError, match="list of functions of X"):
+    with pytest.raises(ValueError, match="is a column, which needs a schema"):
         classifier(groups=["sex"]).fit(ArraySource(X, y, n_blocks=2))
-    with pytest.raises(ValueError, match="groups must be None or a function of rows"):
+    with pytest.raises(ValueError, match="is a column, which needs a schema"):
         classifier(groups="sex").fit(ArraySource(X, y, n_blocks=2))
 
 
@@ -422,7 +438,7 @@ def test_the_command_line_takes_several_columns_and_plans_them(tmp_path, capsys)
     options = ["--n-groups", "4", "--groups-per-record", "2", "--evaluation-fraction", "0.2", "--json"]
     assert main(["plan", "--n", "8000", "--epsilon", "1", *options]) == 0
     rows = {row["guarantee"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-    planned = dp.plan(8_000, 1.0, n_groups=4, groups_per_record=2, evaluation_fraction=0.2)
+    planned = dp.plan(8_000, 1.0, groups=Groups(both, values=range(4), per_record=2), evaluation_fraction=0.2)
     assert rows["split"]["count_noise"] == planned.row("split").count_noise
     assert rows["split"]["evaluation_interval"] == list(planned.row("split").evaluation_interval)
     assert "20% of the records measure a split" in str(planned)

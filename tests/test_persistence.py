@@ -133,12 +133,12 @@ class TestReturn:
         loaded = reload(by_label, tmp_path / "labels")
         np.testing.assert_array_equal(by_label.predict_set(X)[1], loaded.predict_set(X)[1])
         by_half = PrivateConformalClassifier(
-            DPSGD(steps=5), classes=[0, 1, 2], groups=half, group_values=[0, 1], **CLASSIFIER
+            DPSGD(steps=5), classes=[0, 1, 2], groups=dp.Groups(half, values=[0, 1]), **CLASSIFIER
         ).fit(X, y)
         loaded = reload(by_half, tmp_path / "halves")
-        with pytest.raises(ValueError, match="set it after loading"):
+        with pytest.raises(ValueError, match="set them after loading"):
             loaded.predict_set(X)
-        loaded.set_params(groups=half)
+        loaded.set_params(groups=by_half.groups)
         np.testing.assert_array_equal(by_half.predict_set(X)[1], loaded.predict_set(X)[1])
 
     def test_feature_names(self, tmp_path):

@@ -56,7 +56,7 @@ SETTINGS = {
     "split": {"guarantee": "split"},
     "corrected": {"guarantee": "corrected"},
     "stability": {"guarantee": "stability"},
-    "groups": {"guarantee": "split", "groups": by_sign, "group_values": [False, True]},
+    "groups": {"guarantee": "split", "groups": by_sign},
     "sampled": {"estimator": DPSGD(steps=5, sampling_rate=0.3, hidden=(4,)), "guarantee": "universal"},
     "recipe": {"estimator": None, "guarantee": "auto"},
 }
@@ -160,9 +160,7 @@ def test_split_parts_and_groups_draw_persons(everywhere, monkeypatch):
     original, grouped = Mechanism.train_source, release._scores_by_group
     monkeypatch.setattr(Mechanism, "train_source", train)
     everywhere("_scores_by_group", by_group)
-    fitted(
-        classifier(guarantee="split", rows_per_person=K, groups=by_sign, group_values=[False, True]), X, y, persons=ids
-    )
+    fitted(classifier(guarantee="split", rows_per_person=K, groups=by_sign), X, y, persons=ids)
     trained = np.unique(np.round(1000 * seen["trained"]).astype(int))
     assert seen["scored"] == 150 - len(trained)
     sizes = np.minimum(np.bincount(ids), K)[trained]

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
 
+from dpscp.data.groups import Groups
 from dpscp.data.validation import (
     check_levels,
     class_list,
-    group_index,
     validate_labels,
     validate_rows,
     validate_targets,
@@ -225,20 +225,21 @@ class TestLevels:
 
 class TestGroups:
     def test_places_and_unknown_groups(self):
-        index = group_index(lambda X: X[:, 0], np.array([[1.0], [3.0], [2.0], [np.nan]]), [2, 1], 4, thorough=True)
-        assert index.tolist() == [1, -1, 0, -1]
+        groups = Groups(lambda X: X[:, 0], values=[2, 1]).of_rows(None)
+        assert groups.places(np.array([[1.0], [3.0], [2.0], [np.nan]]), 4).tolist() == [1, -1, 0, -1]
 
     def test_text(self):
         frame = pd.DataFrame({"g": ["u", "v", "w"]})
-        assert group_index(lambda X: X["g"], frame, ("w", "u"), 3, thorough=True).tolist() == [1, -1, 0]
+        groups = Groups(lambda X: X["g"], values=("w", "u")).of_rows(None)
+        assert groups.places(frame, 3).tolist() == [1, -1, 0]
 
     @pytest.mark.parametrize("wrong", [lambda X: X[0, 0], lambda X: X, lambda X: X[:5, 0], lambda X: X.sort()])
     def test_shape(self, wrong):
         with pytest.raises(ValueError, match="one value for each record") as caught:
-            group_index(wrong, rows(), [0, 1], N, thorough=True)
+            Groups(wrong, values=[0, 1]).of_rows(None).places(rows(), N)
         assert_silent(caught.value)
 
     @pytest.mark.parametrize("values", [[], [1, 1], ["a", "b", "a"]])
     def test_values_are_public_and_distinct(self, values):
-        with pytest.raises(ValueError, match="group_values"):
-            group_index(lambda X: X[:, 0], rows(), values, N, thorough=True)
+        with pytest.raises(ValueError, match="at least one group"):
+            Groups(len, values=values)

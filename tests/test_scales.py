@@ -10,8 +10,8 @@ import dpscp as dp
 from dpscp._base.checks import check_range
 from dpscp.core.tasks import FOUND_RANGE, Regression
 from dpscp.data.columns import Column
-from dpscp.data.feature_bounds import FeatureBounds
-from dpscp.data.scales import SCALES, check_scale, column_scales, finite_on_scale, from_scale, to_scale
+from dpscp.data.feature_bounds import column_bounds
+from dpscp.data.scales import SCALES, check_scale, finite_on_scale, from_scale, to_scale
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources import ArraySource, Block
 from dpscp.exceptions import GuaranteeWarning
@@ -211,8 +211,8 @@ def test_zeros_do_not_widen_the_bounds_of_a_logarithm():
     rng = np.random.default_rng(0)
     X = np.column_stack([np.exp(rng.uniform(3, 7, 2000)), rng.uniform(0, 1, 2000)])
     X[::10, 0] = 0.0
-    settings = {"epsilon": 4.0, "y_bounds": (0, 8), "feature_bounds": {0: "private", 1: (0, 1)}, "random_state": 0}
-    reg = dp.PrivateConformalRegressor(feature_scale={0: "log"}, **settings).fit(X, np.log1p(X[:, 0]))
+    settings = {"epsilon": 4.0, "y_bounds": (0, 8), "feature_bounds": {0: ("private", "log"), 1: (0, 1)}}
+    reg = dp.PrivateConformalRegressor(random_state=0, **settings).fit(X, np.log1p(X[:, 0]))
     low, high = reg.ledger_.public_facts["feature_bounds"]
     assert_allclose((low[0], high[0]), np.exp([2, 8]), rtol=1e-12)  # the cells of 3 to 7
 
@@ -275,7 +275,7 @@ def test_a_found_range_is_a_public_fact(tmp_path):
     assert FOUND_RANGE not in declared.ledger_.public_facts
 
 
-@pytest.mark.parametrize("bounds", [([-1, -1, 1e-4], [1, 1, 1e4]), "private"])
+@pytest.mark.parametrize("bounds", [(1e-4, 1e4), "private"])
 def test_a_feature_on_its_scale_is_the_logarithm_that_a_caller_would_take(bounds):
     X, y = costs(1200)
     wide = X.copy()
@@ -283,9 +283,12 @@ def test_a_feature_on_its_scale_is_the_logarithm_that_a_caller_would_take(bounds
     wide[0, 2] = -3.0  # where the scale is not defined
     logs = wide.copy()
     logs[:, 2] = finite_on_scale(wide[:, 2], "log")
-    by_hand = bounds if isinstance(bounds, str) else ([-1, -1, np.log(1e-4)], [1, 1, np.log(1e4)])
+    is_private = isinstance(bounds, str)
+    others = dict.fromkeys((0, 1), "private" if is_private else (-1, 1))
+    on_scale = others | {2: ("private", "log") if is_private else (*bounds, "log")}
+    by_hand = others | {2: "private" if is_private else (np.log(1e-4), np.log(1e4))}
     settings = {"epsilon": 2.0, "y_bounds": (0, 5000), "guarantee": "universal", "random_state": 0}
-    scaled = dp.PrivateConformalRegressor(**settings, feature_bounds=bounds, feature_scale={2: "log"}).fit(wide, y)
+    scaled = dp.PrivateConformalRegressor(**settings, feature_bounds=on_scale).fit(wide, y)
     own = dp.PrivateConformalRegressor(**settings, feature_bounds=by_hand).fit(logs, y)
     assert_array_equal(scaled.predict_interval(wide)[1], own.predict_interval(logs)[1])
     assert tuple(scaled.ledger_.public_facts["feature_scale"]) == ("linear", "linear", "log")
@@ -301,15 +304,16 @@ def test_scales_of_features_are_checked_before_anything_is_spent():
     def fit(**changes):
         return dp.PrivateConformalRegressor(y_bounds=(0, 5000), random_state=0, **changes).fit(X, y)
 
-    with pytest.raises(ValueError, match="no such column"):
-        fit(feature_scale={7: "log"})
-    with pytest.raises(ValueError, match=r"feature_scale\[0\]"):
-        fit(feature_scale="log", feature_bounds=(0, 1))
+    with pytest.raises(ValueError, match=r"scale of feature_bounds\[0\]"):
+        fit(feature_bounds=(0, 1, "log"))
+    with pytest.raises(ValueError, match="the scale in feature_bounds must be one of"):
+        fit(feature_bounds=(1, 2, "sqrt"))
     with pytest.raises(ValueError, match="one scale for each"):
         ColumnScales(("log",)).fit(X, n_records=60, rng=None)
-    assert column_scales("linear", 3, None, None) is None
-    assert column_scales("log1p", 2, ["a", "b"], FeatureBounds(0.0, np.ones(2))) == ("log1p", "log1p")
-    assert column_scales("log", 2, None, FeatureBounds(-1.0, 1.0, (0, 1))) == ("log", "log")
+    assert column_bounds((0, 1, "linear"), 3, None).scales is None
+    assert column_bounds((np.zeros(2), np.ones(2), "log1p"), 2, ["a", "b"]).scales == ("log1p", "log1p")
+    assert column_bounds(("private", "log"), 2, None).scales == ("log", "log")
+    assert column_bounds({0: ["private", "log"], 1: "indicator"}, 2, None).scales == ("log", "linear")
     bad = np.full((1, 2), np.nan)
     assert np.isnan(ScaleTransform(("log", "linear")).apply(bad)).all()
 
@@ -349,12 +353,10 @@ def test_a_schema_declares_scales(tmp_path):
     assert facts["feature_scale"] == ("linear", "linear", "log1p", "linear")
     assert facts["feature_bounds"] == ((-1, -1, 0, 0), (1, 1, 100, 1))
     rows = schema.matrix(frame)
-    declared = {"feature_scale": {2: "log1p"}, "feature_bounds": schema.declared["feature_bounds"], "y_scale": "log"}
+    declared = {"feature_bounds": schema.declared["feature_bounds"], "y_scale": "log"}
     same = dp.PrivateConformalRegressor(epsilon=4.0, random_state=0, y_bounds=(0.1, 5000), **declared)
     scaled = schema.matrix(frame[:20])
     assert_array_equal(same.fit(rows, y).model_.outputs(scaled), reg.model_.outputs(scaled))
-    with pytest.raises(ValueError, match="feature_scale is declared by the schema"):
-        dp.PrivateConformalRegressor(feature_scale={"a": "log"}, random_state=0).fit(frame, "cost", schema=schema)
     assert (reg.predict(frame) > 0).all()
     with pytest.raises(ValueError, match="y_scale is declared by the schema"):
         dp.PrivateConformalRegressor(y_scale="log1p", random_state=0).fit(frame, "cost", schema=schema)

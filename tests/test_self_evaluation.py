@@ -13,7 +13,6 @@ import dpscp as dp
 from dpscp.core.evaluation import CountOutcomes, EvaluationPlan, OutcomeCounts
 from dpscp.core.plan import FitPlan
 from dpscp.core.release import _parts
-from dpscp.data.groups import Groups
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block
 from dpscp.data.sources.places import Places, take_census
@@ -131,7 +130,7 @@ def test_intervals_hold_what_fresh_records_show(is_quick):
     assert np.sum(missed) <= stats.binom.isf(5e-4, len(missed), 0.05)
 
 
-@pytest.mark.parametrize("options", [{}, {"groups": "label"}, {"groups": by_sign, "group_values": [0, 1]}])
+@pytest.mark.parametrize("options", [{}, {"groups": "label"}, {"groups": dp.Groups(by_sign, values=[0, 1])}])
 def test_a_fit_counts_what_its_predictions_do(options):
     X, y = data(1_200, 3)
     fitted = classifier(confidence_level=[0.8, 0.9], **options).fit(X, y)
@@ -143,9 +142,10 @@ def test_a_fit_counts_what_its_predictions_do(options):
     draws, places = PlacedDraws.of(0), Places.of(take_census(block))
     count = CountOutcomes(fitted._task(), fitted.model_, thresholds, 2 if grouped else 0, by_label, draws, places)
     found = OutcomeCounts(*count(block))
-    function = by_sign if callable(options.get("groups")) else None
-    outcomes = labeled_outcomes(fitted, X, y, groups=Groups.declared(function, (0, 1)))
-    expected = OutcomeCounts.of(outcomes, 2, 2 if function else 0, secure_generator(None).random((1_200, 3)))
+    outcomes = labeled_outcomes(fitted, X, y, groups=fitted.declared_groups())
+    expected = OutcomeCounts.of(
+        outcomes, 2, 2 if grouped and not by_label else 0, secure_generator(None).random((1_200, 3))
+    )
     assert found.size == expected.size == 1_200
     np.testing.assert_array_equal(found.sums[[0, 1, 4]], expected.sums[[0, 1, 4]])  # covered at both levels, errors
     np.testing.assert_array_equal(found.classes, expected.classes)
@@ -169,7 +169,7 @@ def test_intervals_of_regression_are_counted_too():
 
 def test_records_that_a_likelihood_ratio_rejects_are_not_counted():
     X, y = data(3_000, 10)
-    fitted = classifier(likelihood_ratio=lambda rows: np.where(rows[:, 1] > 0, 2.0, 0.0), ratio_bound=2.0).fit(X, y)
+    fitted = classifier(population=dp.Population(lambda rows: np.where(rows[:, 1] > 0, 2.0, 0.0), bound=2.0)).fit(X, y)
     groups = np.where(X[:, 1] > 0, 0, -1)
     block = Block(0, X, y, groups=groups)
     draws, places = PlacedDraws.of(0), Places.of(take_census(block))

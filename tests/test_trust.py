@@ -76,7 +76,7 @@ def known_model():
 X, Y = table()
 CASES = {
     "nothing": ((X, Y), {}, set()),
-    "a group function": ((X, Y), {"groups": sign, "group_values": [False, True]}, {_trust.GROUP_FUNCTION}),
+    "a group function": ((X, Y), {"groups": sign}, {_trust.GROUP_FUNCTION}),
     "a score": (
         (X, Y),
         {"conformity_score": own_score},

@@ -18,6 +18,7 @@ from dpscp import (
     PrivateConformalClassifier,
     PrivateConformalRegressor,
     PrivateModel,
+    RowNorm,
     calibrate,
 )
 from dpscp.guarantees import universal_alpha
@@ -140,9 +141,9 @@ def test_each_group_counts_its_own_records_only():
     model = PrivateModel.from_outputs(
         lambda rows: rows[:, 0], spent=gaussian_event(50.0), task="regression", n_features=2
     )
-    fitted = regressor(
-        model, guarantee="universal", groups=lambda X: (np.asarray(X)[:, 0] > 0.5).astype(int), group_values=[0, 1]
-    ).fit(X, np.zeros(len(X)))
+    fitted = regressor(model, guarantee="universal", groups=lambda X: np.asarray(X)[:, 0] > 0.5).fit(
+        X, np.zeros(len(X))
+    )
     assert fitted.threshold_[0, 0] < 0.2
     assert fitted.threshold_[1, 0] > 0.85
 
@@ -164,7 +165,7 @@ def test_declared_bounds_reach_an_own_mechanism():
     spy = Spy()
     classifier(spy, guarantee="asymptotic", feature_bounds=(-2, 2)).fit(X, y)
     np.testing.assert_allclose(spy.rows, np.clip(X, -2, 2) / 2)
-    classifier(spy, guarantee="asymptotic", feature_bound=1.5).fit(X, y)
+    classifier(spy, guarantee="asymptotic", feature_bounds=RowNorm(1.5)).fit(X, y)
     lengths = np.linalg.norm(X, axis=1)
     np.testing.assert_allclose(np.linalg.norm(spy.rows, axis=1), np.minimum(lengths, 1.5))
 
@@ -400,7 +401,7 @@ def test_corrected_residuals_are_the_ones_that_count(everywhere):
     X = np.random.default_rng(0).uniform(-1, 1, size=(600, 2))
     y = X[:, 0] / 2
     mechanism = DPSGD(loss="huber", steps=30, learning_rate=1.0)
-    options = {"guarantee": "corrected", "epsilon": 20.0, "confidence_level": 0.7, "feature_bound": 2.0}
+    options = {"guarantee": "corrected", "epsilon": 20.0, "confidence_level": 0.7, "feature_bounds": RowNorm(2.0)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GuaranteeWarning)
         plain = regressor(mechanism, **options).fit(X, y).threshold_[0]

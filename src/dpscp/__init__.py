@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from dpscp.core.calibrate import Calibration, calibrate
     from dpscp.core.planning import plan
     from dpscp.data import sources
+    from dpscp.data.feature_bounds import RowNorm
+    from dpscp.data.groups import Groups
+    from dpscp.data.populations import Population
     from dpscp.data.schema import Schema
     from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate, recalibrate
     from dpscp.estimators import (
@@ -36,15 +39,18 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "Certificate": "dpscp.guarantees",
         "CoverageMonitor": "dpscp.deployment",
         "GuaranteeWarning": "dpscp.exceptions",
+        "Groups": "dpscp.data.groups",
         "HintWarning": "dpscp.exceptions",
         "Ledger": "dpscp.privacy",
         "NotFittedError": "dpscp.exceptions",
+        "Population": "dpscp.data.populations",
         "PrivateConformalClassifier": "dpscp.estimators",
         "PrivateConformalRegressor": "dpscp.estimators",
         "PrivateMultilabelClassifier": "dpscp.estimators",
         "PrivateModel": "dpscp.training.private_model",
         "PrivateQuantile": "dpscp.threshold",
         "RiskControl": "dpscp.deployment",
+        "RowNorm": "dpscp.data.feature_bounds",
         "Schema": "dpscp.data.schema",
         "SeededWarning": "dpscp.exceptions",
         "calibrate": "dpscp.core.calibrate",
@@ -75,16 +81,19 @@ __all__ = [
     "Calibration",
     "Certificate",
     "CoverageMonitor",
+    "Groups",
     "GuaranteeWarning",
     "HintWarning",
     "Ledger",
     "NotFittedError",
+    "Population",
     "PrivateConformalClassifier",
     "PrivateConformalRegressor",
     "PrivateModel",
     "PrivateMultilabelClassifier",
     "PrivateQuantile",
     "RiskControl",
+    "RowNorm",
     "Schema",
     "SeededWarning",
     "__version__",

@@ -309,7 +309,7 @@ def test_groups_by_a_column_are_checked(folder):
     fit = {"schema": SCHEMA, "y": "bought"}
     for options, said in (
         ({"groups": "income"}, "must be a categorical column"),
-        ({"groups": "city", "group_values": ["Oslo"]}, "remove group_values"),
+        ({"groups": dp.Groups("city", values=["Oslo"])}, "remove its values"),
     ):
         for X in (people(), folder / "plain.csv"):
             with pytest.raises(ValueError, match=said):

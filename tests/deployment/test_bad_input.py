@@ -41,7 +41,7 @@ X, Y = records(60, 1)
 TABLE = {"thresholds": [0.2, 0.4], "n_records": 60}
 OUTSIDE, RISING, MISSING = np.full((60, 2), 0.5), np.full((60, 2), 0.5), np.full((60, 2), 0.5)
 OUTSIDE[7, 0], RISING[7, 1], MISSING[7, 0] = 1 + SECRET, 0.5 + SECRET / 2, np.nan
-RATIO = {"likelihood_ratio": np.append(np.ones(59), 2 + SECRET), "ratio_bound": 2.0}
+RATIO = {"population": dp.Population(np.append(np.ones(59), 2 + SECRET), bound=2.0)}
 
 
 def monitor_of(model):
@@ -64,7 +64,7 @@ BAD = {
     ),
     "a ratio above its bound": lambda *_: calibrated(**RATIO),  # takes no store
     "a ratio of a fit above its bound": lambda _, s: dp.PrivateConformalClassifier(
-        classes=[0, 1], guarantee="split", likelihood_ratio=lambda X: np.full(len(X), 2 + SECRET), ratio_bound=2.0
+        classes=[0, 1], guarantee="split", population=dp.Population(lambda X: np.full(len(X), 2 + SECRET), bound=2.0)
     ).fit(X, Y, budget=s),
     "an evaluation with an unknown class": lambda m, s: dp.evaluate(m, X, Y + 7, epsilon=1.0, delta=DELTA, budget=s),
     "a batch with an unknown class": lambda m, s: monitor_of(m).update(X, Y + 7, budget=s),

@@ -122,7 +122,11 @@ def test_every_number_is_near_the_one_without_privacy(classifier):
     X, y = data(6_000, seed=5)
     labels, sets = classifier.predict_set(X)
     found = evaluate(
-        classifier, X, y, epsilon=4.0, groups=lambda rows: np.where(rows[:, 1] > 0, "a", "b"), group_values=["a", "b"]
+        classifier,
+        X,
+        y,
+        epsilon=4.0,
+        groups=dp.Groups(lambda rows: np.where(rows[:, 1] > 0, "a", "b"), values=["a", "b"]),
     )
     for place, (coverage, size) in enumerate(zip(found.coverages, found.set_sizes, strict=True)):
         truth = dp.metrics.coverage(y, sets, classes=classifier.classes_)[place]
@@ -164,7 +168,7 @@ def test_the_ledger_pays_for_every_sum(classifier):
     assert 0.49 < plain.ledger.epsilon(1e-6) <= 0.5
     assert not plain.ledger.is_private
     with_groups = evaluate(
-        classifier, X, y, epsilon=0.5, groups=lambda rows: rows[:, 1] > 0, group_values=[True, False]
+        classifier, X, y, epsilon=0.5, groups=dp.Groups(lambda rows: rows[:, 1] > 0, values=[True, False])
     )
     assert with_groups.ledger.entries[0].event.count == 10
     assert with_groups.ledger.epsilon(1e-6) <= 0.5
@@ -185,7 +189,7 @@ def test_a_store_pays_and_a_bad_record_costs_nothing(classifier, tmp_path):
         dp.evaluate(classifier, X, np.where(y == "yes", "maybe", y), epsilon=0.5, delta=1e-6, budget=store)
     with pytest.raises(ValueError, match="seed"):
         evaluate(classifier, X, y, epsilon=0.5, budget=store)
-    with pytest.raises(ValueError, match="groups needs group_values"):
+    with pytest.raises(ValueError, match="no values are declared"):
         dp.evaluate(classifier, X, y, epsilon=0.5, delta=1e-6, budget=store, groups=lambda rows: rows[:, 0])
     assert len(store.lines()) == 1
     found = dp.evaluate(classifier, X, y, epsilon=0.5, delta=1e-6, budget=store)

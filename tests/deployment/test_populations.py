@@ -8,13 +8,14 @@ import pytest
 
 import dpscp as dp
 from dpscp.core.thresholds import ANOTHER_POPULATION
-from dpscp.data.populations import LikelihoodRatio, Thinning, keep_by_ratio
+from dpscp.data.populations import Population, Thinning, keep_by_ratio
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, ParquetSource
 from dpscp.data.sources.places import Places, take_census
 from dpscp.estimators.ingest import BlockReader
 
 RNG = np.random.default_rng
+EVEN = Population(lambda X: np.ones(len(X)), bound=4.0)
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +26,9 @@ def quiet():
 
 
 def calibrated(scores, ratios, **options):
-    given = {"epsilon": 2.0, "delta": 1e-6, "score_range": (0, 1), "held_out": True, "ratio_bound": 4.0}
-    return dp.calibrate(scores, likelihood_ratio=ratios, **given | {"random_state": 0} | options)
+    given = {"epsilon": 2.0, "delta": 1e-6, "score_range": (0, 1), "held_out": True, "random_state": 0}
+    population = None if ratios is None else Population(ratios, bound=options.pop("bound", 4.0))
+    return dp.calibrate(scores, population=population, **given | options)
 
 
 def scores_of(x, rng):
@@ -53,7 +55,7 @@ def test_the_declared_population_is_covered(has_persons, is_quick):
         found = calibrated(scores, 4 * x**3, random_state=seed, **options)
         kept.append(coverage_at(found.threshold, rng))
         if seed < (5 if is_quick else 10):
-            plain = calibrated(scores, None, ratio_bound=None, random_state=seed, **options)
+            plain = calibrated(scores, None, random_state=seed, **options)
             ignored.append(coverage_at(plain.threshold, rng))
     assert np.mean(kept) >= 0.9 - 3 * np.std(kept) / len(kept) ** 0.5
     assert np.mean(kept) < 0.95
@@ -65,7 +67,7 @@ def test_a_wrong_ratio_costs_at_most_the_total_variation():
     rng, covered = RNG(3), []
     for seed in range(20):
         x = rng.random(1_500)
-        found = calibrated(scores_of(x, rng), 2 * x, ratio_bound=2.0, alpha=0.3, random_state=seed, n_records=1_500)
+        found = calibrated(scores_of(x, rng), 2 * x, bound=2.0, alpha=0.3, random_state=seed, n_records=1_500)
         covered.append(coverage_at(found.threshold, rng, 0.5 + rng.random(4_000) / 2))
     assert 0.7 - 0.25 <= np.mean(covered) < 0.7
 
@@ -89,7 +91,7 @@ def test_the_number_of_kept_records_is_released_with_noise_and_planned():
     assert "exchangeable with the ones used" not in str(found.certificate)
     assert "For a new record of the declared population" in str(found.certificate)
     assert dp.Certificate.from_dict(found.certificate.to_dict()) == found.certificate
-    whole, part = (dp.plan(n=8_000, epsilon=1.0, ratio_bound=bound).row("split") for bound in (None, 4.0))
+    whole, part = (dp.plan(n=8_000, epsilon=1.0, population=other).row("split") for other in (None, EVEN))
     assert part.overshoot > whole.overshoot
 
 
@@ -97,7 +99,7 @@ def test_the_number_of_kept_records_is_released_with_noise_and_planned():
 def test_a_ratio_outside_its_bounds_is_refused_without_naming_the_record(bad):
     ratios = np.ones(500)
     ratios[137] = bad
-    with pytest.raises(ValueError, match="between 0 and ratio_bound=4") as refused:
+    with pytest.raises(ValueError, match="between 0 and bound=4") as refused:
         calibrated(np.linspace(0, 1, 500), ratios)
     assert str(bad) not in str(refused.value)
     assert "137" not in str(refused.value)
@@ -106,15 +108,32 @@ def test_a_ratio_outside_its_bounds_is_refused_without_naming_the_record(bad):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ratio_bound": None}, "go together"),
-        ({"ratio_bound": 0.5}, "at least 1"),
-        ({"likelihood_ratio": np.ones(3)}, "one number for each record"),
+        ({"bound": 0.5}, "at least 1"),
+        ({"ratios": np.ones(3)}, "one number for each record"),
+        ({"ratios": lambda X: X[:, 0]}, "needs an array with the ratio of each record"),
         ({"held_out": False, "training": dp.privacy.gaussian_event(20.0)}, "guarantee='split'"),
     ],
 )
 def test_wrong_arguments_are_named(options, words):
     with pytest.raises(ValueError, match=words):
-        calibrated(np.linspace(0, 1, 200), options.pop("likelihood_ratio", np.ones(200)), **options)
+        calibrated(np.linspace(0, 1, 200), options.pop("ratios", np.ones(200)), **options)
+
+
+def test_a_population_is_a_value_that_is_checked_where_it_is_made():
+    assert Population(np.mean, bound=2) == Population(np.mean, bound=2.0)
+    for wrong, error, words in (
+        (lambda: Population(3.0, bound=2.0), TypeError, "must be a function of X"),
+        (lambda: Population(np.mean, bound=np.nan), ValueError, "bound must be finite"),
+        (lambda: Population(np.mean, bound=2.0, normalized=1), TypeError, "True or False"),
+        (lambda: Population.from_class_priors({0: 1.0}, [0.5]), TypeError, "source must be a dictionary"),
+        (lambda: Population.from_class_priors({0: 0.7, 1: 0.2}, {0: 0.5, 1: 0.5}), ValueError, "add up to 1"),
+        (lambda: Population.from_class_priors({0: 0.8, 1: 0.2}, {0: 1.0, 1: 0.0}), ValueError, "positive"),
+        (lambda: Population.from_class_priors({0: 0.8, 2: 0.2}, {0: 0.5, 1: 0.5}), ValueError, "the same classes"),
+    ):
+        with pytest.raises(error, match=words):
+            wrong()
+    with pytest.raises(TypeError, match=r"must be a dp\.Population"):
+        dp.calibrate(np.ones(5), population=2.0, epsilon=1.0, delta=1e-6, score_range=(0, 1), held_out=True)
 
 
 def data(n, seed=0):
@@ -151,7 +170,7 @@ def test_an_estimator_covers_the_declared_population():
     new_X, new_y = data(8_000, seed=1)
     hard = new_X[:, 1] > 0
     found = []
-    for options in ({}, {"likelihood_ratio": ratio_of_rows, "ratio_bound": 2.0}):
+    for options in ({}, {"population": Population(ratio_of_rows, bound=2.0)}):
         fitted = classifier(**options).fit(X, y)
         sets = fitted.predict_set(new_X[hard])[1][:, :, 0]
         found.append(sets[np.arange(hard.sum()), new_y[hard]].mean())
@@ -164,9 +183,9 @@ def test_an_estimator_covers_the_declared_population():
 
 def test_rejected_records_of_a_block_are_in_no_group_and_stay_so():
     X, y = data(4_000)
-    thinning = Thinning.of(LikelihoodRatio.of(ratio_of_labels, 1.5), None)
+    thinning = Thinning.of(Population(ratio_of_labels, bound=1.5), None)
     places = Places.of(take_census(Block(3, X, y)))
-    reading = BlockReader(keep_labels, thinning=thinning, places=places, thorough=True)
+    reading = BlockReader(keep_labels, thinning=thinning, places=places)
     first, again = (reading(Block(3, X, y)).groups for _ in range(2))
     assert np.array_equal(first, again)
     assert set(np.unique(first)) == {-1, 0}
@@ -179,7 +198,7 @@ def test_rejected_records_of_a_block_are_in_no_group_and_stay_so():
 def test_a_source_of_blocks_is_thinned_too():
     X, y = data(3_000)
     source = ArraySource.of_blocks([Block(0, X[:1_500], y[:1_500]), Block(1, X[1_500:], y[1_500:])])
-    fitted = classifier(likelihood_ratio=ratio_of_rows, ratio_bound=2.0).fit(source)
+    fitted = classifier(population=Population(ratio_of_rows, bound=2.0)).fit(source)
     plain = classifier().fit(source)
     assert fitted.certificate_.terms.ratio_bound == 2.0
     assert fitted.threshold_[0] > plain.threshold_[0]
@@ -187,7 +206,7 @@ def test_a_source_of_blocks_is_thinned_too():
 
 def test_coins_belong_to_places_whatever_the_blocks():
     X, y = data(3_000)
-    fitted = classifier(likelihood_ratio=ratio_of_rows, ratio_bound=2.0)
+    fitted = classifier(population=Population(ratio_of_rows, bound=2.0))
     whole = fitted.fit(X, y).threshold_
     assert np.array_equal(fitted.fit(ArraySource(X, y, n_blocks=4)).threshold_, whole)
 
@@ -202,8 +221,8 @@ def test_persons_of_a_file_have_the_coins_of_those_in_memory(tmp_path):
     declared = {"task": "classification", "target": "label", "classes": ["no", "yes"], "person": "who"}
     declared |= {"rows_per_person": 2, "n_persons": 1_000, "columns": {"a": numeric, "b": numeric}}
     schema = parse_schema(json.dumps(declared))
-    priors = {"class_prior": {"no": 0.8, "yes": 0.2}, "source_prior": {"no": 0.5, "yes": 0.5}}
-    fitted = dp.PrivateConformalClassifier(epsilon=4.0, delta=1e-6, random_state=0, **priors)
+    priors = Population.from_class_priors({"no": 0.8, "yes": 0.2}, {"no": 0.5, "yes": 0.5})
+    fitted = dp.PrivateConformalClassifier(epsilon=4.0, delta=1e-6, random_state=0, population=priors)
     whole = fitted.fit(frame, "label", schema=schema).threshold_
     source = ParquetSource(tmp_path / "t.parquet", schema, block_rows=700)
     assert np.array_equal(fitted.fit(source, schema=schema).threshold_, whole)
@@ -212,22 +231,20 @@ def test_persons_of_a_file_have_the_coins_of_those_in_memory(tmp_path):
 
 def test_known_class_shares_are_a_ratio_of_labels():
     X, y = data(4_000)
-    fitted = classifier(class_prior={0: 0.8, 1: 0.2}, source_prior={0: 0.5, 1: 0.5}).fit(X, y)
+    priors = Population.from_class_priors({0: 0.8, 1: 0.2}, {0: 0.5, 1: 0.5})
+    fitted = classifier(population=priors).fit(X, y)
     assert fitted.certificate_.terms.ratio_bound == pytest.approx(1.6)
-    ratio = LikelihoodRatio.of_priors({0: 0.8, 1: 0.2}, {0: 0.5, 1: 0.5}, (0, 1))
-    assert np.allclose(ratio.ratios_of(X[:4], np.array([0, 1, 1, 0]), 4, thorough=True), [1.6, 0.4, 0.4, 1.6])
+    assert np.allclose(priors.ratios_of(X[:4], np.array([0, 1, 1, 0]), 4), [1.6, 0.4, 0.4, 1.6])
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"likelihood_ratio": ratio_of_rows}, "go together"),
-        ({"likelihood_ratio": ratio_of_rows, "ratio_bound": 1.5}, "between 0 and ratio_bound"),
-        ({"likelihood_ratio": mean_ratio, "ratio_bound": 3.0}, "from that row alone"),
-        ({"likelihood_ratio": ratio_of_rows, "ratio_bound": 2.0, "guarantee": "universal"}, "guarantee='split'"),
-        ({"class_prior": {0: 0.8, 1: 0.2}}, "source_prior"),
-        ({"class_prior": {0: 0.8, 1: 0.2}, "source_prior": {0: 1.0, 1: 0.0}}, "positive"),
-        ({"class_prior": {0: 0.8, 2: 0.2}, "source_prior": {0: 0.5, 1: 0.5}}, "each of the classes"),
+        ({"population": Population(ratio_of_rows, bound=1.5)}, "between 0 and bound"),
+        ({"population": Population(mean_ratio, bound=3.0)}, "from that row alone"),
+        ({"population": Population(ratio_of_rows, bound=2.0), "guarantee": "universal"}, "guarantee='split'"),
+        ({"population": Population(np.ones(300), bound=2.0)}, "an array of ratios is for calibrate"),
+        ({"population": Population.from_class_priors({0: 0.8, 2: 0.2}, {0: 0.5, 2: 0.5})}, "each of these classes"),
     ],
 )
 def test_an_estimator_names_wrong_arguments_before_anything_is_spent(tmp_path, options, words):
@@ -255,7 +272,7 @@ def test_the_risk_of_the_declared_population_is_bounded(has_persons, is_quick):
         need, given = needs(x), {"epsilon": 2.0, "delta": 1e-6, "accountant": "rdp", "random_state": seed}
         table = {"threshold_range": (0, 1), "alpha": 0.1, **given, **options}
         found = dp.control_risk(
-            lambda t, need=need: np.clip(2 * (need - t), 0, 1), likelihood_ratio=4 * x**3, ratio_bound=4.0, **table
+            lambda t, need=need: np.clip(2 * (need - t), 0, 1), population=Population(4 * x**3, bound=4.0), **table
         )
         new = needs(rng.random(4_000) ** 0.25)
         kept.append(np.clip(2 * (new - found.threshold), 0, 1).mean())
@@ -272,15 +289,14 @@ def test_the_risk_of_the_declared_population_is_bounded(has_persons, is_quick):
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"ratio_bound": None}, "go together"),
-        ({"likelihood_ratio": np.full(50, 3.0)}, "between 0 and ratio_bound"),
-        ({"likelihood_ratio": np.ones(49)}, "one number for each record"),
+        ({"population": Population(np.full(50, 3.0), bound=2.0)}, "between 0 and bound"),
+        ({"population": Population(np.ones(49), bound=2.0)}, "one number for each record"),
         ({"training": dp.privacy.gaussian_event(5.0)}, "needs guarantee='split'"),
     ],
 )
 def test_a_wrong_ratio_of_losses_is_refused_and_nothing_is_spent(wrong, match, tmp_path):
     store = dp.BudgetStore.create(tmp_path / "study", 3.0, 1e-6, dataset="synthetic")
-    given = {"likelihood_ratio": np.ones(50), "ratio_bound": 2.0, "epsilon": 1.0, "delta": 1e-6, "budget": store}
+    given = {"population": Population(np.ones(50), bound=2.0), "epsilon": 1.0, "delta": 1e-6, "budget": store}
     with pytest.raises(ValueError, match=match):
         dp.control_risk(np.zeros((50, 1)), thresholds=[0.5], **given | wrong)
     assert not store.ledger().entries

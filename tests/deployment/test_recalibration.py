@@ -97,8 +97,8 @@ def test_the_new_release_has_its_own_promises(fitted, tmp_path):
     "options",
     [
         {"groups": "label"},
-        {"groups": by_sign, "group_values": [0, 1]},
-        {"groups": [by_sign, lambda X: by_sign(-np.asarray(X))], "group_values": [[0, 1], [0, 1]]},
+        {"groups": dp.Groups(by_sign, values=[0, 1])},
+        {"groups": dp.Groups([by_sign, lambda X: by_sign(-np.asarray(X))], values=[[0, 1], [0, 1]])},
     ],
     ids=["label", "function", "overlapping"],
 )

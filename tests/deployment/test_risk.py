@@ -196,7 +196,7 @@ def test_groups_and_levels_have_thresholds_of_their_own():
     group = rng.integers(0, 2, size=4_000)
     u = rng.beta(2, 3, size=4_000) * np.where(group == 1, 1.0, 0.5)
     losses = np.clip(1 - GRID / u[:, None], 0, 1)
-    found = control(losses, alpha=[0.2, 0.1], thresholds=GRID, groups=group, group_values=[0, 1])
+    found = control(losses, alpha=[0.2, 0.1], thresholds=GRID, groups=dp.Groups(group, values=[0, 1]))
     assert found.threshold.shape == (2, 2)
     assert np.all(found.threshold[0] < found.threshold[1])
     assert np.all(found.threshold[:, 0] < found.threshold[:, 1])
@@ -271,7 +271,7 @@ def test_bad_losses_are_refused_before_anything_is_spent(tmp_path, bad):
         (np.zeros((5, 2)), {"threshold_range": (0, 1)}, "threshold_range"),
         (np.zeros_like, {"thresholds": [0, 1]}, "threshold_range"),
         (np.full((5, 2), "x"), {"thresholds": [0, 1]}, "one number"),
-        (np.zeros((5, 2)), {"thresholds": [0, 1], "groups": [0] * 5}, "group_values"),
+        (np.zeros((5, 2)), {"thresholds": [0, 1], "groups": np.zeros(5)}, "no values are declared"),
         (np.zeros((5, 2)), {"thresholds": [0, 1], "resolution": 0}, "resolution"),
         (np.zeros((0, 2)), {"thresholds": [0, 1]}, "n_records"),
     ],

@@ -707,8 +707,8 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
-    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *request.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator, prefit=self.prefit), *request.task.score_assumptions, *outer.assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
@@ -853,7 +853,7 @@ mutant(
 )
 mutant(
     "deployment.risk:_Units.of",
-    "rows[keep_by_ratio(ratios[rows], bound, coins)]",
+    "rows[keep_by_ratio(ratios[rows], population.bound, coins)]",
     "rows",
     "the likelihood ratio of losses is ignored",
     "tests/deployment/test_populations.py::test_the_risk_of_the_declared_population_is_bounded",

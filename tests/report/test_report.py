@@ -343,7 +343,7 @@ def test_labels_and_groups_are_counted_by_hand():
         return np.asarray(rows)[:, 1] > 0
 
     model = dp.PrivateConformalClassifier(
-        random_state=0, classes=["a", "b", "c"], n_records=3000, groups=side, group_values=[False, True], epsilon=3
+        random_state=0, classes=["a", "b", "c"], n_records=3000, groups=side, epsilon=3
     ).fit(X[:3000], LABELS[:3000])
     rows, truth = X[3000:], LABELS[3000:]
     found = evaluate(model, rows, truth)

@@ -91,7 +91,7 @@ SAMPLED = {"sampling_rate": 0.2, "steps": 25, "hidden": (4,), "noise_multiplier"
 def test_every_source_gives_the_fit_of_an_array(table, guarantee, tmp_path):
     """Draws belong to the places of records: sums differ in their last bits, which the release grid absorbs."""
     X, y = table
-    grouped = {"guarantee": guarantee, "groups": by_sign, "group_values": [False, True]}
+    grouped = {"guarantee": guarantee, "groups": by_sign}
     labels = {**grouped, "estimator": DPSGD(**SAMPLED)}
     standardized = Preprocessed((PrivateStandardize(-2.0, 2.0, 20.0),), DPSGD(**SAMPLED, loss="squared"))
     targets = {**grouped, "estimator": standardized, "feature_bounds": None}
@@ -279,7 +279,7 @@ def test_what_blocks_cannot_do_is_refused(table, tmp_path):
         ({}, {"y": y}, ValueError, "remove y"),
         ({"rows_per_person": 2, "n_records": None}, {"persons": y}, ValueError, "several blocks"),
         ({"classes": None}, {}, ValueError, "classes is required"),
-        ({"groups": len}, {}, ValueError, "group_values"),
+        ({"groups": len}, {}, ValueError, "groups must be booleans"),
     ):
         with pytest.raises(error, match=match):
             classifier(random_state=None, **options).fit(source, **{"y": None, **more}, budget=store)

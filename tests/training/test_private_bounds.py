@@ -308,7 +308,11 @@ def test_a_small_table_without_bounds_gets_one_hint():
     assert "feature_bounds=" in said
     assert "'private'" in said
     mechanism = DPSGD(steps=5)
-    for bounded in ({"feature_bounds": (-4000, 4000)}, {"feature_bound": 4000.0}, {"estimator": mechanism}):
+    for bounded in (
+        {"feature_bounds": (-4000, 4000)},
+        {"feature_bounds": dp.RowNorm(4000.0)},
+        {"estimator": mechanism},
+    ):
         model = dp.PrivateConformalClassifier(classes=[0, 1], **settings, **bounded)
         assert hints(lambda model=model: model.fit(X, y > 50)) == []
 

@@ -185,8 +185,8 @@ def test_modules_that_look_numbers_of_a_row_up_are_noticed(module, looked_up):
     ("options", "name"),
     [
         ({"feature_bounds": (0, 8)}, "feature_bounds"),
-        ({"feature_bound": 9.0}, "feature_bound"),
-        ({"feature_bounds": (1, 8), "feature_scale": "log"}, "feature_scale"),
+        ({"feature_bounds": dp.RowNorm(9.0)}, "feature_bounds"),
+        ({"feature_bounds": (1, 8, "log")}, "feature_bounds"),
         ({}, "steps before the module"),
     ],
 )

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpscp import HintWarning, Ledger, PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp import HintWarning, Ledger, PrivateConformalClassifier, PrivateConformalRegressor, RowNorm
 from dpscp._base.format import format_epsilon
 from dpscp._base.progress import verbosity
 from dpscp.privacy import dpsgd_event
@@ -89,9 +89,13 @@ def test_the_trained_module_comes_back_as_a_fresh_copy():
     np.testing.assert_allclose(outputs, fitted.model_.outputs(X), rtol=1e-5, atol=1e-6)
     module.weight.data.zero_()
     assert fitted.module_.weight.abs().sum() > 0
-    bounded = PrivateConformalRegressor(nn.Linear(4, 1), y_bounds=(0, 1), feature_bound=3.0, **settings).fit(X, y)
+    bounded = PrivateConformalRegressor(nn.Linear(4, 1), y_bounds=(0, 1), feature_bounds=RowNorm(3.0), **settings).fit(
+        X, y
+    )
     assert isinstance(bounded.module_, nn.Linear)
-    dense = PrivateConformalClassifier(DPSGD(steps=3), classes=[0, 1], feature_bound=1.0, **settings).fit(X, y)
+    dense = PrivateConformalClassifier(DPSGD(steps=3), classes=[0, 1], feature_bounds=RowNorm(1.0), **settings).fit(
+        X, y
+    )
     assert not hasattr(dense, "module_")
 
 

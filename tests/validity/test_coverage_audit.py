@@ -75,7 +75,13 @@ def required(covered):
 def classifier(guarantee, labels, seed, **own):
     hidden = DPSGD(hidden=(8,), steps=30, learning_rate=1.0) if guarantee != "stability" else None
     return dp.PrivateConformalClassifier(
-        hidden, epsilon=2.0, guarantee=guarantee, classes=labels, feature_bound=4.0, random_state=seed, **own
+        hidden,
+        epsilon=2.0,
+        guarantee=guarantee,
+        classes=labels,
+        feature_bounds=dp.RowNorm(4.0),
+        random_state=seed,
+        **own,
     )
 
 
@@ -156,7 +162,7 @@ def test_tiny_groups(guarantee):
 
         X, y = draw(2000)
         fresh, truth = draw(20_000)
-        model = classifier(guarantee, [0, 1], seed, groups=lambda X: X[:, 2].astype(int), group_values=[0, 1])
+        model = classifier(guarantee, [0, 1], seed, groups=dp.Groups(lambda X: X[:, 2].astype(int), values=[0, 1]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dp.GuaranteeWarning)
             model.fit(X, y)

@@ -54,7 +54,12 @@ def drawn(rng, n):
 def fitted(n, seed=0, epsilon=1.0, **more):
     X, y = drawn(np.random.default_rng(seed), n)
     model = dp.PrivateConformalClassifier(
-        epsilon=epsilon, delta=1e-5, guarantee="split", classes=[0, 1], feature_bound=1.5, random_state=seed
+        epsilon=epsilon,
+        delta=1e-5,
+        guarantee="split",
+        classes=[0, 1],
+        feature_bounds=dp.RowNorm(1.5),
+        random_state=seed,
     )
     return model.set_params(**more).fit(X, y)
 
@@ -142,7 +147,13 @@ def test_where_a_size_is_released_still():
     assert "released_size" in declared.certificate_.terms
     X, y = drawn(np.random.default_rng(1), 150)
     by_label = dp.PrivateConformalClassifier(
-        epsilon=1.0, delta=1e-5, guarantee="split", classes=[0, 1], feature_bound=1.5, groups="label", random_state=0
+        epsilon=1.0,
+        delta=1e-5,
+        guarantee="split",
+        classes=[0, 1],
+        feature_bounds=dp.RowNorm(1.5),
+        groups="label",
+        random_state=0,
     ).fit(X, y)
     assert len(by_label.ledger_.public_facts["released_sizes"]) == 2
 
@@ -150,7 +161,13 @@ def test_where_a_size_is_released_still():
 def test_persons_who_were_counted():
     X, y = drawn(np.random.default_rng(2), 300)
     model = dp.PrivateConformalClassifier(
-        epsilon=1.0, delta=1e-5, guarantee="split", classes=[0, 1], feature_bound=1.5, rows_per_person=2, random_state=0
+        epsilon=1.0,
+        delta=1e-5,
+        guarantee="split",
+        classes=[0, 1],
+        feature_bounds=dp.RowNorm(1.5),
+        rows_per_person=2,
+        random_state=0,
     ).fit(X, y, persons=np.repeat(np.arange(150), 2))
     terms, part = model.certificate_.terms, model.ledger_.public_facts["calibration_fraction"]
     assert terms["rank_target"] == pytest.approx(0.9 * (150 * part + 1) + terms["noise_offset"])

@@ -209,11 +209,6 @@ OWN_LOSSES = _fixed(
     "each loss comes from one record, the model, the threshold and independent noise; training cost what was declared "
     "for it; where no finite threshold is returned the caller acts so that the loss is 0",
 )
-UNCOPIED = _kind(
-    "uncopied",
-    Concern.PRIVACY,
-    "{} cannot be copied, so the original object sees the records, and it stores nothing of them",
-)
 OTHER_PERSONS = _fixed(
     "other_persons",
     Concern.PRIVACY,

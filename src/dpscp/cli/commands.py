@@ -27,6 +27,7 @@ from dpscp.cli.run import (
 )
 from dpscp.cli.tables import open_table
 from dpscp.core.planning import plan
+from dpscp.data.groups import Groups
 from dpscp.data.table_writer import open_writer
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.report.numbers import explain_useless_promise
@@ -178,8 +179,7 @@ def _plan(options: argparse.Namespace) -> int:
         train_share=options.train_share,
         release_confidence=options.release_confidence,
         rows_per_person=options.rows_per_person,
-        n_groups=options.n_groups,
-        groups_per_record=options.groups_per_record,
+        groups=_planned_groups(options),
         evaluation_fraction=options.evaluation_fraction,
     )
     if options.figure is not None:
@@ -189,6 +189,15 @@ def _plan(options: argparse.Namespace) -> int:
     lines = [f"{name + ':':<8}{path}" for name, path in written.items() if path is not None]
     _print_result(options, result.to_dict(), str(result), *lines)
     return 0
+
+
+def _planned_groups(options: argparse.Namespace) -> Groups | int | None:
+    """Return the groups to plan: their number, or that of overlapping ones."""
+    count: int | None = options.n_groups
+    if options.groups_per_record == 1:
+        return count
+    # a plan calls no function
+    return Groups(len, values=range(count or 1), per_record=options.groups_per_record)
 
 
 def _audit(options: argparse.Namespace) -> int:

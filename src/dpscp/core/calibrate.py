@@ -4,7 +4,6 @@
 """
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from dpscp.core.listed_scores import ListedScores
 from dpscp.core.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
 from dpscp.core.thresholds import Thresholds, search_thresholds
 from dpscp.data.persons import choose_unit, keep_rows, require_unit
+from dpscp.data.populations import Population
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.split import SPLIT
@@ -73,11 +73,8 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     rows_per_person: int | None = None,
     n_persons: int | None = None,
     release_confidence: float | None = None,
-    likelihood_ratio: Any = None,
-    ratio_bound: float | None = None,
+    population: Population | None = None,
     groups: Any = None,
-    group_values: Sequence[Any] | None = None,
-    groups_per_record: int | None = None,
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
 ) -> Calibration:
@@ -132,21 +129,15 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     release_confidence : float, optional
         The probability with which this threshold itself covers the level, in addition to the average. It needs
         held-out, independent scores.
-    likelihood_ratio : array of shape (n,), optional
-        For held-out scores: the density w of the population that new records come from, relative to that of these, a
-        public function of the record. Together with ``ratio_bound``, the promise is for that population: a secret coin
-        keeps each score with probability w / W.
-    ratio_bound : float, optional
-        The public bound W >= w.
-    groups : array of shape (n,), list of such arrays, or boolean array of shape (n, n_groups), optional
-        The group of each score: each group has its own threshold and promise. A score in no listed group counts in
-        none. With several arrays, or with ``groups_per_record``, groups overlap. A new row then gets the largest
-        threshold of its groups, or the full set if it is in no group.
-    group_values : list, optional
-        The public groups; for a list of arrays, a list of lists.
-    groups_per_record : int, optional
-        For a boolean array: the public maximum of groups of one record. They are charged together. A score in more
-        groups counts in none, and such a new row gets the full set.
+    population : Population, optional
+        For held-out scores: ``dp.Population(w, bound=W)`` makes the promise for the population that new records come
+        from. The array w has the density of that population relative to that of these records, a public function of
+        each record. A secret coin keeps each score with probability w / W.
+    groups : array of shape (n,), list of such arrays, or Groups, optional
+        The group of each score: each group has its own threshold and promise. Arrays of booleans need no more; others
+        are declared as ``dp.Groups(array, values=[...])`` with the public list of groups. A score in no listed group
+        counts in none. With several arrays, or with an (n, n_groups) boolean array and ``per_record``, groups overlap.
+        A new row then gets the largest threshold of its groups, or the full set if it is in no group.
     accountant : str or Accountant, default "pld"
     random_state : int, optional
         None uses system entropy. An integer makes the run repeatable and NOT private.
@@ -172,7 +163,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     chosen = _choose_guarantee(guarantee, held_out=held_out, trained=training is not None)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     spent = read_training_cost(training, unit).assume(OWN_SCORES)
-    listed = ListedScores.of(scores, likelihood_ratio, ratio_bound, groups, group_values, groups_per_record)
+    listed = ListedScores.of(scores, population, groups)
     if unit.by_person:
         places, n_records = _choose_one_row_each(scores, persons, unit, random_state), n_persons
         scores, listed = np.asarray(scores)[places], listed.take(places)

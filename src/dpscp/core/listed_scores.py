@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.data.groups import RecordGroups
-from dpscp.data.populations import check_ratio_bound, check_ratios, keep_by_ratio
+from dpscp.data.groups import RecordGroups, read_groups
+from dpscp.data.populations import keep_by_ratio, read_population
 from dpscp.privacy import secure_generator
 from dpscp.privacy.random_streams import THINNING, stream_seed
 
@@ -24,21 +24,16 @@ class ListedScores:
     groups: RecordGroups | None
 
     @classmethod
-    def of(
-        cls, scores: Any, ratios: Any, bound: Any, groups: Any, group_values: Any, groups_per_record: Any
-    ) -> "ListedScores":
+    def of(cls, scores: Any, population: Any, groups: Any) -> "ListedScores":
         """Return what the caller declares of each score; ``ValueError`` if it does not fit the scores."""
-        if all(value is None for value in (ratios, bound, groups, group_values, groups_per_record)):
+        declared, grouping = read_population(population), read_groups(groups)
+        if declared is None and grouping is None:
             return cls(None, None, None)
         if np.ndim(scores) != 1:
-            raise ValueError("with likelihood_ratio or groups, scores must be a one-dimensional array")
-        n, limit = len(np.asarray(scores)), None
-        if (ratios is None) != (bound is None):
-            raise ValueError("likelihood_ratio and ratio_bound go together: the ratio of each score, and its bound")
-        if ratios is not None:
-            limit = check_ratio_bound(bound)
-            ratios = check_ratios(ratios, limit, n)
-        return cls(ratios, limit, RecordGroups.declared(groups, group_values, groups_per_record, n))
+            raise ValueError("with population or groups, scores must be a one-dimensional array")
+        n = len(np.asarray(scores))
+        found = None if grouping is None else grouping.of_records(n)
+        return cls(None, None, found) if declared is None else cls(declared.of_records(n), declared.bound, found)
 
     @property
     def n_groups(self) -> int | None:

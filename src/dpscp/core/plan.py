@@ -263,8 +263,8 @@ def _for_private_model(request: Request, model: PrivateModel) -> FitPlan:
         )
     if request.task.y_scale != LINEAR or request.feature_scales is not None:
         raise ValueError(
-            "y_scale and feature_scale need training in this fit, but a PrivateModel was trained elsewhere; transform "
-            "target and features yourself, and leave them out"
+            "y_scale and scales in feature_bounds need training in this fit, but a PrivateModel was trained elsewhere; "
+            "transform target and features yourself, and leave them out"
         )
     spent = require_unit(model.ledger, request.unit)
     _check_shape(request, model.model.input_shape)
@@ -374,9 +374,7 @@ def _run_dry(request: Request, mechanism: Mechanism) -> None:
 
 def _refuse_scaled_ids(request: Request) -> None:
     """Refuse to scale rows whose numbers are indices of a module's embedding."""
-    names = ("feature_bounds", "feature_bound")
-    scaling = [name for name in names if getattr(request, name) is not None]
-    scaling += ["feature_scale"] if request.feature_scales is not None else []
+    scaling = [] if request.feature_bounds is None and request.feature_bound is None else ["feature_bounds"]
     scaling += ["steps before the module"] if isinstance(request.estimator, list | tuple) else []
     if scaling:
         raise ValueError(

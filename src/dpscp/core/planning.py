@@ -15,6 +15,8 @@ from dpscp._base.format import at_least, format_level, format_odds, format_rate,
 from dpscp.core.plan import choose_guarantee
 from dpscp.core.plan_rows import SIZES, PlanRow, find_first, plan_others, plan_row
 from dpscp.core.public_numbers import PublicNumbers
+from dpscp.data.groups import Groups, read_groups
+from dpscp.data.populations import Population, read_population
 from dpscp.guarantees import GUARANTEES
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
@@ -264,9 +266,8 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     release_confidence: float | None = None,
     rows_per_person: int | None = None,
     counted: bool = False,
-    ratio_bound: float | None = None,
-    n_groups: int | None = None,
-    groups_per_record: int = 1,
+    population: Population | None = None,
+    groups: Groups | int | None = None,
     evaluation_fraction: float | None = None,
 ) -> Plan:
     """Predict what a privacy budget gives, for every guarantee.
@@ -300,13 +301,12 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     counted : bool, default False
         Whether the number of records is the true one, declared public, as in the estimators without ``n_records``.
         Nothing is then spent on it, and small held-out parts use the law of their coins.
-    ratio_bound : float, optional
-        The bound W of a likelihood ratio. The row of ``split`` then promises coverage for another population, and about
-        one in W of its held-out records is used.
-    n_groups : int, optional
-        The number of groups with thresholds of their own, planned with equal sizes; the rows are for one group.
-    groups_per_record : int, default 1
-        How many of them one record may be in; their searches are charged together.
+    population : Population, optional
+        The row of ``split`` then promises coverage for another population; about one in ``bound`` of its held-out
+        records is used. No function is called.
+    groups : int or Groups, optional
+        The number of groups with thresholds of their own, or what the fit will declare. They are planned with equal
+        sizes; the rows are for one group.
     evaluation_fraction : float, optional
         The row of ``split`` holds out this share more, which measures the release privately.
 
@@ -324,6 +324,8 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
 
     Theory: Results B, C, E, F, G, H, I and K; section 6
     """
+    other = read_population(population)
+    declared = None if isinstance(groups, int) else read_groups(groups)
     public = PublicNumbers.checked(
         n=n,
         epsilon=epsilon,
@@ -337,9 +339,9 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         release_confidence=release_confidence,
         rows_per_person=rows_per_person,
         counted=counted,
-        ratio_bound=ratio_bound,
-        n_groups=n_groups,
-        groups_per_record=groups_per_record,
+        ratio_bound=None if other is None else other.bound,
+        n_groups=groups if declared is None else declared.count,
+        groups_per_record=1 if declared is None else declared.most_per_record,
         evaluation_fraction=evaluation_fraction,
     )
     solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)

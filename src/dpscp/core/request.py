@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
+from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp.core.tasks import Task
 from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.groups import group_facts
@@ -34,8 +34,6 @@ class Request:
     calibration_fraction: float | str = "auto"
     feature_bound: float | None = None
     feature_bounds: FeatureBounds | None = None
-    feature_scales: tuple[str, ...] | None = None
-    """The public scale of each feature; None: all are linear. ``feature_bounds`` are in units."""
     accountant: str | Accountant = "pld"
     group_values: tuple[Any, ...] | None = None
     groups_per_record: int = 1
@@ -69,10 +67,6 @@ class Request:
             value = getattr(self, name)
             if value != "auto":
                 check_probability(name, value)
-        if self.feature_bound is not None:
-            check_positive("feature_bound", self.feature_bound)
-            if self.feature_bounds is not None:
-                raise ValueError("pass feature_bound (of the row norm) or feature_bounds (of each feature), not both")
         if (
             self.input_shape is not None
             and self.feature_bounds is not None
@@ -95,6 +89,11 @@ class Request:
             )
 
     @property
+    def feature_scales(self) -> tuple[str, ...] | None:
+        """The public scale of each feature; None: all are linear."""
+        return None if self.feature_bounds is None else self.feature_bounds.scales
+
+    @property
     def private_features(self) -> tuple[int, ...]:
         """The features whose bounds training finds."""
         return () if self.feature_bounds is None else self.feature_bounds.private
@@ -102,14 +101,14 @@ class Request:
     @property
     def scaled_feature_bounds(self) -> FeatureBounds | None:
         """The bounds of the features on their scales, as training sees them."""
-        return None if self.feature_bounds is None else self.feature_bounds.on_scales(self.feature_scales)
+        return None if self.feature_bounds is None else self.feature_bounds.on_scales
 
     def with_found_ranges(self, trained: Trained) -> "Request":
         """Return the request with the bounds and the range that training found."""
         bounds = self.feature_bounds
         if bounds is not None and bounds.private:
             ends: Any = trained.public_facts["feature_bounds"]
-            bounds = bounds.with_found(ends, self.feature_scales)
+            bounds = bounds.with_found(ends)
         return replace(self, task=self.task.with_found_range(trained), feature_bounds=bounds)
 
     @property

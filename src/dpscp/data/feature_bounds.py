@@ -7,12 +7,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._base.checks import check_choice, check_range
-from dpscp.data.scales import bounds_on_scales, from_scale
+from dpscp._base.checks import check_choice, check_positive, check_range
+from dpscp.data.scales import LINEAR, SCALES, bounds_on_scales, check_scale, from_scale
 
 # In place of bounds: a fit finds them with noise; or the column is 0 or 1.
 PRIVATE, INDICATOR = "private", "indicator"
 _FLOATS = np.finfo(np.float64)
+
+
+@dataclass(frozen=True)
+class RowNorm:
+    """Bound the norm of a row, as a value of ``feature_bounds``: longer rows are scaled down to it.
+
+    Parameters
+    ----------
+    bound : float
+        The public bound.
+    """
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", check_positive("RowNorm", self.bound))
 
 
 @dataclass(frozen=True)
@@ -30,6 +46,8 @@ class FeatureBounds:
         The features whose bounds the fit has found; ``low`` and ``high`` then contain them.
     indicators : tuple of int
         The features that are declared to be 0 or 1.
+    scales : tuple of str, optional
+        The public scale of each feature; None: all are linear. ``low`` and ``high`` are in units all the same.
     """
 
     low: Any
@@ -37,14 +55,17 @@ class FeatureBounds:
     private: tuple[int, ...] = ()
     found: tuple[int, ...] = ()
     indicators: tuple[int, ...] = ()
+    scales: tuple[str, ...] | None = None
 
     @property
     def pair(self) -> tuple[Any, Any]:
         """The bounds as (low, high)."""
         return self.low, self.high
 
-    def on_scales(self, scales: tuple[str, ...] | None) -> "FeatureBounds":
-        """Return the bounds on the public scales of the features; those of private features are found there."""
+    @property
+    def on_scales(self) -> "FeatureBounds":
+        """The bounds on the public scales of the features; those of private features are found there."""
+        scales = self.scales
         if scales is None:
             return self
         low, high = (np.broadcast_to(end, len(scales)).astype(np.float64) for end in self.pair)
@@ -54,7 +75,7 @@ class FeatureBounds:
         )
         return replace(self, low=low, high=high)
 
-    def with_found(self, ends: tuple[Any, Any], scales: tuple[str, ...] | None) -> "FeatureBounds":
+    def with_found(self, ends: tuple[Any, Any]) -> "FeatureBounds":
         """Return all bounds in the units of the features.
 
         ``ends`` are (lows, highs) of all features. Those of the private ones are found, on their scales.
@@ -62,7 +83,7 @@ class FeatureBounds:
         whole = [np.broadcast_to(end, len(ends[0])).astype(np.float64) for end in self.pair]
         for end, found in zip(whole, ends, strict=True):
             for place in self.private:
-                in_units = found[place] if scales is None else from_scale(found[place], scales[place])
+                in_units = found[place] if self.scales is None else from_scale(found[place], self.scales[place])
                 end[place] = np.clip(in_units, _FLOATS.min, _FLOATS.max)
         return replace(self, low=whole[0], high=whole[1], private=(), found=self.private)
 
@@ -85,8 +106,9 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
     ----------
     bounds : None, FeatureBounds, "private", (low, high), (width, 2) pairs, or a mapping
         Two numbers for all features; two arrays; a pair for each feature; or a mapping from column name (from index
-        where X has no names) to (low, high), "private", or "indicator" for a column of 0 and 1. A 2 x 2 array with two
-        possible meanings is refused, because the wrong one would clip silently.
+        where X has no names) to (low, high), "private", or "indicator" for a column of 0 and 1. A scale may follow:
+        (low, high, "log"), ("private", "log"). A 2 x 2 array with two possible meanings is refused, because the wrong
+        one would clip silently.
     width : int
         The number of features.
     names : sequence, optional
@@ -98,15 +120,41 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
     """
     if bounds is None or isinstance(bounds, FeatureBounds):
         return bounds
+    if isinstance(bounds, Mapping):
+        return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
+    declared, scale = _separate_scale(bounds)
+    found = _bounds_of_all(declared, width, names)
+    return _with_scales(found, [scale] * width, range(width) if names is None else names)
+
+
+def _bounds_of_all(bounds: Any, width: int, names: Sequence[Any] | None) -> FeatureBounds:
     if isinstance(bounds, str):
         check_private("feature_bounds", bounds)
         return FeatureBounds(-1.0, 1.0, tuple(range(width)))
-    if isinstance(bounds, Mapping):
-        return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
     pair = isinstance(bounds, list | tuple) and len(bounds) == 2 and not any(isinstance(end, str) for end in bounds)
     if pair and (all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)):
         return _check_ends(bounds[0], bounds[1], width, names)
     return _check_ends(*_separate_ends(bounds, width), width, names)
+
+
+def _separate_scale(declared: Any) -> tuple[Any, str]:
+    """Return bounds without the scale that follows them, and the scale."""
+    last = declared[-1] if isinstance(declared, list | tuple) and len(declared) > 1 else None
+    if not isinstance(last, str) or last in (PRIVATE, INDICATOR):
+        return declared, LINEAR
+    bounds = declared[0] if len(declared) == 2 else declared[:-1]
+    return bounds, check_choice("the scale in feature_bounds", last, SCALES)
+
+
+def _with_scales(bounds: FeatureBounds, scales: Sequence[str], columns: Sequence[Any]) -> FeatureBounds:
+    """Return the bounds with a scale for each feature; refuse one that is not defined within declared bounds."""
+    if set(scales) <= {LINEAR}:
+        return bounds
+    lows, highs = (np.broadcast_to(end, len(scales)).tolist() for end in bounds.pair)
+    for place, (column, scale) in enumerate(zip(columns, scales, strict=True)):
+        known = None if place in bounds.private else (lows[place], highs[place])
+        check_scale(f"scale of feature_bounds[{column!r}]", scale, known)
+    return replace(bounds, scales=tuple(scales))
 
 
 def check_private(name: str, word: str) -> str:
@@ -153,7 +201,7 @@ def _separate_ends(bounds: Any, width: int) -> tuple[NDArray[np.float64], NDArra
 def _unreadable_bounds(width: int) -> ValueError:
     return ValueError(
         f"feature_bounds must be (low, high) for all features, a pair for each of the {width} features, "
-        "'private' for all, or {column: (low, high), 'private' or 'indicator'}"
+        "'private' for all, {column: (low, high), 'private' or 'indicator'}, or dp.RowNorm(bound)"
     )
 
 
@@ -165,10 +213,14 @@ def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> FeatureB
     ):
         if named:
             raise ValueError(f"{where} {kind} {', '.join(map(repr, named))}; {remedy}")
-    low, high = np.array([_pair_of(f"feature_bounds[{c!r}]", bounds[c]) for c in columns], dtype=np.float64).T
-    words = {place: bounds[column] for place, column in enumerate(columns) if isinstance(bounds[column], str)}
+    split = {column: _separate_scale(bounds[column]) for column in columns}
+    ends = [_pair_of(f"feature_bounds[{column!r}]", declared) for column, (declared, _) in split.items()]
+    low, high = np.array(ends, dtype=np.float64).T
+    words = {place: word for place, (word, _) in enumerate(split.values()) if isinstance(word, str)}
     private = tuple(place for place, word in words.items() if word == PRIVATE)
-    return FeatureBounds(low, high, private, indicators=tuple(place for place in words if place not in private))
+    indicators = tuple(place for place in words if place not in private)
+    found = FeatureBounds(low, high, private, indicators=indicators)
+    return _with_scales(found, [scale for _, scale in split.values()], columns)
 
 
 def _pair_of(name: str, declared: Any) -> tuple[float, float]:

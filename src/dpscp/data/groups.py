@@ -6,139 +6,200 @@ groups, so the promise of each of them holds. One record costs what the groups t
 Theory: Results F and G, in each group
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.callers import call_on_rows
 from dpscp._base.checks import check_count
-from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.schema import Schema
-from dpscp.data.validation import check_row_by_row, group_index, places_of_values, suppress_float_warnings
 
 Index = NDArray[np.int64]
 
-_NO_VALUES = "group_values is required with groups; list the public values that groups can return"
-
-
-class _Grouping(Protocol):
-    """One way to group rows."""
-
-    @property
-    def label(self) -> str:
-        """Its public name."""
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """Its public groups."""
-
-    @property
-    def per_record(self) -> int:
-        """How many of its groups one row may be in."""
-
-    def places(self, X: Any, n: int, *, thorough: bool) -> Index:
-        """Return the places of each row's groups in ``values``, (n,) or (n, per_record); -1 for none."""
-
-
-@dataclass(frozen=True)
-class _FunctionGrouping:
-    """A function of rows that returns one of its values for each row."""
-
-    function: Callable[[Any], Any]
-    values: tuple[Any, ...]
-    label: str = ""
-    per_record: int = 1
-
-    def places(self, X: Any, n: int, *, thorough: bool) -> Index:
-        return group_index(self.function, X, self.values, n, thorough=thorough)
-
-
-@dataclass(frozen=True)
-class _ColumnGrouping:
-    """The categories of a column that a schema declares."""
-
-    schema: Schema
-    label: str
-    per_record: int = 1
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        return self.schema.categories_of(self.label)
-
-    def places(self, X: Any, n: int, *, thorough: bool) -> Index:  # noqa: ARG002 (the interface's arguments)
-        return self.schema.groups(X, self.label)[0]
-
-
-@dataclass(frozen=True)
-class _MatrixGrouping:
-    """A function of rows that returns a boolean for each row and group."""
-
-    function: Callable[[Any], Any]
-    values: tuple[Any, ...]
-    per_record: int
-    label: str = ""
-
-    def places(self, X: Any, n: int, *, thorough: bool) -> Index:
-        def places(part: Any, size: int) -> Index:
-            return places_of_matrix(copy_if_possible(self.function)(part), len(self.values), self.per_record, size)
-
-        with suppress_float_warnings(), refuse_memory("groups", self.function) if thorough else nullcontext():
-            found = places(X, n)
-            check_row_by_row("groups", places, X, found, thorough=thorough)
-        return found
+LABEL = "label"
+# The groups of a function or an array without values.
+_BOOLEANS = (False, True)
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The public groups of rows, in the order of their thresholds.
+    """Declare public groups, each with its own threshold and promise.
 
-    Attributes
+    Parameters
     ----------
-    groupings : functions, columns or a matrix, each with its public values.
+    functions : function, column, array, or a list of them
+        A function of X returns the group of each row, from that row alone. A column is a categorical one of the schema.
+        ``calibrate`` and ``control_risk`` take arrays with the group of each record. A list gives overlapping groups: a
+        record is in one group of each item.
+    values : list, optional
+        The public groups that a function can return or an array can hold; for a list of functions, a list for each
+        (None for a column). Without it the groups are False and True, and functions must return booleans.
+    per_record : int, optional
+        The function returns a boolean matrix with a column for each of ``values``, and this is the public maximum of
+        groups of one record. They are charged together. A row in more groups is in none.
+
+    Examples
+    --------
+    >>> old = Groups(lambda X: X[:, 0] > 65)
+    >>> sex_and_age = Groups([lambda X: X[:, 1], lambda X: X[:, 0] > 65], values=[["f", "m"], [False, True]])
+
+    Theory: Results F and G, in each group
     """
 
-    groupings: tuple[_Grouping, ...]
+    functions: Any
+    _: KW_ONLY
+    values: Sequence[Any] | None = None
+    per_record: int | None = None
 
-    @classmethod
-    def declared(
-        cls, groups: Any, group_values: Any, groups_per_record: Any = None, schema: Schema | None = None
-    ) -> "Groups | None":
-        """Return the groups that arguments declare, or raise; None for arguments of another kind.
-
-        Parameters
-        ----------
-        groups : function of rows, column of ``schema``, or a list of them
-        group_values : list, or with a list of ``groups`` one list for each function (None for a column)
-        groups_per_record : int, optional
-            ``groups`` is a function that returns a boolean matrix, one column for each of ``group_values``. A row in
-            more groups than so many is in none.
-        schema : Schema, optional
-        """
-        several = isinstance(groups, list | tuple)
-        if groups_per_record is not None:
-            if not callable(groups):
+    def __post_init__(self) -> None:
+        several = isinstance(self.functions, list | tuple)
+        items = tuple(self.functions) if several else (self.functions,)
+        if not items:
+            raise ValueError("groups must be a list of at least one function, column or array")
+        wrong = next((item for item in items if not _is_grouping(item)), None)
+        if wrong is not None:
+            raise TypeError(
+                "groups must be a function of X, a column of the schema, an array, a list of these, or dp.Groups, got "
+                f"{type(wrong).__name__}"
+            )
+        if several:
+            object.__setattr__(self, "functions", items)
+        if self.per_record is not None:
+            if several or isinstance(self.functions, str):
                 raise ValueError(
-                    "groups_per_record is for a function groups that returns a boolean matrix; remove it: of several "
-                    "functions or columns each puts a record into one group at most"
+                    "per_record is for one function or array of booleans, with a column for each group; remove it: of "
+                    "several functions or columns each puts a record into one group at most"
                 )
-            values = _check_values(group_values)
-            return cls((_MatrixGrouping(groups, values, check_per_record(groups_per_record, len(values))),))
-        if not several:
-            grouping = _one_grouping(groups, group_values, schema, "")
-            return None if grouping is None else cls((grouping,))
-        if not groups:
-            raise ValueError("groups must be a list of at least one function or column")
-        lists = _one_list_each(groups, group_values)
-        found = [
-            _one_grouping(item, values, schema, _name_of(item, place))
-            for place, (item, values) in enumerate(zip(groups, lists, strict=True))
-        ]
-        if any(grouping is None for grouping in found):
-            raise ValueError("groups must be a list of functions of X or, with a schema, of columns with categories")
-        return cls(tuple(grouping for grouping in found if grouping is not None))
+            if self.values is None:
+                raise ValueError("per_record needs values, the public list of groups")
+            object.__setattr__(self, "values", _check_values(self.values))
+            object.__setattr__(self, "per_record", check_per_record(self.per_record, len(self.values)))
+        elif self.values is not None:
+            lists = tuple(self._check_list(*pair) for pair in self._pairs)
+            object.__setattr__(self, "values", lists if several else lists[0])
+
+    def _split_values(self) -> list[Any]:
+        """Return the declared values of each item."""
+        if self.values is None or not isinstance(self.functions, tuple):
+            return [self.values] * len(self._items)
+        lists, n = list(self.values), len(self.functions)
+        if len(lists) != n or any(isinstance(v, str) or not (v is None or np.iterable(v)) for v in lists):
+            raise ValueError(
+                f"values must have one list for each of the {n} groups, such as values=[['f', 'm'], ['young', 'old']]"
+            )
+        return lists
+
+    @staticmethod
+    def _check_list(item: Any, values: Any) -> tuple[Any, ...] | None:
+        if isinstance(item, str) and values is not None:
+            raise ValueError(f"the groups of column {item!r} are the categories of the schema; remove its values")
+        return None if values is None else _check_values(values)
+
+    @property
+    def _items(self) -> tuple[Any, ...]:
+        return self.functions if isinstance(self.functions, tuple) else (self.functions,)
+
+    @property
+    def _pairs(self) -> list[tuple[Any, Any]]:
+        """Each item with its declared values."""
+        return list(zip(self._items, self._split_values(), strict=True))
+
+    @property
+    def calls_functions(self) -> bool:
+        """Whether the groups come from functions of the caller."""
+        return any(map(callable, self._items))
+
+    @property
+    def count(self) -> int:
+        """How many groups there are; ValueError for a column, whose categories a schema declares."""
+        if any(isinstance(item, str) for item in self._items):
+            raise ValueError("a plan needs the number of groups: pass groups=9, say, in place of columns")
+        return sum(len(_BOOLEANS if values is None else values) for values in self._split_values())
+
+    @property
+    def most_per_record(self) -> int:
+        """How many groups one record may be in."""
+        return self.per_record or len(self._items)
+
+    def of_rows(self, schema: Schema | None) -> "RowGroups":
+        """Return the groups of rows of X; ValueError for arrays, and for columns without a schema."""
+        found = []
+        for place, (item, values) in enumerate(self._pairs):
+            label = item if isinstance(item, str) else _name_of(item, place)
+            if isinstance(item, str):
+                if schema is None:
+                    raise ValueError(f"groups={item!r} is a column, which needs a schema; pass schema=dp.Schema...")
+                values = schema.categories_of(item)
+            elif not callable(item):
+                raise ValueError("groups must be a function of X or, with a schema, a column; arrays are for calibrate")
+            found.append(_Grouping(item, values, label, self.per_record, schema if isinstance(item, str) else None))
+        return RowGroups(tuple(found))
+
+    def of_records(self, n: int) -> "RecordGroups":
+        """Return the groups of n records in memory, whose groups are arrays."""
+        if any(callable(item) or isinstance(item, str) for item in self._items):
+            raise ValueError("groups must be an array with the group of each record, or a list of such arrays")
+        parts = [_Grouping(item, values, "", self.per_record) for item, values in self._pairs]
+        found = [part.read(part.item, n) for part in parts]
+        lists = [grouping.values for grouping in parts]
+        names = lists[0] if len(lists) == 1 else name_groups([""] * len(lists), lists)
+        return RecordGroups(names, join_places(found, list(map(len, lists))), self.most_per_record)
+
+
+def read_groups(groups: Any) -> Groups | None:
+    """Return the groups that an argument declares; None for None."""
+    return groups if groups is None or isinstance(groups, Groups) else Groups(groups)
+
+
+def _is_grouping(item: Any) -> bool:
+    return callable(item) or isinstance(item, str) or np.ndim(item) > 0
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """One way to group rows: a function of them, or a column of a schema.
+
+    ``declared`` are its public groups, None for booleans. With ``per_record`` it gives a boolean for each of them.
+    """
+
+    item: Any
+    declared: tuple[Any, ...] | None
+    label: str = ""
+    per_record: int | None = None
+    schema: Schema | None = None
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The public groups."""
+        return _BOOLEANS if self.declared is None else self.declared
+
+    def places(self, X: Any, n: int) -> Index:
+        """Return the places of each row's groups in ``values``, (n,) or (n, per_record); -1 for none."""
+        if self.schema is not None:
+            return self.schema.groups(X, self.item)[0]
+        width = () if self.per_record is None else (self.per_record,)
+        return call_on_rows("groups", self.item, (X,), n, read=self.read, empty=np.empty((0, *width), dtype=np.int64))
+
+    def read(self, groups: Any, n: int) -> Index:
+        """Return the places of the groups that a function returned, or an array has."""
+        if self.per_record is not None:
+            return places_of_matrix(groups, len(self.values), self.per_record, n)
+        if self.declared is None and np.asarray(groups).dtype != np.bool_:
+            raise ValueError(
+                "groups must be booleans where no values are declared; declare the public groups: "
+                "dp.Groups(function, values=[...])"
+            )
+        return places_of_values(groups, self.values, n)
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """The public groups of rows, in the order of their thresholds."""
+
+    groupings: tuple[_Grouping, ...]
 
     @property
     def names(self) -> tuple[Any, ...]:
@@ -150,61 +211,44 @@ class Groups:
     @property
     def per_record(self) -> int:
         """How many groups one record may be in."""
-        return sum(grouping.per_record for grouping in self.groupings)
+        return sum(grouping.per_record or 1 for grouping in self.groupings)
 
-    def places(self, X: Any, n: int, *, thorough: bool) -> Index:
+    def places(self, X: Any, n: int) -> Index:
         """Return the places of each row's groups in ``names``: (n,), or (n, per_record) for several; -1 for none."""
-        if n == 0:  # a caller's function need not know tables without a row
-            return np.empty(0 if self.per_record == 1 else (0, self.per_record), dtype=np.int64)
-        found = [grouping.places(X, n, thorough=thorough) for grouping in self.groupings]
+        found = [grouping.places(X, n) for grouping in self.groupings]
         return join_places(found, [len(grouping.values) for grouping in self.groupings])
 
 
-def _one_grouping(groups: Any, values: Any, schema: Schema | None, label: str) -> _Grouping | None:
-    """Return a function with its values, or a column of the schema; None for anything else."""
-    if callable(groups):
-        return _FunctionGrouping(groups, _check_values(values), label)
-    if schema is None or not isinstance(groups, str):
-        return None
-    if values is not None:
-        raise ValueError("group_values are the categories that the schema declares; remove group_values")
-    return _ColumnGrouping(schema, groups)
-
-
 def _check_values(values: Any) -> tuple[Any, ...]:
-    if values is None:
-        raise ValueError(_NO_VALUES)
     found = tuple(values)
     if not found or any(value in found[:place] for place, value in enumerate(found)):
-        raise ValueError("group_values must list at least one group, and each group once")
+        raise ValueError("values must list at least one group, and each group once")
     return found
 
 
 def check_per_record(per_record: object, n_groups: int) -> int:
     """Return the public maximum of groups of one record, or raise ValueError."""
-    count = check_count("groups_per_record", per_record)
+    count = check_count("per_record", per_record)
     if count > n_groups:
-        raise ValueError(f"groups_per_record must be at most the number of groups, {n_groups}, got {count}")
+        raise ValueError(f"per_record must be at most the number of groups, {n_groups}, got {count}")
     return count
-
-
-def _one_list_each(groups: Sequence[Any], group_values: Any) -> list[Any]:
-    """Return the values of each of several groupings."""
-    if group_values is None:
-        return [None] * len(groups)
-    lists = list(group_values)
-    if len(lists) != len(groups) or any(isinstance(v, str) or not (v is None or np.iterable(v)) for v in lists):
-        raise ValueError(
-            f"group_values must have one list of values for each of the {len(groups)} groups, such as "
-            "group_values=[['f', 'm'], ['young', 'old']]"
-        )
-    return lists
 
 
 def _name_of(item: Any, place: int) -> str:
     """Return the public name of a function: its own, or its place for one without a name."""
     name = getattr(item, "__name__", "")
     return name if name.isidentifier() else f"groups[{place}]"
+
+
+def places_of_values(groups: Any, values: Sequence[Any], n: int) -> Index:
+    """Return the place of each record's group in ``values``, (n,); -1 for another one."""
+    given = np.asarray(groups)
+    if given.shape != (n,):
+        raise ValueError("groups must have one value for each record")
+    places = np.full(n, -1, dtype=np.int64)
+    for place, value in enumerate(values):
+        places[given == value] = place
+    return places
 
 
 def name_groups(labels: Sequence[str], values: Sequence[Sequence[Any]]) -> tuple[str, ...]:
@@ -230,7 +274,7 @@ def places_of_matrix(matrix: Any, n_groups: int, per_record: int, n: int) -> Ind
     """
     member = np.asarray(matrix)
     if member.shape != (n, n_groups) or member.dtype != np.bool_:
-        raise ValueError(f"groups must give a boolean for each record and each of the {n_groups} group_values")
+        raise ValueError(f"groups must give a boolean for each record and each of the {n_groups} values")
     first = np.argsort(~member, axis=1, kind="stable")[:, :per_record]
     is_inside = np.take_along_axis(member, first, axis=1) & (member.sum(axis=1, keepdims=True) <= per_record)
     return np.where(is_inside, first, -1).astype(np.int64)
@@ -288,36 +332,6 @@ class RecordGroups:
     names: tuple[Any, ...]
     places: Index
     per_record: int
-
-    @classmethod
-    def declared(cls, groups: Any, group_values: Any, groups_per_record: Any, n: int) -> "RecordGroups | None":
-        """Return the groups that arrays declare, or raise; None without groups.
-
-        Parameters
-        ----------
-        groups : (n,) values; a list of such arrays; or with ``groups_per_record`` an (n, n_groups) boolean array
-        group_values : list of the public groups; for a list of arrays, a list of lists
-        groups_per_record : int, optional
-        n : int
-            The number of records.
-        """
-        if groups is None and group_values is None and groups_per_record is None:
-            return None
-        if groups is None or group_values is None:
-            raise ValueError(
-                "groups and group_values go together: the group of each record, and the public list of groups"
-            )
-        if groups_per_record is not None:
-            values = _check_values(group_values)
-            per_record = check_per_record(groups_per_record, len(values))
-            return cls(values, places_of_matrix(groups, len(values), per_record, n), per_record)
-        if not isinstance(groups, list | tuple) or not groups or np.ndim(groups[0]) == 0:
-            values = _check_values(group_values)
-            return cls(values, places_of_values(groups, values, n), 1)
-        lists = [_check_values(values) for values in _one_list_each(groups, group_values)]
-        found = [places_of_values(array, values, n) for array, values in zip(groups, lists, strict=True)]
-        names = lists[0] if len(lists) == 1 else name_groups([""] * len(lists), lists)
-        return cls(names, join_places(found, [len(values) for values in lists]), len(lists))
 
     def take(self, rows: Index) -> "RecordGroups":
         """Return the groups of some records."""

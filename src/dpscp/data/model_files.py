@@ -23,6 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp.data.feature_bounds import RowNorm
 from dpscp.privacy.random_streams import secure_bytes
 
 FORMAT = "dpscp-model"
@@ -160,8 +161,8 @@ def _array_bytes(array: NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
-# The one key of a mapping in a file.
-_PAIRS = "pairs"
+# The one key of a mapping, and of a bound on row norms, in a file.
+_PAIRS, _ROW_NORM = "pairs", "row_norm"
 NOT_PLAIN = object()
 
 
@@ -184,6 +185,8 @@ def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_parameter(value: Any) -> Any:
+    if isinstance(value, RowNorm):
+        return {_ROW_NORM: value.bound}
     if not isinstance(value, Mapping):
         return plain(value)
     pairs = plain(list(value.items()))  # the keys of a JSON object would all be text
@@ -192,7 +195,10 @@ def _plain_parameter(value: Any) -> Any:
 
 def restore_parameters(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that ``plain_parameters`` wrote."""
-    return {
-        name: dict(value[_PAIRS]) if isinstance(value, dict) and set(value) == {_PAIRS} else value
-        for name, value in written.items()
-    }
+    return {name: _restore_parameter(value) for name, value in written.items()}
+
+
+def _restore_parameter(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return RowNorm(value[_ROW_NORM]) if _ROW_NORM in value else dict(value[_PAIRS])

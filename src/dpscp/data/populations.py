@@ -8,46 +8,139 @@ Theory: Result K
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
+from dpscp._base.callers import ROUNDING, call_on_rows
 from dpscp._base.checks import check_positive
-from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.persons import Persons
-from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.privacy.random_streams import THINNING, PlacedDraws, stream_seed
 
 Index = NDArray[np.int64]
-# A ratio that was computed in floating point may exceed its bound by this part of it: it is put back.
-_ROUNDING = 1e-9
 _PRIOR_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Population:
+    """Declare another population than that of the records, by a public likelihood ratio.
+
+    Parameters
+    ----------
+    likelihood_ratio : function or array
+        A public function of X, or of X and y. It returns for each row, from that row alone, the density w of the
+        population that new records come from, relative to that of these records. ``calibrate`` and ``control_risk``
+        take an array with the ratio of each record.
+    bound : float
+        The public upper bound W >= w. About one in so many held-out records is kept.
+    normalized : bool, default False
+        Declares that w has mean 1 over the population of these records. Small parts of a counted table then need no
+        released size. False: w may be right up to a factor.
+
+    Examples
+    --------
+    >>> older = Population(lambda X: 2 * X[:, 1], bound=2.0)
+    >>> Population.from_class_priors({"ill": 0.2, "well": 0.8}, {"ill": 0.5, "well": 0.5}).bound
+    1.6
+
+    Theory: Result K
+    """
+
+    likelihood_ratio: Any
+    _: KW_ONLY
+    bound: float
+    normalized: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.likelihood_ratio) and np.ndim(self.likelihood_ratio) != 1:
+            raise TypeError(
+                "likelihood_ratio must be a function of X (or of X and y), or an array with the ratio of each record, "
+                f"got {type(self.likelihood_ratio).__name__}"
+            )
+        if not isinstance(self.normalized, bool):
+            raise TypeError(f"normalized must be True or False, got {type(self.normalized).__name__}")
+        object.__setattr__(self, "bound", check_ratio_bound(self.bound))
+
+    @classmethod
+    def from_class_priors(cls, target: Mapping[Any, float], source: Mapping[Any, float]) -> "Population":
+        """Declare other public probabilities of the classes; how a class looks is the same in both populations.
+
+        Parameters
+        ----------
+        target : dict of {label: probability}
+            The probabilities in the population of new records.
+        source : dict of {label: probability}
+            Those in the population of these records.
+        """
+        new, old = _check_prior("target", target), _check_prior("source", source, positive=True)
+        if set(new) != set(old):
+            raise ValueError("target and source must give a probability to the same classes")
+        ratios = ClassRatios(tuple(old), tuple(new[label] / old[label] for label in old))
+        return cls(ratios, bound=max(1.0, *ratios.ratios), normalized=True)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the ratios of records in memory are declared, and no function."""
+        return not callable(self.likelihood_ratio)
+
+    def check_classes(self, classes: tuple[Any, ...] | None) -> None:
+        """Refuse class probabilities that do not fit the public classes; None for a regression."""
+        ratios = self.likelihood_ratio
+        if isinstance(ratios, ClassRatios) and (classes is None or set(ratios.classes) != set(classes)):
+            raise ValueError(
+                "Population.from_class_priors needs a classifier with classes=[...], and a probability for each of "
+                "these classes and for no other label"
+            )
+
+    def ratios_of(self, rows: Any, targets: Any, n: int) -> FloatArray:
+        """Return each record's ratio; a function that looks at more than the record itself is refused."""
+        if self.is_array:
+            raise ValueError(
+                "population needs a function of X (or of X and y) here; an array of ratios is for calibrate and "
+                "control_risk"
+            )
+        tables = (rows, targets) if _takes_targets(self.likelihood_ratio) else (rows,)
+        return call_on_rows(
+            "population", self.likelihood_ratio, tables, n, read=self._read, empty=np.empty(0), tolerance=ROUNDING
+        )
+
+    def of_records(self, n: int) -> FloatArray:
+        """Return the ratios of n records in memory, which are declared as an array."""
+        if not self.is_array:
+            raise ValueError("population needs an array with the ratio of each record here: dp.Population(w, bound=W)")
+        return self._read(self.likelihood_ratio, n)
+
+    def _read(self, ratios: Any, n: int) -> FloatArray:
+        """Return one ratio for each record; ValueError without a value for one that is not within bounds."""
+        found = np.asarray(ratios)
+        if found.shape != (n,) or found.dtype.kind not in "biuf":
+            raise ValueError("population must have one number for each record")
+        found = found.astype(np.float64)
+        # a ratio that was computed in floating point may exceed its bound by rounding
+        if not np.all((found >= 0) & (found <= self.bound * (1 + ROUNDING))):
+            raise ValueError(
+                f"the likelihood ratio must lie between 0 and bound={self.bound:g}, and that of some record does not; "
+                "declare a larger bound, from public knowledge"
+            )
+        return np.asarray(np.minimum(found, self.bound))
+
+
+def read_population(population: Any) -> Population | None:
+    """Return the declared population; TypeError for anything else than a Population or None."""
+    if population is None or isinstance(population, Population):
+        return population
+    raise TypeError(f"population must be a dp.Population, got {type(population).__name__}")
 
 
 def check_ratio_bound(bound: object) -> float:
     """Return the public bound of a likelihood ratio, or raise ValueError."""
-    value = check_positive("ratio_bound", bound)
+    value = check_positive("bound", bound)
     if value < 1:
-        raise ValueError(f"ratio_bound must be at least 1, got {value:g}: a likelihood ratio has mean 1")
+        raise ValueError(f"bound must be at least 1, got {value:g}: a likelihood ratio has mean 1")
     return value
-
-
-def check_ratios(ratios: Any, bound: float, n: int) -> FloatArray:
-    """Return one likelihood ratio for each record; ValueError without a value for a ratio that is not within bounds."""
-    found = np.asarray(ratios)
-    if found.shape != (n,) or found.dtype.kind not in "biuf":
-        raise ValueError("likelihood_ratio must hold one number for each record")
-    found = found.astype(np.float64)
-    if not np.all((found >= 0) & (found <= bound * (1 + _ROUNDING))):
-        raise ValueError(
-            f"likelihood_ratio must lie between 0 and ratio_bound={bound:g}, and that of some record does not; give a "
-            "larger ratio_bound, from public knowledge"
-        )
-    return np.asarray(np.minimum(found, bound))
 
 
 def keep_by_ratio(ratios: FloatArray, bound: float, coins: FloatArray) -> NDArray[np.bool_]:
@@ -56,54 +149,6 @@ def keep_by_ratio(ratios: FloatArray, bound: float, coins: FloatArray) -> NDArra
     Theory: Result K
     """
     return np.asarray(bound * coins < ratios)
-
-
-@dataclass(frozen=True)
-class LikelihoodRatio:
-    """A public function of rows, or of rows and targets, at most ``bound`` everywhere."""
-
-    function: Callable[..., Any]
-    bound: float
-    takes_targets: bool
-
-    @classmethod
-    def of(cls, function: Any, bound: Any) -> "LikelihoodRatio | None":
-        """Return the declared ratio; None without one."""
-        if function is None and bound is None:
-            return None
-        if function is None or bound is None:
-            raise ValueError("likelihood_ratio and ratio_bound go together: the ratio, and its public upper bound")
-        if not callable(function):
-            raise TypeError(f"likelihood_ratio must be a function of rows, got {type(function).__name__}")
-        return cls(function, check_ratio_bound(bound), _takes_targets(function))
-
-    @classmethod
-    def of_priors(cls, class_prior: Any, source_prior: Any, classes: tuple[Any, ...]) -> "LikelihoodRatio":
-        """Return the ratio of two public laws of the label; how a label looks is the same in both populations."""
-        new, old = _prior("class_prior", class_prior, classes), _prior("source_prior", source_prior, classes)
-        ratios = ClassRatios(classes, tuple(float(value) for value in new / old))
-        return cls(ratios, check_ratio_bound(max(1.0, *ratios.ratios)), takes_targets=True)
-
-    def ratios_of(self, rows: Any, targets: Any, n: int, *, thorough: bool) -> FloatArray:
-        """Return each record's ratio; a function that looks at more than the record itself is refused."""
-
-        def ratios(places: Any, size: int) -> FloatArray:
-            part = (_take(rows, places), targets[places]) if self.takes_targets else (_take(rows, places),)
-            return check_ratios(copy_if_possible(self.function)(*part), self.bound, size)
-
-        everything = np.arange(n)
-        name = "likelihood_ratio"
-        with suppress_float_warnings(), refuse_memory(name, self.function) if thorough else nullcontext():
-            found = ratios(everything, n) if n else np.empty(0)
-            check_row_by_row(name, ratios, everything, found, thorough=thorough)
-        return found
-
-
-def _take(rows: Any, places: Index) -> Any:
-    """Some rows of an array or a frame."""
-    if len(places) == len(rows) and np.array_equal(places, np.arange(len(rows))):
-        return rows
-    return rows.iloc[places] if hasattr(rows, "iloc") else rows[places]
 
 
 def _takes_targets(function: Callable[..., Any]) -> bool:
@@ -131,17 +176,16 @@ class ClassRatios:
         return found
 
 
-def _prior(name: str, prior: Any, classes: tuple[Any, ...]) -> FloatArray:
-    """The public probability of each class, in the order of the classes."""
+def _check_prior(name: str, prior: Any, *, positive: bool = False) -> dict[Any, float]:
+    """Return the public probability of each class."""
     if not isinstance(prior, Mapping):
         raise TypeError(f"{name} must be a dictionary {{class: probability}}, got {type(prior).__name__}")
-    if set(prior) != set(classes):
-        raise ValueError(f"{name} must give a probability to each of the classes, and to no other label")
-    found = np.array([float(prior[label]) for label in classes])
-    is_source = name == "source_prior"
-    if not np.all(found > 0 if is_source else found >= 0) or abs(found.sum() - 1) > _PRIOR_ROUNDING:
-        least = "positive" if is_source else "at least 0"
-        raise ValueError(f"{name} must be probabilities that are {least} and add up to 1")
+    found = {label: float(value) for label, value in prior.items()}
+    least = min(found.values(), default=-1.0)
+    if not (least > 0 if positive else least >= 0) or abs(sum(found.values()) - 1) > _PRIOR_ROUNDING:
+        raise ValueError(
+            f"{name} must be probabilities that are {'positive' if positive else 'at least 0'} and add up to 1"
+        )
     return found
 
 
@@ -153,13 +197,13 @@ class Thinning:
     person is counted, and the ratio of that row decides.
     """
 
-    ratio: LikelihoodRatio
+    population: Population
     coins: PlacedDraws
 
     @classmethod
-    def of(cls, ratio: LikelihoodRatio, random_state: int | None) -> "Thinning":
+    def of(cls, population: Population, random_state: int | None) -> "Thinning":
         """Return coins of the operating system, or of a seed."""
-        return cls(ratio, PlacedDraws.of(stream_seed(random_state, THINNING)))
+        return cls(population, PlacedDraws.of(stream_seed(random_state, THINNING)))
 
     def place_groups(self, ratios: FloatArray, groups: Index | None, owners: Persons, places: range | Index) -> Index:
         """Return the group of each row, -1 for a rejected one: it counts in no search.
@@ -178,7 +222,7 @@ class Thinning:
 
         Theory: Result K
         """
-        is_kept = keep_by_ratio(ratios, self.ratio.bound, np.repeat(self.coins.uniform(places), owners.sizes))
+        is_kept = keep_by_ratio(ratios, self.population.bound, np.repeat(self.coins.uniform(places), owners.sizes))
         if groups is None:
             return np.where(is_kept, 0, -1)
         return np.where(is_kept if groups.ndim == 1 else is_kept[:, None], groups, -1)

@@ -1,16 +1,13 @@
 """Public scales of a column or target: as it is, its logarithm, or the logarithm of one plus it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice
-
-if TYPE_CHECKING:
-    from dpscp.data.feature_bounds import FeatureBounds
 
 LINEAR = "linear"
 SCALES = (LINEAR, "log", "log1p")
@@ -39,33 +36,6 @@ def check_scale(name: str, scale: Any, bounds: tuple[float, float] | None) -> st
             + ("use 'log1p' for numbers from 0 on" if chosen == "log" else "use 'linear'")
         )
     return chosen
-
-
-def column_scales(
-    value: Any, width: int, names: Sequence[Any] | None, bounds: "FeatureBounds | None"
-) -> tuple[str, ...] | None:
-    """Return the scale of each feature; None where all are linear.
-
-    ``value`` is None, one scale for all features, or {column: scale} by name (by index where X has no names).
-    ``bounds`` are those of the features; a feature whose bounds are found may have any scale.
-    """
-    if value is None:
-        return None
-    columns = list(range(width)) if names is None else list(names)
-    given = dict(value) if isinstance(value, Mapping) else dict.fromkeys(columns, value)
-    unknown = [column for column in given if column not in columns]
-    if unknown:
-        raise ValueError(f"feature_scale names {unknown[0]!r}, but there is no such column; remove it")
-    known: dict[int, tuple[float, float]] = {}
-    if bounds is not None:
-        lows, highs = (np.broadcast_to(end, width) for end in bounds.pair)
-        declared = [place for place in range(width) if place not in bounds.private]
-        known = {place: (float(lows[place]), float(highs[place])) for place in declared}
-    scales = tuple(
-        check_scale(f"feature_scale[{column!r}]", given.get(column, LINEAR), known.get(place))
-        for place, column in enumerate(columns)
-    )
-    return None if set(scales) <= {LINEAR} else scales
 
 
 def bounds_on_scales(bounds: tuple[Any, Any], scales: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:

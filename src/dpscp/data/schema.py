@@ -239,13 +239,8 @@ class Schema:
         numeric = [place for place, (column, k) in enumerate(features) if column.type == "numeric" and k == 0]
         private = tuple(place for place in numeric if features[place][0].has_private_bounds)
         indicators = tuple(place for place in range(len(low)) if place not in numeric)
-        return FeatureBounds(low, high, private, indicators=indicators)
-
-    @property
-    def _feature_scales(self) -> dict[str, str] | None:
-        """The scales of the features that are not linear; None without any."""
-        scales = {column.name: column.scale for column in self.feature_columns if column.scale != LINEAR}
-        return scales or None
+        scales = tuple(column.scale if place in numeric else LINEAR for place, (column, _) in enumerate(features))
+        return FeatureBounds(low, high, private, (), indicators, None if set(scales) <= {LINEAR} else scales)
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -257,7 +252,6 @@ class Schema:
             "y_bounds": column.bounds if self.bounds is None else self.bounds,
             "y_scale": (None if column.scale == LINEAR else column.scale) if self.scale is None else self.scale,
             "feature_bounds": self._bounds,
-            "feature_scale": self._feature_scales,
             "n_records": self.n_records,
             "rows_per_person": self.rows_per_person,
             "n_persons": self.n_persons,

@@ -7,7 +7,7 @@ count of the records is replaced.
 import numbers
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
 from dpscp._base.checks import check_probability
-from dpscp._base.object_state import copy_if_possible, refuse_memory
 
 # The beginnings of scikit-learn messages that hold nothing from the records.
 _HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
@@ -230,37 +229,6 @@ def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
         raise ValueError("confidence_level must have at least one level")
     # 1 - 0.9 is slightly below 0.1 in binary; the decimal is meant
     return tuple(round(1 - check_probability("confidence_level", level), 12) for level in levels), single
-
-
-def group_index(
-    groups: Callable[[Any], Any], X: Any, group_values: Sequence[Any], n: int, *, thorough: bool
-) -> NDArray[np.int64]:
-    """Return each record's index in ``group_values``; -1 for another group.
-
-    A function that uses more than the row itself is refused, see ``check_row_by_row``.
-    """
-    distinct = list(group_values)
-    if not distinct or any(value in distinct[:place] for place, value in enumerate(distinct)):
-        raise ValueError("group_values must list at least one group, and each group once")
-
-    def places(part: Any, size: int) -> NDArray[np.int64]:
-        return places_of_values(copy_if_possible(groups)(part), distinct, size)
-
-    with suppress_float_warnings(), refuse_memory("groups", groups) if thorough else nullcontext():
-        index = places(X, n)
-        check_row_by_row("groups", places, X, index, thorough=thorough)
-    return index
-
-
-def places_of_values(groups: Any, values: Sequence[Any], n: int) -> NDArray[np.int64]:
-    """Return the place of each record's group in ``values``, (n,); -1 for another one."""
-    given = np.asarray(groups)
-    if given.shape != (n,):
-        raise ValueError("groups must have one value for each record")
-    places = np.full(n, -1, dtype=np.int64)
-    for place, value in enumerate(values):
-        places[given == value] = place
-    return places
 
 
 def check_row_by_row(

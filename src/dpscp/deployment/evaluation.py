@@ -5,7 +5,6 @@ Every number is a ratio of two noisy counts, and its interval accounts for the n
 Theory: section 13
 """
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpscp._base.checks import check_probability
@@ -16,7 +15,7 @@ from dpscp.core.evaluation import (
     PrivateEvaluation,
     sensitive_sums,
 )
-from dpscp.data.groups import Groups
+from dpscp.data.groups import RowGroups, read_groups
 from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes, require_coverage_release, size_limit
 from dpscp.privacy import IntegerSource, Ledger, secure_generator, shared_lattice_noise
 from dpscp.privacy.random_streams import child_seeds, seed_of
@@ -27,7 +26,7 @@ __all__ = ["PrivateEstimate", "PrivateEvaluation", "evaluate"]
 STAGE = "evaluation"
 
 
-def evaluate(  # noqa: PLR0913 (public: one argument a choice)
+def evaluate(
     estimator: Any,
     X: Any,
     y: Any,
@@ -35,9 +34,7 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     epsilon: float,
     delta: float,
     persons: Any = None,
-    groups: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
-    group_values: Sequence[Any] | None = None,
-    groups_per_record: int | None = None,
+    groups: Any = None,
     confidence: float = 0.95,
     budget: BudgetStore | None = None,
     random_state: int | None = None,
@@ -50,11 +47,8 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     X, y : (n, n_features) and (n,) labeled records that training and calibration did not use.
     epsilon, delta : privacy budget of each evaluated record, or person.
     persons : (n,) ids; one random record of each person is used, and everything is per person.
-    groups : function of X that returns one of ``group_values`` for each row, from that row alone; or overlapping groups
-        as in the estimators, by a list of functions or with ``groups_per_record``. None: the groups of the fit, if it
-        has any.
-    group_values : public list of groups.
-    groups_per_record : public maximum of groups of a record, for a function that returns a boolean matrix.
+    groups : function of X that returns a boolean for each row, column of the schema, a list of these, or ``dp.Groups``
+        with the public values of a function, as in the estimators. None: the groups of the fit, if it has any.
     confidence : probability with which each interval contains its number.
     budget : budget store of the evaluated records; the cost is reserved before a record is counted.
     random_state : None for system entropy; an integer makes the run repeatable and NOT private.
@@ -80,7 +74,7 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     if budget is not None:
         budget.require_spendable(seeded=seed is not None)
     require_coverage_release(estimator)
-    found = _declared_groups(estimator, groups, group_values, groups_per_record)
+    found = _find_groups(estimator, groups)
     values = () if found is None else found.names
     outcomes = labeled_outcomes(estimator, X, y, persons=persons, groups=found, random_state=row_seed)
     classes = getattr(estimator, "classes_", None)
@@ -108,13 +102,8 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     return counted.evaluation(noisy, noise, confidence=confidence, ledger=ledger, delta=delta)
 
 
-def _declared_groups(estimator: Any, groups: Any, group_values: Any, groups_per_record: Any) -> Groups | None:
+def _find_groups(estimator: Any, groups: Any) -> RowGroups | None:
     """Return the caller's groups, or those of the fit; None without any, and where the classes are the groups."""
-    if groups is None:
-        own = getattr(estimator, "groups", None)
-        return None if own is None or own == "label" else estimator.declared_groups()
-    if not callable(groups) and not isinstance(groups, list | tuple):
-        raise TypeError(f"groups must be a function of X, or a list of functions, got {type(groups).__name__}")
-    if group_values is None:
-        raise ValueError("groups needs group_values, the public list of groups; it is never taken from the records")
-    return Groups.declared(groups, group_values, groups_per_record)
+    declared = read_groups(groups)
+    found: RowGroups | None = estimator.declared_groups() if declared is None else declared.of_rows(estimator.schema_)
+    return found

@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.object_state import copy_if_possible
 from dpscp.core.evaluation import LabeledOutcomes, outcomes_of_intervals, outcomes_of_sets
-from dpscp.data.groups import Groups
+from dpscp.data.groups import RowGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.validation import label_index, validate_labels, validate_targets
 from dpscp.guarantees.certificate import require_coverage
@@ -56,7 +56,7 @@ def labeled_outcomes(
     y: Any,
     *,
     persons: Any = None,
-    groups: Groups | None = None,
+    groups: RowGroups | None = None,
     random_state: int | None = None,
 ) -> LabeledOutcomes:
     """Score labeled records with a released model.
@@ -69,7 +69,7 @@ def labeled_outcomes(
     estimator.require_readable_rows(X)
     predicted, sets = estimator.predict_set(X) if classes is not None else estimator.predict_interval(X)
     n = len(sets)
-    places = None if groups is None else groups.places(X, n, thorough=True)
+    places = None if groups is None else groups.places(X, n)
     if classes is not None:
         names = tuple(classes.tolist())
         labels = label_index(validate_labels(y, n), names)

@@ -21,9 +21,9 @@ from dpscp.core.calibrate import plan_row_searches, read_training_cost
 from dpscp.core.losses import LossColumns, check_losses, sum_losses
 from dpscp.core.search_plan import CalibrationRule, SearchPlan, make_rule
 from dpscp.core.thresholds import search_thresholds
-from dpscp.data.groups import RecordGroups
+from dpscp.data.groups import Groups, RecordGroups, read_groups
 from dpscp.data.persons import Persons, choose_unit, keep_rows
-from dpscp.data.populations import check_ratio_bound, check_ratios, keep_by_ratio
+from dpscp.data.populations import Population, keep_by_ratio, read_population
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise
@@ -80,10 +80,7 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     n_persons: int | None = None,
     n_records: int | None = None,
     groups: Any = None,
-    group_values: Sequence[Any] | None = None,
-    groups_per_record: int | None = None,
-    likelihood_ratio: Any = None,
-    ratio_bound: float | None = None,
+    population: Population | None = None,
     resolution: int = 64,
     running_maximum: bool = False,
     release_confidence: float | None = None,
@@ -109,12 +106,12 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
         ``rows_per_person`` is the public cap on the rows of a person that are used, ``n_persons`` the public number.
     n_records : public nominal number of records, a plan only: the true number stays private and a noisy one is
         released. None declares the number of records public.
-    groups : (n,) group of each record, with the public list ``group_values``: one threshold and one promise for each.
-        A record of no listed group counts in none. A list of such arrays (with a list of lists), or an (n, n_groups)
-        boolean array with the public maximum ``groups_per_record``, gives overlapping groups: use the largest threshold
-        of a record's groups.
-    likelihood_ratio, ratio_bound : (n,) public density ratio of the population of new records to that of these, and its
-        public bound W. Secret coins keep each record with probability w / W, and the promise is for that population
+    groups : (n,) booleans, or ``dp.Groups`` with the (n,) group of each record and the public ``values``: one threshold
+        and one promise for each. A record of no listed group counts in none. A list of arrays, or an (n, n_groups)
+        boolean array with the public maximum ``per_record``, gives overlapping groups: use the largest threshold of a
+        record's groups.
+    population : ``dp.Population(w, bound=W)`` with the (n,) public density ratio of the population of new records to
+        that of these. Secret coins keep each record with probability w / W, and the promise is for that population
         (Result K). Needs held-out records; with persons one random row of each counts.
     resolution : losses are rounded to multiples of 1 / ``resolution`` by a secret uniform, which keeps their mean. 1
         turns the loss into a score; the certificate then says what a single release loses, at more spread.
@@ -155,8 +152,8 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     _check_store(budget, unit, seeded=seed is not None)
     spent = read_training_cost(training, unit).assume(OWN_LOSSES)
-    listed = (groups, group_values, groups_per_record), (likelihood_ratio, ratio_bound)
-    data = _Units.of(losses, thresholds, threshold_range, persons, unit, row_seed, *listed)
+    grouping, other = read_groups(groups), read_population(population)
+    data = _Units.of(losses, thresholds, threshold_range, persons, unit, row_seed, grouping, other)
     declared = n_persons if unit.by_person else n_records
     rule = make_rule(
         _guarantee(training, held_out),
@@ -178,7 +175,7 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
         reservation.commit(ledger)
     certificates = tuple(_risk_certificate(c, resolution, running_maximum) for c in found.certificates)
     values = _warn_if_infinite(columns.thresholds_at(found.values), certificates)
-    return RiskControl(_shaped(values, alpha, group_values), ledger, certificates)
+    return RiskControl(_shaped(values, alpha, data.groups), ledger, certificates)
 
 
 def _warn_if_infinite(values: NDArray[np.float64], certificates: tuple[Certificate, ...]) -> NDArray[np.float64]:
@@ -231,21 +228,23 @@ class _Units:
         persons: Any,
         unit: Unit,
         seed: int | None,
-        grouping: tuple[Any, Any, Any],
-        ratio: tuple[Any, Any],
+        grouping: Groups | None,
+        population: Population | None,
     ) -> "_Units":
         n_rows = _count_rows(losses, thresholds, threshold_range)
-        groups, (ratios, bound) = RecordGroups.declared(*grouping, n_rows), _declared_ratios(*ratio, n_rows)
+        groups = None if grouping is None else grouping.of_records(n_rows)
+        bound = None if population is None else population.bound
         rows, owners = None, Persons.single(n_rows)
         if unit.by_person:
             # one record, so its groups and its ratio are the person's (Results H and K)
             cap = unit.cap if groups is None and bound is None else 1
             rows, owners = keep_rows(persons, n_rows=n_rows, rows_per_person=cap, random_state=seed)
         count = owners.count
-        if ratios is not None and bound is not None:
+        if population is not None:
+            ratios = population.of_records(n_rows)
             rows = np.arange(n_rows) if rows is None else rows
             coins = secure_generator(stream_seed(seed, THINNING)).random(len(rows))
-            rows = rows[keep_by_ratio(ratios[rows], bound, coins)]
+            rows = rows[keep_by_ratio(ratios[rows], population.bound, coins)]
             owners = Persons.single(len(rows))
         groups = groups if groups is None or rows is None else groups.take(rows)
         return cls(losses, thresholds, threshold_range, rows, owners, groups, count, bound)
@@ -274,16 +273,6 @@ class _Units:
             running_maximum=running_maximum,
         )
         return columns, sums
-
-
-def _declared_ratios(ratios: Any, bound: Any, n_rows: int) -> tuple[NDArray[np.float64] | None, float | None]:
-    """The likelihood ratio of each row and its public bound, checked; None without them."""
-    if (ratios is None) != (bound is None):
-        raise ValueError("likelihood_ratio and ratio_bound go together: the ratio of each record, and its bound")
-    if ratios is None:
-        return None, None
-    limit = check_ratio_bound(bound)
-    return check_ratios(ratios, limit, n_rows), limit
 
 
 def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, float] | None) -> int:
@@ -326,8 +315,8 @@ def _risk_certificate(certificate: Certificate, resolution: int, running_maximum
     return replace(certificate, terms=terms, promise=Promise.RISK)
 
 
-def _shaped(values: NDArray[np.float64], alpha: Any, group_values: Sequence[Any] | None) -> Any:
+def _shaped(values: NDArray[np.float64], alpha: Any, groups: RecordGroups | None) -> Any:
     """A number, or an array by group and level."""
-    if group_values is not None:
+    if groups is not None:
         return values
     return float(values[0, 0]) if np.ndim(alpha) == 0 else values[0]

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +16,16 @@ from dpscp._base.assumptions import (
     GROUP_FUNCTION,
     LIKELIHOOD_RATIO,
     OVERLAPPING_GROUP_FUNCTION,
-    UNCOPIED,
     Assumption,
 )
 from dpscp._base.checks import check_count
-from dpscp._base.object_state import can_be_copied
 from dpscp.core.release import Release, release
 from dpscp.core.request import Request
 from dpscp.core.tasks import Task
-from dpscp.data.feature_bounds import FeatureBounds
+from dpscp.data.feature_bounds import FeatureBounds, RowNorm
+from dpscp.data.groups import LABEL, read_groups
 from dpscp.data.persons import choose_unit
-from dpscp.data.populations import LikelihoodRatio, Thinning
-from dpscp.data.scales import column_scales
+from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.base import Collective, HasInputShape, is_source
@@ -62,15 +60,7 @@ from dpscp.training.torch.records import inputs_of, labeled_arrays, takes_float6
 
 # Parameters that a request has under the same name. An option that crosses the pipeline is a field of both classes, and
 # nothing between them names it. The others are computed from several parameters or from the records.
-_COMPUTED = {
-    "estimator",
-    "guarantee",
-    "feature_bounds",
-    "n_records",
-    "group_values",
-    "ratio_bound",
-    "groups_per_record",
-}
+_COMPUTED = {"estimator", "guarantee", "feature_bounds", "n_records"}
 _UNCHANGED = {field.name for field in fields(Request)} & {field.name for field in fields(FittedEstimator)} - _COMPUTED
 
 
@@ -85,10 +75,6 @@ class PrivateConformal(FittedEstimator):
     @abstractmethod
     def _validate_y(y: Any, n: int) -> NDArray[Any]:
         """Return the targets of ``n`` records in memory."""
-
-    @abstractmethod
-    def _declared_ratio(self) -> LikelihoodRatio | None:
-        """Return the declared population relative to that of the records; None for the same one."""
 
     @abstractmethod
     def _keep_task(self, released: Release, records: FitRecords) -> None:
@@ -199,10 +185,9 @@ class PrivateConformal(FittedEstimator):
             warn_if_refit(original)
         assumed = (
             *self._list_group_assumptions(),
-            *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()),
+            *(() if self.population is None else (LIKELIHOOD_RATIO,)),
             *list_training_assumptions(self.estimator, prefit=self.prefit),
             *list_record_assumptions(original),
-            *self._list_uncopied_objects(),
             *request.task.score_assumptions,
             *outer.assumptions,
         )
@@ -248,22 +233,11 @@ class PrivateConformal(FittedEstimator):
             self._check_prefit()
         start_fit(self, store)
 
-    def _list_uncopied_objects(self) -> tuple[Assumption, ...]:
-        """List the assumptions about the caller's objects that cannot be copied."""
-        met = self.prefit or find_private_model(self.estimator) is not None  # a mechanism sees to its own module
-        held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
-        held["likelihood_ratio"] = self.likelihood_ratio
-        held |= {"estimator": self.estimator} if met else {}
-        return tuple(UNCOPIED.of(name) for name, value in held.items() if not can_be_copied(value))
-
     def _check_prefit(self) -> None:
         """Refuse parameters that do not apply to a trained estimator."""
         Prefit.of(self.estimator, task=self._name)
-        if any(value is not None for value in (self.feature_bound, self.feature_bounds, self.feature_scale)):
-            raise ValueError(
-                "prefit=True passes X to the estimator unchanged; remove feature_bound, feature_bounds and "
-                "feature_scale"
-            )
+        if self.feature_bounds is not None:
+            raise ValueError("prefit=True passes X to the estimator unchanged; remove feature_bounds")
         if self.guarantee not in (AUTO, SPLIT.name, SPLIT):
             raise ValueError(
                 f"prefit=True declares that training did not use these records, which needs guarantee='split', got "
@@ -334,42 +308,35 @@ class PrivateConformal(FittedEstimator):
         ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source. ``labels`` are the
         classes, which may be the groups.
         """
+        if (population := read_population(self.population)) is not None:
+            population.check_classes(labels)
         if fit_input.rows is None:
-            reader = replace(self._make_block_reader(encoded, by_label=labels), thinning=self._make_thinning())
+            reader = replace(self._make_block_reader(encoded, labels), thinning=self._make_thinning())
             return records_from_source(fit_input, reader, self.random_state)
-        by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
-        return records_from_arrays(
-            fit_input,
-            targets,
-            (targets, labels) if by_label else self._assign_groups(fit_input),
-            self.random_state,
-            self._make_thinning(),
-        )
+        grouped: tuple[NDArray[np.int64] | None, tuple[Any, ...] | None] = (None, None)
+        if self._groups_are_labels:
+            grouped = targets, labels
+        elif (groups := self.declared_groups()) is not None:
+            grouped = groups.places(fit_input.table, len(fit_input.rows)), groups.names
+        return records_from_arrays(fit_input, targets, grouped, self.random_state, self._make_thinning())
 
     def _make_thinning(self) -> Thinning | None:
         """Return the secret coins that keep held-out records of the declared population."""
-        ratio = self._declared_ratio()
-        if ratio is None:
+        population = read_population(self.population)
+        if population is None:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
-            return Thinning.of(ratio, self.random_state)
+            return Thinning.of(population, self.random_state)
 
     def _make_block_reader(
-        self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None
+        self, targets: Callable[[Any, int], NDArray[Any]], labels: tuple[Any, ...] | None
     ) -> BlockReader:
-        """Return the reader of a source's blocks; ``by_label``: the classes."""
-        if self.groups is None:
-            return BlockReader(targets)
-        if self.groups == "label" and by_label is not None:
-            return BlockReader(targets, "label", by_label)
+        """Return the reader of a source's blocks; ``labels``: the classes."""
+        if self._groups_are_labels:
+            return BlockReader(targets, LABEL, labels)
         groups = self.declared_groups()
-        if groups is None:
-            raise ValueError(
-                f"groups must be None or a function of rows with public group_values{self._label_groups_hint}, or, "
-                f"with a schema, a column with categories, for records from a source, got {self.groups!r}"
-            )
-        return BlockReader(targets, groups, groups.names)
+        return BlockReader(targets) if groups is None else BlockReader(targets, groups, groups.names)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Return checked rows; records with a shape are flattened, in the precision of the module.
@@ -415,7 +382,7 @@ class PrivateConformal(FittedEstimator):
         declared = self._declared(unit.count_name)
         require_counted(records.found, declared, unit.count_name)
         n_records = records.found if declared is None else check_count(unit.count_name, declared)
-        ratio, model = self._declared_ratio(), self._find_pretrained_model(records.width)
+        population, model = read_population(self.population), self._find_pretrained_model(records.width)
         budget = Budget(self.epsilon, self.delta)
         signal = n_records * gdp_mu(budget.epsilon, budget.delta)
         bounds = self._choose_bounds(records.width, names, signal)
@@ -426,8 +393,8 @@ class PrivateConformal(FittedEstimator):
             budget=budget,
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
-            feature_bounds=bounds,
-            feature_scales=column_scales(self._declared("feature_scale"), records.width, names, bounds),
+            feature_bound=bounds.bound if isinstance(bounds, RowNorm) else None,
+            feature_bounds=None if isinstance(bounds, RowNorm) else bounds,
             n_records=n_records,
             n_found=declared is None,
             n_features=records.width,
@@ -435,18 +402,18 @@ class PrivateConformal(FittedEstimator):
             groups_per_record=self._count_groups_per_record(),
             unit=unit,
             input_shape=self.input_shape_,
-            groups_are_labels=isinstance(self.groups, str)
-            and self.groups == "label"
-            and self._name == "classification",
-            ratio_bound=None if ratio is None else ratio.bound,
+            groups_are_labels=self._groups_are_labels,
+            ratio_bound=None if population is None else population.bound,
             **{name: getattr(self, name) for name in _UNCHANGED},
         )
 
-    def _choose_bounds(self, width: int, names: Any, signal: float) -> FeatureBounds | None:
+    def _choose_bounds(self, width: int, names: Any, signal: float) -> FeatureBounds | RowNorm | None:
         """Return the bounds of the features: declared ones, or those that the fit finds where that pays."""
         declared = self._declared("feature_bounds")
+        if isinstance(declared, RowNorm):
+            return declared
         choice = BoundsChoice(width, names, signal, self.schema_ is not None, self._needs_public_bounds)
-        has_own_rule = self.feature_bound is not None or self.estimator is not None
+        has_own_rule = self.estimator is not None
         return choice.of_declared(declared) if declared is not None or has_own_rule else choice.of_table(self._name)
 
     def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
@@ -480,31 +447,15 @@ class PrivateConformal(FittedEstimator):
                 stacklevel=4,
             )
 
-    _name: ClassVar[str]
-    _label_groups_hint: ClassVar[str] = ""
-
-    def _assign_groups(self, fit_input: FitInput) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
-        """Return each record's group and the public group values; None without groups."""
-        if self.groups is None or fit_input.rows is None:
-            return None, None
-        groups = self.declared_groups()
-        if groups is None:
-            raise ValueError(
-                f"groups must be None or a function of X{self._label_groups_hint}, or, with a schema, a column with "
-                f"categories, or a list of these, got {self.groups!r}"
-            )
-        return groups.places(fit_input.table, len(fit_input.rows), thorough=True), groups.names
-
     def _count_groups_per_record(self) -> int:
         """Return how many groups one record may be in."""
-        if self.groups_per_record is None and (self.groups is None or self.groups == "label"):
-            return 1
         groups = self.declared_groups()
         return 1 if groups is None else groups.per_record
 
     def _list_group_assumptions(self) -> tuple[Assumption, ...]:
         """List the assumptions about the caller's functions of groups."""
-        if not any(map(callable, self.groups if isinstance(self.groups, list | tuple) else [self.groups])):
+        groups = read_groups(self.groups)
+        if groups is None or not groups.calls_functions:
             return ()
         return (GROUP_FUNCTION if self._count_groups_per_record() == 1 else OVERLAPPING_GROUP_FUNCTION,)
 

@@ -14,7 +14,6 @@ from dpscp.core.release import Release
 from dpscp.core.request import Request
 from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
-from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.file_predictions import is_path, join_blocks
@@ -72,26 +71,26 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         The probability, over records and noise, with which this single release covers the level, in addition to the
         average (Result I; independent records). It needs held-out records: ``"auto"`` becomes ``"split"``, and other
         guarantees are refused.
-    feature_bound : float, optional
-        The public bound on the norm of a row. Longer rows are scaled down to it. Without it and without
-        ``feature_bounds``, the bounds of a table are found as with ``"private"`` where records and budget suffice
-        (``pays_as_quantiles``). Else every row is scaled to norm one.
-    feature_bounds : (low, high), array, mapping or "private", optional
+    feature_bounds : (low, high), array, mapping, "private" or RowNorm, optional
         The public bounds of the features. Values are clipped and rescaled. Pass (low, high) for all features, two
         arrays of shape (n_features,), an array of shape (n_features, 2), or {column: (low, high)} (by index where X has
         no names). ``"private"`` finds bounds by noisy counts on a public grid of powers of two, for 5 % of the squared
         training budget. Known bounds cost nothing and are better. A mapping may contain ``"private"``, and
-        ``"indicator"`` for a column of 0 and 1, which then costs no budget.
-    feature_scale : str or mapping, optional
-        The scale of features that span orders of magnitude: ``"log"``, or ``"log1p"`` for numbers from 0 on, as one
-        scale for all features or {column: scale}. Bounds are in the units of the features.
-    groups : "label", function, str or list, optional
-        ``"label"`` gives each class its own threshold and promise. A function of X returns one of ``group_values`` for
-        each row, from that row alone. With a schema, the name of a categorical column. An unknown group gets full sets.
-        A list of functions or columns gives overlapping groups: each promise holds, because a row gets the largest
-        threshold of its groups, and one record is charged for one group of each. A row in none of them gets full sets.
-    group_values : list, optional
-        The public values that the function ``groups`` can return; for a list of functions, a list of lists.
+        ``"indicator"`` for a column of 0 and 1, which then costs no budget. A scale may follow for features that span
+        orders of magnitude: ``(low, high, "log")``, or ``"log1p"`` for numbers from 0 on, or ``("private", "log")``.
+        ``dp.RowNorm(b)`` bounds the norm of a row instead: longer rows are scaled down to it. None: the bounds of a
+        table are found as with ``"private"`` where records and budget suffice (``pays_as_quantiles``), else every row
+        is scaled to norm one.
+    groups : "label", function, column, list or Groups, optional
+        ``"label"`` gives each class its own threshold and promise. A column is a categorical one of the schema. A
+        function of X returns a boolean for each row, from that row alone; ``dp.Groups(function, values=[...])`` has
+        other public groups. A row of another group gets full sets. A list of functions or columns gives overlapping
+        groups: each promise holds, because a row gets the largest threshold of its groups, and one record is charged
+        for one group of each. ``dp.Groups(function, values=[...], per_record=k)`` takes a boolean matrix.
+    population : Population, optional
+        ``dp.Population(likelihood_ratio, bound=W)`` makes the promise for another population than that of the records
+        (guarantee ``"split"`` only): secret coins keep each held-out record in proportion to its ratio.
+        ``dp.Population.from_class_priors(target, source)`` declares the probabilities of the classes.
     n_records : int, optional
         The public nominal number of records. None declares len(X) public.
     rows_per_person : int, optional
@@ -113,19 +112,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         protected here. Cannot be saved.
     verbose : int, default 0
         1 shows progress on standard error (a bar if tqdm is installed). The logger ``dpscp`` has the stages.
-    likelihood_ratio : function, optional
-        A public function of X, or of X and y. It returns for each row, from that row alone, the density of the
-        population that new records come from, relative to that of these records. Together with ``ratio_bound``, the
-        promise is for that population (guarantee ``"split"`` only): secret coins keep each held-out record in
-        proportion to its ratio.
-    ratio_bound : float, optional
-        The public upper bound of ``likelihood_ratio``; about one in so many held-out records is kept.
-    groups_per_record : int, optional
-        ``groups`` returns a boolean matrix (n, n_groups), and one record is in at most so many groups. They are charged
-        together. A row in more groups counts in none of them and gets full sets.
-    class_prior, source_prior : dict of {label: probability}, optional
-        The public probabilities of the classes in the population of new records, and in that of these records. They
-        replace ``likelihood_ratio``, and assume that records of a class have the same distribution in both.
 
     Attributes
     ----------
@@ -165,29 +151,14 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     conformity_score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]] = "lac"
     classes: Sequence[Any] | None = None
-    class_prior: Mapping[Any, float] | None = None
-    source_prior: Mapping[Any, float] | None = None
 
     classes_: NDArray[Any] = field(init=False)
     _name = "classification"
-    _label_groups_hint = " or 'label'"
 
     def _check_score(self) -> None:
         label_score(self.conformity_score)
 
     _validate_y = staticmethod(validate_labels)
-
-    def _declared_ratio(self) -> LikelihoodRatio | None:
-        if self.class_prior is None and self.source_prior is None:
-            return LikelihoodRatio.of(self.likelihood_ratio, self.ratio_bound)
-        if self.class_prior is None or self.source_prior is None:
-            raise ValueError("class_prior and source_prior go together: the classes of new records and of these")
-        if self.likelihood_ratio is not None or self.ratio_bound is not None:
-            raise ValueError("give class_prior and source_prior, or likelihood_ratio and ratio_bound, not both")
-        declared = self._find_declared_classes()
-        if declared is None:
-            raise ValueError("class_prior needs classes=[...]: every label that can occur")
-        return LikelihoodRatio.of_priors(self.class_prior, self.source_prior, tuple(plain(c) for c in declared))
 
     def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
         declared, of_source = self._find_declared_classes(), fit_input.rows is None
@@ -349,7 +320,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     def _sets_of_scores(self, scores: NDArray[Any], X: Any) -> NDArray[np.bool_]:
         """Return which labels are in the sets, (n, n_classes, n_levels)."""
-        if self.group_values_ is not None and self.groups == "label":
+        if self.group_values_ is not None and self._groups_are_labels:
             return np.asarray(scores[:, :, None] <= self.threshold_)
         thresholds = self._select_thresholds(X, len(scores))
         if thresholds.ndim == 1:

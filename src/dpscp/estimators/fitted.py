@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,9 @@ from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.evaluation import PrivateEvaluation, evaluation_from_state
 from dpscp.core.tasks import Task
 from dpscp.data import model_files as persistence
-from dpscp.data.groups import Groups, largest_thresholds
+from dpscp.data.groups import LABEL, Groups, RowGroups, largest_thresholds, read_groups
 from dpscp.data.model_files import plain, plain_parameters
+from dpscp.data.populations import Population
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.table_writer import open_writer
 from dpscp.estimators.file_predictions import read_frames
@@ -84,11 +85,9 @@ class _Parameters(BaseEstimator):
     calibration_fraction: float | str = "auto"
     evaluation_fraction: float | None = None
     release_confidence: float | None = None
-    feature_bound: float | None = None
     feature_bounds: Any = None
-    feature_scale: Any = None
-    groups: str | Callable[[Any], Any] | Sequence[str | Callable[[Any], Any]] | None = None
-    group_values: Sequence[Any] | None = None
+    groups: Groups | str | Callable[[Any], Any] | Sequence[str | Callable[[Any], Any]] | None = None
+    population: Population | None = None
     n_records: int | None = None
     rows_per_person: int | None = None
     n_persons: int | None = None
@@ -96,9 +95,6 @@ class _Parameters(BaseEstimator):
     random_state: int | None = None
     prefit: bool = False
     verbose: int = 0
-    likelihood_ratio: Callable[..., Any] | None = None
-    ratio_bound: float | None = None
-    groups_per_record: int | None = None
 
 
 class FittedEstimator(_Parameters, ABC):
@@ -115,13 +111,14 @@ class FittedEstimator(_Parameters, ABC):
     n_features_in_: int
     input_shape_: tuple[int, ...] | None
     feature_names_in_: NDArray[Any]
+    _name: ClassVar[str]
 
     @property
     def module_(self) -> Any:
         """Return a fresh copy of the trained torch module, in evaluation mode.
 
-        It maps inputs to logits or outputs. Where the estimator has ``feature_bound`` or ``feature_bounds``, its inputs
-        are rows after that step. In a regression by a bare module or ``ScaledTarget``, its outputs -1 and 1 stand for
+        It maps inputs to logits or outputs. Where the estimator has ``feature_bounds``, its inputs are rows after
+        that step. In a regression by a bare module or ``ScaledTarget``, its outputs -1 and 1 stand for
         ``y_bounds``. AttributeError for a model that is no torch module.
         """
         check_is_fitted(self, "model_")
@@ -159,17 +156,20 @@ class FittedEstimator(_Parameters, ABC):
 
     def group_of(self, X: Any, n: int) -> NDArray[np.int64]:
         """Return the places of each row's groups in ``group_values_``: (n,), or (n, k) for several; -1 for none."""
-        groups = None if self.groups is None else self.declared_groups()
-        if groups is None or len(groups.names) != len(self.group_values_ or ()):
-            raise ValueError("groups must be the function of X that was used in the fit; set it after loading")
-        return groups.places(X, n, thorough=False)
+        groups, fitted = self.declared_groups(), [plain(value) for value in self.group_values_ or ()]
+        if groups is None or [plain(name) for name in groups.names] != fitted:
+            raise ValueError("groups must be those that were used in the fit; set them after loading")
+        return groups.places(X, n)
 
-    def declared_groups(self) -> Groups | None:
-        """Return the groups that the parameters declare; None without groups of rows."""
-        values = self.group_values
-        if callable(self.groups) and "group_values_" in vars(self):
-            values = self.group_values_  # those of the fit, which the file holds
-        return Groups.declared(self.groups, values, self.groups_per_record, self.schema_)
+    def declared_groups(self) -> RowGroups | None:
+        """Return the groups of rows that the parameters declare; None without groups, and where labels are groups."""
+        groups = None if self._groups_are_labels else read_groups(self.groups)
+        return None if groups is None else groups.of_rows(self.schema_)
+
+    @property
+    def _groups_are_labels(self) -> bool:
+        """Whether each label is a group."""
+        return self._name == "classification" and isinstance(self.groups, str) and self.groups == LABEL
 
     def _require_fitted_score(self) -> None:
         """Refuse prediction without the caller's own score, which files do not store."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.data.groups import Groups
+from dpscp.data.groups import RowGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.populations import Thinning
 from dpscp.data.sources import ArraySource, Block, RecordSource
@@ -31,11 +31,9 @@ class BlockReader:
     ----------
     targets : function of (y, n)
         Checks and encodes the targets of n records.
-    groups : Groups, ``"label"`` or None
+    groups : RowGroups, ``"label"`` or None
     group_values : tuple or None
         The public groups.
-    thorough : bool
-        Whether to check that ``groups`` and the likelihood ratio use each row alone.
     thinning : Thinning, optional
         Puts the records that its coins reject into no group.
     places : Places, optional
@@ -43,9 +41,8 @@ class BlockReader:
     """
 
     targets: Callable[[Any, int], NDArray[Any]]
-    groups: str | Groups | None = None
+    groups: str | RowGroups | None = None
     group_values: tuple[Any, ...] | None = None
-    thorough: bool = False
     thinning: Thinning | None = None
     places: Places | None = None
 
@@ -57,12 +54,12 @@ class BlockReader:
         """Return the block with encoded targets and groups."""
         targets = self.targets(block.targets, len(block)) if len(block) else np.empty(0, dtype=np.int64)
         groups: NDArray[np.int64] | None = None
-        if isinstance(self.groups, Groups):
-            groups = self.groups.places(block.read(), len(block), thorough=self.thorough)
+        if isinstance(self.groups, RowGroups):
+            groups = self.groups.places(block.read(), len(block))
         elif self.groups is not None:
             groups = targets
         if self.thinning is not None:
-            ratios = self.thinning.ratio.ratios_of(block.read(), block.targets, len(block), thorough=self.thorough)
+            ratios = self.thinning.population.ratios_of(block.read(), block.targets, len(block))
             if self.places is not None:
                 groups = self.thinning.place_groups(ratios, groups, block.owners, self.places.persons[block.id])
         return replace(block, targets=targets, groups=groups)
@@ -144,7 +141,7 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
             "the source has no person ids, but rows of one person may be in several processes. Pass "
             "DistributedSource(X, y, persons=ids), or files with a schema that declares the column of ids"
         )
-    look = _FirstLook(replace(reading, thorough=True), by_person)
+    look = _FirstLook(reading, by_person)
     if is_fixed(source):
         found = source.sum(look)
     else:
@@ -206,7 +203,7 @@ def records_from_arrays(
         groups, found = None if groups is None else groups[kept], owners.count
         block = Block(0, rows, targets[kept], owners, groups, kept)
     if thinning is not None:
-        ratios = thinning.ratio.ratios_of(given.table, given.y, len(rows), thorough=True)
+        ratios = thinning.population.ratios_of(given.table, given.y, len(rows))
         ratios = ratios if block.chosen is None else ratios[block.chosen]
         block = replace(block, groups=thinning.place_groups(ratios, block.groups, block.owners, range(found)))
     records = UnitSource(ArraySource.of_blocks([block]), given.unit.counted)

@@ -18,7 +18,7 @@ from dpscp.core.losses import LossColumns, sum_losses
 from dpscp.core.search_plan import SearchPlan, make_rule, plan_search
 from dpscp.core.thresholds import Thresholds, search_thresholds
 from dpscp.data import model_files as persistence
-from dpscp.data.feature_bounds import column_bounds
+from dpscp.data.feature_bounds import RowNorm, column_bounds
 from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.data.validation import suppress_float_warnings, validate_rows
@@ -114,8 +114,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         The public names of the columns of y. None: 0, 1, 2, ...
     calibration_fraction : float or "auto", default "auto"
         The share of the records that finds the threshold.
-    feature_bound, feature_bounds : optional
-        Public bounds, see ``PrivateConformalClassifier``; without them rows are scaled to norm one.
+    feature_bounds : optional
+        Public bounds or ``dp.RowNorm``, see ``PrivateConformalClassifier``; without them rows are scaled to norm one.
     n_records : int, optional
         The public nominal number of records. None declares len(X) public.
     rows_per_person, n_persons : int, optional
@@ -158,7 +158,6 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
     label_costs: Any = None
     labels: Sequence[Any] | None = None
     calibration_fraction: float | str = "auto"
-    feature_bound: float | None = None
     feature_bounds: Any = None
     n_records: int | None = None
     rows_per_person: int | None = None
@@ -329,11 +328,13 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
 
     def _head(self, n: int, width: int, fraction: float, train_epsilon: float) -> tuple[Mechanism, dict[str, Any]]:
         """Return the mechanism of one label, still without noise where this fit sets it, and the recipe's facts."""
-        bounds = column_bounds(self.feature_bounds, width, vars(self).get("feature_names_in_"))
-        if bounds is not None and bounds.private:
-            raise ValueError("feature_bounds='private' is not for several labels; pass public bounds of the features")
-        if bounds is not None and self.feature_bound is not None:
-            raise ValueError("pass feature_bound (of the row norm) or feature_bounds (of each feature), not both")
+        norm = self.feature_bounds.bound if isinstance(self.feature_bounds, RowNorm) else None
+        declared = None if norm is not None else self.feature_bounds
+        bounds = column_bounds(declared, width, vars(self).get("feature_names_in_"))
+        if bounds is not None and (bounds.private or bounds.scales is not None):
+            raise ValueError(
+                "feature_bounds='private' and scales are not for several labels; pass public bounds of the features"
+            )
         if self.estimator is not None:
             if isinstance(self.estimator, type) or not isinstance(self.estimator, Mechanism):
                 raise TypeError(
@@ -342,8 +343,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
                 )
             if bounds is not None:
                 return Preprocessed((PublicBounds(*bounds.pair),), self.estimator), {}
-            if self.feature_bound is not None:
-                return Preprocessed((NormClip(self.feature_bound),), self.estimator), {}
+            if norm is not None:
+                return Preprocessed((NormClip(norm),), self.estimator), {}
             return self.estimator, {}
         chosen = recipe(
             "classification",
@@ -352,8 +353,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
             classes=(0, 1),
             epsilon=self.epsilon,
             delta=self.delta,
-            features="clipped" if self.feature_bound is not None else "unit" if bounds is None else "bounded",
-            feature_bound=self.feature_bound,
+            features="clipped" if norm is not None else "unit" if bounds is None else "bounded",
+            feature_bound=norm,
             feature_bounds=None if bounds is None else bounds.pair,
             train_epsilon=train_epsilon,
             held_out_fraction=fraction,

@@ -15,7 +15,6 @@ from dpscp.core.release import Release
 from dpscp.core.request import Request
 from dpscp.core.tasks import FOUND_RANGE, Regression
 from dpscp.data.feature_bounds import PRIVATE, check_private
-from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
@@ -59,9 +58,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         Declares that ``estimator`` is a fitted regressor with ``predict`` that was trained without these records. See
         ``PrivateConformalClassifier``.
     epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, evaluation_fraction, \
-    release_confidence, feature_bound, feature_bounds, feature_scale, groups, group_values, n_records, \
-    rows_per_person, n_persons, accountant, random_state, verbose, likelihood_ratio, ratio_bound, \
-    groups_per_record
+    release_confidence, feature_bounds, groups, population, n_records, rows_per_person, n_persons, accountant, \
+    random_state, verbose
         See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
 
     Attributes
@@ -101,9 +99,6 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
             check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
 
     _validate_y = staticmethod(validate_targets)
-
-    def _declared_ratio(self) -> LikelihoodRatio | None:
-        return LikelihoodRatio.of(self.likelihood_ratio, self.ratio_bound)
 
     def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
         declared = self._declared("y_bounds")

@@ -9,6 +9,7 @@ import numpy as np
 from dpscp._base.assumptions import OWN_SCORE
 from dpscp._base.format import format_level
 from dpscp.data.feature_bounds import stated_bounds
+from dpscp.data.groups import read_groups
 from dpscp.estimators import PrivateConformalClassifier
 
 __all__ = ["Example", "predict_examples"]
@@ -44,7 +45,9 @@ def predict_examples(estimator: Any) -> tuple[Example, ...]:
     Returns an empty tuple where such rows make no sense (images, embeddings), or where the caller's own functions would
     be called (groups, scores, models).
     """
-    own_functions = callable(estimator.groups) or estimator.prefit or OWN_SCORE in estimator.ledger_.assumptions
+    groups = read_groups(estimator.groups)
+    own_functions = estimator.prefit or OWN_SCORE in estimator.ledger_.assumptions
+    own_functions = own_functions or (groups is not None and groups.calls_functions)
     lost_groups = estimator.group_values_ is not None and estimator.groups is None
     if own_functions or lost_groups or estimator.input_shape_ is not None:
         return ()

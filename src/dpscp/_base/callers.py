@@ -1,0 +1,107 @@
+"""Call a caller's function on rows of records.
+
+The function gets copies of the rows, in blocks, and rows come twice: the second time in another order and in blocks of
+another size, so that a row stands among other rows and at another place. Both results must agree. What no call can
+show, that the function keeps nothing and treats each row alone, is an assumption of the release.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import _safe_indexing
+
+# Rows of a block: few enough for the cache, so many that a call costs little.
+_BLOCK_ROWS = 1 << 14
+# Of more rows every fourth block comes a second time, so that a million rows cost less than two plain calls.
+_ALL_TWICE, _STRIDE = 1 << 16, 4
+# The largest relative difference that counts as rounding: of sums in float64, and of models that work in float32.
+ROUNDING, FLOAT32_ROUNDING = 1e-9, 1e-4
+
+
+def call_on_rows(
+    name: str,
+    function: Callable[..., Any],
+    tables: tuple[Any, ...],
+    n: int,
+    *,
+    read: Callable[[Any, int], NDArray[Any]],
+    empty: NDArray[Any],
+    tolerance: float = 0.0,
+) -> NDArray[Any]:
+    """Return what a caller's function computes for each row.
+
+    Parameters
+    ----------
+    name : str
+        The name of the parameter, for messages.
+    function : function of some rows of each table
+    tables : tuple of arrays, frames or lists of n rows
+    n : int
+        The number of rows. Without rows the function is not called.
+    read : function of (result, size)
+        Returns the result for ``size`` rows as an array; its ``ValueError`` contains nothing from the records.
+    empty : array of length 0
+        The result without rows.
+    tolerance : float
+        The largest difference between the two results that counts as rounding, relative to values above one.
+
+    Raises
+    ------
+    ValueError
+        If the function fails, if its result does not fit, or if it depends on the other rows of a block.
+
+    Privacy: no error contains anything from the records. That one occurred may depend on them.
+    """
+
+    def call(rows: slice | NDArray[np.int64], size: int) -> NDArray[Any]:
+        parts = [_copy_rows(table, rows) for table in tables]
+        failure = ""
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = function(*parts)
+        except Exception as error:
+            failure = type(error).__name__
+        if failure:  # outside the handler, so that the message of the function is not printed
+            raise ValueError(
+                f"{name} failed on the records with {failure}. Its message is hidden because it may contain values of "
+                "records; test it on synthetic rows of the same kind"
+            )
+        return read(found, size)
+
+    if not n:
+        return empty
+    size = min(_BLOCK_ROWS, n)
+    starts = range(0, n, size)
+    values = np.concatenate([call(slice(start, start + size), min(size, n - start)) for start in starts])
+    size = max(1, 2 * size // 3)
+    for stop in range(n, 0, -size if n <= _ALL_TWICE else -size * _STRIDE):
+        # the odd places before the even ones, and all from the last to the first: no period of a place stays
+        start = max(0, stop - size)
+        places = np.concatenate([np.arange(start, stop, 2), np.arange(start + 1, stop, 2)])[::-1]
+        if not _agree(call(places, len(places)), values[places], tolerance):
+            raise ValueError(
+                f"{name} must compute the value of each row from that row alone, with the same result each time; among "
+                "other rows, or in another order, its values changed. Replace means, quantiles and other statistics of "
+                "the rows by public numbers"
+            )
+    return values
+
+
+def _copy_rows(table: Any, rows: slice | NDArray[np.int64]) -> Any:
+    """Return a copy of some rows."""
+    if isinstance(table, np.ndarray) and not table.dtype.hasobject:
+        return np.array(table[rows])
+    return copy.deepcopy(_safe_indexing(table, rows))
+
+
+def _agree(again: NDArray[Any], before: NDArray[Any], tolerance: float) -> bool:
+    if again.shape != before.shape:
+        return False
+    if np.array_equal(again, before):
+        return True
+    return tolerance > 0 and np.allclose(again, before, rtol=tolerance, atol=tolerance, equal_nan=True)
