@@ -505,7 +505,8 @@ def test_a_report_says_what_was_declared_and_what_the_study_has_left(run, folder
     options = "--data-name 'another name' --purpose 'triage at night'"
     assert run(f"report left.dpscp -o later.html --budget left.budget {options}")[0] == 0
     left = json.loads(run("budget show left.budget --json")[1])["remaining"]
-    digest = hashlib.sha256((folder / "left.dpscp").read_bytes()).hexdigest()
+    digest = dp.load(folder / "left.dpscp").digest()
+    assert json.loads(run("statement left.dpscp")[1])["release"]["sha256"] == digest
     for name, data in (("fitted.html", "people 2025"), ("later.html", "another name")):
         page = (folder / name).read_text()
         assert all(words in page for words in ("triage at night", data, digest))

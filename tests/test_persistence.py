@@ -65,6 +65,7 @@ def same_state(a, b):
     assert str(a.certificate_) == str(b.certificate_)
     np.testing.assert_array_equal(a.threshold_, b.threshold_)
     assert a.n_features_in_ == b.n_features_in_
+    assert a.digest() == b.digest()
 
 
 class TestReturn:
@@ -463,6 +464,28 @@ class TestHostileContent:
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert most < 2**22
+
+    def test_an_edited_release_has_another_digest(self, tmp_path, content, model):
+        """Anyone can write a valid file, so a file alone proves nothing; the digest tells whose release it is."""
+
+        def claim(body):
+            body["ledger"]["entries"] = []
+
+        lied = load_bytes(tmp_path, with_body(content, claim))
+        assert lied.ledger_.epsilon(1e-5) == 0
+        parameters = np.load(io.BytesIO(members(content)["model/parameters.npy"]))
+        edited = [
+            lied,
+            load_bytes(tmp_path, with_array(content, "threshold", np.array([0.5]))),
+            load_bytes(tmp_path, with_array(content, "model/parameters", np.nextafter(parameters, 9))),
+            load_bytes(tmp_path, with_array(content, "classes", np.array([0, 1, 3]))),
+            load_bytes(tmp_path, with_body(content, lambda body: body["certificates"][0].update(coverage=0.99))),
+            load_bytes(tmp_path, with_body(content, lambda body: body["parameters"].update(epsilon=0.1))),
+        ]
+        digests = [model.digest(), *(other.digest() for other in edited)]
+        assert len(set(digests)) == len(digests)
+        assert load_bytes(tmp_path, content).digest() == digests[0]
+        assert model.statement()["release"]["sha256"] == digests[0]
 
     @pytest.mark.parametrize("order", ["<", ">"])
     def test_a_text_of_numbers_that_are_no_characters(self, tmp_path, content, order):

@@ -59,6 +59,7 @@ def test_a_module_comes_back_in_a_fresh_copy_of_its_architecture(model, path):
     np.testing.assert_array_equal(loaded.predict_set(X)[1], model.predict_set(X)[1])
     assert loaded.ledger_ == model.ledger_
     assert loaded.certificates_ == model.certificates_
+    assert loaded.digest() == model.digest()
     assert all(torch.equal(before[name], value) for name, value in fresh.state_dict().items())
 
 

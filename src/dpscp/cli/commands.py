@@ -155,7 +155,7 @@ def _report(options: argparse.Namespace) -> int:
         from dpscp.privacy.store import BudgetStore
 
         store = BudgetStore.open(options.budget)
-    about = describe_release(options.model, options.purpose, options.data_name, store)
+    about = describe_release(options.purpose, options.data_name, store)
     write_report(options.output, estimator, evaluation=evaluation, title=options.title, about=about)
     summary = {"report": str(options.output), **summarize_fit(estimator, evaluation)}
     _print_result(options, summary, *promise_lines(summary), *report_line(options.output))

@@ -162,7 +162,7 @@ def run_demo(folder: Path, *, epsilon: float, delta: float, level: float, force:
     held_out = LabeledTable(SCHEMA, open_table(paths["heldout.csv"]), one_per_person=True, held_out=True)
     reference = evaluate_reference(tables[0], held_out, level)
     evaluation = replace(evaluate_labeled(estimator, held_out), reference=reference)
-    about = describe_release(paths["model.dpscp"], "demonstration of a private release", _DATA, None)
+    about = describe_release("demonstration of a private release", _DATA, None)
     title = "Will a person see a doctor this year?"
     write_report(paths["report.html"], estimator, evaluation=evaluation, title=title, about=about)
     summary = summarize_fit(estimator, evaluation)

@@ -97,7 +97,7 @@ def write_statement(options: argparse.Namespace) -> tuple[dict[str, Any], list[s
     if options.budget is not None:
         from dpscp.privacy.store import BudgetStore
 
-        study = describe_release(options.model, None, None, BudgetStore.open(options.budget)).study
+        study = describe_release(None, None, BudgetStore.open(options.budget)).study
     statement = estimator.statement(study=study)
     text = statement_markdown(statement) if options.markdown else json.dumps(statement, indent=2) + "\n"
     if options.output is None:

@@ -81,7 +81,7 @@ def fit_table(options: argparse.Namespace) -> Result:
     write_origin(output, options.table, table.csv_format.separator)
     evaluation = None if evaluated is None else evaluate_labeled(estimator, evaluated)
     if options.report is not None:
-        about = describe_release(output, options.purpose, options.data_name, store)
+        about = describe_release(options.purpose, options.data_name, store)
         title = f"Private prediction of {schema.target}"
         write_report(options.report, estimator, evaluation=evaluation, title=title, about=about)
     summary = summarize_fit(estimator, evaluation)

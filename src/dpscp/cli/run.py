@@ -1,6 +1,5 @@
 """Fit, predict and summarize for the commands."""
 
-import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -173,15 +172,15 @@ def evaluate_labeled(estimator: Estimator, records: LabeledTable) -> Evaluation:
     return replace(evaluate_blocks(estimator, records.blocks("evaluating")), held_out=records.held_out)
 
 
-def describe_release(model: Path, purpose: str | None, data: str | None, store: Any) -> About:
-    """Collect the header of a report: declarations, checksum of the model file, study budget."""
+def describe_release(purpose: str | None, data: str | None, store: Any) -> About:
+    """Collect the header of a report: declarations and study budget."""
     study = None
     if store is not None:
         state = store.to_dict()
         spent = float("inf") if state["spent"] is None else state["spent"]
         study = StudyBudget(state["epsilon"], state["delta"], spent, store.remaining(), len(state["entries"]))
         data = data or state["dataset"]
-    return About(purpose, data, hashlib.sha256(model.read_bytes()).hexdigest(), study)
+    return About(purpose, data, study)
 
 
 def open_labeled_table(estimator: Estimator, model: Path, path: Path, csv_format: CSVFormat) -> LabeledTable:

@@ -52,6 +52,12 @@ def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Map
             archive.writestr(f"{name}.npy", data)
 
 
+def digest_of(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 digest of a header and arrays, whatever the order of their names."""
+    members = {name: hashlib.sha256(_array_bytes(array)).hexdigest() for name, array in arrays.items()}
+    return hashlib.sha256(json.dumps([header, members], sort_keys=True).encode()).hexdigest()
+
+
 @contextmanager
 def open_atomically(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open a temporary file beside ``path`` that is renamed to it at the end.

@@ -3,7 +3,6 @@
 Theory: Result L
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -152,7 +151,7 @@ class CoverageMonitor:
         self.estimator = estimator
         self._seed = seed_of(random_state)
         self._bet = _choose_bet(self.tolerated, self.budget, self.expected_batch)
-        self._model = model_digest(estimator)
+        self._model = estimator.digest()
         self._factors: list[float] = []
         self._names: list[str] = []
         self._seeded = self._seed is not None
@@ -261,7 +260,7 @@ class CoverageMonitor:
     def from_json(cls, text: str, estimator: Any) -> Self:
         """Create the monitor from the result of ``to_json``; refuse the state of another model."""
         state = _read_state(text)
-        if state["model"] != model_digest(estimator):
+        if state["model"] != estimator.digest():
             raise ValueError("this state belongs to another model: load the model for which the monitor was created")
         monitor = cls.__new__(cls)
         monitor.estimator, monitor._model = estimator, state["model"]
@@ -276,9 +275,9 @@ class CoverageMonitor:
             monitor._seed = None if state["seed"] is None else check_count("seed", state["seed"], minimum=0)
             monitor._factors = [float(batch["log_factor"]) for batch in state["batches"]]
             monitor._names = [str(batch["name"]) for batch in state["batches"]]
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            expected = _Bet.of(monitor._bet.eta, monitor.tolerated, monitor.budget)
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise ValueError(f"the state of the monitor is damaged: {error}") from None
-        expected = _Bet.of(monitor._bet.eta, monitor.tolerated, monitor.budget)
         if expected != monitor._bet or not np.isfinite(monitor._factors).all():
             raise ValueError("the state of the monitor is damaged: its noise does not match its budget")
         monitor._seeded = monitor._seed is not None
@@ -299,12 +298,6 @@ def _read_state(text: str) -> Mapping[str, Any]:
     if "model" not in state:
         raise ValueError("the state of the monitor is damaged: the model is missing")
     return state
-
-
-def model_digest(estimator: Any) -> str:
-    """Return a public checksum of a release: its thresholds and its ledger."""
-    thresholds = np.ascontiguousarray(estimator.threshold_, dtype="<f8")
-    return hashlib.sha256(thresholds.tobytes() + estimator.ledger_.to_json().encode()).hexdigest()
 
 
 def _tolerated(estimator: Any) -> float:

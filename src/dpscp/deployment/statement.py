@@ -173,6 +173,7 @@ def statement_markdown(statement: Mapping[str, Any]) -> str:
         *_table(
             ["question", "answer"],
             [
+                ["SHA-256 of the release", statement["release"]["sha256"]],
                 ["guarantee", f"{privacy['definition']}: {bound}"],
                 ["protected unit", unit["protects"]],
                 ["neighbors", privacy["neighbor_relation"]["words"]],
@@ -236,7 +237,7 @@ def _release(estimator: Any) -> dict[str, Any]:
     shown = ", ".join(f"{level:g}" for level in levels)
     artifacts = ["model parameters", "thresholds", "ledger of what was spent", "coverage certificates"]
     words = f"A {kind} model with {sets} at level {shown}, trained and calibrated by one mechanism."
-    return {"task": kind, "levels": levels, "artifacts": artifacts, "words": words}
+    return {"task": kind, "levels": levels, "artifacts": artifacts, "words": words, "sha256": estimator.digest()}
 
 
 def _composition(ledger: Ledger) -> str:

@@ -63,6 +63,12 @@ def start_fit(estimator: Any, store: Any) -> None:
         del attributes[name]
 
 
+def _without_answers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a model without outputs on synthetic rows, whose last bits depend on the machine."""
+    kept = {name: value for name, value in config.items() if name != "answers"}
+    return kept | ({"inner": _without_answers(config["inner"])} if "inner" in config else {})
+
+
 def is_fitted_name(name: str) -> bool:
     """Whether an attribute of this name is set by a fit."""
     return name.endswith("_") and not name.startswith("_")
@@ -247,6 +253,32 @@ class FittedEstimator(_Parameters, ABC):
         check_is_fitted(self)
         config = self.model_.config()
         require_loadable(config)
+        persistence.write_file(path, *self._contents(config, self.model_.arrays()))
+
+    def digest(self) -> str:
+        """Return the SHA-256 digest of this release, as report and statement print it.
+
+        It is the same before ``save`` and after ``dp.load``, with the same version of dpscp. Releases with one digest
+        have one model, thresholds, budget, ledger, certificates and evaluation. A model that is a function is left
+        out, and so are the other parameters, of which a file holds only some.
+
+        Returns
+        -------
+        str
+        """
+        check_is_fitted(self)
+        try:
+            config, arrays = _without_answers(self.model_.config()), self.model_.arrays()
+        except TypeError:  # a function
+            config, arrays = {}, {}
+        header, arrays = self._contents(config, arrays)
+        budget = {"epsilon": float(self.epsilon), "delta": float(self.delta)}
+        return persistence.digest_of({**header, "parameters": budget}, arrays)
+
+    def _contents(
+        self, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return header and arrays of a file with this model."""
         names = vars(self).get("feature_names_in_")
         header = {
             "class": type(self).__name__,
@@ -260,10 +292,8 @@ class FittedEstimator(_Parameters, ABC):
             "evaluation": None if self.evaluation_ is None else self.evaluation_.state(),
             "feature_names_in": None if names is None else list(names),
         }
-        arrays = {f"model/{name}": value for name, value in self.model_.arrays().items()}
-        arrays["threshold"] = np.asarray(self.threshold_)
-        arrays |= self._list_extra_arrays()
-        persistence.write_file(path, header, arrays)
+        own = {f"model/{name}": value for name, value in arrays.items()}
+        return header, {**own, "threshold": np.asarray(self.threshold_), **self._list_extra_arrays()}
 
     def report(
         self,

@@ -91,7 +91,6 @@ class About:
     ----------
     purpose : purpose of the release.
     data : name of the records.
-    model_sha256 : checksum of the model file.
     study : state of the budget store, if there is one.
     responsible : person or organization that is responsible for the release.
     contact : address for questions.
@@ -102,7 +101,6 @@ class About:
 
     purpose: str | None = None
     data: str | None = None
-    model_sha256: str | None = None
     study: StudyBudget | None = None
     responsible: str | None = None
     contact: str | None = None

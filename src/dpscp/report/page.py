@@ -199,6 +199,7 @@ def _collect_content(estimator: Any, evaluation: Evaluation | None, about: About
     return {
         "is_classifier": isinstance(estimator, PrivateConformalClassifier),
         "ledger": ledger,
+        "digest": estimator.digest(),
         "first_words": first_words(ledger.assumptions),
         "spent": spent,
         "groups": [(rows, ledger.epsilon(delta, estimator.accountant, rows=rows)) for rows in GROUP_SIZES],
