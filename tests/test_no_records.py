@@ -147,7 +147,7 @@ FITS = {
     "seed": lambda n: fit(n, random_state=0),
     "DPSGD": lambda n: fit(n, estimator=DPSGD(hidden=(8,), steps=20, sampling_rate=0.01)),
     "objective": lambda n: fit(n, estimator=ObjectivePerturbation()),
-    "prefit": lambda n: dp.PrivateConformalClassifier(PREFIT, prefit=True, **BUDGET, n_records=N).fit(X[:n], Y[:n]),
+    "prefit": lambda n: dp.PrivateConformalClassifier(dp.Prefit(PREFIT), **BUDGET, n_records=N).fit(X[:n], Y[:n]),
     "persons": fit_persons,
     "persons in a list": lambda n: fit_persons(n, ids=IDS.tolist()),
     "persons, evaluation": lambda n: fit_persons(n, evaluation_fraction=0.2, guarantee="split"),

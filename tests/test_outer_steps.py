@@ -68,7 +68,7 @@ class AnyRows(BaseEstimator):
 
 
 def classifier(**options):
-    return dp.PrivateConformalClassifier(AnyRows(), prefit=True, epsilon=2.0, accountant="rdp", **options)
+    return dp.PrivateConformalClassifier(dp.Prefit(AnyRows()), epsilon=2.0, accountant="rdp", **options)
 
 
 def messages(fit):
@@ -297,7 +297,7 @@ def test_estimators_that_fit_others_are_named():
 
 
 def test_a_transformed_target_stays_private_by_public_functions_only():
-    reg = dp.PrivateConformalRegressor(AnyRegression(), prefit=True, y_bounds=(0, 9), epsilon=2.0, accountant="rdp")
+    reg = dp.PrivateConformalRegressor(dp.Prefit(AnyRegression()), y_bounds=(0, 9), epsilon=2.0, accountant="rdp")
     for options in ({"func": np.log, "inverse_func": np.exp}, {}):
         outer = TransformedTargetRegressor(reg, **options)
         said = messages(lambda outer=outer: outer.fit(X, np.exp(X[:, 0])))
@@ -321,7 +321,7 @@ def test_sets_and_intervals_come_through_a_pipeline():
     np.testing.assert_array_equal(dp.predict_set(make_pipeline(pipe[-1][-1]), rows)[1], dp.predict_set(pipe, X)[1])
     with pytest.raises(TypeError, match="needs a PrivateConformalRegressor as last step, got PrivateConformalClass"):
         dp.predict_interval(pipe, X)
-    reg = dp.PrivateConformalRegressor(AnyRegression(), prefit=True, y_bounds=(-9, 9), epsilon=2.0, accountant="rdp")
+    reg = dp.PrivateConformalRegressor(dp.Prefit(AnyRegression()), y_bounds=(-9, 9), epsilon=2.0, accountant="rdp")
     pipe = make_pipeline(FunctionTransformer(np.tanh), reg).fit(X, X[:, 0])
     np.testing.assert_array_equal(dp.predict_interval(pipe, X)[1], reg.predict_interval(np.tanh(X))[1])
     with pytest.raises(TypeError, match="predict_set needs"):
@@ -544,7 +544,7 @@ class Remembering:
 def test_code_of_the_caller_is_taken_at_its_word_and_never_tried(tmp_path):
     remembering, rows = Remembering(), [X.copy() for _ in range(6)]
     regression = dp.PrivateConformalRegressor(
-        AnyRegression(), prefit=True, y_bounds=(-9, 9), epsilon=2.0, accountant="rdp"
+        dp.Prefit(AnyRegression()), y_bounds=(-9, 9), epsilon=2.0, accountant="rdp"
     )
     center = {"func": lambda y: y - y.mean(), "inverse_func": lambda y: y, "check_inverse": False}
     fits = [

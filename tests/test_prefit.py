@@ -8,7 +8,6 @@ from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
@@ -33,7 +32,7 @@ def model():
 
 
 def test_all_records_calibrate_and_only_the_search_is_paid(model):
-    clf = PrivateConformalClassifier(model, prefit=True, **SETTINGS).fit(*labelled(1000, 1))
+    clf = PrivateConformalClassifier(dp.Prefit(model), **SETTINGS).fit(*labelled(1000, 1))
     assert clf.classes_.tolist() == ["a", "b", "c"]
     assert [entry.stage for entry in clf.ledger_.entries] == ["calibration"]
     assert 0.9 < clf.ledger_.epsilon(1e-5, "rdp") <= 1.0
@@ -57,7 +56,7 @@ def test_coverage_over_many_draws_of_the_records(model):
     covered = []
     for seed in range(20):
         rows = np.random.default_rng(seed).integers(0, 4000, 1300)
-        clf = PrivateConformalClassifier(model, prefit=True, random_state=seed, **SETTINGS)
+        clf = PrivateConformalClassifier(dp.Prefit(model), random_state=seed, **SETTINGS)
         clf.fit(X[rows[:1000]], y[rows[:1000]])
         covered.append(dp.metrics.coverage(y[rows[1000:]], clf.predict_set(X[rows[1000:]])[1], classes=clf.classes_))
     assert np.mean(covered) >= 0.9 - 3 * stats.sem(covered)
@@ -68,7 +67,7 @@ def test_groups_levels_persons_and_a_store(model, tmp_path):
     X, y = labelled(1000, 1)
     store = dp.BudgetStore.create(tmp_path / "b", epsilon=10.0, delta=1e-5, dataset="x")
     settings = {**SETTINGS, "epsilon": 8.0, "n_records": None, "n_persons": 500, "rows_per_person": 2}
-    clf = PrivateConformalClassifier(model, prefit=True, groups="label", confidence_level=[0.8, 0.9], **settings).fit(
+    clf = PrivateConformalClassifier(dp.Prefit(model), groups="label", confidence_level=[0.8, 0.9], **settings).fit(
         X, y, persons=np.repeat(np.arange(500), 2), budget=store
     )
     assert clf.predict_set(X)[1].shape == (1000, 3, 2)
@@ -83,7 +82,7 @@ def test_a_regressor_gives_intervals():
     X = rng.uniform(-1, 1, size=(2000, 3))
     y = X.sum(axis=1) + rng.normal(scale=0.1, size=2000)
     forest = RandomForestRegressor(10, max_depth=6, random_state=0).fit(X[:1000], y[:1000])
-    reg = PrivateConformalRegressor(forest, prefit=True, y_bounds=(-4, 4), **SETTINGS).fit(X[1000:], y[1000:])
+    reg = PrivateConformalRegressor(dp.Prefit(forest), y_bounds=(-4, 4), **SETTINGS).fit(X[1000:], y[1000:])
     prediction, intervals = reg.predict_interval(X)
     np.testing.assert_allclose(prediction, forest.predict(X))
     assert (intervals[:, 1, 0] - intervals[:, 0, 0]).mean() < 1.5
@@ -96,12 +95,12 @@ def test_frames_with_texts_and_lists_of_texts_go_to_the_estimator_as_they_are():
     frame = pd.DataFrame({"colour": colours, "size": rng.normal(size=1000)})
     encode = make_column_transformer((OneHotEncoder(), ["colour"]), remainder="passthrough")
     by_column = make_pipeline(encode, LogisticRegression()).fit(frame[:300], y[:300])
-    clf = PrivateConformalClassifier(by_column, prefit=True, **SETTINGS).fit(frame, y)
+    clf = PrivateConformalClassifier(dp.Prefit(by_column), **SETTINGS).fit(frame, y)
     assert clf.feature_names_in_.tolist() == ["colour", "size"]
     assert clf.predict_set(frame)[1].any()
     texts = [f"a {colour} one" for colour in colours]
     by_word = make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts[:300], y[:300])
-    assert PrivateConformalClassifier(by_word, prefit=True, **SETTINGS).fit(texts, y).predict(texts[:5]).shape == (5,)
+    assert PrivateConformalClassifier(dp.Prefit(by_word), **SETTINGS).fit(texts, y).predict(texts[:5]).shape == (5,)
 
 
 class Transductive(GaussianNB):
@@ -122,10 +121,7 @@ class Telling(GaussianNB):
 @pytest.mark.parametrize(
     ("estimator", "options", "error", "told"),
     [
-        (GaussianNB(), {}, NotFittedError, "needs a fitted estimator.*FrozenEstimator"),
-        (SVC, {}, TypeError, "with predict_proba and classes_, got ABCMeta"),
-        (SVC().fit(*labelled(50, 0)), {}, TypeError, "with predict_proba and classes_, got SVC"),
-        (None, {}, TypeError, "with predict_proba and classes_, got NoneType"),
+        (SVC().fit(*labelled(50, 0)), {}, TypeError, "with predict_proba and classes_ here, got SVC"),
         (Transductive().fit(*labelled(50, 0)), {}, ValueError, "estimator must compute the value"),
         (Scores().fit(*labelled(50, 0)), {}, ValueError, "add up to one; on synthetic rows"),
         (
@@ -146,18 +142,31 @@ class Telling(GaussianNB):
 )
 def test_what_cannot_be_promised_is_refused_before_anything_is_spent(tmp_path, estimator, options, error, told):
     store = dp.BudgetStore.create(tmp_path / "b", epsilon=1.5, delta=1e-5, dataset="x")
-    clf = PrivateConformalClassifier(estimator, prefit=True, **SETTINGS, **options)
+    clf = PrivateConformalClassifier(dp.Prefit(estimator), **SETTINGS, **options)
     with pytest.raises(error, match=told) as refused:
         clf.fit(*labelled(100, 1), budget=store)
     assert not store.ledger().entries
     assert "never seen" not in str(refused.value)
 
 
-def test_without_prefit_a_fitted_estimator_is_refused_and_a_frozen_one_survives_cloning(model):
+@pytest.mark.parametrize(
+    ("estimator", "error", "told"),
+    [
+        (GaussianNB(), NotFittedError, "needs a fitted estimator"),
+        (SVC, TypeError, "with predict or predict_proba, got the class SVC"),
+        (None, TypeError, "with predict or predict_proba, got NoneType"),
+    ],
+)
+def test_what_cannot_predict_is_refused_where_it_is_wrapped(estimator, error, told):
+    with pytest.raises(error, match=told):
+        dp.Prefit(estimator)
+
+
+def test_without_prefit_a_fitted_estimator_is_refused_and_a_wrapped_one_survives_cloning(model):
     X, y = labelled(1000, 1)
-    with pytest.raises(TypeError, match="with prefit=True a fitted scikit-learn estimator"):
+    with pytest.raises(TypeError, match="for a fitted scikit-learn estimator"):
         PrivateConformalClassifier(model, classes=["a", "b", "c"], **SETTINGS).fit(X, y)
-    frozen = clone(PrivateConformalClassifier(FrozenEstimator(model), prefit=True, **SETTINGS))
+    frozen = clone(PrivateConformalClassifier(dp.Prefit(model), **SETTINGS))
     assert frozen.fit(X, y).predict_set(X)[1].shape == (1000, 3, 1)
 
 
@@ -181,10 +190,10 @@ class Locked(Keeping):
 
 def test_an_estimator_that_keeps_its_rows_is_released_without_them():
     keeping = Keeping().fit(*labelled(500, 0))
-    PrivateConformalClassifier(keeping, prefit=True, **SETTINGS).fit(*labelled(1000, 1))
+    PrivateConformalClassifier(dp.Prefit(keeping), **SETTINGS).fit(*labelled(1000, 1))
     assert not hasattr(keeping, "seen_")
     with pytest.raises(ValueError, match="estimator stores something from the rows that it is called with"):
-        PrivateConformalClassifier(Locked().fit(*labelled(500, 0)), prefit=True, **SETTINGS).fit(*labelled(1000, 1))
+        PrivateConformalClassifier(dp.Prefit(Locked().fit(*labelled(500, 0))), **SETTINGS).fit(*labelled(1000, 1))
 
 
 class KeepingScore:
@@ -202,7 +211,7 @@ def test_scores_and_models_of_the_caller_are_left_as_they_were(model):
     X, y = labelled(1000, 1)
     score, keeping = KeepingScore(), Keeping().fit(*labelled(500, 0))
     settings = {**SETTINGS, "conformity_score": score}
-    PrivateConformalClassifier(model, prefit=True, **settings).fit(X, y).predict_set(X)
+    PrivateConformalClassifier(dp.Prefit(model), **settings).fit(X, y).predict_set(X)
     private = dp.PrivateModel.from_outputs(
         lambda rows: np.log(keeping.predict_proba(rows) + 1e-9),
         spent=dp.Ledger(),
@@ -228,4 +237,4 @@ def test_a_score_that_keeps_its_rows_in_a_closure_is_refused(model):
     with pytest.raises(
         ValueError, match=r"conformity_score stores something from the rows that it is called with \(.*seen"
     ):
-        PrivateConformalClassifier(model, prefit=True, **settings).fit(*labelled(1000, 1))
+        PrivateConformalClassifier(dp.Prefit(model), **settings).fit(*labelled(1000, 1))

@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.exceptions import FitFailedWarning
-from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.naive_bayes import GaussianNB
 
@@ -24,7 +23,7 @@ def records(n=600):
 
 
 def classifier(**options):
-    return PrivateConformalClassifier(FrozenEstimator(MODEL), prefit=True, epsilon=2.0, accountant="rdp", **options)
+    return PrivateConformalClassifier(dp.Prefit(MODEL), epsilon=2.0, accountant="rdp", **options)
 
 
 def warned(*arguments, **options):

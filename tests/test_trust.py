@@ -117,15 +117,22 @@ def test_the_report_shows_what_is_trusted():
     assert {value for value in ASSUMED if value.sentence in page} == expected
 
 
+class Fixed:
+    """A model that was trained elsewhere."""
+
+    def predict(self, rows):
+        return rows[:, 0]
+
+
 def test_torch_modules_are_found_behind_every_wrapper():
     module = torch.nn.Linear(2, 2)
     training = OpacusTraining(module, sampling_rate=0.5, steps=2, learning_rate=1.0)
     for estimator in (module, training, Preprocessed((UnitNorm(),), training)):
-        assert list(list_training_assumptions(estimator, prefit=False)) == [_trust.TORCH_MODULE]
-    assert list(list_training_assumptions(module, prefit=True)) == [_trust.PREFIT]
+        assert list(list_training_assumptions(estimator)) == [_trust.TORCH_MODULE]
+    assert list(list_training_assumptions(dp.Prefit(Fixed()))) == [_trust.PREFIT]
     both = Preprocessed((OwnNorm(),), training)
-    assert list(list_training_assumptions(both, prefit=False)) == [_trust.OWN_STEP, _trust.TORCH_MODULE]
-    assert list(list_training_assumptions(None, prefit=False)) == []
+    assert list(list_training_assumptions(both)) == [_trust.OWN_STEP, _trust.TORCH_MODULE]
+    assert list(list_training_assumptions(None)) == []
     assert list(list_record_assumptions([Block(0, X, Y)])) == []
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         predict_interval,
         predict_set,
     )
+    from dpscp.estimators.prefit import Prefit
     from dpscp.exceptions import BudgetError, GuaranteeWarning, HintWarning, NotFittedError, SeededWarning
     from dpscp.guarantees import Certificate
     from dpscp.privacy import Budget, Ledger
@@ -44,6 +45,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "Ledger": "dpscp.privacy",
         "NotFittedError": "dpscp.exceptions",
         "Population": "dpscp.data.populations",
+        "Prefit": "dpscp.estimators.prefit",
         "PrivateConformalClassifier": "dpscp.estimators",
         "PrivateConformalRegressor": "dpscp.estimators",
         "PrivateMultilabelClassifier": "dpscp.estimators",
@@ -87,6 +89,7 @@ __all__ = [
     "Ledger",
     "NotFittedError",
     "Population",
+    "Prefit",
     "PrivateConformalClassifier",
     "PrivateConformalRegressor",
     "PrivateModel",

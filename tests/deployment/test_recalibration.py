@@ -220,9 +220,9 @@ class KeepsRows(GaussianNB):
 def test_a_model_of_the_caller_keeps_nothing_of_labeled_records(use):
     model = KeepsRows().fit(*records(300, 3))
     options = {"epsilon": 4.0, "accountant": "rdp", "n_records": 500, "random_state": 0}
-    release = dp.PrivateConformalClassifier(model, prefit=True, **options).fit(*records(500, 4))
-    assert (model.seen, release.estimator.seen) == ((), ())
+    release = dp.PrivateConformalClassifier(dp.Prefit(model), **options).fit(*records(500, 4))
+    assert (model.seen, release.estimator.estimator.seen) == ((), ())
     use(release, *records(400, 5))
-    assert (model.seen, release.estimator.seen) == ((), ())
+    assert (model.seen, release.estimator.estimator.seen) == ((), ())
     release.predict(records(10, 6)[0])
     assert model.seen == (10,)  # rows of a prediction are the caller's own

@@ -707,8 +707,8 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *request.task.score_assumptions, *outer.assumptions)",
-    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator, prefit=self.prefit), *request.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *list_record_assumptions(original), *request.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *request.task.score_assumptions, *outer.assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LinearRegression
 
 import dpscp as dp
 from dpscp.core.evaluation import PrivateEstimate, PrivateEvaluation
@@ -250,7 +251,7 @@ def test_no_examples_where_they_make_no_sense(model):
     assert changed(groups=lambda rows: rows) == ()
     assert changed(group_values_=("a", "b")) == ()
     assert changed(input_shape_=(4, 4)) == ()
-    assert changed(prefit=True) == ()
+    assert changed(estimator=dp.Prefit(LinearRegression().fit([[0.0]], [0.0]))) == ()
     assert changed(schema_=None, n_features_in_=512) == ()
     undeclared = {**SCHEMA, "columns": {"age": {"type": "numeric"}}}
     assert changed(schema_=dp.Schema.from_dict(undeclared)) == ()

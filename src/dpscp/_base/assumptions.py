@@ -141,7 +141,7 @@ OWN_SCORE = _fixed(
 PREFIT = _fixed(
     "prefit",
     Concern.BOTH,
-    "estimator was trained without these records (as prefit=True states) and computes the outputs of each row from "
+    "estimator was trained without these records (as dp.Prefit states) and computes the outputs of each row from "
     "that row alone; the records that it was trained on are not protected by this release",
 )
 PRIVATE_MODEL = _fixed(

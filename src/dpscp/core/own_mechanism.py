@@ -26,8 +26,8 @@ def own_mechanism(request: "Request") -> Mechanism:
         kind = f"the class {mechanism.__name__}" if isinstance(mechanism, type) else type(mechanism).__name__
         raise TypeError(
             "estimator must be None, a training mechanism (an instance of a subclass of dp.training.Mechanism, such as "
-            "dp.training.DPSGD), a list of private steps and a mechanism, a torch.nn.Module, a PrivateModel, or with "
-            f"prefit=True a fitted scikit-learn estimator, got {kind}"
+            "dp.training.DPSGD), a list of private steps and a mechanism, a torch.nn.Module, a PrivateModel, or "
+            f"dp.Prefit(estimator) for a fitted scikit-learn estimator, got {kind}"
         )
     _check_task(request, mechanism)
     _hint_at_scaled_targets(request, mechanism)

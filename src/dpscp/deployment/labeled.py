@@ -11,6 +11,7 @@ from dpscp.core.evaluation import LabeledOutcomes, outcomes_of_intervals, outcom
 from dpscp.data.groups import RowGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.validation import label_index, validate_labels, validate_targets
+from dpscp.estimators.prefit import Prefit
 from dpscp.guarantees.certificate import require_coverage
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
 
@@ -32,11 +33,11 @@ def separate_release(estimator: Any) -> Any:
     What these keep of the records is discarded with the copy. A release without coverage is refused.
     """
     require_coverage_release(estimator)
-    if estimator.model_.is_row_wise and not estimator.prefit:
+    if estimator.model_.is_row_wise:
         return estimator
     separate = copy.copy(estimator)
     separate.model_ = copy_if_possible(estimator.model_)
-    if estimator.prefit:
+    if isinstance(estimator.estimator, Prefit):
         separate.estimator = copy_if_possible(estimator.estimator)
     return separate
 

@@ -67,6 +67,11 @@ _UNCHANGED = {field.name for field in fields(Request)} & {field.name for field i
 class PrivateConformal(FittedEstimator):
     """Base class of the two estimators."""
 
+    @property
+    def _prefit(self) -> Prefit | None:
+        """An estimator that was trained elsewhere, without privacy; None for any other."""
+        return self.estimator if isinstance(self.estimator, Prefit) else None
+
     @abstractmethod
     def _check_score(self) -> None:
         """Refuse an unknown score."""
@@ -158,8 +163,8 @@ class PrivateConformal(FittedEstimator):
             rows = self._validate_table(X, reset=True)
             require_counted(len(rows), self._declared(unit.count_name), unit.count_name)
             y = self._validate_y(y, len(rows))
-        elif self.prefit:
-            raise ValueError("prefit=True needs X and y in memory, because the estimator predicts all rows at once")
+        elif self._prefit is not None:
+            raise ValueError("dp.Prefit needs X and y in memory, because the estimator predicts all rows at once")
         else:
             self.input_shape_ = X.input_shape if isinstance(X, HasInputShape) else None
             self.n_features_in_ = X.width
@@ -186,7 +191,7 @@ class PrivateConformal(FittedEstimator):
         assumed = (
             *self._list_group_assumptions(),
             *(() if self.population is None else (LIKELIHOOD_RATIO,)),
-            *list_training_assumptions(self.estimator, prefit=self.prefit),
+            *list_training_assumptions(self.estimator),
             *list_record_assumptions(original),
             *request.task.score_assumptions,
             *outer.assumptions,
@@ -209,7 +214,7 @@ class PrivateConformal(FittedEstimator):
         self.threshold_ = released.thresholds[0] if records.group_values is None else released.thresholds
         self.group_values_ = records.group_values
         self.ledger_ = released.ledger
-        if self.prefit:  # the rows of this release were outputs
+        if self._prefit is not None:  # the rows of this release were outputs
             self.ledger_ = self.ledger_.declare(n_features=vars(self).get("n_features_in_"))
         if self.schema_ is not None:
             self.ledger_ = self.ledger_.declare(schema=self.schema_.to_dict())
@@ -229,26 +234,26 @@ class PrivateConformal(FittedEstimator):
             )
         if fit_params:
             raise TypeError(f"fit got unexpected arguments: {', '.join(fit_params)}; remove them")
-        if self.prefit:
-            self._check_prefit()
+        if self._prefit is not None:
+            self._check_prefit(self._prefit)
         start_fit(self, store)
 
-    def _check_prefit(self) -> None:
+    def _check_prefit(self, prefit: Prefit) -> None:
         """Refuse parameters that do not apply to a trained estimator."""
-        Prefit.of(self.estimator, task=self._name)
+        prefit.predictor(self._name)
         if self.feature_bounds is not None:
-            raise ValueError("prefit=True passes X to the estimator unchanged; remove feature_bounds")
+            raise ValueError("dp.Prefit passes X to the estimator unchanged; remove feature_bounds")
         if self.guarantee not in (AUTO, SPLIT.name, SPLIT):
             raise ValueError(
-                f"prefit=True declares that training did not use these records, which needs guarantee='split', got "
+                f"dp.Prefit declares that training did not use these records, which needs guarantee='split', got "
                 f"{self.guarantee!r}"
             )
 
     def _apply_schema(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> tuple[Any, Any, Any]:
         """Return rows, targets and ids, unchanged or as a schema reads them."""
         self.schema_ = None
-        if schema is not None and self.prefit:
-            raise ValueError("prefit=True passes X to the estimator unchanged; remove schema")
+        if schema is not None and self._prefit is not None:
+            raise ValueError("dp.Prefit passes X to the estimator unchanged; remove schema")
         if schema is None:
             return read_without_schema(X, y, persons)
         if not isinstance(schema, Schema):
@@ -343,10 +348,10 @@ class PrivateConformal(FittedEstimator):
 
         For a prefit estimator these are its outputs; nothing else of the records is used.
         """
-        if self.prefit:
+        if self._prefit is not None:
             if reset:
                 self.input_shape_ = None
-            model = Prefit.of(self.estimator, task=self._name)
+            model = self._prefit.predictor(self._name)
             if reset:
                 return model.outputs_of_records(self, X)
             return model.outputs(X) if len(X) else np.empty((0, self.model_.n_features))
@@ -392,7 +397,7 @@ class PrivateConformal(FittedEstimator):
             model=model,
             budget=budget,
             alphas=alphas,
-            guarantee=SPLIT if self.prefit else self.guarantee,
+            guarantee=SPLIT if self._prefit is not None else self.guarantee,
             feature_bound=bounds.bound if isinstance(bounds, RowNorm) else None,
             feature_bounds=None if isinstance(bounds, RowNorm) else bounds,
             n_records=n_records,
@@ -418,8 +423,8 @@ class PrivateConformal(FittedEstimator):
 
     def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
         """Return the model of a release that trains none; None for one that does."""
-        if self.prefit:
-            return Prefit.of(self.estimator, task=self._name).model(n_outputs)
+        if self._prefit is not None:
+            return self._prefit.predictor(self._name).model(n_outputs)
         return find_private_model(self.estimator)
 
     def _warn_if_sets_are_full(self, task: Task) -> None:

@@ -36,11 +36,11 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     Parameters
     ----------
-    estimator : None, mechanism, torch.nn.Module, PrivateModel or fitted classifier
+    estimator : None, mechanism, torch.nn.Module, PrivateModel or Prefit
         None is the library's recipe. A mechanism is, for example, ``dpscp.training.DPSGD``. A ``PrivateModel`` was
-        trained elsewhere. A fitted classifier needs ``prefit=True``. A list has private steps in front of a mechanism
-        or module, such as ``[PrivateStandardize(0, 9), PrivatePCA(4), DPSGD()]`` (``dpscp.training``); without a
-        mechanism, DP-SGD trains a linear model.
+        trained elsewhere. `Prefit` is one that was trained without privacy on other records. A list has private steps
+        in front of a mechanism or module, such as ``[PrivateStandardize(0, 9), PrivatePCA(4), DPSGD()]``
+        (``dpscp.training``); without a mechanism, DP-SGD trains a linear model.
     epsilon : float, default 1.0
         The privacy budget of training and calibration together.
     delta : float, default 1e-5
@@ -105,11 +105,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         ``"pld"`` (tight), ``"rdp"``, or your own ``dpscp.privacy.Accountant`` or its registered name.
     random_state : int, optional
         None uses system entropy. An integer makes the run repeatable and NOT private.
-    prefit : bool, default False
-        Declares that ``estimator`` is a classifier with ``predict_proba`` and ``classes_`` that was trained without
-        these records. All records then calibrate (guarantee ``"split"``), and the ledger has that search alone. X goes
-        to the estimator unchanged, and ``classes_`` are the public labels. The estimator's own training records are not
-        protected here. Cannot be saved.
     verbose : int, default 0
         1 shows progress on standard error (a bar if tqdm is installed). The logger ``dpscp`` has the stages.
 
@@ -190,8 +185,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     def _find_declared_classes(self) -> Sequence[Any] | None:
         """Return the declared labels, or those of a model that was trained elsewhere."""
         declared: Sequence[Any] | None = self._declared("classes")
-        if declared is None and self.prefit:
-            return tuple(self.estimator.classes_)
+        if declared is None and self._prefit is not None:
+            return self._prefit.predictor(self._name).classes
         model = find_private_model(self.estimator)
         return model.classes if declared is None and model is not None else declared
 

@@ -99,7 +99,6 @@ class _Parameters(BaseEstimator):
     n_persons: int | None = None
     accountant: str | Accountant = "pld"
     random_state: int | None = None
-    prefit: bool = False
     verbose: int = 0
 
 

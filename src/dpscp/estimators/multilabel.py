@@ -219,7 +219,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         reservation = None if budget is None else budget.reserve(planned, note=type(self).__name__)
         with suppress_float_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)
-            assumed = (*outer.assumptions, *list_training_assumptions(self.estimator, prefit=False))
+            assumed = (*outer.assumptions, *list_training_assumptions(self.estimator))
             model, columns, found = self._release(plan, records, seeds, assumed)
         if reservation is not None:
             reservation.commit(found.ledger)

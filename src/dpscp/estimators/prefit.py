@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,9 +49,59 @@ class PrecomputedOutputs(Model):
 
 @dataclass(frozen=True)
 class Prefit:
-    """Wrap the prediction function of a fitted scikit-learn estimator.
+    """A fitted scikit-learn estimator that was trained elsewhere, without the records of the fit that it is passed to.
 
-    Every certificate states the assumption that it was trained without the records that it is calibrated on.
+    Pass it as ``estimator`` of `PrivateConformalClassifier` or `PrivateConformalRegressor`. All records then calibrate
+    (guarantee ``"split"``), and the ledger has that search alone. X goes to the estimator unchanged, and ``classes_``
+    are the public labels. The release cannot be saved.
+
+    Assumes: the estimator was trained without these records, and computes the outputs of each row from that row alone.
+    Every certificate states it. The records that trained the estimator are not protected.
+
+    Parameters
+    ----------
+    estimator : fitted estimator
+        A classifier with ``predict_proba`` and ``classes_``, or a regressor with ``predict``. Another object with these
+        methods serves as well.
+
+    Raises: NotFittedError for an estimator of scikit-learn that is not fitted, TypeError for what cannot predict.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> dp_estimator = Prefit(LogisticRegression().fit([[0.0], [1.0]], [0, 1]))
+
+    Theory: Result E
+    """
+
+    estimator: Any
+
+    def __post_init__(self) -> None:
+        is_class = isinstance(self.estimator, type)
+        kind = f"the class {self.estimator.__name__}" if is_class else type(self.estimator).__name__
+        if is_class or not (hasattr(self.estimator, "predict") or hasattr(self.estimator, "predict_proba")):
+            raise TypeError(f"dp.Prefit needs a fitted estimator with predict or predict_proba, got {kind}")
+        if isinstance(self.estimator, BaseEstimator):
+            try:
+                check_is_fitted(self.estimator)
+            except NotFittedError:
+                raise NotFittedError(
+                    f"dp.Prefit needs a fitted estimator, but this {kind} is not fitted; fit it on other records first"
+                ) from None
+
+    def predictor(self, task: str) -> "Predictor":
+        """Return the prediction function for a task; TypeError names what the estimator lacks."""
+        try:  # attribute access also finds methods that a wrapper delegates to another estimator
+            if task == "regression":
+                return Predictor(self.estimator.predict, None)
+            labels = tuple(plain(label) for label in np.asarray(self.estimator.classes_))
+            return Predictor(self.estimator.predict_proba, labels)
+        except AttributeError:
+            needed = "regressor with predict" if task == "regression" else "classifier with predict_proba and classes_"
+            raise TypeError(f"dp.Prefit needs a {needed} here, got {type(self.estimator).__name__}") from None
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """The prediction function of a fitted estimator.
 
     Attributes
     ----------
@@ -59,32 +109,10 @@ class Prefit:
         ``predict_proba`` or ``predict``.
     classes : tuple or None
         The labels of the columns; None for regression.
-
-    Theory: Result E
     """
 
     answer: Callable[[Any], Any]
     classes: tuple[Any, ...] | None
-
-    @classmethod
-    def of(cls, estimator: Any, *, task: str) -> Self:
-        """Wrap the estimator, or raise an error that names what it lacks."""
-        kind = type(estimator).__name__
-        if isinstance(estimator, BaseEstimator):
-            try:
-                check_is_fitted(estimator)
-            except NotFittedError:
-                raise NotFittedError(
-                    f"prefit=True needs a fitted estimator, but this {kind} is not fitted. clone() and searches "
-                    "drop the fit; wrap the estimator in sklearn.frozen.FrozenEstimator"
-                ) from None
-        try:  # attribute access also finds methods that a wrapper delegates to another estimator
-            if task == "regression":
-                return cls(estimator.predict, None)
-            return cls(estimator.predict_proba, tuple(plain(label) for label in np.asarray(estimator.classes_)))
-        except AttributeError:
-            needed = "regressor with predict" if task == "regression" else "classifier with predict_proba and classes_"
-            raise TypeError(f"prefit=True needs a fitted {needed}, got {kind}") from None
 
     def outputs(self, X: Any) -> NDArray[np.float64]:
         """Return probabilities (n, n_classes) or real outputs (n, k)."""

@@ -36,7 +36,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     Parameters
     ----------
-    estimator : None, mechanism, torch.nn.Module, PrivateModel or fitted regressor
+    estimator : None, mechanism, torch.nn.Module, PrivateModel or Prefit
         See ``PrivateConformalClassifier``.
     conformity_score : str or IntervalScore, default "auto"
         ``"absolute"`` is |y - prediction|. ``"cqr"`` is the distance from a privately trained pair of quantiles.
@@ -54,9 +54,6 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     clip_to_bounds : bool, default False
         Declares that no target can lie outside ``y_bounds`` and cuts the intervals there. The certificate then states
         this assumption: a target outside is in no interval.
-    prefit : bool, default False
-        Declares that ``estimator`` is a fitted regressor with ``predict`` that was trained without these records. See
-        ``PrivateConformalClassifier``.
     epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, evaluation_fraction, \
     release_confidence, feature_bounds, groups, population, n_records, rows_per_person, n_persons, accountant, \
     random_state, verbose

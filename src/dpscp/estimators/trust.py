@@ -16,6 +16,7 @@ from dpscp._base.assumptions import (
 )
 from dpscp.data.sources.base import HasAssumption, is_source
 from dpscp.data.sources.dispatch import is_dask
+from dpscp.estimators.prefit import Prefit
 from dpscp.training.base import Mechanism
 from dpscp.training.preprocessing.step import Step
 from dpscp.training.private_model import find_private_model
@@ -28,9 +29,9 @@ def is_own(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] != "dpscp"
 
 
-def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[Assumption]:
+def list_training_assumptions(estimator: Any) -> Iterator[Assumption]:
     """List the assumptions about the estimator of a fit and those that it wraps."""
-    if prefit:
+    if isinstance(estimator, Prefit):
         yield PREFIT
         return
     if find_private_model(estimator) is not None:
@@ -40,7 +41,7 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[Assum
         *steps, last = estimator or (None,)
         if any(map(is_own, steps)) or (isinstance(last, Step) and is_own(last)):
             yield OWN_STEP
-        yield from list_training_assumptions(last, prefit=False)
+        yield from list_training_assumptions(last)
         return
     if isinstance(estimator, Mechanism) and any(map(is_own, estimator.steps_before)):
         yield OWN_STEP
@@ -50,7 +51,7 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[Assum
         yield OWN_MECHANISM
     inner = getattr(estimator, "mechanism", None)
     if inner is not None:
-        yield from list_training_assumptions(inner, prefit=False)
+        yield from list_training_assumptions(inner)
 
 
 def list_record_assumptions(original: Any) -> Iterator[Assumption]:
