@@ -570,7 +570,7 @@ def test_code_of_the_caller_is_taken_at_its_word_and_never_tried(tmp_path):
     multilabel = dp.PrivateMultilabelClassifier(estimator=DPSGD(steps=2), epsilon=9.0, accountant="rdp", random_state=0)
     fitted = make_pipeline(FunctionTransformer(np.tanh), multilabel).fit(X, np.column_stack([Y, 1 - Y]))[-1]
     assert fitted.ledger_.assumptions[0] == fitted.certificate_.assumptions[0] == OUTER_STEPS
-    baseline = dp.baselines.DPSplit(DPSGD(classes=(0, 1), steps=5), epsilon=8.0, accountant="rdp", confidence_level=0.6)
+    baseline = dp.paper.DPSplit(DPSGD(classes=(0, 1), steps=5), epsilon=8.0, accountant="rdp", confidence_level=0.6)
     assert make_pipeline(FunctionTransformer(np.tanh), baseline).fit(X, Y)[-1].ledger_.assumptions[0] == OUTER_STEPS
     assert OUTER_STEPS not in make_pipeline(Normalizer(), classifier()).fit(rows[5], Y)[-1].ledger_.assumptions
 
