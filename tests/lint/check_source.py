@@ -40,6 +40,17 @@ SCIKIT_LEARN = {"BaseEstimator", "ClassifierMixin", "RegressorMixin"}
 # What an observer sees is not private: it is for tests and audits of the parts.
 WITHOUT_OBSERVER = ("cli/", "estimators/", "paper/", "report/", "core/planning.py", "core/plan_rows.py")
 
+# Attributes that hold sentences for people.
+PROSE = {"sentence", "note", "advice", "proof", "words", "void_because"}
+# Public facts that are read to be shown again, and the number that an audit of a release checks.
+SHOWN_FACTS = {
+    ("core/plan.py", "trained.public_facts.get('mechanism', '')"),
+    ("baselines/exponential.py", "trained.public_facts.get('mechanism', '')"),
+    ("core/release.py", "trained.public_facts[name]"),
+    ("privacy/ledger.py", "self.public_facts.get('delta')"),
+    ("audit/split_game.py", "released.ledger.public_facts['calibration_fraction']"),
+}
+
 
 def dotted(node: ast.AST) -> str:
     """'np.random.normal' for such an attribute, '' for anything else."""
@@ -134,16 +145,32 @@ def reachable_observers(tree: ast.Module, name: str) -> Iterator[str]:
 
 def terms_by_name(tree: ast.Module, _: str) -> Iterator[str]:
     """No code looks up a term of a certificate by a string: the type checker does not see a misspelled one."""
-    for node in ast.walk(tree):
-        held = None
-        if isinstance(node, ast.Subscript):
-            held = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
-            held = node.func.value
-        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
-            held = node.comparators[0]
-        if held is not None and ast.unparse(held).endswith("terms"):
+    for node, held in lookups(tree):
+        if held.endswith("terms"):
             yield f"line {node.lineno}: a term by its name: {ast.unparse(node)}"
+
+
+def lookups(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
+    """Yield what is looked up by a name, and in what."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript):
+            yield node, ast.unparse(node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            yield node, ast.unparse(node.func.value)
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            yield node, ast.unparse(node.comparators[0])
+
+
+def decisions_by_prose(tree: ast.Module, name: str) -> Iterator[str]:
+    """No code decides by a sentence or by a public fact of a ledger, which are for people: typed fields decide."""
+    for node, held in lookups(tree):
+        if held.endswith("public_facts") and (name, ast.unparse(node)) not in SHOWN_FACTS:
+            yield f"line {node.lineno}: a public fact decides: {ast.unparse(node)}"
+    for node in ast.walk(tree):
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        read = [side.attr for side in sides if isinstance(side, ast.Attribute) and side.attr in PROSE]
+        if read:
+            yield f"line {node.lineno}: code compares the text {read[0]!r}"
 
 
 RULES: tuple[Callable[[ast.Module, str], Iterator[str]], ...] = (
@@ -155,6 +182,7 @@ RULES: tuple[Callable[[ast.Module, str], Iterator[str]], ...] = (
     missing_docstrings,
     reachable_observers,
     terms_by_name,
+    decisions_by_prose,
 )
 
 

@@ -25,6 +25,11 @@ BROKEN = [
     (rules.terms_by_name, 'c.terms["a"]'),
     (rules.terms_by_name, 'c.terms.get("a", 1)'),
     (rules.terms_by_name, '"a" not in terms'),
+    (rules.decisions_by_prose, '"signal" in ledger.public_facts'),
+    (rules.decisions_by_prose, 'ledger.public_facts.get("y_scale")'),
+    (rules.decisions_by_prose, 'found = estimator.ledger_.public_facts["y_bounds"]'),
+    (rules.decisions_by_prose, 'entry.note == "no privacy"'),
+    (rules.decisions_by_prose, "OWN_SCORE.sentence in texts"),
 ]
 
 

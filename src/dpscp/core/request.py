@@ -107,7 +107,7 @@ class Request:
         """Return the request with the bounds and the range that training found."""
         bounds = self.feature_bounds
         if bounds is not None and bounds.private:
-            ends: Any = trained.public_facts["feature_bounds"]
+            ends: Any = trained.found_privately["feature_bounds"]
             bounds = bounds.with_found(ends)
         return replace(self, task=self.task.with_found_range(trained), feature_bounds=bounds)
 

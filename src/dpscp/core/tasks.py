@@ -1,6 +1,6 @@
 """What classification and regression do differently in a release."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.assumptions import ALL_LABELS, CORRECTED, HARD_BOUNDS, NOT_CORRECTED, Assumption
-from dpscp._base.checks import check_range
+from dpscp._base.checks import check_count, check_range
 from dpscp.data.persons import Persons
-from dpscp.data.scales import LINEAR, finite_on_scale, from_scale, to_scale
+from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, to_scale
 from dpscp.scores import Pair, interval_score, label_score
 from dpscp.scores.intervals import CheckedIntervalScore, score_name
-from dpscp.scores.labels import CheckedLabelScore
+from dpscp.scores.labels import LABEL_SCORES, CheckedLabelScore
+from dpscp.scores.missing import MissingScore
 from dpscp.training.base import Trained
 from dpscp.training.engine.influence import corrected_outputs, has_influence_form
 from dpscp.training.engine.networks import softmax
@@ -51,6 +52,16 @@ class Classification:
     quantile_pair: ClassVar[bool] = False
     assumptions: ClassVar[tuple[Assumption, ...]] = (ALL_LABELS,)
     score_facts: ClassVar[Mapping[str, Any]] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a file states of the task, as JSON values; the labels are an array of their own."""
+        return {"score": score_name(self.score, LABEL_SCORES), "classes_found": self.classes_found}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], classes: tuple[Any, ...]) -> "Classification":
+        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values."""
+        score, found = _fields(data, "score", "classes_found")
+        return cls(classes, _saved_score(score, label_score, 1), classes_found=_truth("classes_found", found))
 
     def with_found_range(self, trained: Trained) -> "Classification":  # noqa: ARG002
         """Return the task unchanged, because labels have no range to find."""
@@ -154,6 +165,30 @@ class Regression:
     classes: ClassVar[None] = None
     classes_found: ClassVar[bool] = False
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a file states of the task, as JSON values."""
+        return {
+            "score": score_name(self.score),
+            "score_outputs": self.score.outputs,
+            "y_bounds": list(self.y_bounds),
+            "hard_bounds": self.hard_bounds,
+            "y_scale": self.y_scale,
+            "found_range": None if self.found_range is None else list(self.found_range),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Regression":
+        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values."""
+        names = ("score", "score_outputs", "y_bounds", "hard_bounds", "y_scale", "found_range")
+        score, outputs, bounds, hard, scale, found = _fields(data, *names)
+        return cls(
+            check_range("y_bounds", bounds),
+            _saved_score(score, interval_score, check_count("score_outputs", outputs)),
+            _truth("hard_bounds", hard),
+            y_scale=check_scale("y_scale", scale, None),
+            found_range=None if found is None else check_range(FOUND_RANGE, found),
+        )
+
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of coverage for every guarantee."""
@@ -173,7 +208,7 @@ class Regression:
         """Return the task with the range that training found, on the scale and in units."""
         if not self.private_range:
             return self
-        found = check_range("y_bounds", trained.public_facts["y_bounds"])
+        found = check_range("y_bounds", trained.found_privately["y_bounds"])
         if self.y_scale == LINEAR:
             return replace(self, y_bounds=found, private_range=False)
         low, high = from_scale(found, self.y_scale).tolist()
@@ -272,6 +307,28 @@ class Regression:
         scores = self.score.of_targets(to_scale(targets, self.y_scale), self.pair(outputs))
         # a record that makes the model overflow gets the worst score; an error would reveal that it is present
         return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
+
+
+def _fields(data: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
+    """Return the fields of a task in a file, which has these and no others."""
+    if not isinstance(data, dict) or set(data) != set(names):
+        raise ValueError(f"its task must have the fields {', '.join(names)}")
+    return tuple(data[name] for name in names)
+
+
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false")
+    return value
+
+
+def _saved_score(name: Any, named: Callable[[str], Any], outputs: int) -> Any:
+    """Return the score of a file: a built-in one by its name, or what stands for the caller's own."""
+    if name is None:
+        return MissingScore(outputs)
+    if not isinstance(name, str):
+        raise ValueError("its score must be a name, or null for the caller's own")
+    return named(name)
 
 
 Task = Classification | Regression

@@ -105,7 +105,7 @@ def search_thresholds(
         # levels with separate noise: raise each threshold to those of lower levels, so that sets are nested
         rising = np.argsort([-a for a in rule.alphas], kind="stable")
         values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
-    ledger = searches.ledger(spent).declare(**_list_search_facts(searches, spent, found, (low, high)))
+    ledger = searches.ledger(spent).declare(**_list_search_facts(searches, found, (low, high)))
     if random_state is not None:
         ledger = ledger.mark_seeded()
     by_level: list[list[PrivateQuantile]] = [[] for _ in range(n_levels)]
@@ -167,7 +167,7 @@ def _search_all(
 
 
 def _list_search_facts(
-    searches: SearchPlan, spent: Ledger, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
+    searches: SearchPlan, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
 ) -> dict[str, Any]:
     """List what the searches declare public; nothing without a search."""
     if not searches.level_indices:
@@ -175,7 +175,7 @@ def _list_search_facts(
     unit, n, near = searches.rule.unit, searches.rule.n_records, found[0][0].fine_near
     facts: dict[str, Any] = {
         **(unit.facts(n) if unit.by_person else {}),
-        unit.count_name: spent.public_facts.get(unit.count_name, n),
+        unit.count_name: n,
         "score_range": list(score_range),
         **({} if near is None else {"fine_near": list(near) if isinstance(near, tuple) else near}),
         "search_steps": searches.steps,

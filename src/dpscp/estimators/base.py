@@ -82,7 +82,7 @@ class PrivateConformal(FittedEstimator):
         """Return the targets of ``n`` records in memory."""
 
     @abstractmethod
-    def _keep_task(self, released: Release, records: FitRecords) -> None:
+    def _keep_task(self, records: FitRecords) -> None:
         """Set the fitted attributes of classification or regression alone."""
 
     @abstractmethod
@@ -221,7 +221,8 @@ class PrivateConformal(FittedEstimator):
         self.certificates_ = released.certificates
         self.certificate_ = released.certificates[0]
         self.evaluation_ = released.evaluation
-        self._keep_task(released, records)
+        self.task_ = released.task
+        self._keep_task(records)
         self._warn_if_sets_are_full(released.task)
 
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.sklearn_compat import ClassifierMixin
-from dpscp.core.release import Release
 from dpscp.core.request import Request
 from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
@@ -176,11 +175,12 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             )
         return request, replace(records, classes=public)
 
-    def _keep_task(self, released: Release, records: FitRecords) -> None:  # noqa: ARG002
+    def _keep_task(self, records: FitRecords) -> None:
         self.classes_ = np.asarray(records.classes)
 
-    def _task(self) -> Classification:
-        return Classification(tuple(plain(c) for c in self.classes_), label_score(self.conformity_score))
+    def _own_score(self) -> Any:
+        set_now = self.conformity_score
+        return self.task_.score if isinstance(set_now, str) else label_score(set_now)
 
     def _find_declared_classes(self) -> Sequence[Any] | None:
         """Return the declared labels, or those of a model that was trained elsewhere."""
@@ -309,7 +309,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         X = inputs_of(X)
         probabilities, unreadable = self._probabilities(X)
         labels = self._most_likely(probabilities, unreadable)
-        self._require_fitted_score()
         sets = self._sets_of_scores(self._task().score.of_labels(probabilities), X)
         return labels, sets if unreadable is None else sets | unreadable[:, None, None]
 
@@ -330,10 +329,11 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             "classes_objects": np.array(objects),
         }
 
-    def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
+    def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):
             raise ValueError("its classes do not match its model")
+        self.task_ = Classification.from_dict(header["task"], tuple(plain(c) for c in self.classes_))
 
 
 def _indices(y: Any, n: int, *, classes: tuple[Any, ...]) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp._base.assumptions import OWN_SCORE
 from dpscp._base.checks import check_count
 from dpscp._base.format import html_cards
 from dpscp._base.sklearn_compat import BaseEstimator
@@ -29,6 +28,7 @@ from dpscp.estimators.file_predictions import read_frames
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.privacy import Accountant, Ledger
 from dpscp.privacy.store import BudgetStore
+from dpscp.scores.missing import MissingScore
 from dpscp.training.model import Model, load_model, require_loadable
 
 if TYPE_CHECKING:
@@ -74,9 +74,11 @@ def is_fitted_name(name: str) -> bool:
     return name.endswith("_") and not name.startswith("_")
 
 
-def loaded_estimator(ledger: Ledger) -> MissingEstimator | None:
-    """Return the ``estimator`` of a loaded fit: None for the recipe, which states its signal in the ledger."""
-    return None if "signal" in ledger.public_facts else MissingEstimator()
+def loaded_estimator(header: Mapping[str, Any]) -> MissingEstimator | None:
+    """Return the ``estimator`` of a loaded fit: None for the recipe."""
+    if not isinstance(header["is_recipe"], bool):
+        raise ValueError("is_recipe must be true or false")
+    return None if header["is_recipe"] else MissingEstimator()
 
 
 @dataclass(eq=False, repr=False)
@@ -106,6 +108,7 @@ class FittedEstimator(_Parameters, ABC):
     """Hold the parameters of an estimator and the results of a fit or a file."""
 
     model_: Model
+    task_: Task
     threshold_: NDArray[np.float64]
     group_values_: tuple[Any, ...] | None
     ledger_: Ledger
@@ -135,9 +138,14 @@ class FittedEstimator(_Parameters, ABC):
                 raise AttributeError("module_ needs a torch module as estimator; see model_ for other models")
         return model.fresh_module()
 
+    def _task(self) -> Any:
+        """Return the task of the fit, with the caller's own score where it was set again after loading."""
+        task = self.task_
+        return replace(task, score=self._own_score()) if isinstance(task.score, MissingScore) else task
+
     @abstractmethod
-    def _task(self) -> Task:
-        """Return the task of the fit."""
+    def _own_score(self) -> Any:
+        """Return the caller's own score that is set now, or what stands for it."""
 
     @abstractmethod
     def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
@@ -175,11 +183,6 @@ class FittedEstimator(_Parameters, ABC):
     def _groups_are_labels(self) -> bool:
         """Whether each label is a group."""
         return self._name == "classification" and isinstance(self.groups, str) and self.groups == LABEL
-
-    def _require_fitted_score(self) -> None:
-        """Refuse prediction without the caller's own score, which files do not store."""
-        if OWN_SCORE in self.ledger_.assumptions and OWN_SCORE not in self._task().score_assumptions:
-            raise ValueError("conformity_score must be the score that was used in the fit; set it after loading")
 
     @abstractmethod
     def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
@@ -282,6 +285,9 @@ class FittedEstimator(_Parameters, ABC):
         header = {
             "class": type(self).__name__,
             "parameters": plain_parameters(self.get_params(deep=False)),
+            "is_recipe": self.estimator is None,
+            "task": self.task_.to_dict(),
+            "schema": None if self.schema_ is None else self.schema_.to_dict(),
             "model": config,
             "ledger": self.ledger_.to_dict(),
             "certificates": [c.to_dict() for c in self.certificates_],
@@ -361,8 +367,7 @@ class FittedEstimator(_Parameters, ABC):
         self.model_ = load_model(header["model"], parameters, module)
         self.threshold_ = arrays["threshold"]
         self.ledger_ = Ledger.from_dict(header["ledger"])
-        declared = self.ledger_.public_facts.get("schema")
-        self.schema_ = None if declared is None else Schema.from_dict(declared)
+        self.schema_ = None if header["schema"] is None else Schema.from_dict(header["schema"])
         self.certificates_ = tuple(Certificate.from_dict(c) for c in header["certificates"])
         self.certificate_ = self.certificates_[0]
         self.group_values_ = None if header["group_values"] is None else tuple(header["group_values"])
@@ -384,4 +389,4 @@ class FittedEstimator(_Parameters, ABC):
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
         self._restore_task(header, arrays)
-        self.estimator = loaded_estimator(self.ledger_)
+        self.estimator = loaded_estimator(header)

@@ -418,6 +418,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         header = {
             "class": type(self).__name__,
             "parameters": plain_parameters(self.get_params(deep=False)),
+            "is_recipe": self.estimator is None,
             "model": config,
             "ledger": self.ledger_.to_dict(),
             "certificates": [c.to_dict() for c in self.certificates_],
@@ -444,7 +445,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("its thresholds, levels, labels and model do not match")
         assert isinstance(model, LabelHeads)
         self.model_, self.certificates_ = model, certificates
-        self.estimator = loaded_estimator(self.ledger_)
+        self.estimator = loaded_estimator(header)
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
 

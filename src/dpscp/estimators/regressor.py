@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._base.assumptions import HARD_BOUNDS
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
 from dpscp.core.plan import choose_score
-from dpscp.core.release import Release
 from dpscp.core.request import Request
-from dpscp.core.tasks import FOUND_RANGE, Regression
+from dpscp.core.tasks import Regression
 from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
@@ -116,31 +114,21 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         task = replace(task, score=interval_score(choose_score(request) if auto else self.conformity_score))
         return replace(request, task=task), records
 
-    def _keep_task(self, released: Release, records: FitRecords) -> None:  # noqa: ARG002
-        assert isinstance(released.task, Regression)
-        self.y_bounds_ = check_range("y_bounds", released.task.y_bounds)
-        self.conformity_score_ = score_name(released.task.score)
+    def _keep_task(self, records: FitRecords | None = None) -> None:  # noqa: ARG002
+        assert isinstance(self.task_, Regression)
+        self.y_bounds_ = self.task_.y_bounds
+        self.conformity_score_ = score_name(self.task_.score)
 
     def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
         return {}
 
     def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
-        self.y_bounds_ = check_range("y_bounds", self.ledger_.public_facts.get("y_bounds", self._declared("y_bounds")))
-        self.conformity_score_ = self.ledger_.public_facts["conformity_score"]
-        self._task()  # refuses a damaged scale or range
+        self.task_ = Regression.from_dict(header["task"])
+        self._keep_task()
 
-    def _task(self) -> Regression:
-        score = self.conformity_score if self.conformity_score_ is None else self.conformity_score_
-        if score == AUTO:  # the caller's own score was not set after loading: predict still works
-            score = "absolute"
-        found_range = self.ledger_.public_facts.get(FOUND_RANGE)
-        return Regression(
-            self.y_bounds_,
-            interval_score(score),
-            HARD_BOUNDS in self.certificate_.assumptions,
-            y_scale=check_scale("y_scale", self.ledger_.public_facts.get("y_scale", LINEAR), None),
-            found_range=None if found_range is None else check_range(FOUND_RANGE, found_range),
-        )
+    def _own_score(self) -> Any:
+        set_now = self.conformity_score
+        return self.task_.score if isinstance(set_now, str) else interval_score(set_now)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predict the target of each row, within ``y_bounds_``.
@@ -158,7 +146,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         if is_path(X):
             return join_blocks([(self.predict(frame),) for frame in self._read_file(X)])[0]
         new = self._read_new_rows(X)
-        task = self._task()
+        task: Regression = self._task()
         center = task.predictions(task.pair(np.asarray(self.model_.outputs(new.rows))))
         return center if new.unreadable is None else np.where(new.unreadable, np.nan, center)
 
@@ -201,8 +189,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
             return center, intervals
         X = inputs_of(X)
         new = self._read_new_rows(X)
-        self._require_fitted_score()
-        task = self._task()
+        task: Regression = self._task()
         pair = task.pair(np.asarray(self.model_.outputs(new.rows)))
         center, thresholds = task.predictions(pair), self._select_thresholds(X, len(new.rows))
         if new.unreadable is None:

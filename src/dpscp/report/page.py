@@ -228,7 +228,7 @@ def _collect_content(estimator: Any, evaluation: Evaluation | None, about: About
         "size_pictures": sizes,
         "facts": facts,
         "statement": json.dumps(privacy_statement(estimator, study=about.study), indent=1),
-        "schema": ledger.public_facts.get("schema"),
+        "schema": None if estimator.schema_ is None else estimator.schema_.to_dict(),
         "versions": {name: version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
     }
 

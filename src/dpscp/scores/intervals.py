@@ -250,6 +250,6 @@ def interval_score(score: str | IntervalScore) -> CheckedIntervalScore:
     return INTERVAL_SCORES[check_choice("conformity_score", score, INTERVAL_SCORES)]
 
 
-def score_name(score: IntervalScore) -> str | None:
-    """Return the name of a built-in score; None for a caller's own."""
-    return next((name for name, known in INTERVAL_SCORES.items() if known == score), None)
+def score_name(score: Any, scores: Mapping[str, Any] = INTERVAL_SCORES) -> str | None:
+    """Return the name of a built-in score of a table; None for a caller's own."""
+    return next((name for name, known in scores.items() if known == score), None)

@@ -74,8 +74,8 @@ class Trained:
         The unit of privacy of `event`.
     taken_from_data : tuple of str
         The names of the public facts that were read from the records.
-    found_privately : tuple of str
-        The names of the public facts that a private step of `event` found.
+    found_privately : mapping
+        The public facts that a private step of `event` found.
     is_seeded : bool
         Whether the noise came from a seed.
 
@@ -90,7 +90,7 @@ class Trained:
     stages: Stages = ()
     unit: Unit = RECORDS
     taken_from_data: tuple[str, ...] = ()
-    found_privately: tuple[str, ...] = ()
+    found_privately: Mapping[str, Any] = field(default_factory=dict)
     is_seeded: bool = False
 
 

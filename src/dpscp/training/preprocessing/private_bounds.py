@@ -214,8 +214,8 @@ class PrivateBounds(Around):
         model: Model = inner.model if y_bounds is None else ScaledTargetModel(inner.model, y_bounds)
         if transforms:
             model = PreprocessedModel(transforms, model, self.n_features)
-        found, facts = tuple(facts), {**inner.public_facts, **facts}
-        return replace(inner, model=model, stability=None, public_facts=facts, found_privately=found)
+        public = {**inner.public_facts, **facts}
+        return replace(inner, model=model, stability=None, public_facts=public, found_privately=facts)
 
     def _scale_features(self, low: FloatArray, high: FloatArray) -> FeatureTransform:
         """Return the transform that puts the found features into [-1, 1]."""
