@@ -45,7 +45,7 @@ PROSE = {"sentence", "note", "advice", "proof", "words", "void_because"}
 # Public facts that are read to be shown again, and the number that an audit of a release checks.
 SHOWN_FACTS = {
     ("core/plan.py", "trained.public_facts.get('mechanism', '')"),
-    ("baselines/exponential.py", "trained.public_facts.get('mechanism', '')"),
+    ("paper/system.py", "trained.public_facts.get('mechanism', '')"),
     ("core/release.py", "trained.public_facts[name]"),
     ("privacy/ledger.py", "self.public_facts.get('delta')"),
     ("audit/split_game.py", "released.ledger.public_facts['calibration_fraction']"),
