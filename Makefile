@@ -41,7 +41,7 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/run.stamp
 	$(BIN)/dpscp demo
 
-# each process keeps neighbouring tests, and so most of what they share is made once
+# each process keeps neighboring tests, and so most of what they share is made once
 BOTH_CORES := -n 2 --dist worksteal
 # COVERAGE=1 traces lines and branches as well, as test-all does: it takes more than half as long again
 TRACED := --cov --cov-report=term-missing:skip-covered

@@ -74,8 +74,8 @@ def tasks(folder):
     X, y = make_friedman1(20_000, 10, noise=1.5, random_state=0)
     yield "friedman", X, y, {"feature_bounds": (0, 1), "y_bounds": (-5, 35)}
     rng = np.random.default_rng(0)
-    centres, y = rng.normal(size=(12, 300)), rng.integers(0, 12, 20_000)
-    yield "embedding", 0.35 * centres[y] + rng.normal(size=(20_000, 300)), y, {}
+    centers, y = rng.normal(size=(12, 300)), rng.integers(0, 12, 20_000)
+    yield "embedding", 0.35 * centers[y] + rng.normal(size=(20_000, 300)), y, {}
 
 
 @functools.cache
@@ -119,9 +119,9 @@ def size(X, y, options, n, epsilon, guarantee, seed, *, fraction=None, share=Non
         thresholds = np.quantile(scores[np.arange(len(check)), y[check]], levels)
         return np.mean([np.where(level < 1, (scores <= t).sum(axis=1), len(labels)).mean()
                         for level, t in zip(levels, thresholds, strict=True)])  # fmt: skip
-    centre = np.clip(model.outputs(X[check])[:, 0], *y_bounds)
-    reach = np.quantile(np.abs(centre - y[check]), levels)[:, None]
-    widths = np.minimum(centre + reach, y_bounds[1]) - np.maximum(centre - reach, y_bounds[0])
+    center = np.clip(model.outputs(X[check])[:, 0], *y_bounds)
+    reach = np.quantile(np.abs(center - y[check]), levels)[:, None]
+    widths = np.minimum(center + reach, y_bounds[1]) - np.maximum(center - reach, y_bounds[0])
     return np.where(levels[:, None] < 1, widths, y_bounds[1] - y_bounds[0]).mean()
 
 

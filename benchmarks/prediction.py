@@ -56,9 +56,9 @@ def made(name: str, n: int) -> tuple[Array, Array]:
     """Rows and targets."""
     rng = np.random.default_rng(0)
     if name == "sets":
-        centres = rng.normal(size=(N_CLASSES, N_FEATURES))
+        centers = rng.normal(size=(N_CLASSES, N_FEATURES))
         y = rng.integers(0, N_CLASSES, n)
-        return centres[y] + rng.normal(size=(n, N_FEATURES)), y
+        return centers[y] + rng.normal(size=(n, N_FEATURES)), y
     X = rng.uniform(-1, 1, size=(n, N_FEATURES))
     return X, X.sum(axis=1) + rng.normal(size=n)
 

@@ -182,7 +182,7 @@ def one_fit(source: Any, classes: list[Any], n: int) -> dict[str, float]:
     clf.fit(Timed(source, log, most=50))
     each = {name: 1e6 * log[work][1] / log[work][0] / n for name, work in WORK.items()}
     times, seconds, _ = log["BatchGradient"]
-    each["gradient"] = 1e6 * seconds / times / clf.ledger_.public_facts["normaliser"]
+    each["gradient"] = 1e6 * seconds / times / clf.ledger_.public_facts["normalizer"]
     times, seconds, _ = log["Look"]
     return each | {"look": 1e6 * seconds / times / n}
 

@@ -293,12 +293,12 @@ PEERS: dict[str, Callable[[Case, np.ndarray, np.ndarray], Steps]] = {
     "jax ghost": jax_ghost,
 }
 # those that hold a gradient for every record
-MATERIALISING = ("opacus", "opacus functorch", "jax-privacy")
+MATERIALIZING = ("opacus", "opacus functorch", "jax-privacy")
 
 
 def steps_of(name: str, case: Case) -> int:
     """Steps a round: ours takes ten times as many, since its set-up counts."""
-    if name in MATERIALISING and case.gradient_numbers > _MANY_NUMBERS:
+    if name in MATERIALIZING and case.gradient_numbers > _MANY_NUMBERS:
         return max(1, case.steps * _MANY_NUMBERS // case.gradient_numbers)
     return case.steps * (10 if name == "dpscp" else 1)
 

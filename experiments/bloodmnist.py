@@ -51,7 +51,7 @@ def fold_of(seed: int, trial: int, features: str, data: Path | None) -> tuple[Fo
     order = np.random.default_rng(own).permutation(len(table.X))
     pool, test = order[:N], order[N:]
     parts = (table.X[pool], table.y[pool], table.X[test], table.y[test])
-    return Fold(*parts, standardise_rows=False, standardise_targets=False), own
+    return Fold(*parts, standardize_rows=False, standardize_targets=False), own
 
 
 def run(task: Task, data: Path | None) -> list[Row]:
@@ -64,7 +64,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     """CSV, page and pictures for each feature set."""
     for backbone, stem in FILES.items():
         mine = [o for o in outcomes if o.task.config["features"] == backbone]
-        summaries = tables.summarise(tables.rows_of(mine), NAME)
+        summaries = tables.summarize(tables.rows_of(mine), NAME)
         tables.write_csv(options.results / f"{stem}.csv", summaries)
         title = f"BloodMNIST, {FEATURES[backbone]}"
         plots.coverage_against_size(

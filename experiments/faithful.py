@@ -28,7 +28,7 @@ __all__ = [
     "scores_of",
     "spending_table",
     "spent_on",
-    "standardised",
+    "standardized",
 ]
 
 Array = NDArray[Any]
@@ -121,7 +121,7 @@ def spent_on(spending: Mapping[str, list[float]], epsilon: float, share: float |
     return Spending(*spending[_key(epsilon, share, search_steps)])
 
 
-def standardised(train: Array, *others: Array) -> list[Array]:
+def standardized(train: Array, *others: Array) -> list[Array]:
     """All arrays with the mean and scale of the first one: the paper's protocol, NOT private."""
     mean, sd = train.mean(axis=0), train.std(axis=0)
     sd = np.where(sd > 0, sd, 1.0)
@@ -136,19 +136,19 @@ class Fold:
     y: Array
     X_test: Array
     y_test: Array
-    standardise_rows: bool
-    standardise_targets: bool
+    standardize_rows: bool
+    standardize_targets: bool
 
     def parts(self, training: Array, calibration: Array) -> tuple[tuple[Array, ...], float]:
         """(X, y) of training, calibration and test, transformed; and the scale that maps widths back."""
         rows = [self.X[training], self.X[calibration], self.X_test]
         targets = [self.y[training], self.y[calibration], self.y_test]
         scale = 1.0
-        if self.standardise_rows:
-            rows = standardised(*rows)
-        if self.standardise_targets:
+        if self.standardize_rows:
+            rows = standardized(*rows)
+        if self.standardize_targets:
             scale = float(targets[0].std())
-            targets = standardised(*targets)
+            targets = standardized(*targets)
         return (rows[0], targets[0], rows[1], targets[1], rows[2], targets[2]), scale
 
 

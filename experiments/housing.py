@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from dpscp.threshold import union_noise_buffer
 from experiments import data as loaders
 from experiments import plots, tables
-from experiments.faithful import SHARES, Fold, PaperSettings, non_private_rows, paper_rows, spending_table, standardised
-from experiments.library import METHODS, regression_rows, standardised_recipe
+from experiments.faithful import SHARES, Fold, PaperSettings, non_private_rows, paper_rows, spending_table, standardized
+from experiments.library import METHODS, regression_rows, standardized_recipe
 from experiments.paper_tables import PRINTED_TRIALS, printed
 from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
@@ -65,7 +65,7 @@ def fold_of(seed: int, trial: int, data: Path | None) -> tuple[Fold, int]:
     order = np.random.default_rng(own).permutation(len(table.X))
     pool, test = order[:N], order[N:]
     parts = (table.X[pool], table.y[pool], table.X[test], table.y[test])
-    return Fold(*parts, standardise_rows=True, standardise_targets=True), own
+    return Fold(*parts, standardize_rows=True, standardize_targets=True), own
 
 
 def run(task: Task, data: Path | None) -> list[Row]:
@@ -77,8 +77,8 @@ def run(task: Task, data: Path | None) -> list[Row]:
     if task.kind == "non-private":
         return list(non_private_rows(SETTINGS, fold, seed))
     epsilon = task.config["epsilon"]
-    rows, rows_test = standardised(X, X_test)
-    targets, targets_test = standardised(y, y_test)
+    rows, rows_test = standardized(X, X_test)
+    targets, targets_test = standardized(y, y_test)
     mean, scale = y.mean(), float(y.std())
     bounds = tuple(float((end - mean) / scale) for end in TARGET_BOUNDS)
     own = seed_of(seed, "library", epsilon)
@@ -93,7 +93,7 @@ def run(task: Task, data: Path | None) -> list[Row]:
             y_bounds=(bounds[0], bounds[1]),
             scale=scale,
             seed=own,
-            estimator_for=standardised_recipe("regression", rows, epsilon),
+            estimator_for=standardized_recipe("regression", rows, epsilon),
         )
     )
     for score in PRIVATE:
@@ -117,7 +117,7 @@ def run(task: Task, data: Path | None) -> list[Row]:
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     """CSV, page and pictures."""
     rows = tables.rows_of(outcomes)
-    summaries = tables.summarise(rows, NAME)
+    summaries = tables.summarize(rows, NAME)
     main = [s for s in summaries if not s.variant]
     tables.write_csv(options.results / f"{NAME}.csv", main)
     plots.coverage_against_size(

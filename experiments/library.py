@@ -11,7 +11,7 @@ from dpscp.training.recipe import recipe
 from experiments.faithful import Fold, PaperSettings, non_private_rows, paper_rows
 from experiments.runner import ALPHA, DELTA, Task, seed_of
 
-__all__ = ["METHODS", "classification_rows", "classification_task", "regression_rows", "standardised_recipe"]
+__all__ = ["METHODS", "classification_rows", "classification_task", "regression_rows", "standardized_recipe"]
 
 Array = NDArray[Any]
 Row = dict[str, Any]
@@ -97,7 +97,7 @@ def regression_rows(
         yield {**_spent(model, method, epsilon, len(X)), **found}
 
 
-def standardised_recipe(task: str, X: Array, epsilon: float) -> Callable[[str], Any]:
+def standardized_recipe(task: str, X: Array, epsilon: float) -> Callable[[str], Any]:
     """The recipe's mechanism for rows (and targets) that were standardised before, for each guarantee."""
 
     def of(guarantee: str) -> Any:

@@ -17,7 +17,7 @@ from experiments.tables import NAMES, Summary
 
 __all__ = ["bands", "coverage_against_size", "lines", "share_sweep"]
 
-COLOURS = {
+COLORS = {
     "dp-scp-f": "#1f77b4",
     "dp-scp-a": "#6baed6",
     "dp-split": "#7f7f7f",
@@ -67,7 +67,7 @@ def coverage_against_size(path: Path, title: str, summaries: Sequence[Summary], 
     for s in shown:
         if s.method == "split" and (s.epsilon, s.size) in taken:
             continue
-        colour, mark = COLOURS[s.method], MARKS.get(s.epsilon, "o")
+        color, mark = COLORS[s.method], MARKS.get(s.epsilon, "o")
         label = NAMES[s.method] if s.method not in seen else None
         seen.add(s.method)
         axes.errorbar(
@@ -76,12 +76,12 @@ def coverage_against_size(path: Path, title: str, summaries: Sequence[Summary], 
             xerr=_error(s.size_sd, s.trials),
             yerr=_error(s.coverage_sd, s.trials),
             fmt=mark,
-            color=colour,
+            color=color,
             label=label,
             ms=7,
         )
         if s.paper is not None:
-            axes.plot(s.paper.size, s.paper.coverage, mark, mec=colour, mfc="none", ms=11)
+            axes.plot(s.paper.size, s.paper.coverage, mark, mec=color, mfc="none", ms=11)
     axes.axhline(TARGET, color=INK, lw=0.8, ls="--")
     axes.set_xlabel(size_name)
     axes.set_ylabel("coverage")
@@ -108,7 +108,7 @@ def share_sweep(path: Path, title: str, summaries: Sequence[Summary], size_name:
                 shares,
                 [s.size for s in line],
                 yerr=[_error(s.size_sd, s.trials) for s in line],
-                color=COLOURS[method],
+                color=COLORS[method],
                 marker="o",
                 label=NAMES[method],
             )
@@ -119,13 +119,13 @@ def share_sweep(path: Path, title: str, summaries: Sequence[Summary], size_name:
                 ":",
                 marker="o",
                 mfc="none",
-                color=COLOURS[method],
+                color=COLORS[method],
             )
         for s in summaries:
             if s.method == "dp-split" and s.epsilon == epsilon and not s.variant:
-                axes.axhline(s.size, color=COLOURS["dp-split"], label=NAMES["dp-split"])
+                axes.axhline(s.size, color=COLORS["dp-split"], label=NAMES["dp-split"])
                 if s.paper:
-                    axes.axhline(s.paper.size, color=COLOURS["dp-split"], ls=":")
+                    axes.axhline(s.paper.size, color=COLORS["dp-split"], ls=":")
         axes.set_title(f"epsilon {epsilon:g}")
         axes.set_xlabel("training share p")
     panels[0][0].set_ylabel(size_name)
@@ -149,9 +149,9 @@ def lines(
     figure, axes_row = plt.subplots(1, len(panels), figsize=(10.5, 3.8), sharey=True, squeeze=False)
     for axes, (name, curves) in zip(axes_row[0], panels.items(), strict=True):
         for label, (x, y, error) in curves.items():
-            axes.errorbar(x, y, yerr=error, marker="o", ms=4, color=COLOURS.get(label), label=NAMES.get(label, label))
+            axes.errorbar(x, y, yerr=error, marker="o", ms=4, color=COLORS.get(label), label=NAMES.get(label, label))
         for label, (x, y) in (dotted or {}).get(name, {}).items():
-            axes.plot(x, y, ":", marker="o", mfc="none", color=COLOURS.get(label))
+            axes.plot(x, y, ":", marker="o", mfc="none", color=COLORS.get(label))
         if target is not None:
             axes.axhline(target, color=INK, lw=0.8, ls="--")
         if log_x:

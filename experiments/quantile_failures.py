@@ -94,7 +94,7 @@ def _threshold(method: str, scores: list[int], score_range: tuple[float, float],
 
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     """CSV and page; no picture, six numbers say it."""
-    summaries = tables.summarise(tables.rows_of(outcomes), NAME)
+    summaries = tables.summarize(tables.rows_of(outcomes), NAME)
     tables.write_csv(options.results / f"{NAME}.csv", summaries)
     head = ["example", "count noise", *(f"{text}: P(below), mean threshold" for text in RULES.values())]
     body = []

@@ -43,7 +43,7 @@ from dpscp.training.recipe import calibration_fraction, recipe
 from experiments import adult, bank, bloodmnist, housing, synthetic_scaling, tables, tabular, validity_map
 from experiments import data as loaders
 from experiments.exponential import ExponentialQuantile, exponential_quantile, exponential_rate
-from experiments.faithful import Fold, PaperSettings, standardised
+from experiments.faithful import Fold, PaperSettings, standardized
 from experiments.library import training_event
 from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
@@ -76,7 +76,7 @@ class World:
     settings: PaperSettings
     fold: Callable[[int, int, Path | None], tuple[Fold, int]]
     bounds: Callable[[Path | None], Any] = lambda data: None  # noqa: ARG005
-    standardise: bool = False
+    standardize: bool = False
     what: str = "size"
 
 
@@ -85,7 +85,7 @@ def _table_fold(study: str, load: Callable[[Path | None], loaders.Table]) -> Cal
 
 
 WORLDS = {
-    "housing": World("California Housing", housing.SETTINGS, housing.fold_of, standardise=True, what="width"),
+    "housing": World("California Housing", housing.SETTINGS, housing.fold_of, standardize=True, what="width"),
     "bloodmnist": World(
         "BloodMNIST, high-resolution features",
         bloodmnist.SETTINGS,
@@ -108,7 +108,7 @@ WORLDS = {
         synthetic_scaling.SETTINGS,
         lambda seed, trial, data: synthetic_scaling.fold_of(seed, trial, 10_000),  # noqa: ARG005
         lambda data: (np.full(10, -5.0), np.full(10, 5.0)),  # noqa: ARG005
-        standardise=True,
+        standardize=True,
     ),
 }
 
@@ -280,13 +280,13 @@ def _overfitted(task: Task) -> Iterator[Row]:
 
 def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[Row]:
     """The same rivals, and the library's rules, on models that the recipe trains."""
-    X, X_test = standardised(fold.X, fold.X_test) if world.standardise else (fold.X, fold.X_test)
+    X, X_test = standardized(fold.X, fold.X_test) if world.standardize else (fold.X, fold.X_test)
     y, y_test, scale, y_bounds = fold.y, fold.y_test, 1.0, None
     task, classes, score_range = "classification", tuple(range(world.settings.n_classes or 0)), (0.0, 1.0)
     if world.settings.n_classes is None:
         task, classes = "regression", None
         mean, scale = y.mean(), float(y.std())
-        y, y_test = standardised(y, y_test)
+        y, y_test = standardized(y, y_test)
         y_bounds = tuple(float((end - mean) / scale) for end in housing.TARGET_BOUNDS)
         score_range = (0.0, y_bounds[1] - y_bounds[0])
     features = "standardized" if task == "regression" else "unit" if bounds is None else "bounded"

@@ -71,7 +71,7 @@ def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (made, not 
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     """CSV (Gaussian law) and page."""
     rows = tables.rows_of(outcomes)
-    summaries = tables.summarise(rows, NAME)
+    summaries = tables.summarize(rows, NAME)
     tables.write_csv(options.results / f"{NAME}.csv", [s for s in summaries if s.variant == "Gaussian"])
     head = ["law", "eps", "rule", "with the record in training", "without: measured", "f(level), the floor"]
     body = []

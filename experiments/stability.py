@@ -72,7 +72,7 @@ def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (made, not 
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     """CSV, page and the figure with bands."""
     rows = tables.rows_of(outcomes)
-    summaries = tables.summarise(rows, NAME)
+    summaries = tables.summarize(rows, NAME)
     tables.write_csv(options.results / f"{NAME}.csv", summaries)
     panels: dict[str, Any] = {}
     body = []

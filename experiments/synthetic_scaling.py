@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 
 from experiments import plots, tables
-from experiments.faithful import Fold, PaperSettings, paper_rows, spending_table, standardised
+from experiments.faithful import Fold, PaperSettings, paper_rows, spending_table, standardized
 from experiments.library import METHODS, classification_rows
 from experiments.paper_tables import PRINTED_TRIALS, printed
 from experiments.runner import ALPHA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
@@ -80,7 +80,7 @@ def fold_of(seed: int, trial: int, n: int) -> tuple[Fold, int]:
     # make_classification has shuffled the records already
     test = np.arange(N_TEST)
     chosen = N_TEST + np.random.default_rng(own).permutation(len(X) - N_TEST)[:n]
-    return Fold(X[chosen], y[chosen], X[test], y[test], standardise_rows=True, standardise_targets=False), own
+    return Fold(X[chosen], y[chosen], X[test], y[test], standardize_rows=True, standardize_targets=False), own
 
 
 def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (made, not loaded)
@@ -90,7 +90,7 @@ def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (made, not 
         rows = list(paper_rows(SETTINGS, fold, task.config["spending"], SHARES, seed))
     else:
         rows = []
-        train, held = standardised(fold.X, fold.X_test)
+        train, held = standardized(fold.X, fold.X_test)
         for epsilon in EPSILONS:
             own = seed_of(seed, "library", epsilon)
             rows += classification_rows(
@@ -102,7 +102,7 @@ def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (made, not 
                 methods=METHODS,
                 n_classes=N_CLASSES,
                 seed=own,
-                # standardised rows of ten features: five standard deviations hold nearly all of them
+                # standardized rows of ten features: five standard deviations hold nearly all of them
                 feature_bounds=(-5.0, 5.0),
             )
     return [{**row, "pool": task.trial % POOLS} for row in rows]
@@ -111,7 +111,7 @@ def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (made, not 
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     """CSV, page and pictures."""
     rows = tables.rows_of(outcomes)
-    summaries = tables.summarise(rows, NAME)
+    summaries = tables.summarize(rows, NAME)
     tables.write_csv(options.results / f"{NAME}.csv", summaries)
     # the other rules of the library are in the table: eight curves would hide each other
     methods = (*PAPER_METHODS, "default", "corrected")

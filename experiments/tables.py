@@ -31,7 +31,7 @@ __all__ = [
     "side_by_side",
     "signed",
     "standard_errors",
-    "summarise",
+    "summarize",
     "wrapped",
     "write_csv",
     "write_page",
@@ -106,7 +106,7 @@ def rows_of(outcomes: Iterable[Outcome]) -> list[Row]:
     return [{"trial": o.task.trial, **row} for o in outcomes for row in o.rows]
 
 
-def summarise(rows: Iterable[Row], study: str) -> list[Summary]:
+def summarize(rows: Iterable[Row], study: str) -> list[Summary]:
     """One summary for each (variant, method, epsilon, share, n), in the order of first appearance."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:

@@ -38,7 +38,7 @@ def make_study(name: str, title: str, n: int, n_test: int, run: Callable[[Task, 
         return out
 
     def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
-        summaries = tables.summarise(tables.rows_of(outcomes), name)
+        summaries = tables.summarize(tables.rows_of(outcomes), name)
         tables.write_csv(options.results / f"{name}.csv", summaries)
         plots.coverage_against_size(
             options.results / f"{name}.png", f"{title}, {summaries[0].trials} trials", summaries, "mean set size"
@@ -72,4 +72,4 @@ def fold_of(study: str, seed: int, trial: int, table: Table, n: int, n_test: int
     order = np.random.default_rng(own).permutation(len(table.X))
     pool, test = order[:n], order[n : n + n_test]
     parts = (table.X[pool], table.y[pool], table.X[test], table.y[test])
-    return Fold(*parts, standardise_rows=True, standardise_targets=False), own
+    return Fold(*parts, standardize_rows=True, standardize_targets=False), own

@@ -22,18 +22,18 @@ from experiments.paper_tables import printed
 from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "unprinted_settings"
-OPTIMISER_TRIALS = 3
+OPTIMIZER_TRIALS = 3
 BLOOD_SHARES = (0.3, 0.5)
 SYNTHETIC_N = 10_000
 METHODS = ("dp-scp-a", "dp-scp-f", "dp-split")
 # The step size is printed for Housing and the synthetic task, for BloodMNIST nothing is.
-OPTIMISERS: dict[str, dict[str, Any]] = {
+OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD, momentum 0.9, step 1e-3": {"learning_rate": 1e-3, "momentum": 0.9},
     "SGD, step 1e-3": {"learning_rate": 1e-3, "momentum": 0.0},
     "Adam, step 1e-3": {"learning_rate": 1e-3, "momentum": 0.0, "optimizer": "adam"},
 }
-BLOOD_OPTIMISERS = {
-    **OPTIMISERS,
+BLOOD_OPTIMIZERS = {
+    **OPTIMIZERS,
     "SGD, step 1e-2": {"learning_rate": 1e-2, "momentum": 0.0},
     "SGD, momentum 0.9, step 1e-2": {"learning_rate": 1e-2, "momentum": 0.9},
 }
@@ -63,10 +63,10 @@ def tasks(options: Options) -> list[Task]:
     for study, n in SIZES.items():
         shares = BLOOD_SHARES if study == "bloodmnist" else (0.5,)
         spending = spending_table(STUDIES[study].SETTINGS, n, shares)
-        for trial in range(options.trials_of(quick=1, most=OPTIMISER_TRIALS)):
-            for optimiser in BLOOD_OPTIMISERS if study == "bloodmnist" else OPTIMISERS:
-                for standardise in features if study == "bloodmnist" else (True,):
-                    config = {"optimiser": optimiser, "standardise": standardise, "shares": list(shares)}
+        for trial in range(options.trials_of(quick=1, most=OPTIMIZER_TRIALS)):
+            for optimizer in BLOOD_OPTIMIZERS if study == "bloodmnist" else OPTIMIZERS:
+                for standardize in features if study == "bloodmnist" else (True,):
+                    config = {"optimiser": optimizer, "standardise": standardize, "shares": list(shares)}
                     out.append(Task(NAME, study, trial, options.seed, {**config, "spending": spending}))
     spending = spending_table(housing.SETTINGS, housing.N, SHARES)
     starts = {"spending": spending, "settings": repr(housing.SETTINGS)}
@@ -78,7 +78,7 @@ def run(task: Task, data: Path | None) -> list[Row]:
     if task.kind == START:
         return _starting_points(task, data)
     fold, seed = _fold(task, data)
-    settings = replace(STUDIES[task.kind].SETTINGS, **BLOOD_OPTIMISERS[task.config["optimiser"]])
+    settings = replace(STUDIES[task.kind].SETTINGS, **BLOOD_OPTIMIZERS[task.config["optimiser"]])
     rows = paper_rows(settings, fold, task.config["spending"], tuple(task.config["shares"]), seed)
     name = task.config["optimiser"]
     if task.kind == "bloodmnist":
@@ -92,7 +92,7 @@ def _fold(task: Task, data: Path | None) -> tuple[Fold, int]:
         return synthetic_scaling.fold_of(task.seed, task.trial, SYNTHETIC_N)
     if task.kind == "bloodmnist":
         fold, seed = bloodmnist.fold_of(task.seed, task.trial, "effnet_hr", data)
-        return replace(fold, standardise_rows=task.config["standardise"]), seed
+        return replace(fold, standardize_rows=task.config["standardise"]), seed
     return housing.fold_of(task.seed, task.trial, data)
 
 
@@ -127,7 +127,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     ]
     for study, title in TITLES.items():
         mine = [r for r in rows if r["study"] == study]
-        blocks += [f"## {title}", "\n".join(_optimisers(mine, study))]
+        blocks += [f"## {title}", "\n".join(_optimizers(mine, study))]
         if study == "bloodmnist":
             blocks.append(
                 "The features are not the paper's, so sizes are compared after division by that of DP-SCP-A at epsilon "
@@ -149,7 +149,7 @@ def relative_sizes(sizes: Mapping[tuple[str, float, float | None], float], study
     return {key: size / unit for key, size in sizes.items()}
 
 
-def _optimisers(rows: Sequence[Row], study: str) -> list[str]:
+def _optimizers(rows: Sequence[Row], study: str) -> list[str]:
     shares = BLOOD_SHARES if study == "bloodmnist" else (0.5,)
     keys = [(m, e, p) for m in METHODS for e in EPSILONS for p in (shares if m != "dp-split" else (None,))]
     paper = {}
@@ -164,7 +164,7 @@ def _optimisers(rows: Sequence[Row], study: str) -> list[str]:
     for name in dict.fromkeys(r["variant"] for r in rows):
         means = {
             (s.method, s.epsilon, s.train_share): s.size
-            for s in tables.summarise([r for r in rows if r["variant"] == name], study)
+            for s in tables.summarize([r for r in rows if r["variant"] == name], study)
         }
         ours = relative_sizes(means, study)
         error = np.sqrt(np.mean([(ours[k] / paper[k] - 1) ** 2 for k in keys]))

@@ -176,7 +176,7 @@ def _measured(trained: Trained, threshold: float, X: NDArray[Any], y: NDArray[An
 
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     """CSV, page and the map."""
-    summaries = tables.summarise(tables.rows_of(outcomes), NAME)
+    summaries = tables.summarize(tables.rows_of(outcomes), NAME)
     tables.write_csv(options.results / f"{NAME}.csv", summaries)
     names = {n: name for name, n in N.items()}
     for what, target in (("coverage", 1 - ALPHA), ("size", None)):

@@ -175,9 +175,9 @@ def test_training_tells_the_sums_that_made_its_parameters():
     at = seen[0].parameters.copy()
     for view in seen:
         np.testing.assert_allclose(view.parameters, at, rtol=1e-12)
-        normaliser, grid, rate = view.constants
+        normalizer, grid, rate = view.constants
         np.testing.assert_allclose(view.noisy_sum / grid, np.rint(view.noisy_sum / grid), rtol=1e-9)
-        at -= rate * view.noisy_sum / normaliser
+        at -= rate * view.noisy_sum / normalizer
     np.testing.assert_allclose(watched.parameters, at, rtol=1e-12)
 
 
@@ -294,9 +294,9 @@ def test_catches_clipping_switched_off(monkeypatch):
     assert caught(TrainingGame(), 2000)
 
 
-def test_catches_a_normaliser_that_depends_on_n(monkeypatch):
+def test_catches_a_normalizer_that_depends_on_n(monkeypatch):
     monkeypatch.setattr(
-        dpsgd.Setup, "normaliser", property(lambda self: self.mechanism.sampling_rate * len(self.records.rows))
+        dpsgd.Setup, "normalizer", property(lambda self: self.mechanism.sampling_rate * len(self.records.rows))
     )
     assert caught(TrainingGame(), 2000)
 

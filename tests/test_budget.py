@@ -315,7 +315,7 @@ def test_steps_with_a_delta_of_their_own_take_it_from_the_slack(path, tmp_path):
     wide = BudgetStore.create(tmp_path / "wide", epsilon=1.0, delta=DELTA, dataset=NAME, slack=5e-7)
     for _ in range(3):
         wide.reserve(step)
-    # the Gaussian that dominates a randomised answer at epsilon 0.1
+    # the Gaussian that dominates a randomized answer at epsilon 0.1
     mu = 2 * norm.ppf(math.exp(0.1) / (1 + math.exp(0.1)))
     exact = brentq(lambda e: gaussian_profile(e, math.sqrt(3) * mu) - 5e-7, 1e-9, 9)
     assert wide.spent() == pytest.approx(exact, rel=3e-3)

@@ -123,7 +123,7 @@ class TestGuarantees:
         inner = universal_alpha(0.1, Ledger().add("t", SPENT).tradeoff_function("add"))
         assert c.quantile.alpha == pytest.approx(inner, abs=1e-6)
         assert c.quantile.alpha <= inner
-        assert c.quantile.rank == "centred"
+        assert c.quantile.rank == "centered"
         assert c.certificate.coverage == c.certificate.target == pytest.approx(0.9)
         assert c.certificate.is_certified
         assert c.threshold == c.quantile.threshold > 0.9
@@ -187,7 +187,7 @@ class TestGuarantees:
         rule = make_rule("split", (0.1,), Ledger(), 10_000, part=0.2)
         assert rule.has_released_size
         assert rule.n_nominal == 2000
-        assert rule.rank == "centred"
+        assert rule.rank == "centered"
         c = quiet(training=None, held_out=True, n_records=4000)
         assert c.quantile.alpha == pytest.approx(0.1 - 1e-4)  # the charge for a size that comes out too large
 
@@ -329,7 +329,7 @@ def test_noise_that_is_accounted_for_is_the_noise_that_is_drawn(monkeypatch, eps
     assert [size, *noises] == drawn
     assert c.ledger.entries[-1].event == compose(size.event(1), noises[0].event(9))
     drawn = drawn[1:]
-    assert drawn[0].sensitivity / drawn[0].scale == float(rank_sensitivity("centred", c.quantile.alpha))
+    assert drawn[0].sensitivity / drawn[0].scale == float(rank_sensitivity("centered", c.quantile.alpha))
 
 
 def test_calibration_is_public():

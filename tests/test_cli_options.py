@@ -248,7 +248,7 @@ def test_every_option_of_demo_reaches_the_fit(run, monkeypatch):
     def listening(folder, **options):
         asked.update(options, folder=str(folder))
         return {"report": "x", "epsilon": 1.0, "delta": 1e-5, "budget_epsilon": 1.0} | {
-            "neighbours": "adding or removing one record",
+            "neighbors": "adding or removing one record",
             "certificates": [],
             "not_private_because": [],
         }

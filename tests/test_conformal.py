@@ -51,7 +51,7 @@ QUICK_REGRESSION = DPSGD(loss="huber", steps=20, learning_rate=0.5)
 STABLE = DPSGD(steps=20, learning_rate=0.1, clip_norm=2.0, feature_bound=1.0)
 
 
-def labelled(n=1237, seed=0):
+def labeled(n=1237, seed=0):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n)
     X = rng.normal(size=(n, 4))
@@ -93,7 +93,7 @@ def lower_tolerance(level, n):
 
 class TestContract:
     def test_classifier(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(guarantee="split", confidence_level=[0.8, 0.9])
         assert model.fit(X, y) is model
         labels, sets = model.predict_set(X[:7])
@@ -127,7 +127,7 @@ class TestContract:
         assert PrivateConformalRegressor().get_params()["conformity_score"] == "auto"
 
     def test_no_rows_to_predict_give_no_sets(self):
-        model = classifier(QUICK, guarantee="split").fit(*labelled())
+        model = classifier(QUICK, guarantee="split").fit(*labeled())
         labels, sets = model.predict_set(np.empty((0, 4)))
         assert (labels.shape, sets.shape) == ((0,), (0, 3, 1))
 
@@ -147,7 +147,7 @@ class TestContract:
 class TestGuarantees:
     @pytest.mark.parametrize("guarantee", [*GUARANTEES, "auto"])
     def test_recipe_classifier(self, guarantee):
-        X, y = labelled(2500)
+        X, y = labeled(2500)
         model = classifier(guarantee=guarantee).fit(X[:1250], y[:1250])
         used = model.certificate_.guarantee
         assert used in CERTIFIED if guarantee == "auto" else used == guarantee
@@ -171,21 +171,21 @@ class TestGuarantees:
         assert np.mean((intervals[:, 0] <= y[1250:]) & (y[1250:] <= intervals[:, 1])) >= lower_tolerance(0.9, 1250)
 
     def test_tight_accounting_by_default(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(QUICK, guarantee="universal", accountant="pld").fit(X, y)
         assert 3.9 < model.ledger_.epsilon(DELTA) <= 4.0
         loose = classifier(QUICK, guarantee="universal").fit(X, y)
         assert loose.ledger_.epsilon(DELTA) < 0.97 * loose.ledger_.epsilon(DELTA, "rdp")
 
     def test_universal_calibrates_at_a_higher_level_the_more_training_spends(self):
-        X, y = labelled()
+        X, y = labeled()
         little, much = (
             classifier(QUICK, guarantee="universal", train_share=p, epsilon=2.0).fit(X, y) for p in (0.1, 0.7)
         )
         assert 0.9 < little.certificate_.terms["inner_level"] < much.certificate_.terms["inner_level"]
 
     def test_stability_adds_its_buffer_and_names_its_assumptions(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(STABLE, guarantee="stability").fit(X, y)
         buffer = model.certificate_.terms["value_buffer"]
         # u = 20 * 0.1 * sqrt(2) * B / n with B = sqrt(2), h = sqrt(2) / 4 * B * u; rounding adds less than a percent
@@ -197,7 +197,7 @@ class TestGuarantees:
         assert "norm at most 1" in text
 
     def test_a_buffer_as_wide_as_the_scores_is_vacuous(self):
-        X, y = labelled(60)
+        X, y = labeled(60)
         with pytest.warns(GuaranteeWarning, match="VACUOUS"):
             model = classifier(STABLE, guarantee="stability", confidence_level=0.5, n_records=3).fit(X, y)
         assert model.certificate_.is_vacuous
@@ -205,22 +205,22 @@ class TestGuarantees:
     @pytest.mark.parametrize("estimator", [QUICK, DPSGD(hidden=(4,), steps=5, feature_bound=1.0)])
     def test_stability_is_never_swapped_for_something_else(self, estimator):
         with pytest.raises(ValueError, match="stability"):
-            classifier(estimator, guarantee="stability").fit(*labelled(200))
+            classifier(estimator, guarantee="stability").fit(*labeled(200))
 
     @pytest.mark.parametrize("score", ["aps", "raps", lambda p: 1 - p])
     def test_stability_needs_the_score_with_the_known_constant(self, score):
         with pytest.raises(ValueError, match="Lipschitz"):
-            classifier(STABLE, guarantee="stability", conformity_score=score).fit(*labelled(200))
+            classifier(STABLE, guarantee="stability", conformity_score=score).fit(*labeled(200))
 
     def test_corrected_says_when_it_has_no_correction(self):
-        X, y = labelled()
+        X, y = labeled()
         own = classifier(QUICK, guarantee="corrected").fit(X, y)
         assert any("removed to first order" in a.sentence for a in own.certificate_.assumptions)
         plain = classifier(DPSGD(hidden=(4,), steps=20), guarantee="corrected").fit(X, y)
         assert any("Result F alone" in a.sentence for a in plain.certificate_.assumptions)
 
     def test_corrected_thresholds_lie_above_uncorrected_ones(self):
-        X, y = labelled(400)
+        X, y = labeled(400)
         mechanism = DPSGD(steps=30, learning_rate=4.0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GuaranteeWarning)  # nothing is proven at such an epsilon
@@ -231,14 +231,14 @@ class TestGuarantees:
         assert corrected.threshold_[0] > plain.threshold_[0] + 0.01
 
     def test_split_gives_each_part_the_whole_budget(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(QUICK, guarantee="split").fit(X, y)
         assert [e.stage for e in model.ledger_.entries] == ["training | calibration"]
         alone = QUICK.calibrated(4.0, DELTA, accountant="rdp").noise_multiplier
         assert model.ledger_.public_facts["noise_multiplier"] == pytest.approx(alone)
 
     def test_automatic_shares_are_in_the_ledger(self):
-        X, y = labelled()
+        X, y = labeled()
         facts = classifier(QUICK, guarantee="universal", train_share="auto").fit(X, y).ledger_.public_facts
         assert 0 < facts["train_share"] < 1
         facts = classifier(QUICK, guarantee="split").fit(X, y).ledger_.public_facts
@@ -249,14 +249,14 @@ class TestGuarantees:
 class TestScores:
     @pytest.mark.parametrize("score", ["lac", "aps", "raps", lambda p: (1 - p) ** 2])
     def test_labels(self, score):
-        X, y = labelled(2500)
+        X, y = labeled(2500)
         model = classifier(QUICK, guarantee="split", conformity_score=score).fit(X[:1250], y[:1250])
         sets = model.predict_set(X[1250:])[1]
         assert coverage(sets, y[1250:]) >= lower_tolerance(0.9, 1250)
         assert sets.mean() < 1  # not won by full sets
 
     def test_a_callable_equal_to_lac_gives_the_same_sets(self):
-        X, y = labelled()
+        X, y = labeled()
         ours, own = (
             classifier(QUICK, guarantee="universal", conformity_score=s).fit(X, y).predict_set(X)[1]
             for s in ("lac", lambda p: 1.0 - p)
@@ -266,7 +266,7 @@ class TestScores:
     @pytest.mark.parametrize("wrong", [lambda p: p[:, 0], lambda p: p.mean(), lambda p: p[:-1]])
     def test_a_callable_of_the_wrong_shape(self, wrong):
         with pytest.raises(ValueError, match="one real number for each row and label"):
-            classifier(QUICK, guarantee="split", conformity_score=wrong).fit(*labelled(100))
+            classifier(QUICK, guarantee="split", conformity_score=wrong).fit(*labeled(100))
 
     @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr"])
     @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected"])
@@ -354,13 +354,13 @@ class TestIntervalEnds:
 
     @pytest.mark.parametrize("seed", range(20))
     def test_no_number_is_lost_and_none_too_many(self, seed):
-        centre, reach = self.corners(np.random.default_rng(seed))
-        low, high = np.moveaxis(residual_interval(centre, reach), 1, 0)
-        centre = centre[:, None]
-        assert (high - centre <= reach).all()
-        assert (np.nextafter(high, np.inf) - centre > reach).all()
-        assert (centre - low <= reach).all()
-        assert (centre - np.nextafter(low, -np.inf) > reach).all()
+        center, reach = self.corners(np.random.default_rng(seed))
+        low, high = np.moveaxis(residual_interval(center, reach), 1, 0)
+        center = center[:, None]
+        assert (high - center <= reach).all()
+        assert (np.nextafter(high, np.inf) - center > reach).all()
+        assert (center - low <= reach).all()
+        assert (center - np.nextafter(low, -np.inf) > reach).all()
 
     def test_infinite_thresholds_beside_finite_ones(self):
         ends = residual_interval(np.array([0.0, 1e308]), np.array([1.0, np.inf]))
@@ -414,7 +414,7 @@ class TestMechanisms:
     @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected", "stability"])
     @pytest.mark.covering
     def test_classification(self, mechanism, guarantee):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(mechanism, guarantee=guarantee)
         bounded = isinstance(mechanism, OutputPerturbation | ObjectivePerturbation | Preprocessed)
         if guarantee == "stability" and not bounded:
@@ -448,12 +448,12 @@ class TestMechanisms:
 
     def test_a_mechanism_of_the_wrong_task(self):
         with pytest.raises(ValueError, match="classification model"):
-            classifier(SufficientStatistics(1.0, (0, 2)), guarantee="split").fit(*labelled(100))
+            classifier(SufficientStatistics(1.0, (0, 2)), guarantee="split").fit(*labeled(100))
         with pytest.raises(ValueError, match="regression model"):
             regressor(DPSGD(classes=(0, 1), steps=5), guarantee="split").fit(measured(100)[0], np.arange(100) % 2)
 
     def test_noise_that_is_set_is_kept_and_held_against_the_budget(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(DPSGD(steps=20, noise_multiplier=40.0), guarantee="universal").fit(X, y)
         assert model.ledger_.public_facts["noise_multiplier"] == 40.0
         with pytest.raises(BudgetError, match="over the budget"):
@@ -464,10 +464,10 @@ class TestMechanisms:
     @pytest.mark.parametrize("wrong", ["logistic", DPSGD, object(), StandardScaler()])
     def test_no_mechanism(self, wrong):
         with pytest.raises(TypeError, match="estimator must be None, a training mechanism"):
-            classifier(wrong).fit(*labelled(100))
+            classifier(wrong).fit(*labeled(100))
 
     def test_an_own_mechanism(self):
-        X, y = labelled(500)
+        X, y = labeled(500)
         model = classifier(OwnMechanism(3), guarantee="universal").fit(X, y)
         assert model.predict_set(X[:5])[1].shape == (5, 3, 1)
         with pytest.raises(ValueError, match="one output for each declared class"):
@@ -497,14 +497,14 @@ class TestTorch:
     # a split with a module is the next test
     @pytest.mark.parametrize("guarantee", ["universal", pytest.param("split", marks=pytest.mark.slow), "corrected"])
     def test_mechanism(self, guarantee):
-        X, y = labelled()
+        X, y = labeled()
         training = OpacusTraining(self.torch.nn.Linear(4, 3), steps=15, sampling_rate=0.1, learning_rate=1.0)
         model = classifier(training, guarantee=guarantee).fit(X, y)
         assert coverage(model.predict_set(X)[1], y) >= 0.85
         assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
 
     def test_module(self):
-        X, y = labelled(300)
+        X, y = labeled(300)
         model = classifier(self.torch.nn.Linear(4, 3), guarantee="split").fit(X, y)
         assert model.ledger_.public_facts["mechanism"] == "OpacusTraining"
         assert model.predict_set(X)[1].shape == (300, 3, 1)
@@ -517,13 +517,13 @@ class TestTorch:
 
 class TestPrivateModel:
     def trained(self, classes=(0, 1, 2), labels=None):
-        X, y = labelled()
+        X, y = labeled()
         y = y if labels is None else np.asarray(labels)[y]
         mechanism = DPSGD(steps=20, learning_rate=2.0, classes=classes).calibrated(2.0, DELTA, accountant="rdp")
         return PrivateModel.from_trained(mechanism.train(X, y, n_records=len(X)))
 
     def test_on_its_own_records(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(self.trained(), guarantee="auto", random_state=None).fit(X, y)
         assert model.certificate_.guarantee == "universal"
         assert [e.stage for e in model.ledger_.entries] == ["train", "calibration"]
@@ -532,7 +532,7 @@ class TestPrivateModel:
         assert coverage(model.predict_set(X)[1], y) >= 0.85
 
     def test_on_other_records(self):
-        X, y = labelled(1237, seed=5)
+        X, y = labeled(1237, seed=5)
         model = classifier(self.trained(), guarantee="split", epsilon=2.0).fit(X, y)
         assert [e.stage for e in model.ledger_.entries] == ["training | calibration"]
         assert model.ledger_.epsilon(DELTA, "rdp") <= 2.0
@@ -540,10 +540,10 @@ class TestPrivateModel:
 
     def test_all_spent(self):
         with pytest.raises(BudgetError):
-            classifier(self.trained(), guarantee="universal", epsilon=1.0).fit(*labelled())
+            classifier(self.trained(), guarantee="universal", epsilon=1.0).fit(*labeled())
 
     def test_its_order_of_labels_is_taken_over(self):
-        X, y = labelled()
+        X, y = labeled()
         names = np.array(["low", "middle", "high"])
         foreign = self.trained(("low", "middle", "high"), names)
         model = classifier(foreign, guarantee="universal", classes=None).fit(X, names[y])
@@ -565,10 +565,10 @@ class TestPrivateModel:
         with pytest.raises(TypeError, match="cannot be saved"):
             model.save("never-written")
         with pytest.raises(ValueError, match="classification model"):
-            classifier(foreign, guarantee="universal").fit(*labelled(100))
+            classifier(foreign, guarantee="universal").fit(*labeled(100))
 
     def test_what_it_cannot_do(self):
-        X, y = labelled()
+        X, y = labeled()
         with pytest.raises(ValueError, match="stability"):
             classifier(self.trained(), guarantee="stability").fit(X, y)
         with pytest.raises(ValueError, match="4 features, got 2"):
@@ -580,7 +580,7 @@ class TestLevels:
 
     @pytest.mark.parametrize("seed", range(5))
     def test_sets_are_nested_though_each_level_has_its_own_noise(self, seed):
-        X, y = labelled(1200)
+        X, y = labeled(1200)
         model = classifier(
             QUICK, guarantee="asymptotic", epsilon=0.7, confidence_level=self.LEVELS, random_state=seed
         ).fit(X, y)
@@ -590,7 +590,7 @@ class TestLevels:
         assert (sets[:, :, :-1] <= sets[:, :, 1:]).all()
 
     def test_each_level_has_its_line_and_all_share_the_budget(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(QUICK, guarantee="universal", confidence_level=[0.7, 0.8, 0.9]).fit(X, y)
         entries = [e for e in model.ledger_.entries if e.stage == "calibration"]
         assert [e.note.split(":")[0] for e in entries] == ["level 0.7", "level 0.8", "level 0.9"]
@@ -612,7 +612,7 @@ class TestLevels:
 
     def test_a_level_beyond_reach_gets_full_sets(self):
         with pytest.warns(GuaranteeWarning, match="VACUOUS"):
-            model = classifier(QUICK, guarantee="universal", confidence_level=1 - 1e-7).fit(*labelled(200))
+            model = classifier(QUICK, guarantee="universal", confidence_level=1 - 1e-7).fit(*labeled(200))
         assert np.isinf(model.threshold_).all()
         assert [e.stage for e in model.ledger_.entries] == ["training"]  # nothing was asked of the scores
 
@@ -623,7 +623,7 @@ def third(X):
 
 class TestGroups:
     def test_labels(self):
-        X, y = labelled(4000)
+        X, y = labeled(4000)
         model = classifier(QUICK, guarantee="split", groups="label", confidence_level=[0.8, 0.9]).fit(X, y)
         assert model.threshold_.shape == (3, 2)
         sets = model.predict_set(X)[1]
@@ -634,7 +634,7 @@ class TestGroups:
         assert "fewer than" in str(model.certificate_)
 
     def test_groups_cost_nothing(self):
-        X, y = labelled()
+        X, y = labeled()
         plain, grouped = (
             classifier(QUICK, guarantee="universal", groups=g).fit(X, y).ledger_.epsilon(DELTA, "rdp")
             for g in (None, "label")
@@ -658,7 +658,7 @@ class TestGroups:
             assert inside[third(X) == group].mean() >= 0.85
 
     def test_an_unknown_group_gets_full_sets(self):
-        X, y = labelled(2000)
+        X, y = labeled(2000)
         model = classifier(QUICK, guarantee="split", groups=dp.Groups(third, values=[1])).fit(X, y)
         sets = model.predict_set(X)[1]
         assert sets[third(X) != 1].all()
@@ -671,7 +671,7 @@ class TestGroups:
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     def test_an_empty_group_is_a_group_like_any_other(self, guarantee):
-        X, y = labelled()
+        X, y = labeled()
         estimator = STABLE if guarantee == "stability" else QUICK
         model = classifier(estimator, guarantee=guarantee, groups="label", classes=[0, 1, 2, 3])
         with pytest.warns(GuaranteeWarning) as caught:
@@ -686,7 +686,7 @@ class TestGroups:
             assert "VACUOUS" in told[0]  # nothing is proven for groups of unknown size
 
     def test_what_is_missing_or_wrong(self):
-        X, y = labelled(100)
+        X, y = labeled(100)
         with pytest.raises(ValueError, match="no values are declared"):
             classifier(QUICK, groups=third).fit(X, y)
         with pytest.raises(ValueError, match="at least one group"):
@@ -697,7 +697,7 @@ class TestGroups:
             regressor(groups="label").fit(*measured(100))
 
     def test_a_column_of_a_frame(self):
-        X, y = labelled(2000)
+        X, y = labeled(2000)
         frame = pd.DataFrame(X, columns=list("abcd")).assign(area=third(X))
         model = classifier(QUICK, guarantee="split", groups=dp.Groups(lambda X: X["area"], values=[0, 1, 2])).fit(
             frame, y
@@ -708,7 +708,7 @@ class TestGroups:
 class TestRandomness:
     @pytest.mark.parametrize("guarantee", ["universal", "split"])
     def test_a_seed_repeats_everything(self, guarantee):
-        X, y = labelled()
+        X, y = labeled()
         first, second = (classifier(QUICK, guarantee=guarantee, random_state=7).fit(X, y) for _ in range(2))
         np.testing.assert_array_equal(first.threshold_, second.threshold_)
         np.testing.assert_array_equal(first.predict_proba(X), second.predict_proba(X))
@@ -730,7 +730,7 @@ class TestRandomness:
     @pytest.mark.parametrize("make", ["classifier", "regressor"])
     @pytest.mark.covering
     def test_a_seeded_run_says_once_that_it_is_not_private(self, make, guarantee):
-        model, data = (classifier(), labelled()) if make == "classifier" else (regressor(), measured())
+        model, data = (classifier(), labeled()) if make == "classifier" else (regressor(), measured())
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model.set_params(guarantee=guarantee, confidence_level=[0.8, 0.9]).fit(*data)
@@ -740,7 +740,7 @@ class TestRandomness:
     @pytest.mark.parametrize("seed", [-1, 1.5, "0", True, np.random.default_rng(0)])
     def test_no_seed(self, seed):
         with pytest.raises((ValueError, TypeError), match="random_state"):
-            classifier(QUICK, random_state=seed).fit(*labelled(100))
+            classifier(QUICK, random_state=seed).fit(*labeled(100))
 
     def test_the_parts_of_a_run_draw_apart(self):
         """The draws that assign records must not be those that train: a record's part would follow its noise."""
@@ -788,7 +788,7 @@ class TestBudget:
             "output": OutputPerturbation(loss=losses[task], **bounds),
         }[estimator]
         groups = {"groups": dp.Groups(third, values=[0, 1, 2])} if grouped else {}
-        make, data = (classifier, labelled) if task == "classification" else (regressor, measured)
+        make, data = (classifier, labeled) if task == "classification" else (regressor, measured)
         model = make(
             mechanism,
             guarantee=guarantee,
@@ -819,11 +819,11 @@ class TestBudget:
     @pytest.mark.parametrize("value", [0, -1, np.nan, np.inf])
     def test_no_budget(self, name, value):
         with pytest.raises(ValueError, match=name):
-            classifier(QUICK, **{name: value}).fit(*labelled(100))
+            classifier(QUICK, **{name: value}).fit(*labeled(100))
 
     def test_delta_above_one_in_n_is_remarked_upon(self):
         with pytest.warns(GuaranteeWarning, match="smaller delta"):
-            classifier(QUICK, guarantee="asymptotic", delta=0.01).fit(*labelled(500))
+            classifier(QUICK, guarantee="asymptotic", delta=0.01).fit(*labeled(500))
 
 
 class TestScikitLearn:
@@ -835,7 +835,7 @@ class TestScikitLearn:
         assert clone(model).set_params(epsilon=0.5, conformity_score="aps").epsilon == 0.5
         with pytest.raises(ValueError, match="Invalid parameter"):
             model.set_params(temperature=1)
-        fitted = clone(model).fit(*labelled(500))
+        fitted = clone(model).fit(*labeled(500))
         assert not hasattr(clone(fitted), "threshold_")
 
     def test_constructor_only_stores(self):
@@ -843,7 +843,7 @@ class TestScikitLearn:
         assert model.epsilon == "nonsense"
 
     def test_pipeline_with_pandas_output(self):
-        X, y = labelled()
+        X, y = labeled()
         frame = pd.DataFrame(X, columns=list("abcd"))
         shrink = FunctionTransformer(lambda X: X / 10, feature_names_out="one-to-one")
         pipeline = make_pipeline(shrink, classifier(QUICK, guarantee="split")).set_output(transform="pandas")
@@ -852,7 +852,7 @@ class TestScikitLearn:
         assert pipeline.score(frame, y) > 0.5
 
     def test_cross_validation(self):
-        X, y = labelled(600)
+        X, y = labeled(600)
         scores = cross_val_score(classifier(QUICK, guarantee="split"), X, y, cv=3, error_score="raise")
         assert scores.shape == (3,)
         assert scores.min() > 0.5
@@ -861,7 +861,7 @@ class TestScikitLearn:
         assert cross_val_score(model, X, y, cv=2, error_score="raise", n_jobs=None).shape == (2,)
 
     def test_text_labels_in_a_declared_order(self):
-        X, y = labelled()
+        X, y = labeled()
         names = np.array(["low", "middle", "high"])
         model = classifier(QUICK, guarantee="split", classes=list(names)).fit(X, names[y])
         assert model.classes_.tolist() == list(names)
@@ -871,13 +871,13 @@ class TestScikitLearn:
 
     @pytest.mark.parametrize("form", [pd.Series, list, lambda y: pd.Series(y).astype("category"), pd.array])
     def test_labels_in_many_forms(self, form):
-        X, y = labelled(400)
+        X, y = labeled(400)
         names = np.array(["u", "v", "w"])[y]
         model = classifier(QUICK, guarantee="split", classes=["u", "v", "w"]).fit(X, form(names))
         assert set(model.predict(X)) <= {"u", "v", "w"}
 
     def test_found_labels_are_declared_and_remarked_upon(self):
-        X, y = labelled(400)
+        X, y = labeled(400)
         with pytest.warns(GuaranteeWarning, match="classes is None"):
             model = classifier(QUICK, guarantee="asymptotic", classes=None).fit(X, y)
         facts = model.ledger_.public_facts
@@ -887,14 +887,14 @@ class TestScikitLearn:
         assert not told.taken_from_data
 
     def test_a_class_without_a_record_keeps_its_place(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(QUICK, guarantee="split", classes=[0, 1, 7, 2]).fit(X, y)
         assert model.predict_proba(X).shape == (len(X), 4)
         assert model.predict_proba(X)[:, 2].mean() < 0.2
         assert set(model.predict(X)) <= {0, 1, 7, 2}
 
     def test_predicting_changes_nothing_in_the_rows(self):
-        X, y = labelled(300)
+        X, y = labeled(300)
         model = classifier(QUICK, guarantee="split").fit(X, y)
         before = X.copy()
         X.setflags(write=False)
@@ -933,7 +933,7 @@ class TestBadInput:
         ],
     )
     def test_parameters(self, make, name, value, error, text):
-        X, y = (labelled if make is classifier else measured)(50)
+        X, y = (labeled if make is classifier else measured)(50)
         with pytest.raises(error, match=text):
             make(**{name: value}).fit(X, y)
 
@@ -954,21 +954,21 @@ class TestBadInput:
 
     @pytest.mark.parametrize("make", [classifier, regressor])
     def test_weights_are_refused(self, make):
-        X, y = (labelled if make is classifier else measured)(50)
+        X, y = (labeled if make is classifier else measured)(50)
         with pytest.raises(ValueError, match="sensitivity"):
             make().fit(X, y, sample_weight=np.ones(50))
         with pytest.raises(TypeError, match="unexpected arguments: epochs"):
             make().fit(X, y, epochs=3)
 
     def test_one_class_only(self):
-        X, _ = labelled(50)
+        X, _ = labeled(50)
         with pytest.raises(ValueError, match="at least 2 classes"):
             classifier(classes=None).fit(X, np.zeros(50, dtype=int))
         model = classifier(QUICK, guarantee="asymptotic", classes=[0, 1]).fit(X, np.zeros(50, dtype=int))
         assert (model.predict(X) == 0).mean() > 0.5
 
     def test_rows(self):
-        X, y = labelled(50)
+        X, y = labeled(50)
         frame = pd.DataFrame(X, columns=list("abcd"))
         for bad in (np.where(X > 2, np.nan, X), np.where(X > 2, np.inf, X), [*X.tolist(), ["x"] * 4]):
             with pytest.raises(ValueError, match="X"):
@@ -991,7 +991,7 @@ class TestBadInput:
             model.predict(sparse.csr_array(X))
 
     def test_objects_that_are_numbers_are_fine(self):
-        X, y = labelled(60)
+        X, y = labeled(60)
         plain = classifier(QUICK, guarantee="asymptotic").fit(X, y)
         same = classifier(QUICK, guarantee="asymptotic").fit(X.astype(object), y)
         np.testing.assert_array_equal(plain.predict_proba(X), same.predict_proba(X.astype(object)))
@@ -1000,7 +1000,7 @@ class TestBadInput:
     @pytest.mark.parametrize("n", [1, 2, 20])
     @pytest.mark.covering
     def test_too_few_records_is_a_warning_and_full_sets(self, guarantee, n):
-        X, y = labelled(n)
+        X, y = labeled(n)
         with pytest.warns(GuaranteeWarning, match="VACUOUS"):
             model = classifier(guarantee=guarantee, epsilon=1.0).fit(X, y)
         assert model.certificate_.is_vacuous
@@ -1014,7 +1014,7 @@ class TestBadInput:
             assert (high >= 6).all()
 
     def test_a_failed_fit_leaves_nothing_behind(self):
-        X, y = labelled(100)
+        X, y = labeled(100)
         model = classifier(QUICK, guarantee="asymptotic").fit(X, y)
         with pytest.raises(ValueError, match="not in classes"):
             model.fit(X[:, :2], y + 5)

@@ -91,7 +91,7 @@ def test_regression_takes_its_range_from_the_schema(tmp_path):
 def test_persons_come_from_the_schema():
     schema = dp.Schema.from_dict({**SCHEMA.to_dict(), "n_records": None, "person": "note", "rows_per_person": 2})
     model = classifier().fit(people(), "bought", schema=schema)
-    assert "one person" in model.ledger_.neighbours
+    assert "one person" in model.ledger_.neighbors
     assert model.ledger_.public_facts["n_persons"] == 200
     with pytest.raises(ValueError, match="remove persons"):
         classifier().fit(people(), "bought", schema=schema, persons=people()["note"])

@@ -32,7 +32,7 @@ QUICK_REGRESSION = DPSGD(loss="huber", steps=20, learning_rate=0.5)
 COMMON = {"epsilon": 4.0, "accountant": "rdp", "random_state": 0, "n_records": NOMINAL, "feature_bounds": (-4, 4)}
 
 
-def labelled():
+def labeled():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, N)
     X = rng.normal(size=(N, 4))
@@ -41,7 +41,7 @@ def labelled():
 
 
 def measured():
-    X, _ = labelled()
+    X, _ = labeled()
     return X, X.sum(axis=1) / 2 + np.random.default_rng(1).normal(size=N)
 
 
@@ -153,7 +153,7 @@ class TestFittedObject:
     @pytest.mark.parametrize("kind", ["recipe", "mechanism"])
     @pytest.mark.covering
     def test_classifier(self, tmp_path, guarantee, kind):
-        X, y = labelled()
+        X, y = labeled()
         bounded = DPSGD(steps=20, learning_rate=0.1, clip_norm=4.0, feature_bound=2.0)
         estimator = None if kind == "recipe" else bounded
         fitted = classifier(estimator, guarantee=guarantee, confidence_level=[0.8, 0.9]).fit(X, y)
@@ -171,14 +171,14 @@ class TestFittedObject:
 
     @pytest.mark.parametrize("mechanism", [OutputPerturbation(), ObjectivePerturbation()])
     def test_perturbation(self, tmp_path, mechanism):
-        X, y = labelled()
+        X, y = labeled()
         fitted = classifier(mechanism, guarantee="split").fit(X, y)
         assert_holds_nothing_of(fitted, X, y)
         assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
 
     @pytest.mark.parametrize("groups", ["label", area])
     def test_groups(self, tmp_path, groups):
-        X, y = labelled()
+        X, y = labeled()
         fitted = classifier(guarantee="split", groups=dp.Groups(groups, values=[0, 1])).fit(X, y)
         assert_holds_nothing_of(fitted, X, y)
         assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
@@ -187,7 +187,7 @@ class TestFittedObject:
     def test_torch_module(self):
         """Opacus hangs activations and gradients of each record on a module while it trains."""
         torch = pytest.importorskip("torch")
-        X, y = labelled()
+        X, y = labeled()
         module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
         training = OpacusTraining(module, steps=3, sampling_rate=1.0)
         fitted = classifier(training, guarantee="split", feature_bounds=None).fit(X, y)
@@ -195,7 +195,7 @@ class TestFittedObject:
 
     def test_the_walk_finds_what_is_hidden(self):
         """The check itself can fail: in a closure, behind a slot, in an array, as a count."""
-        X, y = labelled()
+        X, y = labeled()
         fitted = classifier(guarantee="asymptotic").fit(X, y)
         hidden = X[5, 1]
         for plant in (lambda: hidden, X[3:5].copy(), {"deep": [float(X[7, 0])]}, N, X.astype(np.float32)[0]):
@@ -211,7 +211,7 @@ class TestFittedObject:
     @pytest.mark.parametrize("make", [classifier, regressor])
     @pytest.mark.covering
     def test_nothing_in_it_grows_with_the_records(self, make, guarantee):
-        X, y = labelled()
+        X, y = labeled()
         sizes = []
         for n in (N, 700):
             fitted = make(None, guarantee=guarantee).fit(X[:n], y[:n])
@@ -225,7 +225,7 @@ class TestFittedObject:
         assert sizes[0] == sizes[1]
 
     def test_with_the_number_of_records_declared_by_silence_it_is_listed(self):
-        X, y = labelled()
+        X, y = labeled()
         fitted = classifier(guarantee="asymptotic", n_records=None).fit(X, y)
         assert fitted.ledger_.public_facts["n_records"] == N
         assert "n_records" in fitted.ledger_.taken_from_data
@@ -273,7 +273,7 @@ class TestRareRecord:
     @pytest.mark.parametrize("groups", [None, "label"])
     @pytest.mark.covering
     def test_label(self, guarantee, kind, groups):
-        X, y = labelled()
+        X, y = labeled()
         names = np.array(["u", "v", "w", CANARY_TEXT])
         model = classifier(None if kind == "recipe" else QUICK, guarantee=guarantee, classes=list(names), groups=groups)
         without = publish(model, X, names[y])
@@ -309,19 +309,19 @@ class TestRareRecord:
         ],
     )
     def test_features(self, guarantee, bounds):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(None, guarantee=guarantee, feature_bounds=None).set_params(**bounds)
         without = publish(model, X, y)
         for value in (1e308, -1e200, 1e-320):
             assert without == publish(model, np.vstack([X, np.full((1, 4), value)]), np.append(y, 0)), value
 
     def test_a_record_less_than_declared(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(guarantee="split")
         assert publish(model, X, y) == publish(model, X[:-1], y[:-1])
 
     def test_the_comparison_can_fail(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(guarantee="asymptotic", n_records=None)
         assert publish(model, X, y) != publish(model, X[:-1], y[:-1])
         model = classifier(guarantee="asymptotic", classes=None)
@@ -329,17 +329,17 @@ class TestRareRecord:
 
 
 def frame(**columns):
-    X, _ = labelled()
+    X, _ = labeled()
     return pd.DataFrame(X, columns=list("abcd")).assign(**columns)
 
 
 def spoiled(value, dtype=float):
-    X = labelled()[0].astype(dtype)
+    X = labeled()[0].astype(dtype)
     X[7, 2] = value
     return X
 
 
-GOOD_X, GOOD_Y = labelled()
+GOOD_X, GOOD_Y = labeled()
 BAD_ROWS = {
     "text": spoiled(CANARY_TEXT, object),
     "nan beside a canary": np.where(spoiled(CANARY_NUMBER) > 3, np.nan, spoiled(CANARY_NUMBER)),

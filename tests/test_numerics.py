@@ -2,7 +2,7 @@
 
 Stated tolerance of training: noisy sums are rounded to a grid of 2^-20 noise standard deviations. A different order of
 summation moves a sum by far less than a grid step, so a coordinate moves by at most one step where it lies next to a
-rounding boundary: after T nonexpansive steps the parameters differ by at most T * rate * sqrt(d) * grid / normaliser,
+rounding boundary: after T nonexpansive steps the parameters differ by at most T * rate * sqrt(d) * grid / normalizer,
 plus what float32 gradients lose.
 """
 

@@ -49,7 +49,7 @@ ROWS = {
 TARGETS = {"1.7e308": 1.7e308, "-largest": -LARGEST, "1e39": 1e39, "denormal": 5e-324, "minus zero": -0.0}
 
 
-def labelled(n=N):
+def labeled(n=N):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, n)
     X = rng.normal(size=(n, 3))
@@ -118,7 +118,7 @@ class TestOneFiniteRecord:
     @pytest.mark.covering
     def test_labels(self, guarantee, score):
         model = classifier(STABLE, guarantee=guarantee, conformity_score=score)
-        assert_no_record_shows(model, *labelled(), records=strange_rows(1))
+        assert_no_record_shows(model, *labeled(), records=strange_rows(1))
 
     @pytest.mark.parametrize(("guarantee", "score"), with_a_proof(["absolute", "normalized", "cqr"]))
     @pytest.mark.covering
@@ -145,7 +145,7 @@ class TestOneFiniteRecord:
     @pytest.mark.covering
     def test_classifiers(self, guarantee, estimator, bounds):
         records = strange_rows(1, LARGEST if bounds else LARGEST_SINGLE)
-        assert_no_record_shows(classifier(estimator, guarantee=guarantee, **bounds), *labelled(), records=records)
+        assert_no_record_shows(classifier(estimator, guarantee=guarantee, **bounds), *labeled(), records=records)
 
     @pytest.mark.parametrize("guarantee", ["split", "corrected"])
     @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ class TestOneFiniteRecord:
         classes = (0, 1, 2) if task == "classification" else None
         spent = dpsgd_event(20.0, 1.0, 10)
         foreign = PrivateModel.from_outputs(outputs, spent=spent, task=task, n_features=3, classes=classes)
-        make, records = (classifier, labelled()) if classes else (regressor, measured())
+        make, records = (classifier, labeled()) if classes else (regressor, measured())
         model = make(foreign, guarantee="universal")
         assert_no_record_shows(model, *records, records=strange_rows(1))
         wild = np.full((2, 3), 1e300)
@@ -195,21 +195,21 @@ class TestOneFiniteRecord:
             return np.clip(-np.log(p) * np.where(p < 1e-200, np.inf, 0.1), 0, 1)
 
         model = classifier(STABLE, guarantee="split", conformity_score=steep)
-        assert_no_record_shows(model, *labelled(), records=strange_rows(1))
+        assert_no_record_shows(model, *labeled(), records=strange_rows(1))
 
     def test_a_group_function_that_overflows(self):
         def far(X):
             return (X**2).sum(axis=1) > 1e300
 
         model = classifier(STABLE, guarantee="split", groups=dp.Groups(far, values=[False]))
-        assert_no_record_shows(model, *labelled(), records=strange_rows(1))
+        assert_no_record_shows(model, *labeled(), records=strange_rows(1))
 
     @pytest.mark.parametrize("method", [DPSplit, DPSCP])
     @pytest.mark.parametrize("task", ["classification", "regression"])
     @pytest.mark.covering
     def test_the_private_methods_of_the_paper(self, task, method):
         if task == "classification":
-            estimator, records, target = DPSGD(steps=5, classes=(0, 1, 2)), labelled(), 1
+            estimator, records, target = DPSGD(steps=5, classes=(0, 1, 2)), labeled(), 1
         else:
             estimator, records, target = DPSGD(steps=5, loss="huber"), measured(), LARGEST
         settings = {
@@ -222,7 +222,7 @@ class TestOneFiniteRecord:
     def test_the_comparison_can_fail(self):
         model = classifier(STABLE, guarantee="split")
         with pytest.raises(AssertionError, match="NaN"):
-            assert_no_record_shows(model, *labelled(), records={"NaN": (np.full((1, 3), np.nan), 1)})
+            assert_no_record_shows(model, *labeled(), records={"NaN": (np.full((1, 3), np.nan), 1)})
 
 
 # ---- functions of the caller that look at more than the row
@@ -240,11 +240,11 @@ def position(X):
     return np.arange(len(X)) % 2
 
 
-def neighbour(X):
+def neighbor(X):
     return np.roll(np.asarray(X)[:, 0], 1) > 0
 
 
-LOOKING_AROUND = [above_the_mean, quantile_bins, position, neighbour]
+LOOKING_AROUND = [above_the_mean, quantile_bins, position, neighbor]
 GROUP_VALUES = [0, 1, 2, 3]
 
 
@@ -252,7 +252,7 @@ class TestGroupFunctionsThatLookAtTheTable:
     @pytest.mark.parametrize("look", LOOKING_AROUND)
     @pytest.mark.parametrize("form", [np.asarray, lambda X: pd.DataFrame(X, columns=list("abc")), lambda X: X.tolist()])
     def test_refused_before_anything_is_spent(self, look, form, tmp_path):
-        X, y = labelled()
+        X, y = labeled()
         store = dp.BudgetStore.create(tmp_path / "budget", epsilon=10.0, delta=1e-3, dataset="made up")
         model = classifier(STABLE, guarantee="split", groups=dp.Groups(look, values=GROUP_VALUES), random_state=None)
         with pytest.raises(ValueError, match="groups must compute the value of each row from that row alone") as caught:
@@ -263,7 +263,7 @@ class TestGroupFunctionsThatLookAtTheTable:
 
     @pytest.mark.parametrize("look", LOOKING_AROUND)
     def test_refused_at_prediction_too(self, look):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(STABLE, guarantee="split", groups=lambda X: X[:, 0] > 0).fit(X, y)
         model.set_params(groups=dp.Groups(look, values=[False, True]))
         with pytest.raises(ValueError, match="groups must compute the value of each row"):
@@ -277,13 +277,13 @@ class TestGroupFunctionsThatLookAtTheTable:
             index = groups.places(table, n)
             np.testing.assert_array_equal(index, np.where(rows[:, 0] > 0, 0, -1))
 
-    @pytest.mark.parametrize("look", [above_the_mean, position, neighbour])
+    @pytest.mark.parametrize("look", [above_the_mean, position, neighbor])
     def test_even_two_rows_are_enough(self, look):
         with pytest.raises(ValueError, match="groups"):
             Groups(look, values=[0, 1]).of_rows(None).places(one(-1.0, 0.0, 1.0, 0.0).reshape(2, 2), 2)
 
     def test_it_is_an_assumption_of_privacy_and_of_coverage(self):
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(STABLE, guarantee="split", groups=lambda X: X[:, 0] > 0).fit(X, y)
         assert GROUP_FUNCTION.about is Concern.BOTH
         assert model.ledger_.assumptions == (GROUP_FUNCTION,)
@@ -319,7 +319,7 @@ OUTSIDE = [lambda p: -p, lambda p: 2 - p, lambda p: np.log(p), lambda p: p / 0 *
 class TestOwnScores:
     @pytest.mark.parametrize("score", [by_column, by_rank, first_row])
     def test_looking_at_other_rows_is_refused_before_anything_is_spent(self, score, tmp_path):
-        X, y = labelled()
+        X, y = labeled()
         store = dp.BudgetStore.create(tmp_path / "budget", epsilon=10.0, delta=1e-3, dataset="made up")
         model = classifier(STABLE, guarantee="split", conformity_score=score, random_state=None)
         with pytest.raises(ValueError, match="conformity_score must compute the value of each row from that row alone"):
@@ -333,33 +333,33 @@ class TestOwnScores:
 
         monkeypatch.setattr(DPSGD, "train", forbidden)
         with pytest.raises(ValueError, match="conformity_score must return scores between 0 and 1, got"):
-            classifier(STABLE, guarantee="split", conformity_score=score).fit(*labelled())
+            classifier(STABLE, guarantee="split", conformity_score=score).fit(*labeled())
 
     @pytest.mark.parametrize("score", [lambda p: p[0], lambda p: p + 0j, lambda p: p.astype(str), lambda p: [p]])
     def test_other_shapes_and_kinds(self, score):
         with pytest.raises(ValueError, match="one real number for each row and label"):
-            classifier(STABLE, guarantee="split", conformity_score=score).fit(*labelled())
+            classifier(STABLE, guarantee="split", conformity_score=score).fit(*labeled())
 
     def test_one_that_changes_with_the_size_of_the_table_is_found_on_the_records(self):
         with pytest.raises(ValueError, match="conformity_score must compute the value of each row"):
-            classifier(STABLE, guarantee="universal", conformity_score=in_large_tables).fit(*labelled())
+            classifier(STABLE, guarantee="universal", conformity_score=in_large_tables).fit(*labeled())
 
     @pytest.mark.parametrize("classes", [2, 3, 40])
     def test_ordinary_scores_pass(self, classes):
-        X, y = labelled()
+        X, y = labeled()
         for score in (squared, lambda p: 1 - p, lambda p: np.clip(-np.log(p + 1e-12) / 30, 0, 1), aps_of_labels):
             model = classifier(STABLE, guarantee="split", conformity_score=score, classes=list(range(max(classes, 3))))
             assert model.fit(X, y).predict_set(X[:1])[1].shape == (1, max(classes, 3), 1)
 
     def test_it_is_an_assumption_of_privacy_and_of_coverage(self):
-        model = classifier(STABLE, guarantee="split", conformity_score=squared).fit(*labelled())
+        model = classifier(STABLE, guarantee="split", conformity_score=squared).fit(*labeled())
         assert OWN_SCORE.about is Concern.BOTH
         assert model.ledger_.assumptions == (OWN_SCORE,)
         assert OWN_SCORE in model.certificate_.assumptions
 
     def test_a_loaded_model_wants_its_function_back(self, tmp_path):
         """It used the default score with thresholds of another one, in silence."""
-        X, y = labelled()
+        X, y = labeled()
         model = classifier(STABLE, guarantee="split", conformity_score=squared).fit(X, y)
         model.save(tmp_path / "model")
         loaded = dp.load(tmp_path / "model")

@@ -19,13 +19,13 @@ from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.data import model_files as persistence
 from dpscp.data.table_writer import open_writer
 from dpscp.report.page import write_atomically
-from dpscp.training import DPSGD, ObjectivePerturbation, Preprocessed, PrivateCentring, SufficientStatistics, UnitNorm
+from dpscp.training import DPSGD, ObjectivePerturbation, Preprocessed, PrivateCentering, SufficientStatistics, UnitNorm
 
 CLASSIFIER = {"epsilon": 4.0, "guarantee": "split", "accountant": "rdp", "random_state": 0}
 REGRESSOR = CLASSIFIER | {"y_bounds": (-6, 6), "feature_bounds": (-1, 1)}
 
 
-def labelled(n=400):
+def labeled(n=400):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, n)
     X = rng.uniform(-1, 1, size=(n, 4))
@@ -34,7 +34,7 @@ def labelled(n=400):
 
 
 def measured(n=400):
-    X, y = labelled(n)
+    X, y = labeled(n)
     return X, X.sum(axis=1) + 0.1 * y
 
 
@@ -44,7 +44,7 @@ def half(X):
 
 @pytest.fixture(scope="module")
 def model():
-    return PrivateConformalClassifier(DPSGD(steps=10), classes=[0, 1, 2], **CLASSIFIER).fit(*labelled())
+    return PrivateConformalClassifier(DPSGD(steps=10), classes=[0, 1, 2], **CLASSIFIER).fit(*labeled())
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +78,10 @@ class TestReturn:
             "recipe": None,
             "sgd": DPSGD(steps=10),
             "objective": ObjectivePerturbation(),
-            "preprocessed": Preprocessed((UnitNorm(), PrivateCentring()), DPSGD(steps=10, dtype="float64")),
+            "preprocessed": Preprocessed((UnitNorm(), PrivateCentering()), DPSGD(steps=10, dtype="float64")),
             "network": DPSGD(hidden=(5,), steps=10, activation="tanh"),
         }[kind]
-        X, y = labelled()
+        X, y = labeled()
         levels = [0.7, 0.9]
         fitted = PrivateConformalClassifier(
             mechanism, classes=[0, 1, 2], conformity_score=score, confidence_level=levels, **CLASSIFIER
@@ -121,7 +121,7 @@ class TestReturn:
         ids=["text", "objects", "floats", "integers"],
     )
     def test_labels_of_any_type(self, tmp_path, names):
-        X, y = labelled()
+        X, y = labeled()
         fitted = PrivateConformalClassifier(DPSGD(steps=5), classes=names, **CLASSIFIER).fit(X, names[y])
         loaded = reload(fitted, tmp_path / "model")
         before, after = fitted.predict(X), loaded.predict(X)
@@ -129,7 +129,7 @@ class TestReturn:
         assert before.dtype == after.dtype
 
     def test_groups(self, tmp_path):
-        X, y = labelled(1500)
+        X, y = labeled(1500)
         by_label = PrivateConformalClassifier(DPSGD(steps=5), classes=[0, 1, 2], groups="label", **CLASSIFIER).fit(X, y)
         loaded = reload(by_label, tmp_path / "labels")
         np.testing.assert_array_equal(by_label.predict_set(X)[1], loaded.predict_set(X)[1])
@@ -144,7 +144,7 @@ class TestReturn:
 
     def test_feature_names(self, tmp_path):
         pandas = pytest.importorskip("pandas")
-        X, y = labelled()
+        X, y = labeled()
         frame = pandas.DataFrame(X, columns=["a", "b", "c", "ä"])
         fitted = PrivateConformalClassifier(DPSGD(steps=5), classes=[0, 1, 2], **CLASSIFIER).fit(frame, y)
         loaded = reload(fitted, tmp_path / "model")
@@ -153,7 +153,7 @@ class TestReturn:
             loaded.predict(frame.rename(columns={"a": "b", "b": "a"}))
 
     def test_infinite_thresholds(self, tmp_path):
-        X, y = labelled(10)
+        X, y = labeled(10)
         with pytest.warns(dp.GuaranteeWarning):
             fitted = PrivateConformalClassifier(DPSGD(steps=5), classes=[0, 1, 2], **CLASSIFIER).fit(X, y)
         loaded = reload(fitted, tmp_path / "model")
@@ -304,7 +304,7 @@ class TestDamage:
                 load_bytes(tmp_path, content[:end])
 
     def test_a_changed_byte_anywhere_is_refused_or_changes_nothing(self, tmp_path, content, model):
-        X, _ = labelled(20)
+        X, _ = labeled(20)
         expected, refused = model.predict_proba(X), 0
         rng = np.random.default_rng(0)
         # every byte of the zip's own structure at the end, and a sample of the rest

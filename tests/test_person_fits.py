@@ -85,7 +85,7 @@ def test_the_promise_is_said_in_persons_everywhere():
     X, y, ids = table()
     model = fitted(classifier(guarantee="split", rows_per_person=K, n_persons=140), X, y, persons=ids)
     page = " ".join(html_report(model).split())
-    assert model.ledger_.neighbours == PERSON
+    assert model.ledger_.neighbors == PERSON
     assert PERSON in model.ledger_.summary(1e-5)
     assert PERSON in page
     for text in (str(model.certificate_), page):
@@ -246,7 +246,7 @@ def test_a_torch_module_is_fitted_on_persons():
     X, y, ids = table()
     model = classifier(rows_per_person=K, guarantee="split").set_params(estimator=torch.nn.Linear(3, 2))
     one = fitted(model, X, y, persons=ids)
-    assert one.ledger_.neighbours == PERSON
+    assert one.ledger_.neighbors == PERSON
     assert one.ledger_.public_facts["mechanism"] == "OpacusTraining"
 
 
@@ -289,7 +289,7 @@ def test_a_cap_of_one_row_is_a_row_level_fit():
     X, y, _ = table()
     rows, capped = fitted(classifier(), X, y), fitted(classifier(rows_per_person=1), X, y)
     np.testing.assert_array_equal(rows.threshold_, capped.threshold_)
-    assert rows.ledger_.neighbours == capped.ledger_.neighbours == "adding or removing one record"
+    assert rows.ledger_.neighbors == capped.ledger_.neighbors == "adding or removing one record"
 
 
 # ---- own scores
@@ -309,7 +309,7 @@ def test_calibrate_counts_one_random_record_of_each_person():
     assert abs(covered - 0.9) < 0.03
     assert (weights * (scores <= rows.threshold)).sum() / weights.sum() < 0.8
     assert RECORD in str(found.certificate)
-    assert found.ledger.neighbours == PERSON
+    assert found.ledger.neighbors == PERSON
 
 
 def test_calibrate_with_one_score_a_person_is_the_plain_one():

@@ -20,7 +20,7 @@ from dpscp import BudgetError, NotFittedError, PrivateConformalClassifier, Priva
 SETTINGS = {"epsilon": 1.0, "accountant": "rdp", "n_records": 1000}
 
 
-def labelled(n, seed):
+def labeled(n, seed):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n)
     return rng.normal(size=(n, 2)) + 2 * np.array([[0, 0], [1, 0], [0, 1]])[y], np.array(["c", "a", "b"])[y]
@@ -28,11 +28,11 @@ def labelled(n, seed):
 
 @pytest.fixture(scope="module")
 def model():
-    return GaussianNB().fit(*labelled(500, 0))
+    return GaussianNB().fit(*labeled(500, 0))
 
 
 def test_all_records_calibrate_and_only_the_search_is_paid(model):
-    clf = PrivateConformalClassifier(dp.Prefit(model), **SETTINGS).fit(*labelled(1000, 1))
+    clf = PrivateConformalClassifier(dp.Prefit(model), **SETTINGS).fit(*labeled(1000, 1))
     assert clf.classes_.tolist() == ["a", "b", "c"]
     assert [entry.stage for entry in clf.ledger_.entries] == ["calibration"]
     assert 0.9 < clf.ledger_.epsilon(1e-5, "rdp") <= 1.0
@@ -43,7 +43,7 @@ def test_all_records_calibrate_and_only_the_search_is_paid(model):
     assert any("are not protected" in text.sentence for text in clf.ledger_.assumptions)
     assert "classes" not in clf.ledger_.taken_from_data
     assert clf.ledger_.public_facts["n_features"] == clf.n_features_in_ == 2
-    X, _ = labelled(300, 2)
+    X, _ = labeled(300, 2)
     np.testing.assert_allclose(clf.predict_proba(X), model.predict_proba(X))
     np.testing.assert_array_equal(clf.predict(X), model.predict(X))
     with pytest.raises(TypeError, match="prefit estimator cannot be saved"):
@@ -52,7 +52,7 @@ def test_all_records_calibrate_and_only_the_search_is_paid(model):
 
 def test_coverage_over_many_draws_of_the_records(model):
     """Result E: the mean over records and noise is at least the level; the tolerance is three standard errors."""
-    X, y = labelled(4000, 5)
+    X, y = labeled(4000, 5)
     covered = []
     for seed in range(20):
         rows = np.random.default_rng(seed).integers(0, 4000, 1300)
@@ -64,7 +64,7 @@ def test_coverage_over_many_draws_of_the_records(model):
 
 
 def test_groups_levels_persons_and_a_store(model, tmp_path):
-    X, y = labelled(1000, 1)
+    X, y = labeled(1000, 1)
     store = dp.BudgetStore.create(tmp_path / "b", epsilon=10.0, delta=1e-5, dataset="x")
     settings = {**SETTINGS, "epsilon": 8.0, "n_records": None, "n_persons": 500, "rows_per_person": 2}
     clf = PrivateConformalClassifier(dp.Prefit(model), groups="label", confidence_level=[0.8, 0.9], **settings).fit(
@@ -90,15 +90,15 @@ def test_a_regressor_gives_intervals():
 
 def test_frames_with_texts_and_lists_of_texts_go_to_the_estimator_as_they_are():
     rng = np.random.default_rng(0)
-    colours = np.array(["red", "blue"])[rng.integers(0, 2, 1000)]
-    y = np.where(rng.random(1000) < 0.9, colours == "red", colours != "red").astype(int)
-    frame = pd.DataFrame({"colour": colours, "size": rng.normal(size=1000)})
-    encode = make_column_transformer((OneHotEncoder(), ["colour"]), remainder="passthrough")
+    colors = np.array(["red", "blue"])[rng.integers(0, 2, 1000)]
+    y = np.where(rng.random(1000) < 0.9, colors == "red", colors != "red").astype(int)
+    frame = pd.DataFrame({"color": colors, "size": rng.normal(size=1000)})
+    encode = make_column_transformer((OneHotEncoder(), ["color"]), remainder="passthrough")
     by_column = make_pipeline(encode, LogisticRegression()).fit(frame[:300], y[:300])
     clf = PrivateConformalClassifier(dp.Prefit(by_column), **SETTINGS).fit(frame, y)
-    assert clf.feature_names_in_.tolist() == ["colour", "size"]
+    assert clf.feature_names_in_.tolist() == ["color", "size"]
     assert clf.predict_set(frame)[1].any()
-    texts = [f"a {colour} one" for colour in colours]
+    texts = [f"a {color} one" for color in colors]
     by_word = make_pipeline(CountVectorizer(), LogisticRegression()).fit(texts[:300], y[:300])
     assert PrivateConformalClassifier(dp.Prefit(by_word), **SETTINGS).fit(texts, y).predict(texts[:5]).shape == (5,)
 
@@ -121,30 +121,30 @@ class Telling(GaussianNB):
 @pytest.mark.parametrize(
     ("estimator", "options", "error", "told"),
     [
-        (SVC().fit(*labelled(50, 0)), {}, TypeError, "with predict_proba and classes_ here, got SVC"),
-        (Transductive().fit(*labelled(50, 0)), {}, ValueError, "estimator must compute the value"),
-        (Scores().fit(*labelled(50, 0)), {}, ValueError, "add up to one; on synthetic rows"),
+        (SVC().fit(*labeled(50, 0)), {}, TypeError, "with predict_proba and classes_ here, got SVC"),
+        (Transductive().fit(*labeled(50, 0)), {}, ValueError, "estimator must compute the value"),
+        (Scores().fit(*labeled(50, 0)), {}, ValueError, "add up to one; on synthetic rows"),
         (
-            Telling().fit(*labelled(50, 0)),
+            Telling().fit(*labeled(50, 0)),
             {},
             ValueError,
             r"failed on the records with KeyError",
         ),
-        (GaussianNB().fit(*labelled(50, 0)), {"guarantee": "universal"}, ValueError, "which needs guarantee='split'"),
+        (GaussianNB().fit(*labeled(50, 0)), {"guarantee": "universal"}, ValueError, "which needs guarantee='split'"),
         (
-            GaussianNB().fit(*labelled(50, 0)),
+            GaussianNB().fit(*labeled(50, 0)),
             {"feature_bounds": (0, 1)},
             ValueError,
             "remove feature_bounds",
         ),
-        (GaussianNB().fit(*labelled(50, 0)), {"classes": ["b", "a", "c"]}, ValueError, "in the same order"),
+        (GaussianNB().fit(*labeled(50, 0)), {"classes": ["b", "a", "c"]}, ValueError, "in the same order"),
     ],
 )
 def test_what_cannot_be_promised_is_refused_before_anything_is_spent(tmp_path, estimator, options, error, told):
     store = dp.BudgetStore.create(tmp_path / "b", epsilon=1.5, delta=1e-5, dataset="x")
     clf = PrivateConformalClassifier(dp.Prefit(estimator), **SETTINGS, **options)
     with pytest.raises(error, match=told) as refused:
-        clf.fit(*labelled(100, 1), budget=store)
+        clf.fit(*labeled(100, 1), budget=store)
     assert not store.ledger().entries
     assert "never seen" not in str(refused.value)
 
@@ -163,7 +163,7 @@ def test_what_cannot_predict_is_refused_where_it_is_wrapped(estimator, error, to
 
 
 def test_without_prefit_a_fitted_estimator_is_refused_and_a_wrapped_one_survives_cloning(model):
-    X, y = labelled(1000, 1)
+    X, y = labeled(1000, 1)
     with pytest.raises(TypeError, match="for a fitted scikit-learn estimator"):
         PrivateConformalClassifier(model, classes=["a", "b", "c"], **SETTINGS).fit(X, y)
     frozen = clone(PrivateConformalClassifier(dp.Prefit(model), **SETTINGS))
@@ -189,11 +189,11 @@ class Locked(Keeping):
 
 
 def test_an_estimator_that_keeps_its_rows_is_released_without_them():
-    keeping = Keeping().fit(*labelled(500, 0))
-    PrivateConformalClassifier(dp.Prefit(keeping), **SETTINGS).fit(*labelled(1000, 1))
+    keeping = Keeping().fit(*labeled(500, 0))
+    PrivateConformalClassifier(dp.Prefit(keeping), **SETTINGS).fit(*labeled(1000, 1))
     assert not hasattr(keeping, "seen_")
     with pytest.raises(ValueError, match="estimator stores something from the rows that it is called with"):
-        PrivateConformalClassifier(dp.Prefit(Locked().fit(*labelled(500, 0))), **SETTINGS).fit(*labelled(1000, 1))
+        PrivateConformalClassifier(dp.Prefit(Locked().fit(*labeled(500, 0))), **SETTINGS).fit(*labeled(1000, 1))
 
 
 class KeepingScore:
@@ -208,8 +208,8 @@ class KeepingScore:
 
 
 def test_scores_and_models_of_the_caller_are_left_as_they_were(model):
-    X, y = labelled(1000, 1)
-    score, keeping = KeepingScore(), Keeping().fit(*labelled(500, 0))
+    X, y = labeled(1000, 1)
+    score, keeping = KeepingScore(), Keeping().fit(*labeled(500, 0))
     settings = {**SETTINGS, "conformity_score": score}
     PrivateConformalClassifier(dp.Prefit(model), **settings).fit(X, y).predict_set(X)
     private = dp.PrivateModel.from_outputs(
@@ -221,7 +221,7 @@ def test_scores_and_models_of_the_caller_are_left_as_they_were(model):
     )
     with pytest.raises(ValueError, match=r"estimator stores something from the rows .*keeping"):
         PrivateConformalClassifier(private, classes=["a", "b", "c"], guarantee="split", **SETTINGS).fit(
-            *labelled(1000, 9)
+            *labeled(1000, 9)
         )
     assert not hasattr(score, "seen")
 
@@ -237,4 +237,4 @@ def test_a_score_that_keeps_its_rows_in_a_closure_is_refused(model):
     with pytest.raises(
         ValueError, match=r"conformity_score stores something from the rows that it is called with \(.*seen"
     ):
-        PrivateConformalClassifier(dp.Prefit(model), **settings).fit(*labelled(1000, 1))
+        PrivateConformalClassifier(dp.Prefit(model), **settings).fit(*labeled(1000, 1))

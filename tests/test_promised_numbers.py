@@ -14,7 +14,7 @@ import dpscp as dp
 from dpscp.cli.run import summarize_fit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import (
-    stability_dpsgd_fixed_normaliser,
+    stability_dpsgd_fixed_normalizer,
     stability_objective_perturbation,
     stability_output_perturbation,
     stability_summary,
@@ -63,7 +63,7 @@ def group():
 def group_epsilon(group):
     """The exact value for continuous noise: k times the mu of training and counts together."""
     terms = group.certificate.terms
-    # the centred rank statistic changes by 1/2 where the number of scores is public
+    # the centered rank statistic changes by 1/2 where the number of scores is public
     counts = 0.5 * math.sqrt(terms["steps"]) / terms["count_noise"]
     mu = math.hypot(TRAINING_MU, counts)
     assert gdp_epsilon(mu, DELTA) < 0.4 * gdp_epsilon(ROWS * mu, DELTA)  # one row is another promise
@@ -115,9 +115,9 @@ def test_the_summary_of_a_fit_tells_the_groups_epsilon():
     told = json.loads(json.dumps(summarize_fit(model)))
     # the budget is met for two rows at once, and one row has much less
     assert 2.8 < told["epsilon"] <= told["budget_epsilon"] == 3.0
-    assert f"at most {2}" in told["neighbours"]
+    assert f"at most {2}" in told["neighbors"]
     assert model.ledger_.epsilon(1e-4, rows=1) < 0.6 * told["epsilon"]
-    assert summarize_fit(alone)["neighbours"] == "adding or removing one record"
+    assert summarize_fit(alone)["neighbors"] == "adding or removing one record"
     assert 2.8 < summarize_fit(alone)["epsilon"] <= 3.0
 
 
@@ -264,7 +264,7 @@ def test_guarantees_without_a_proof_tell_what_privacy_alone_proves():
 @pytest.mark.parametrize("tolerance", [0.0, 0.02])
 def test_the_shift_of_a_penalized_risk_is_the_formula(tolerance):
     slope, strength, n = 2.0, 0.3, 50
-    common = {"gradient_bound": slope, "regularisation": strength, "n_records": n, "tolerance": tolerance}
+    common = {"gradient_bound": slope, "regularization": strength, "n_records": n, "tolerance": tolerance}
     slack = 2 * tolerance / strength
     for bound in (stability_output_perturbation, stability_objective_perturbation):
         assert bound(**common).shift_bound == pytest.approx(slope / (strength * n) + slack, rel=1e-12)
@@ -297,11 +297,11 @@ def test_the_shift_of_full_batches_is_the_recursion(convex):
         curvature = rate * smooth * n / divisor
         gap = gap * (max(1.0, curvature - 1) if convex else 1 + curvature) + rate * clip / divisor
     options = {"clip_norm": clip, "steps": 5, "sampling_rate": 1.0, "n_records": n, "smoothness": smooth}
-    bound = stability_dpsgd_fixed_normaliser(**options, learning_rate=rates, convex=convex, normaliser=divisor)
+    bound = stability_dpsgd_fixed_normalizer(**options, learning_rate=rates, convex=convex, normalizer=divisor)
     assert bound.shift_bound == pytest.approx(gap, rel=1e-12)
     assert bound.delta_n == 0
-    halved = stability_dpsgd_fixed_normaliser(
-        **options, learning_rate=rates, convex=convex, normaliser=divisor, gradient_bound=clip / 2
+    halved = stability_dpsgd_fixed_normalizer(
+        **options, learning_rate=rates, convex=convex, normalizer=divisor, gradient_bound=clip / 2
     )
     assert halved.shift_bound == pytest.approx(gap / 2, rel=1e-12)
 
@@ -309,7 +309,7 @@ def test_the_shift_of_full_batches_is_the_recursion(convex):
 def test_the_shift_of_sampled_batches_is_a_binomial_quantile():
     # without curvature every draw of the record counts the same: the number of draws is binomial
     options = {"clip_norm": 1.0, "learning_rate": 0.5, "steps": 40, "sampling_rate": 0.1, "smoothness": 0.0}
-    bound = stability_dpsgd_fixed_normaliser(**options, n_records=100, delta_n=0.01)
+    bound = stability_dpsgd_fixed_normalizer(**options, n_records=100, delta_n=0.01)
     draws = stats.binom(40, 0.1).isf(0.01)
     assert bound.shift_bound == pytest.approx(0.5 * draws / 10, rel=1e-9)
     assert stats.binom(40, 0.1).sf(draws) <= bound.delta_n <= 0.01

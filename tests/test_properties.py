@@ -116,7 +116,7 @@ def test_only_documented_errors(name, a, b, c):
         elements=st.integers(-100, 100),
     ),
     probability,
-    st.sampled_from(["centred", "linear", "ceil"]),
+    st.sampled_from(["centered", "linear", "ceil"]),
     st.sampled_from(["minimax", "marginal", "union", "none"]),
     st.integers(1, 30),
 )

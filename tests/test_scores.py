@@ -33,11 +33,11 @@ def slow_aps(row, label, uniform=None):
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**31), st.integers(1, 6), st.booleans(), st.booleans())
-def test_aps_and_raps_against_a_slow_reference(seed, k, ties, randomised):
+def test_aps_and_raps_against_a_slow_reference(seed, k, ties, randomized):
     rng = np.random.default_rng(seed)
     p = random_probabilities(rng, 5, k, ties=ties)
     labels = rng.integers(k, size=5)
-    uniforms = rng.uniform(size=5) if randomised else None
+    uniforms = rng.uniform(size=5) if randomized else None
     fast, fast_raps = s.aps(p, labels, uniforms), s.raps(p, labels, uniforms, penalty=0.3, free_labels=2)
     for i in range(5):
         expected, place = slow_aps(p[i], labels[i], None if uniforms is None else uniforms[i])
@@ -74,7 +74,7 @@ def test_scores_stay_in_their_public_range(dtype):
     assert s.raps_of_labels(p, penalty=0.05, free_labels=2).max() == high  # the range is tight
 
 
-def test_randomised_aps_is_uniform_under_the_oracle():
+def test_randomized_aps_is_uniform_under_the_oracle():
     """If y is drawn from the probabilities themselves the score is uniform (Kolmogorov-Smirnov, level 1e-4)."""
     rng = np.random.default_rng(3)
     n = 20_000
@@ -84,7 +84,7 @@ def test_randomised_aps_is_uniform_under_the_oracle():
     values = np.sort(s.aps(p, y, rng.uniform(size=n)))
     distance = np.max(np.abs(values - (np.arange(n) + 0.5) / n))
     assert distance < critical
-    values = np.sort(s.aps(p, y))  # without randomisation it is not
+    values = np.sort(s.aps(p, y))  # without randomization it is not
     assert np.max(np.abs(values - (np.arange(n) + 0.5) / n)) > 5 * critical
 
 

@@ -23,7 +23,7 @@ def test_label_sets_agree_with_the_score(dtype):
         (scores.aps(p, y, u), scores.aps_of_labels(p, u)),
         (scores.raps(p, y), scores.raps_of_labels(p)),
     ):
-        # thresholds that tie with a score, and their neighbours
+        # thresholds that tie with a score, and their neighbors
         for tie in score[:20].astype(float):
             for threshold in (tie, np.nextafter(tie, 0), np.nextafter(tie, 2)):
                 member = sets.label_set(table, threshold)[rows, y]

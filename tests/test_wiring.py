@@ -46,7 +46,7 @@ QUICK = DPSGD(steps=10, learning_rate=1.0)
 FULL_DATA = ("universal", "corrected", "finite", "asymptotic")
 
 
-def labelled(n=600, seed=0):
+def labeled(n=600, seed=0):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n)
     X = rng.normal(size=(n, 4))
@@ -116,7 +116,7 @@ def ids(rows):
 
 @pytest.mark.parametrize("fraction", [0.3, 0.5])
 def test_the_two_parts_share_no_record(fraction):
-    X, y = labelled()
+    X, y = labeled()
     spy = Spy()
     classifier(spy, guarantee="split", calibration_fraction=fraction).fit(X, y)
     trained, scored = ids(spy.rows), ids(np.concatenate(spy.scored_rows))
@@ -128,7 +128,7 @@ def test_the_two_parts_share_no_record(fraction):
 
 @pytest.mark.parametrize("guarantee", FULL_DATA)
 def test_without_a_held_out_part_every_record_trains_and_is_scored(guarantee):
-    X, y = labelled()
+    X, y = labeled()
     spy = Spy()
     classifier(spy, guarantee=guarantee).fit(X, y)
     assert ids(spy.rows) == ids(X)
@@ -149,7 +149,7 @@ def test_each_group_counts_its_own_records_only():
 
 
 def test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records():
-    X = labelled(200)[0]
+    X = labeled(200)[0]
     y = np.zeros(200)
     y[:6] = [-5, -1.5, -1, 1, 1.5, 5]
     spy = Spy("regression")
@@ -161,7 +161,7 @@ def test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records():
 
 
 def test_declared_bounds_reach_an_own_mechanism():
-    X, y = labelled()
+    X, y = labeled()
     spy = Spy()
     classifier(spy, guarantee="asymptotic", feature_bounds=(-2, 2)).fit(X, y)
     np.testing.assert_allclose(spy.rows, np.clip(X, -2, 2) / 2)
@@ -171,7 +171,7 @@ def test_declared_bounds_reach_an_own_mechanism():
 
 
 def test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_scores_crowd():
-    X, y = labelled()
+    X, y = labeled()
     model = PrivateModel.from_outputs(
         lambda rows: 100 * rows[:, 0], spent=gaussian_event(50.0), task="regression", n_features=4
     )
@@ -185,7 +185,7 @@ def test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_sc
 # ---- which noise is drawn
 
 
-@pytest.mark.parametrize("rank", ["centred", "linear", "ceil", "midpoint"])
+@pytest.mark.parametrize("rank", ["centered", "linear", "ceil", "midpoint"])
 def test_the_noise_that_is_drawn_is_the_noise_of_the_event(drawn, rank):
     """A scale two percent too small is out of a fast statistical test's sight, and not out of a spy's."""
     scores, common = np.linspace(0, 1, 500), {"alpha": 0.1, "score_range": (0, 1), "count_noise": 17.3, "steps": 9}
@@ -203,7 +203,7 @@ def test_the_noise_that_is_drawn_is_the_noise_of_the_event(drawn, rank):
 @pytest.mark.parametrize("seed", [None, 0])
 def test_each_search_draws_its_own_noise(drawn, seed):
     """Groups cost the worst of them and not the sum because their noises are independent."""
-    classifier(guarantee="universal", groups="label", confidence_level=[0.7, 0.8], random_state=seed).fit(*labelled())
+    classifier(guarantee="universal", groups="label", confidence_level=[0.7, 0.8], random_state=seed).fit(*labeled())
     values = [v for _, v in drawn]
     assert len(values) >= 3 * 2
     assert len(set(values)) == len(values)
@@ -227,7 +227,7 @@ def test_training_assignment_and_search_are_seeded_apart(everywhere, monkeypatch
     monkeypatch.setattr(PlacedDraws, "of", drawn)
     everywhere("IntegerSource", Source)
     spy = Spy()
-    classifier(spy, guarantee="split", confidence_level=[0.6, 0.7], random_state=5).fit(*labelled())
+    classifier(spy, guarantee="split", confidence_level=[0.6, 0.7], random_state=5).fit(*labeled())
     seeds = [spy.seed, *used["split"], *used["search"]]
     assert len(seeds) >= 4
     assert None not in seeds
@@ -240,7 +240,7 @@ def test_each_level_has_the_noise_of_its_own_sensitivity():
     model = classifier(guarantee="asymptotic", groups="label", confidence_level=[0.6, 0.7, 0.9])
     # the paper's variants search groups by the linear statistic, whose sensitivity is the level
     with pytest.warns(GuaranteeWarning, match="is not proven for finite samples"):
-        model.fit(*labelled())
+        model.fit(*labeled())
     events = [e for h in possible_histories(model.ledger_.event) for e in h if isinstance(e, DiscreteGaussianDpEvent)]
     assert len(events) >= 2  # two levels may come to the same lattice
     ratios = [e.sigma / e.sensitivity for e in events]
@@ -265,7 +265,7 @@ def count_searched(monkeypatch):
 
 
 def test_a_split_ledger_holds_every_level(drawn, count_searched):
-    model = classifier(guarantee="split", confidence_level=[0.6, 0.7, 0.9]).fit(*labelled())
+    model = classifier(guarantee="split", confidence_level=[0.6, 0.7, 0.9]).fit(*labeled())
     (entry,) = model.ledger_.entries
     assert isinstance(entry.event, ParallelDpEvent)  # this accountant cannot mix
     (_, training), (_, calibration) = entry.stages
@@ -284,7 +284,7 @@ def test_a_split_ledger_holds_every_level(drawn, count_searched):
 
 @pytest.mark.parametrize("guarantee", FULL_DATA)
 def test_records_used_twice_count_twice(drawn, count_searched, guarantee):
-    model = classifier(guarantee=guarantee, confidence_level=[0.7, 0.8]).fit(*labelled())
+    model = classifier(guarantee=guarantee, confidence_level=[0.7, 0.8]).fit(*labeled())
     (history,) = possible_histories(model.ledger_.event)  # no disjoint parts: nothing was held out
     (steps,) = (count for event, count in history.items() if not isinstance(event, DiscreteGaussianDpEvent))
     assert steps == QUICK.steps
@@ -308,7 +308,7 @@ def test_the_ledger_of_a_recipe_holds_all_its_releases():
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_every_public_choice_reaches_the_ledger(accountant):
-    X, y = labelled()
+    X, y = labeled()
     choices = {"accountant": accountant, "delta": 1e-7, "train_share": 0.3, "feature_bounds": (-5.0, 6.5)}
     model = classifier(guarantee="universal", **choices).fit(X, y)
     assert 0.99 * 4.0 <= model.ledger_.epsilon(1e-7, accountant) <= 4.0
@@ -324,7 +324,7 @@ def test_every_public_choice_reaches_the_ledger(accountant):
 
 
 def test_the_score_range_is_public():
-    X, y = labelled()
+    X, y = labeled()
     assert classifier(guarantee="universal").fit(X, y).ledger_.public_facts["score_range"] == (0.0, 1.0)
     reg = regressor(Spy("regression"), guarantee="asymptotic", y_bounds=(-3, 5)).fit(X, y)
     assert reg.ledger_.public_facts["score_range"] == (0.0, 8.0)
@@ -332,14 +332,14 @@ def test_the_score_range_is_public():
 
 def test_a_seeded_fit_that_never_searches_is_still_marked():
     with pytest.warns(GuaranteeWarning, match="VACUOUS"):
-        model = classifier(guarantee="universal", confidence_level=1 - 1e-7).fit(*labelled())
+        model = classifier(guarantee="universal", confidence_level=1 - 1e-7).fit(*labeled())
     assert len(model.ledger_.entries) == 1  # no score was counted
     assert model.ledger_.seeded
 
 
 def test_a_split_that_never_searches_spends_within_the_budget():
     with pytest.warns(GuaranteeWarning, match="VACUOUS"):
-        model = classifier(guarantee="split", confidence_level=1 - 1e-7, accountant="pld").fit(*labelled())
+        model = classifier(guarantee="split", confidence_level=1 - 1e-7, accountant="pld").fit(*labeled())
     (entry,) = model.ledger_.entries
     assert isinstance(entry.event, SecretSplitDpEvent)
     assert entry.event.held_out == compose()  # no score was counted
@@ -350,7 +350,7 @@ def test_a_split_that_never_searches_spends_within_the_budget():
 
 
 def test_each_certificate_holds_its_own_numbers():
-    model = classifier(guarantee="split", confidence_level=[0.6, 0.9]).fit(*labelled())
+    model = classifier(guarantee="split", confidence_level=[0.6, 0.9]).fit(*labeled())
     low, high = (c.terms for c in model.certificates_)
     assert low["inner_level"] == pytest.approx(0.6, abs=2e-4)
     assert high["inner_level"] == pytest.approx(0.9, abs=2e-4)
@@ -360,7 +360,7 @@ def test_each_certificate_holds_its_own_numbers():
 
 def test_groups_are_corrected_for_any_size():
     """A group may hold any number of records, none included: each releases its size, whatever is known of the whole."""
-    model = classifier(guarantee="universal", groups="label", n_records=None).fit(*labelled(3000))
+    model = classifier(guarantee="universal", groups="label", n_records=None).fit(*labeled(3000))
     assert model.certificate_.terms["size_noise"] > 0
     assert len(model.ledger_.public_facts["released_sizes"]) == len(model.group_values_)
 
@@ -379,7 +379,7 @@ def test_the_inner_level_uses_the_direction_of_result_b():
 
 def test_corrected_scores_are_the_ones_that_count(everywhere):
     """Corrected outputs that give every record's own label a fifth: no score may count as less than .8."""
-    X, y = labelled()
+    X, y = labeled()
     sharp = DPSGD(steps=20, learning_rate=5.0)
     options = {"guarantee": "corrected", "epsilon": 20.0, "confidence_level": 0.7}
     with warnings.catch_warnings():
@@ -419,7 +419,7 @@ STABLE = DPSGD(steps=10, learning_rate=0.1, clip_norm=2.0, feature_bound=1.0)
 @pytest.mark.parametrize("guarantee", ["universal", "stability", "split", "corrected", "finite", "asymptotic"])
 @pytest.mark.covering
 def test_what_is_reserved_is_what_is_spent(guarantee, levels, groups, tmp_path):
-    X, y = labelled()
+    X, y = labeled()
     store = BudgetStore.create(tmp_path / "study", 5.0, DELTA, dataset="made up")
     model = classifier(STABLE, guarantee=guarantee, confidence_level=levels, groups=groups, random_state=None)
     with warnings.catch_warnings():

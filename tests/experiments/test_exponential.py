@@ -1,4 +1,4 @@
-"""The exponential mechanism's quantile: its law, its privacy on neighbouring scores, its promise on hard scores."""
+"""The exponential mechanism's quantile: its law, its privacy on neighboring scores, its promise on hard scores."""
 
 import math
 

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from experiments.accounting import opacus_noise_multiplier, paper_spending
-from experiments.faithful import SHARES, Fold, PaperSettings, evaluate, standardised
+from experiments.faithful import SHARES, Fold, PaperSettings, evaluate, standardized
 from experiments.paper_tables import printed
 from experiments.runner import DELTA, EPSILONS
 
@@ -69,10 +69,10 @@ def test_loader_is_opacus_loader() -> None:
     assert housing.SETTINGS.loader(8_256) == (1 / 65, 3250)
 
 
-def test_standardising_uses_the_first_part_only() -> None:
+def test_standardizing_uses_the_first_part_only() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(3, 2, size=(100, 2)), rng.normal(size=(50, 2))
-    first, second = standardised(a, b)
+    first, second = standardized(a, b)
     np.testing.assert_allclose(first.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(first.std(axis=0), 1)
     np.testing.assert_allclose(second, (b - a.mean(axis=0)) / a.std(axis=0))
@@ -86,7 +86,7 @@ def small() -> tuple[PaperSettings, Fold]:
     settings = PaperSettings(
         batch=100, epochs=5, hidden=(4,), loss="squared", n_classes=None, score_range=(0.0, 10.0), learning_rate=1e-2
     )
-    return settings, Fold(X[:1000], y[:1000], X[1000:], y[1000:], standardise_rows=True, standardise_targets=True)
+    return settings, Fold(X[:1000], y[:1000], X[1000:], y[1000:], standardize_rows=True, standardize_targets=True)
 
 
 def test_the_five_methods_on_a_small_table(small: tuple[PaperSettings, Fold]) -> None:

@@ -14,7 +14,7 @@ def _rows(sizes: list[float], **changes: object) -> list[dict[str, object]]:
 
 
 def test_summary_is_mean_and_sample_sd_beside_the_printed_row() -> None:
-    (s,) = tables.summarise(_rows([2.0, 2.2, 2.4]), "housing")
+    (s,) = tables.summarize(_rows([2.0, 2.2, 2.4]), "housing")
     assert s.size == pytest.approx(2.2)
     assert s.size_sd == pytest.approx(0.2)
     assert (s.trials, s.informativeness) == (3, None)
@@ -26,12 +26,12 @@ def test_rows_of_different_configurations_stay_apart() -> None:
     rows = (
         _rows([1.0, 2.0]) + _rows([3.0], epsilon=1.0) + _rows([4.0], variant="other") + _rows([5.0], train_share=None)
     )
-    assert [s.trials for s in tables.summarise(rows, "housing")] == [2, 1, 1, 1]
-    assert [s.paper is None for s in tables.summarise(rows, "housing")] == [False, False, True, True]
+    assert [s.trials for s in tables.summarize(rows, "housing")] == [2, 1, 1, 1]
+    assert [s.paper is None for s in tables.summarize(rows, "housing")] == [False, False, True, True]
 
 
 def test_one_infinite_interval_makes_the_mean_infinite() -> None:
-    (s,) = tables.summarise(_rows([2.0, math.inf]), "housing")
+    (s,) = tables.summarize(_rows([2.0, math.inf]), "housing")
     assert s.size == math.inf
     assert s.size_sd is None
 
@@ -39,7 +39,7 @@ def test_one_infinite_interval_makes_the_mean_infinite() -> None:
 def test_csv_has_the_agreed_columns_and_empty_cells(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     tables.write_csv(
-        path, tables.summarise(_rows([2.0, 2.2]) + _rows([1.8], method="naive-full", epsilon=None), "housing")
+        path, tables.summarize(_rows([2.0, 2.2]) + _rows([1.8], method="naive-full", epsilon=None), "housing")
     )
     with path.open() as file:
         rows = list(csv.DictReader(file))
@@ -62,7 +62,7 @@ def test_difference_in_standard_errors() -> None:
 
 
 def test_tables_name_paper_and_ours() -> None:
-    summaries = tables.summarise(_rows([2.0, 2.2]) + _rows([1.7, 1.9], method="default", train_share=None), "housing")
+    summaries = tables.summarize(_rows([2.0, 2.2]) + _rows([1.7, 1.9], method="default", train_share=None), "housing")
     lines = tables.side_by_side(summaries, "housing", ("dp-scp-a", "default"), (0.5,))
     assert lines[2] == "| DP-SCP-A, paper | 0.898 | 2.119 |"
     assert lines[3] == "| DP-SCP-A, ours | 0.900 (0.000) | 2.100 (0.141) |"

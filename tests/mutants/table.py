@@ -502,11 +502,11 @@ mutant(
     "tests/training/test_dpsgd.py::test_each_step_adds_the_noise_of_the_event",
 )
 mutant(
-    "training.dpsgd:Setup.normaliser",
+    "training.dpsgd:Setup.normalizer",
     "self.n_records",
     "len(self.records.rows)",
     "the true number of records divides",
-    "tests/training/test_dpsgd.py::test_normaliser_is_public",
+    "tests/training/test_dpsgd.py::test_normalizer_is_public",
 )
 mutant(
     "training.dpsgd:DPSGD.releases",
@@ -531,10 +531,10 @@ mutant(
     "tests/training/test_releases.py::test_every_private_part_is_in_the_event",
 )
 mutant(
-    "training.steps:PrivateCentring.release",
+    "training.steps:PrivateCentering.release",
     "gaussian_release(total, noise, rng, n_records)",
     "total",
-    "centring with the exact mean",
+    "centering with the exact mean",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
@@ -581,7 +581,7 @@ mutant(
 )
 mutant(
     "training.descent:Descent.step",
-    "noisy * self.normaliser",
+    "noisy * self.normalizer",
     "total",
     "an audit of training hears the sum before its noise",
     "tests/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",

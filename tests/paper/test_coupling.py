@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpscp.guarantees.stability import stability_dpsgd_fixed_normaliser
+from dpscp.guarantees.stability import stability_dpsgd_fixed_normalizer
 from dpscp.paper import coupled_run
 from dpscp.training import DPSGD
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS
 
 
 def blood_like(n, d=64, k=8, seed=0):
-    """Unit-norm features with class centres, like the embeddings a linear head is trained on."""
+    """Unit-norm features with class centers, like the embeddings a linear head is trained on."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, k, n)
     X = rng.normal(size=(k, d))[y] + 2.0 * rng.normal(size=(n, d))
@@ -40,7 +40,7 @@ def test_gap_opens_at_the_first_draw_only():
         opened = np.flatnonzero(outcome.gaps > 0)
         assert (len(opened) == 0) == (outcome.draws == 0)
         if len(opened):
-            # at the first draw the gap is exactly the record's clipped gradient over the normaliser
+            # at the first draw the gap is exactly the record's clipped gradient over the normalizer
             first = opened[0]
             assert (outcome.gaps[:first] == 0).all()
             assert outcome.gaps[first] <= 1.0 / 10 * (1 + 1e-5)
@@ -160,7 +160,7 @@ def test_the_bound_holds_the_rounding_of_the_sum(rate):
     """A record changes a computed sum by clip_norm * (1 + CLIP_SLACK), and a batch without it is rounded twice."""
     n, reach = 1000, CERTIFIED.clip_norm * (1 + CLIP_SLACK)
     mechanism = replace(CERTIFIED, noise_multiplier=1e-12, sampling_rate=rate, learning_rate=0.5)
-    exact = stability_dpsgd_fixed_normaliser(
+    exact = stability_dpsgd_fixed_normalizer(
         clip_norm=reach, learning_rate=0.5, steps=200, sampling_rate=rate, n_records=n, smoothness=1.0, convex=True
     )
     others = reach * CLIP_SLACK * n / MOST_RECORDS * 0.5 * 200 / (rate * n) if rate < 1 else 0.0

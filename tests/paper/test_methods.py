@@ -94,7 +94,7 @@ def test_the_threshold_is_infinite_exactly_when_no_score_is_large_enough(n, leve
 
 
 def test_levels_are_exact_fractions():
-    # 0.9 * (n + 1) with n = 9 is 9 and not the float product's neighbour
+    # 0.9 * (n + 1) with n = 9 is 9 and not the float product's neighbor
     assert [float(a) for a in miscoverage_levels((0.9, 0.7))] == [0.1, 0.3]
 
 

@@ -45,7 +45,7 @@ def test_gaussian_noise_is_charged_exactly_and_without_slack():
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
-def test_a_randomised_answer_is_charged_by_its_formula(epsilon):
+def test_a_randomized_answer_is_charged_by_its_formula(epsilon):
     """G_mu lies below the trade-off function of epsilon-DP from mu = 2 Phi^-1(e^epsilon / (1 + e^epsilon)) on."""
     mu = 2 * norm.ppf(1 / (1 + math.exp(-epsilon)))
     assert charge_for(approximate_dp_event(epsilon), 1e-9).mu == pytest.approx(mu, rel=1e-3)

@@ -104,7 +104,7 @@ def test_an_accountant_without_integer_noise_cannot_pay_for_a_search():
 
 @attr.frozen
 class ResponseDpEvent(DpEvent):
-    """Randomised response: the true bit with probability ``keep``, else the other."""
+    """Randomized response: the true bit with probability ``keep``, else the other."""
 
     keep: float
 
@@ -125,15 +125,15 @@ def test_an_event_from_outside(monkeypatch):
         event_to_dict(event)
     with pytest.raises(UnsupportedEventError, match="ResponseDpEvent; no accountant can"):
         epsilon_of(event, DELTA)
-    register_event(EventKind("randomised_response", ResponseDpEvent, ResponseDpEvent))
+    register_event(EventKind("randomized_response", ResponseDpEvent, ResponseDpEvent))
     register_loss(ResponseDpEvent, response_loss)
     ledger = Ledger().add("survey", compose(event, gaussian_event(10.0)))
     assert Ledger.from_json(ledger.to_json()) == ledger
-    assert event_from_dict({"type": "randomised_response", "keep": 0.75}) == event
+    assert event_from_dict({"type": "randomized_response", "keep": 0.75}) == event
     assert math.log(3) <= epsilon_of(event, 1e-9) <= math.log(3) + 2e-4
     assert ledger.epsilon(DELTA) > math.log(3)
     with pytest.raises(ValueError, match="registered already"):
-        register_event(EventKind("randomised_response", ResponseDpEvent, ResponseDpEvent))
+        register_event(EventKind("randomized_response", ResponseDpEvent, ResponseDpEvent))
     with pytest.raises(ValueError, match="already"):
         register_loss(ResponseDpEvent, print)
 

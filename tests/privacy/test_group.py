@@ -121,7 +121,7 @@ def exact_epsilon(first, second, delta):
 @settings(deadline=None, max_examples=25, derandomize=True)
 @given(st.data())
 def test_chain_bounds_every_small_mechanism(data):
-    """Laws P_0, ..., P_k on a few outputs, any at all: what holds for neighbours, chained, holds for the two ends."""
+    """Laws P_0, ..., P_k on a few outputs, any at all: what holds for neighbors, chained, holds for the two ends."""
     size, rows = data.draw(st.integers(2, 4)), data.draw(st.integers(2, 4))
     masses = st.lists(st.integers(1, 30), min_size=size, max_size=size)
     laws = [np.array(data.draw(masses), float) for _ in range(rows + 1)]
@@ -140,7 +140,7 @@ def test_chain_bounds_every_small_mechanism(data):
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-3, 0.05])
 def test_chain_is_exact_for_the_clipped_geometric_mechanism(delta):
-    """A count with geometric noise, clipped to 0 .. k: its neighbours are the hardest of all pure epsilon steps."""
+    """A count with geometric noise, clipped to 0 .. k: its neighbors are the hardest of all pure epsilon steps."""
     epsilon, rows = 0.4, 3
     a = math.exp(-epsilon)
     law = np.array([1 / (1 + a), *(a**j * (1 - a) / (1 + a) for j in range(1, rows)), a**rows / (1 + a)])

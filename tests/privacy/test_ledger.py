@@ -213,17 +213,17 @@ def test_profile_and_tradeoff_of_a_ledger():
 
 
 def test_a_step_without_privacy_is_named():
-    ledger = example_ledger().add("standardise", non_private_event()).add("again", parallel(non_private_event()))
+    ledger = example_ledger().add("standardize", non_private_event()).add("again", parallel(non_private_event()))
     assert ledger.epsilon(DELTA) == math.inf
     assert ledger.delta(5.0) == 1
     assert ledger.tradeoff(0.1) == 0
     assert not ledger.is_private
-    assert ledger.non_private_stages == ("standardise", "again")
+    assert ledger.non_private_stages == ("standardize", "again")
     text = ledger.summary(DELTA)
-    assert "NOT private: the step 'standardise' has no privacy\nNOT private: the step 'again'" in text
+    assert "NOT private: the step 'standardize' has no privacy\nNOT private: the step 'again'" in text
     assert len(ledger.not_private_because) == 2
     assert not example_ledger().not_private_because
-    with pytest.raises(BudgetError, match=r"inf \(not private: standardise, again\)"):
+    with pytest.raises(BudgetError, match=r"inf \(not private: standardize, again\)"):
         Budget(1.0, DELTA).require(ledger)
 
 

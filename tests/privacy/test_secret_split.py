@@ -30,7 +30,7 @@ from dpscp.privacy.split_budget import spare_mu, split_budget
 DIRECTIONS = ("remove", "add")
 
 
-def randomised_response(epsilon):
+def randomized_response(epsilon):
     """The laws of one noisy bit (with the record, without it), the worst (epsilon, 0)-DP pair."""
     likely = math.exp(epsilon) / (1 + math.exp(epsilon))
     return np.array([likely, 1 - likely]), np.array([1 - likely, likely])
@@ -38,8 +38,8 @@ def randomised_response(epsilon):
 
 def split_laws(train_epsilon, search_epsilon, fraction):
     """The laws of (training, search) with and without the record; the search turns its answer by what training said."""
-    with_t, without_t = randomised_response(train_epsilon)
-    with_k, without_k = randomised_response(search_epsilon)
+    with_t, without_t = randomized_response(train_epsilon)
+    with_k, without_k = randomized_response(search_epsilon)
     joined = {
         (t, k): (
             (1 - fraction) * with_t[t] * without_k[k ^ t] + fraction * without_t[t] * with_k[k ^ t],
@@ -129,7 +129,7 @@ def test_sampled_training_costs_what_its_outcomes_sum_to():
     plain, shifted = (np.exp(-((x - shift) ** 2) / 2) for shift in (0, 1 / noise))
     without_t = plain / plain.sum()
     with_t = (1 - rate) * without_t + rate * shifted / shifted.sum()
-    with_k, without_k = randomised_response(search)
+    with_k, without_k = randomized_response(search)
     without = np.outer(without_t, without_k).ravel()
     with_record = ((1 - fraction) * np.outer(with_t, without_k) + fraction * np.outer(without_t, with_k)).ravel()
     event = secret_split(dpsgd_event(noise, rate, 1), approximate_dp_event(search), fraction)

@@ -59,7 +59,7 @@ def test_every_number_is_that_of_the_unit(name):
     assert gdp_delta(1.0, mu) * (1 - 1e-9) <= ledger.delta(1.0) <= gdp_delta(1.0, mu) * (1 + 2e-6)
     np.testing.assert_allclose(ledger.delta([0.5, 2.0]), [gdp_delta(e, mu) for e in (0.5, 2.0)], rtol=2e-6)
     np.testing.assert_allclose(ledger.tradeoff([0.01, 0.3]), gaussian_tradeoff(mu)(np.array([0.01, 0.3])), rtol=1e-12)
-    assert ledger.neighbours == ledger.neighbors == WORDS[name]
+    assert ledger.neighbors == ledger.neighbors == WORDS[name]
     assert ledger.rows == rows_of(name)
     assert ledger.unit == UNITS[name]
 
@@ -80,7 +80,7 @@ def test_no_public_fact_changes_a_number_or_a_word(name, facts):
     assert declared.epsilon(DELTA) == ledger.epsilon(DELTA)
     assert declared.delta(1.0) == ledger.delta(1.0)
     assert declared.tradeoff(0.05) == ledger.tradeoff(0.05)
-    assert (declared.neighbours, declared.unit, str(declared)) == (ledger.neighbours, ledger.unit, str(ledger))
+    assert (declared.neighbors, declared.unit, str(declared)) == (ledger.neighbors, ledger.unit, str(ledger))
     assert declared.summary(DELTA).splitlines()[:2] == ledger.summary(DELTA).splitlines()[:2]
     again = dp.Ledger.from_json(declared.to_json())
     assert (again.epsilon(DELTA), again.unit) == (ledger.epsilon(DELTA), ledger.unit)
@@ -123,7 +123,7 @@ def test_rows_add_up_to_the_largest_bound():
     assert [entry.unit for entry in larger.entries] == [RECORDS, PersonWithoutIds(3), PersonWithoutIds(K)]
     back = larger.convert_unit(RECORDS)
     assert back.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, both), rel=1e-9)
-    assert back.convert_unit(PersonWithoutIds(2)).neighbours.endswith("at most 2")
+    assert back.convert_unit(PersonWithoutIds(2)).neighbors.endswith("at most 2")
 
 
 def test_persons_with_ids_add_up_whatever_their_caps():
@@ -189,7 +189,7 @@ def trained_by_person():
 
 MECHANISMS = {
     "dpsgd": DPSGD(steps=2, noise_multiplier=9.0, hidden=(), classes=(0, 1)),
-    "output": OutputPerturbation(loss="logistic", noise_multiplier=9.0, classes=(0, 1), regularisation=1.0),
+    "output": OutputPerturbation(loss="logistic", noise_multiplier=9.0, classes=(0, 1), regularization=1.0),
 }
 CALIBRATED = {"epsilon": 9.0, "delta": DELTA, "score_range": (0, 1), "random_state": 0}
 
@@ -268,7 +268,7 @@ def test_every_printed_promise_is_that_of_the_unit(model, name):
     vars(fitted).update(vars(model) | {"ledger_": ledger})
     told = json.loads(json.dumps(summarize_fit(fitted)))
     assert told["epsilon"] == pytest.approx(total, rel=1e-12)
-    assert told["neighbours"] == words
+    assert told["neighbors"] == words
     assert told["unit"] == UNITS[name].to_dict()
     assert f"epsilon {printed} at delta 1e-05 (budget 4), for {words}" in promise_lines(told)[0]
     page = " ".join(html_report(fitted).split())
@@ -297,7 +297,7 @@ def test_the_command_line_prints_the_price_of_all_rows_of_a_person(tmp_path, mon
     assert told["epsilon"] == loaded.ledger_.epsilon(told["delta"], loaded.accountant, rows=5)
     assert 3.5 < told["epsilon"] <= 4.0
     assert loaded.ledger_.epsilon(told["delta"], rows=1) < 1.2
-    assert told["neighbours"] == WORDS["no ids"]
+    assert told["neighbors"] == WORDS["no ids"]
     assert loaded.certificate_.unit == PersonWithoutIds(5)
 
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: no sideways scrolling, two colour schemes, print, and a quiet console."""
+"""The report in a real browser: no sideways scrolling, two color schemes, print, and a quiet console."""
 
 import html
 import json

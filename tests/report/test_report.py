@@ -178,7 +178,7 @@ def test_the_page_stands_alone_and_its_ids_are_unique(case):
     assert "<b>& co</b>" not in text
     for section in ("promises", "ledger", "attacker", "certificate0", "evaluation", "public", "limits", "versions"):
         assert section in page.ids
-    assert not any(colour in text.split("</style>")[1] for colour in PALETTE.values())
+    assert not any(color in text.split("</style>")[1] for color in PALETTE.values())
 
 
 def test_the_page_says_what_it_must(case):

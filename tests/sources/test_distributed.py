@@ -271,7 +271,7 @@ def test_persons_are_known_by_the_source():
     model = estimator(mechanism, n_persons=200, rows_per_person=2, **changes)
     with pytest.warns(SeededWarning):
         model.fit(DistributedSource(X, y, persons=np.arange(N) // 3))
-    assert model.ledger_.neighbours == "adding or removing one person with all their records"
+    assert model.ledger_.neighbors == "adding or removing one person with all their records"
     with pytest.raises(ValueError, match="several processes"):
         by_person(DistributedSource(the_same_persons_in_one_process()))
     with pytest.raises(ValueError, match="as an array"):

@@ -31,7 +31,7 @@ def test_expected_maximum(steps, expected):
     assert expected_maximum(steps) == pytest.approx(expected, abs=5e-5)
 
 
-@pytest.mark.parametrize("rank", ["centred", "linear", "ceil"])
+@pytest.mark.parametrize("rank", ["centered", "linear", "ceil"])
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5])
 @pytest.mark.covering
 def test_one_lattice_unit_covers_the_discreteness(rank, alpha):

@@ -171,7 +171,7 @@ def test_every_count_is_exact(seed, dtype, score_range, size, path, fine):
     score_range=st.sampled_from(RANGES),
     size=st.integers(1, 150),
     steps=st.integers(1, 13),
-    rank=st.sampled_from(["centred", "linear", "ceil"]),
+    rank=st.sampled_from(["centered", "linear", "ceil"]),
     alpha=st.sampled_from([0.1, 0.25, 0.5, 0.8]),
     stride=st.sampled_from([1, 2, -1, -3]),
     fine=st.sampled_from([None, 0.0, 0.3, "ends"]),

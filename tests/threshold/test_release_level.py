@@ -74,7 +74,7 @@ def test_drawn_part_is_the_average_over_its_size(n_records, part):
 
 
 def test_blocks_of_a_large_part_cost_little():
-    """Neighbouring sizes are bounded by one of them, at less than a fiftieth of the scatter of a rank."""
+    """Neighboring sizes are bounded by one of them, at less than a fiftieth of the scatter of a rank."""
     known = release_offset(0.95, KnownSize(20_000), level=0.9, **SEARCH)
     drawn = release_offset(0.95, DrawnSize(100_000, 0.2), level=0.9, **SEARCH)
     assert known <= drawn <= known + 0.02 * math.sqrt(20_000 * 0.09 + 25) + 0.3

@@ -118,7 +118,7 @@ class TestPrivateQuantile:
     @pytest.mark.parametrize(
         ("bad", "word"),
         [
-            ({"rank": "linear"}, "centred"),
+            ({"rank": "linear"}, "centered"),
             ({"correction": "marginal"}, "minimax"),
             ({"n_min": 5}, "n_min"),
             ({"size_noise": 0.0}, "size_noise"),

@@ -28,7 +28,7 @@ from dpscp.threshold import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 
-RANKS = ["centred", "linear", "ceil"]
+RANKS = ["centered", "linear", "ceil"]
 SCORES = np.random.default_rng(0).uniform(size=400)
 
 
@@ -90,7 +90,7 @@ class TestRankStatistic:
         assert event.sigma / before["scale"] == q.count_noise >= 3.0
 
     def test_sensitivities(self):
-        assert rank_sensitivity("centred", 0.1) == Fraction(1, 2)
+        assert rank_sensitivity("centered", 0.1) == Fraction(1, 2)
         assert rank_sensitivity("linear", 0.1) == Fraction(9, 10)
         assert rank_sensitivity("linear", 0.7) == Fraction(7, 10)
         assert rank_sensitivity("ceil", 0.1) == 1
@@ -177,7 +177,7 @@ class TestRoundLevel:
 
 class TestDefaults:
     def test_mu_sets_the_noise(self):
-        for rank, sensitivity in (("centred", 0.5), ("linear", 0.9), ("ceil", 1.0)):
+        for rank, sensitivity in (("centered", 0.5), ("linear", 0.9), ("ceil", 1.0)):
             q = private_quantile(SCORES, alpha=0.1, score_range=(0, 1), mu=0.5, steps=16, rank=rank)
             least = sensitivity * 4 / 0.5
             assert least <= q.count_noise <= 1.0003 * least
@@ -438,5 +438,5 @@ class TestSharedCounts:
         for other in ({"count_noise": 6.0}, {"steps": 8}, {"score_range": (0, 2)}, {"fine_near": 0.0}):
             with pytest.raises(ValueError, match="same rank, noise, steps, score_range"):
                 private_quantile(SCORES, **{**setting, **other})
-        with pytest.raises(ValueError, match="`asked` needs rank='centred'"):
+        with pytest.raises(ValueError, match="`asked` needs rank='centered'"):
             private_quantile(SCORES, **setting, rank="linear")

@@ -11,7 +11,7 @@ from dpscp.training import (
     DPSGD,
     NormClip,
     Preprocessed,
-    PrivateCentring,
+    PrivateCentering,
     PrivatePCA,
     PrivateStandardize,
     PrivateWhitening,
@@ -96,7 +96,7 @@ def test_steps_of_a_regression_have_a_mechanism_too():
 
 
 def test_steps_of_the_caller_are_assumptions():
-    class Own(PrivateCentring):
+    class Own(PrivateCentering):
         pass
 
     for steps in ([Own(3.0), DPSGD(steps=5)], [Own(3.0)]):

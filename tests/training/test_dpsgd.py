@@ -216,9 +216,9 @@ def inclusion_fails(masks, q):
     """Names of the properties that the masks violate, each with level TAIL."""
     steps, n = masks.shape
     var = q * (1 - q)
-    centred = masks - q
+    centered = masks - q
     failed = []
-    per_record = centred.sum(0) ** 2 / (steps * var)
+    per_record = centered.sum(0) ** 2 / (steps * var)
     total_fails = not TAIL / 4 < stats.chi2.cdf(per_record.sum(), n) < 1 - TAIL / 4
     if total_fails or stats.chi2.sf(per_record.max(), 1) < TAIL / (2 * n):
         failed.append("rate")
@@ -230,9 +230,9 @@ def inclusion_fails(masks, q):
     if stats.chi2.sf(((observed - wanted) ** 2 / wanted).sum(), len(wanted) - 1) < TAIL:
         failed.append("size")
     z = stats.norm.isf(TAIL / 4)
-    neighbours = (centred[:, 1:] * centred[:, :-1]).sum() / (var * math.sqrt(steps * (n - 1)))
-    in_time = (centred[1:] * centred[:-1]).sum() / (var * math.sqrt((steps - 1) * n))
-    failed += [name for name, value in (("records", neighbours), ("steps", in_time)) if abs(value) > z]
+    neighbors = (centered[:, 1:] * centered[:, :-1]).sum() / (var * math.sqrt(steps * (n - 1)))
+    in_time = (centered[1:] * centered[:-1]).sum() / (var * math.sqrt((steps - 1) * n))
+    failed += [name for name, value in (("records", neighbors), ("steps", in_time)) if abs(value) > z]
     return failed
 
 
@@ -330,12 +330,12 @@ def test_released_sums_lie_on_the_grid():
     descent = setup.descent(setup.records)
     noise = GridNoise(np.random.default_rng(0), setup.network.n_parameters).next().copy()
     descent.step(np.arange(100), noise)
-    steps = -descent.parameters * setup.normaliser / descent.grid
+    steps = -descent.parameters * setup.normalizer / descent.grid
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-6)
     assert np.abs(steps).max() > 1e4
 
 
-def test_normaliser_is_public():
+def test_normalizer_is_public():
     """The size of a batch never enters: the same records count the same next to others."""
     X, y = problem(5, None, n=100)
     mechanism = DPSGD(
@@ -348,7 +348,7 @@ def test_normaliser_is_public():
         descent.step(batch, None)
         totals.append(descent.parameters)
     np.testing.assert_allclose(totals[0] + totals[1], totals[2], rtol=1e-12)
-    assert setup.normaliser == 40
+    assert setup.normalizer == 40
 
 
 def reference_updates(mechanism, gradients, curvature=0.0):
@@ -391,7 +391,7 @@ def test_update_rules(settings):
     public = RunConstants(Network((3, 1)), Loss("squared"), np.zeros(4), mechanism.rule, 1.0, 0.0, 1.0, "float64")
     descent = Descent(public, EngineBlock.build(np.empty((0, 4)), np.empty(0)))
     for g in gradients:
-        descent._update(g * descent.normaliser, None)
+        descent._update(g * descent.normalizer, None)
     np.testing.assert_allclose(descent.released(), reference_updates(mechanism, gradients), rtol=1e-10)
 
 

@@ -170,7 +170,7 @@ def test_sampling_is_averaged():
     """Under Poisson sampling a record acts in a share sampling_rate of the steps: the same total as full batch."""
     mechanism, X, y = setting("plain")
     full = mechanism.train(X, y, random_state=0)
-    sampled = replace(full.trajectory, sampling_rate=0.1, normaliser=0.1 * len(X))
+    sampled = replace(full.trajectory, sampling_rate=0.1, normalizer=0.1 * len(X))
     np.testing.assert_allclose(
         corrected_outputs(full.model, sampled, X, y), corrected_outputs(full.model, full.trajectory, X, y), rtol=1e-9
     )

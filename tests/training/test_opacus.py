@@ -86,7 +86,7 @@ def test_hidden_layers_and_squared_loss_agree_with_the_numpy_engine():
     assert np.abs(ours.model.outputs(X) - theirs).max() <= 1e-5 * np.abs(theirs).max()
 
 
-def test_every_record_is_clipped_and_the_normaliser_is_public():
+def test_every_record_is_clipped_and_the_normalizer_is_public():
     # one step from zero: removing a record changes the step by at most clip_norm / (sampling_rate * n_records)
     X, y = problem()
     X = X * 1e3
@@ -207,7 +207,7 @@ def test_the_callers_module_is_never_changed_and_keeps_no_gradients():
     assert not hasattr(module.weight, "grad_sample")
     assert all(getattr(p, "grad_sample", None) is None for p in trained.model.module.parameters())
     assert trained.is_seeded
-    assert trained.public_facts["normaliser"] == pytest.approx(0.2 * 80)
+    assert trained.public_facts["normalizer"] == pytest.approx(0.2 * 80)
 
 
 def at_work():
@@ -323,7 +323,7 @@ def test_calibrated_meets_the_budget():
     ids=lambda layer: type(layer).__name__,
 )
 def test_a_layer_is_refused_with_its_place_and_a_replacement_that_is_accepted(layer):
-    # normalisation is checked here and not by Opacus, which looks at exact types of trained layers only
+    # normalization is checked here and not by Opacus, which looks at exact types of trained layers only
     with pytest.raises(ValueError, match=f"{type(layer).__name__} at 'body'.*: use ") as refused:
         OpacusTraining(torch.nn.ModuleDict({"body": layer, "head": torch.nn.Linear(3, 2)}))
     advised = re.search(r"use ((?:torch\.nn|opacus\.layers)\.\w+\([^)]*\))", str(refused.value))
@@ -449,7 +449,7 @@ def test_from_opacus_keeps_the_ledger(accountant):
     assert model.task == "classification"
     assert model.n_features == 4
     assert model.predict_proba(X).shape == (80, 3)
-    assert "opacus_normaliser" in model.ledger.public_facts
+    assert "opacus_normalizer" in model.ledger.public_facts
 
 
 def test_every_stretch_of_an_opacus_history_is_in_the_ledger():

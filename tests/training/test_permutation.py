@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscp.training import DPSGD, Preprocessed, PrivateCentring, UnitNorm
+from dpscp.training import DPSGD, Preprocessed, PrivateCentering, UnitNorm
 from dpscp.training.recipe import recipe
 
 RNG = np.random.default_rng(0)
@@ -17,7 +17,7 @@ HEAD = DPSGD(classes=(0, 1), steps=20, learning_rate=1.0, noise_multiplier=5.0, 
     [
         HEAD,
         DPSGD(hidden=(8,), classes=(0, 1), steps=20, learning_rate=0.5, noise_multiplier=5.0, dtype="float64"),
-        Preprocessed((UnitNorm(), PrivateCentring(noise_multiplier=5.0)), HEAD),
+        Preprocessed((UnitNorm(), PrivateCentering(noise_multiplier=5.0)), HEAD),
         recipe(
             "classification",
             n_records=400,

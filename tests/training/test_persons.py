@@ -12,7 +12,7 @@ from dpscp.training import (
     DPSGD,
     OutputPerturbation,
     Preprocessed,
-    PrivateCentring,
+    PrivateCentering,
     PrivateStandardize,
     PublicBounds,
     SufficientStatistics,
@@ -30,7 +30,7 @@ K = 5
 BOUNDS = (-2.0, 2.0)
 TARGET = PrivateTarget(DPSGD(loss="huber", steps=3), BOUNDS)
 SUMMARY = SufficientStatistics(feature_bound=1.5, y_bounds=BOUNDS, noise_multiplier=1.0)
-CENTRING, STANDARDISING, WHITENING = PrivateCentring(1.5), PrivateStandardize(-2.0, 2.0), PrivateWhitening(1.5)
+CENTERING, STANDARDIZING, WHITENING = PrivateCentering(1.5), PrivateStandardize(-2.0, 2.0), PrivateWhitening(1.5)
 HEAD = DPSGD(classes=(0, 1), noise_multiplier=1.0, clip_norm=0.3)
 NET = DPSGD(hidden=(6,), classes=(0, 1), noise_multiplier=1.0, clip_norm=0.3)
 
@@ -66,8 +66,8 @@ def flat_moments(X, y, persons):
 
 
 SUMS = {
-    "centring": (lambda X, _, p: CENTRING.moments(X, p.weights), CENTRING.bound),
-    "scale": (lambda X, _, p: STANDARDISING.moments(X, p.weights).ravel(), STANDARDISING.sensitivity(3)),
+    "centering": (lambda X, _, p: CENTERING.moments(X, p.weights), CENTERING.bound),
+    "scale": (lambda X, _, p: STANDARDIZING.moments(X, p.weights).ravel(), STANDARDIZING.sensitivity(3)),
     "second moment": (lambda X, _, p: WHITENING.moments(X, p.weights), 1.0),
     "target": (lambda _, y, p: TARGET.moments(4.0 * y - 2.0, p.weights), SENSITIVITY),
     "summary": (flat_moments, np.sqrt(2.0)),
@@ -101,7 +101,7 @@ def test_a_forgotten_weight_breaks_the_sensitivity(name):
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "logistic", "huber"])
-def test_a_person_moves_the_gradient_of_a_penalised_risk_by_one_bound(loss):
+def test_a_person_moves_the_gradient_of_a_penalized_risk_by_one_bound(loss):
     risk = LinearRisk(loss, 1.5, 2 if loss == "cross_entropy" else 1, 1.0, 0.5)
     theta = np.linspace(-3, 3, 3 * risk.n_outputs)
 
@@ -115,10 +115,10 @@ def test_a_person_moves_the_gradient_of_a_penalised_risk_by_one_bound(loss):
             assert np.linalg.norm(moved) <= risk.head.gradient_bound * (1 + 1e-12)
 
 
-def test_weighted_minimiser_is_that_of_repeated_rows():
+def test_weighted_minimizer_is_that_of_repeated_rows():
     """A person with two equal rows counts as one with one row, up to the solver's tolerance."""
     X, y, _ = persons_of(0, alike=True)
-    mechanism = OutputPerturbation(loss="logistic", classes=(0, 1), noise_multiplier=1e-3, regularisation=0.1)
+    mechanism = OutputPerturbation(loss="logistic", classes=(0, 1), noise_multiplier=1e-3, regularization=0.1)
     twice = Persons(np.arange(0, 2 * len(X) + 1, 2), 2)
     one = mechanism.train(X, y, random_state=0, n_records=50).model.parameters
     two = mechanism.train(
@@ -129,7 +129,7 @@ def test_weighted_minimiser_is_that_of_repeated_rows():
 
 STEPS = (
     UnitNorm(),
-    PrivateCentring(1.0, 3.0),
+    PrivateCentering(1.0, 3.0),
     PublicBounds(-2, 2),
     PrivateStandardize(-1, 1, 3.0),
     PrivateWhitening(2.0, 3.0),
@@ -189,13 +189,13 @@ def test_batches_draw_whole_persons():
         rows = persons.rows_of(next(batches))
         drawn = np.unique(np.searchsorted(persons.offsets, rows, side="right") - 1)
         assert sorted(rows) == sorted(np.concatenate([np.arange(*persons.offsets[[j, j + 1]]) for j in drawn] or [[]]))
-    assert setup.normaliser == 0.4 * 12
+    assert setup.normalizer == 0.4 * 12
 
 
 def test_a_mechanism_that_cannot_says_so_before_anything_is_released():
     X, y, persons = persons_of(0, alike=True)
     own = ObjectivePerturbation(classes=(0, 1), noise_multiplier=1.0)
-    behind = Preprocessed((PrivateCentring(1.0, 3.0),), own)
+    behind = Preprocessed((PrivateCentering(1.0, 3.0),), own)
     assert not own.trains_persons
     assert not behind.trains_persons
     for mechanism in (behind, own):

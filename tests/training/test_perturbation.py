@@ -86,7 +86,7 @@ def test_solver_reaches_its_tolerance_also_without_the_quasi_newton_start(loss):
 
 
 @pytest.mark.parametrize("loss", RISKS)
-def test_one_record_moves_the_minimiser_by_at_most_gradient_bound_over_strength(loss):
+def test_one_record_moves_the_minimizer_by_at_most_gradient_bound_over_strength(loss):
     risk, (rows, target) = RISKS[loss], problem(loss, n=2)
     limit, worst = risk.head.gradient_bound / risk.strength, 0.0
     base = risk.minimize(rows, target, tolerance=1e-8)
@@ -111,7 +111,7 @@ def hockey_stick(p, q, epsilon, cell):
 @pytest.mark.parametrize("strength", [0.4, 3.0])
 @pytest.mark.covering
 def test_exact_divergences_stay_below_the_dominating_gaussian(loss, strength):
-    # one feature: the density of the released minimiser is known in closed form, with and without the extra record
+    # one feature: the density of the released minimizer is known in closed form, with and without the extra record
     noise = 2.0
     risk = LinearRisk(loss, 1.0, 1, strength, 1.0)
     expansion = risk.head.smoothness / strength
@@ -152,7 +152,7 @@ def test_exact_divergences_stay_below_the_dominating_gaussian(loss, strength):
 
 
 def test_softmax_privacy_loss_is_dominated():
-    # three classes, one feature: draw the linear term, find the minimiser by Newton, evaluate the exact loss
+    # three classes, one feature: draw the linear term, find the minimizer by Newton, evaluate the exact loss
     noise, strength, draws = 4.0, 12.0, 20_000
     risk = LinearRisk("cross_entropy", 1.0, 3, strength)
     expansion = risk.head.smoothness / strength
@@ -274,7 +274,7 @@ def test_calibrated_keeps_the_budget_and_training_learns(mechanism):
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=IDS)
 def test_coupled_runs_stay_within_the_stability_bound(mechanism):
     # the same seed is the same noise: the two runs differ by one adversarial record
-    fixed = {"regularisation": 0.05} if isinstance(mechanism, OutputPerturbation) else {"penalty": 20.0}
+    fixed = {"regularization": 0.05} if isinstance(mechanism, OutputPerturbation) else {"penalty": 20.0}
     small = type(mechanism)(**{**mechanism.__dict__, **fixed, "noise_multiplier": 3.0})
     X, y = data_for(small, n=100)
     worst, bound = 0.0, None
@@ -294,22 +294,22 @@ def test_coupled_runs_stay_within_the_stability_bound(mechanism):
 
 
 def test_output_noise_has_the_declared_scale():
-    mechanism = OutputPerturbation(loss="logistic", classes=(0, 1), regularisation=0.1, noise_multiplier=5.0)
+    mechanism = OutputPerturbation(loss="logistic", classes=(0, 1), regularization=0.1, noise_multiplier=5.0)
     X, y = data_for(mechanism, n=50)
     draws = 300
     thetas = np.array([mechanism.train(X, y, random_state=s, n_records=50).model.parameters for s in range(draws)])
     reach = math.sqrt(2.0)
     risk = LinearRisk("logistic", reach, 1, 0.1 * 50)
     rows = feature_rows(X, feature_bound=1.0, intercept=True, dtype="float64")
-    centre = risk.minimize(rows, y, tolerance=1e-8)
+    center = risk.minimize(rows, y, tolerance=1e-8)
     std = 5.0 * (reach + 2 * SOLVER_SHARE * reach) / (0.1 * 50)
-    statistic = np.sum((thetas - centre) ** 2) / std**2
+    statistic = np.sum((thetas - center) ** 2) / std**2
     low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], thetas.size)
     assert low < statistic < high
 
 
 def test_objective_noise_has_the_declared_scale():
-    # without records the minimiser is -b / penalty exactly; what else is released is the trace of output noise
+    # without records the minimizer is -b / penalty exactly; what else is released is the trace of output noise
     mechanism = ObjectivePerturbation(loss="logistic", classes=(0, 1), penalty=10.0, noise_multiplier=3.0)
     X, y = np.zeros((0, 3)), np.zeros(0, dtype=int)
     draws, reach = 1000, math.sqrt(2.0)
@@ -327,7 +327,7 @@ def test_objective_noise_has_the_declared_scale():
 
 def test_rows_and_targets_are_clipped_in_training_and_prediction():
     mechanism = OutputPerturbation(
-        loss="huber", y_bounds=(-1, 1), regularisation=0.1, noise_multiplier=1e-6, feature_bound=1.0
+        loss="huber", y_bounds=(-1, 1), regularization=0.1, noise_multiplier=1e-6, feature_bound=1.0
     )
     X, y = data_for(mechanism, n=100)
     wild = mechanism.train(X * 1e6, y * 1e6, random_state=0).model
@@ -336,12 +336,12 @@ def test_rows_and_targets_are_clipped_in_training_and_prediction():
     np.testing.assert_allclose(wild.outputs(X * 1e9), wild.outputs(X), rtol=1e-6)
 
 
-def test_the_centre_of_the_target_range_returns_with_the_intercept():
-    mechanism = OutputPerturbation(loss="squared", y_bounds=(90, 110), noise_multiplier=1e-3, regularisation=1e-4)
+def test_the_center_of_the_target_range_returns_with_the_intercept():
+    mechanism = OutputPerturbation(loss="squared", y_bounds=(90, 110), noise_multiplier=1e-3, regularization=1e-4)
     X, y = data_for(mechanism, n=2000)
     np.testing.assert_allclose(mechanism.train(X, y + 100, random_state=0).model.outputs(X)[:, 0], y + 100, atol=0.6)
     bare = OutputPerturbation(
-        loss="squared", y_bounds=(-4, 8), noise_multiplier=1e-3, regularisation=1e-4, fit_intercept=False
+        loss="squared", y_bounds=(-4, 8), noise_multiplier=1e-3, regularization=1e-4, fit_intercept=False
     )
     np.testing.assert_allclose(bare.train(X, y, random_state=0).model.outputs(X)[:, 0], y, atol=0.6)
 

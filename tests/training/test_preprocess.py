@@ -17,7 +17,7 @@ from dpscp.training import (
     NormClip,
     Preprocessed,
     PreprocessedModel,
-    PrivateCentring,
+    PrivateCentering,
     PrivatePCA,
     PrivateStandardize,
     PublicBounds,
@@ -48,7 +48,7 @@ STEPS = [
     PublicBounds(-2.0, [1.0, 2.0, 3.0]),
     UnitNorm(),
     NormClip(0.5),
-    PrivateCentring(bound=1.5, noise_multiplier=3.0),
+    PrivateCentering(bound=1.5, noise_multiplier=3.0),
     PrivateStandardize(-3.0, 3.0, noise_multiplier=3.0),
 ]
 
@@ -104,9 +104,9 @@ def test_row_norms_never_exceed_the_bound_even_for_extreme_rows():
     assert np.all(np.linalg.norm(scaled_rows(wide, 1.0, unit=False), axis=1) <= 1.0)
 
 
-def test_centring_sensitivity_is_the_bound():
+def test_centering_sensitivity_is_the_bound():
     X = rng().normal(size=(30, 4)) * 3
-    step = PrivateCentring(bound=0.7, noise_multiplier=1.0)
+    step = PrivateCentering(bound=0.7, noise_multiplier=1.0)
     base = step.fit(X, n_records=1000, rng=Silent()).shift * 1000
     worst = 0.0
     for seed in range(200):
@@ -131,10 +131,10 @@ def test_standardize_sensitivity_over_adversarial_records():
 @pytest.mark.parametrize(
     ("step", "std"),
     [
-        (PrivateCentring(bound=0.7, noise_multiplier=3.0), 3.0 * 0.7),
+        (PrivateCentering(bound=0.7, noise_multiplier=3.0), 3.0 * 0.7),
         (PrivateStandardize(-1.0, 1.0, noise_multiplier=2.0), 2.0 * math.sqrt(1.25 * 4)),
     ],
-    ids=["centring", "standardize"],
+    ids=["centering", "standardize"],
 )
 def test_noise_has_the_declared_scale(step, std):
     X = rng().normal(size=(50, 4)) * 0.1
@@ -148,7 +148,7 @@ def test_noise_has_the_declared_scale(step, std):
 
 def test_the_public_count_divides_and_not_the_true_one():
     X = np.ones((30, 2)) / math.sqrt(2)
-    step = PrivateCentring(bound=1.0, noise_multiplier=1e-3)
+    step = PrivateCentering(bound=1.0, noise_multiplier=1e-3)
     np.testing.assert_allclose(step.fit(X, n_records=60, rng=Silent()).shift, [0.5 / math.sqrt(2)] * 2, atol=1e-6)
     # more rows than declared: the mean is brought back to the ball
     assert np.linalg.norm(step.fit(X, n_records=3, rng=Silent()).shift) <= 1.0
@@ -180,7 +180,7 @@ def head(**changes):
 
 def test_preprocessed_is_a_mechanism_and_its_model_survives_saving():
     X, y = records()
-    mechanism = Preprocessed((UnitNorm(), PrivateCentring(noise_multiplier=20.0)), head())
+    mechanism = Preprocessed((UnitNorm(), PrivateCentering(noise_multiplier=20.0)), head())
     assert isinstance(mechanism, Mechanism)
     assert mechanism.event == compose(gaussian_event(20.0), head().event)
     trained = mechanism.train(X, y, random_state=0, n_records=400)
@@ -203,7 +203,7 @@ def test_every_transform_of_the_package_survives_saving():
     steps = (
         PublicBounds(-5.0, 9.0),
         PrivateStandardize(-1.0, 1.0, noise_multiplier=9.0),
-        PrivateCentring(noise_multiplier=9.0),
+        PrivateCentering(noise_multiplier=9.0),
         PrivateWhitening(noise_multiplier=9.0),
     )
     model = Preprocessed(steps, head()).train(X, y, random_state=0).model
@@ -214,16 +214,16 @@ def test_every_transform_of_the_package_survives_saving():
 def test_steps_and_mechanism_do_not_share_a_seeded_stream():
     X, y = records()
     mean = (
-        Preprocessed((PrivateCentring(noise_multiplier=1.0),), head()).train(X, y, random_state=5).model.transforms[0]
+        Preprocessed((PrivateCentering(noise_multiplier=1.0),), head()).train(X, y, random_state=5).model.transforms[0]
     )
-    from_inner_stream = PrivateCentring(noise_multiplier=1.0).fit(X, n_records=400, rng=np.random.default_rng(5))
+    from_inner_stream = PrivateCentering(noise_multiplier=1.0).fit(X, n_records=400, rng=np.random.default_rng(5))
     assert not np.allclose(mean.shift, from_inner_stream.shift)
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_calibrated_meets_the_budget_and_nearly_uses_it(accountant):
     blank = Preprocessed(
-        (UnitNorm(), PrivateCentring(), PrivateStandardize(-2.0, 2.0)), head(noise_multiplier=None), share=0.2
+        (UnitNorm(), PrivateCentering(), PrivateStandardize(-2.0, 2.0)), head(noise_multiplier=None), share=0.2
     )
     assert blank.event is None
     done = blank.calibrated(1.0, 1e-5, accountant=accountant)
@@ -239,7 +239,7 @@ def test_calibrated_meets_the_budget_and_nearly_uses_it(accountant):
 
 
 def test_steps_that_spend_everything_are_a_budget_error():
-    greedy = Preprocessed((PrivateCentring(noise_multiplier=0.5),), head(noise_multiplier=None))
+    greedy = Preprocessed((PrivateCentering(noise_multiplier=0.5),), head(noise_multiplier=None))
     with pytest.raises(BudgetError, match="preprocessing steps alone"):
         greedy.calibrated(0.5, 1e-5)
 
@@ -248,7 +248,7 @@ def test_stability_survives_public_steps_only():
     X, y = records()
     bounded = head(feature_bound=1.0)
     assert Preprocessed((UnitNorm(),), bounded).train(X, y, random_state=0).stability is not None
-    private = Preprocessed((UnitNorm(), PrivateCentring(noise_multiplier=9.0)), bounded)
+    private = Preprocessed((UnitNorm(), PrivateCentering(noise_multiplier=9.0)), bounded)
     assert private.train(X, y, random_state=0).stability is None
 
 
@@ -264,7 +264,7 @@ def test_every_private_step_has_its_entry_in_a_ledger():
     steps = (
         PrivateStandardize(-3.0, 3.0, noise_multiplier=9.0),
         UnitNorm(),
-        PrivateCentring(noise_multiplier=8.0),
+        PrivateCentering(noise_multiplier=8.0),
         PrivateWhitening(noise_multiplier=7.0),
         Own(),
     )
@@ -340,10 +340,10 @@ def test_bad_input_is_named_without_data():
     with pytest.raises(ValueError, match="bound must be greater than 0"):
         NormClip(0.0)
     with pytest.raises(ValueError, match="noise_multiplier must be greater"):
-        PrivateCentring(noise_multiplier=-1.0)
+        PrivateCentering(noise_multiplier=-1.0)
     # a step with public constants reads the width alone; whoever holds it, and whatever sums, looks at the numbers
     for number in (np.nan, np.inf):
-        for step in (PrivateCentring(noise_multiplier=1.0), PrivateStandardize(-1.0, 1.0, noise_multiplier=1.0)):
+        for step in (PrivateCentering(noise_multiplier=1.0), PrivateStandardize(-1.0, 1.0, noise_multiplier=1.0)):
             with pytest.raises(ValueError, match="NaN"):
                 step.fit([[number, 1.0]], n_records=1, rng=rng())
         for step in (UnitNorm(), PublicBounds(-1.0, 1.0), NormClip(1.0)):
@@ -355,4 +355,4 @@ def test_bad_input_is_named_without_data():
     with pytest.raises(TypeError, match="steps must be instances of subclasses"):
         Preprocessed(("scale",), head())
     with pytest.raises(TypeError, match="must be an instance of a subclass"):
-        Preprocessed((PrivateCentring(),), object()).calibrated(1.0, 1e-5)
+        Preprocessed((PrivateCentering(),), object()).calibrated(1.0, 1e-5)

@@ -55,10 +55,10 @@ def test_low_dimensional_table_gets_a_dense_net():
         assert plan.mechanism.loss == "huber"
 
 
-def test_wide_rows_get_a_linear_head_behind_private_centring_and_whitening():
+def test_wide_rows_get_a_linear_head_behind_private_centering_and_whitening():
     plan = recipe("classification", n_records=13_671, n_features=512, epsilon=1.0, delta=1e-5)
     names = [type(s).__name__ for s in plan.mechanism.mechanism.steps]
-    assert names == ["UnitNorm", "PrivateCentring", "UnitNorm", "PrivateWhitening"]
+    assert names == ["UnitNorm", "PrivateCentering", "UnitNorm", "PrivateWhitening"]
     assert engine(plan.mechanism).hidden == ()
     wider = recipe("classification", n_records=13_671, n_features=4096, epsilon=1.0, delta=1e-5)
     assert not any(isinstance(s, PrivateWhitening) for s in wider.mechanism.mechanism.steps)
@@ -222,7 +222,7 @@ def test_few_records_leave_the_search_more_of_the_budget():
     assert shares[-1] == train_share("corrected", 0.5, 1e-5) == 0.9
 
 
-def test_a_pair_is_learnt_at_inner_levels_where_the_signal_is_weak():
+def test_a_pair_is_learned_at_inner_levels_where_the_signal_is_weak():
     levels = [pair_levels(0.1, signal)[0] for signal in (100, 1_000, 3_000, 1e5)]
     assert levels == sorted(levels, reverse=True)
     assert (levels[0], levels[-1]) == (0.25, 0.05)

@@ -17,7 +17,7 @@ from dpscp.training import (
     ObjectivePerturbation,
     OutputPerturbation,
     Preprocessed,
-    PrivateCentring,
+    PrivateCentering,
     PrivateStandardize,
     PublicBounds,
     SufficientStatistics,
@@ -86,7 +86,7 @@ class Inner(Mechanism):
 
 
 PRIVATE_STEPS = [
-    PrivateCentring(noise_multiplier=3.0),
+    PrivateCentering(noise_multiplier=3.0),
     PrivateStandardize(-3.0, 3.0, noise_multiplier=3.0),
     PrivatePCA(2, noise_multiplier=3.0),
     PrivateWhitening(noise_multiplier=3.0),
@@ -133,7 +133,7 @@ def test_nothing_of_the_records_passes_a_mechanism_but_through_its_release(mecha
 def test_every_private_part_is_in_the_event():
     steps = (
         UnitNorm(),
-        PrivateCentring(noise_multiplier=11.0),
+        PrivateCentering(noise_multiplier=11.0),
         PrivateStandardize(-1.0, 1.0, noise_multiplier=12.0),
         PrivateWhitening(noise_multiplier=13.0),
         PrivatePCA(2, noise_multiplier=16.0),
@@ -149,7 +149,7 @@ def test_every_private_part_is_in_the_event():
 def test_the_public_number_of_records_reaches_every_step():
     counted = []
 
-    class Counting(PrivateCentring):
+    class Counting(PrivateCentering):
         def release(self, total, *, n_records, rng):
             counted.append(n_records)
             return super().release(total, n_records=n_records, rng=rng)
@@ -165,7 +165,7 @@ def test_the_public_number_of_records_reaches_every_step():
 def test_training_sees_what_prediction_sees():
     (X, y), _ = data_sets()
     inner = Inner()
-    steps = (PublicBounds(0.1, 0.3), PrivateCentring(noise_multiplier=9.0))
+    steps = (PublicBounds(0.1, 0.3), PrivateCentering(noise_multiplier=9.0))
     trained = Preprocessed(steps, inner).train(X, y, random_state=0, n_records=30)
     np.testing.assert_array_equal(inner.rows, trained.model.transform(X))
     assert not np.allclose(inner.rows, X)
@@ -187,7 +187,7 @@ def test_the_scale_that_is_asked_for_reaches_the_generator():
 
 def test_perturbation_pays_for_the_tolerance_of_its_solver(released):
     (X, y), _ = data_sets()
-    OutputPerturbation("logistic", regularisation=0.1, noise_multiplier=3.0, classes=(0, 1)).train(
+    OutputPerturbation("logistic", regularization=0.1, noise_multiplier=3.0, classes=(0, 1)).train(
         X, (y > 0.2).astype(int), random_state=0, n_records=40
     )
     gradient, strength = math.sqrt(2.0), 0.1 * 40  # a row of norm 1 and its bias coordinate

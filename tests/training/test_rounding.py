@@ -1,7 +1,7 @@
 """One record moves the clipped sum by at most clip_norm * (1 + CLIP_SLACK), rounding of all the others included.
 
 A record inserted in front shifts every other record to another place of another block. Each test compares the sums of
-two neighbouring data sets at the same parameters, with nothing added and nothing averaged.
+two neighboring data sets at the same parameters, with nothing added and nothing averaged.
 """
 
 import math

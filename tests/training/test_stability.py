@@ -10,7 +10,7 @@ from dpscp.guarantees.poisson_tails import batch_limits, ever_sampled, weighted_
 from dpscp.guarantees.stability import (
     LinearHead,
     Stability,
-    stability_dpsgd_fixed_normaliser,
+    stability_dpsgd_fixed_normalizer,
     stability_objective_perturbation,
     stability_output_perturbation,
     stability_summary,
@@ -178,7 +178,7 @@ def test_smooth_bound_is_vacuous_rather_than_an_overflow():
     assert math.isinf(bound.shift_bound)
 
 
-# ---- fixed normaliser
+# ---- fixed normalizer
 
 
 def test_full_batch_bound_is_deterministic_and_attained():
@@ -198,7 +198,7 @@ def test_full_batch_bound_is_deterministic_and_attained():
         rng=rng,
         trials=3,
     )
-    bound = stability_dpsgd_fixed_normaliser(
+    bound = stability_dpsgd_fixed_normalizer(
         clip_norm=0.5,
         learning_rate=eta,
         steps=steps,
@@ -227,7 +227,7 @@ def test_convex_full_batch_runs_stay_below_the_bound(eta_times_smoothness):
         def gradient(theta, batch, rows=rows, target=target):
             return (rows[batch] @ theta - target[batch])[:, None] * rows[batch]
 
-        bound = stability_dpsgd_fixed_normaliser(
+        bound = stability_dpsgd_fixed_normalizer(
             clip_norm=0.3,
             learning_rate=eta_times_smoothness,
             steps=steps,
@@ -257,7 +257,7 @@ def test_long_convex_steps_expand_as_the_bound_says():
     for _ in range(steps):
         gap = abs(1 - eta) * gap + eta * 1.0 / n
         total = 2 * total + eta / n
-    bound = stability_dpsgd_fixed_normaliser(
+    bound = stability_dpsgd_fixed_normalizer(
         clip_norm=1.0,
         learning_rate=eta,
         steps=steps,
@@ -288,7 +288,7 @@ def test_nonconvex_losses_get_the_general_factor_and_it_is_attained():
         noise_std=0.0,
         rng=np.random.default_rng(0),
     )
-    bound = stability_dpsgd_fixed_normaliser(
+    bound = stability_dpsgd_fixed_normalizer(
         clip_norm=1.0, learning_rate=eta, steps=steps, sampling_rate=1.0, n_records=n, smoothness=1.0
     )
     assert gaps[0] == pytest.approx(bound.shift_bound)
@@ -299,7 +299,7 @@ def test_poisson_bound_has_the_promised_tail_and_is_sharp(schedule):
     rng = np.random.default_rng(5)
     steps, rate, trials, target = 60, 0.1, 200_000, 0.02
     eta = np.full(steps, 0.2) if schedule == "constant" else 0.2 * (1 - np.arange(steps) / steps)
-    bound = stability_dpsgd_fixed_normaliser(
+    bound = stability_dpsgd_fixed_normalizer(
         clip_norm=1.0,
         learning_rate=eta,
         steps=steps,
@@ -334,7 +334,7 @@ def test_poisson_bound_holds_on_logistic_runs():
         rng=rng,
         trials=trials,
     )
-    bound = stability_dpsgd_fixed_normaliser(
+    bound = stability_dpsgd_fixed_normalizer(
         clip_norm=1.0,
         learning_rate=eta,
         steps=steps,
@@ -365,7 +365,7 @@ def test_batches_that_break_nonexpansiveness_are_charged():
 
 def test_linear_head_certificate_is_not_vacuous_at_the_papers_size():
     head = LinearHead("cross_entropy", 1.0)
-    stability = stability_dpsgd_fixed_normaliser(
+    stability = stability_dpsgd_fixed_normalizer(
         clip_norm=head.gradient_bound,
         learning_rate=3.3,
         steps=300,
@@ -414,24 +414,24 @@ def test_softmax_constants_bound_random_heads():
 
 
 def test_nominal_risk_bound_is_attained_by_linear_losses():
-    # loss <g, theta>: the minimiser is -sum(g) / (regularisation * n), so one more record moves it by the bound
-    n, regularisation = 50, 0.3
-    bound = stability_output_perturbation(gradient_bound=2.0, regularisation=regularisation, n_records=n)
-    assert bound.shift_bound == pytest.approx(2.0 / (regularisation * n))
+    # loss <g, theta>: the minimizer is -sum(g) / (regularization * n), so one more record moves it by the bound
+    n, regularization = 50, 0.3
+    bound = stability_output_perturbation(gradient_bound=2.0, regularization=regularization, n_records=n)
+    assert bound.shift_bound == pytest.approx(2.0 / (regularization * n))
     assert bound.delta_n == 0.0
     assert stability_objective_perturbation(
-        gradient_bound=2.0, regularisation=regularisation, n_records=n
+        gradient_bound=2.0, regularization=regularization, n_records=n
     ).shift_bound == pytest.approx(bound.shift_bound)
 
 
-def ridge_minimiser(vectors, regularisation, linear=0.0):
+def ridge_minimizer(vectors, regularization, linear=0.0):
     # loss of record i: <g_i, theta>, averaged over the records really present
-    return -(vectors.mean(axis=0) + linear) / regularisation
+    return -(vectors.mean(axis=0) + linear) / regularization
 
 
 def test_supplement_bounds_hold_and_the_repaired_constant_is_sharp():
     rng = np.random.default_rng(9)
-    n, d, regularisation, noise, delta = 10, 3, 0.5, 0.2, 0.05
+    n, d, regularization, noise, delta = 10, 3, 0.5, 0.2, 0.05
     unit = np.zeros(d)
     unit[0] = 1.0
     old, new = np.tile(unit, (n, 1)), np.vstack([np.tile(unit, (n, 1)), -unit])
@@ -439,14 +439,14 @@ def test_supplement_bounds_hold_and_the_repaired_constant_is_sharp():
     for _ in range(2000):
         xi = noise * rng.normal(size=d)
         output.append(
-            ridge_minimiser(new, regularisation) + xi / (n + 1) - ridge_minimiser(old, regularisation) - xi / n
+            ridge_minimizer(new, regularization) + xi / (n + 1) - ridge_minimizer(old, regularization) - xi / n
         )
         objective.append(
-            ridge_minimiser(new, regularisation, xi / (n + 1)) - ridge_minimiser(old, regularisation, xi / n)
+            ridge_minimizer(new, regularization, xi / (n + 1)) - ridge_minimizer(old, regularization, xi / n)
         )
     constants = {
         "gradient_bound": 1.0,
-        "regularisation": regularisation,
+        "regularization": regularization,
         "n_records": n,
         "noise_std": noise,
         "n_parameters": d,
@@ -459,8 +459,8 @@ def test_supplement_bounds_hold_and_the_repaired_constant_is_sharp():
         gaps = np.linalg.norm(shifts, axis=1)
         assert np.mean(gaps > bound.shift_bound) <= delta + binomial_slack(delta, len(gaps))
         assert np.max(gaps) > 0.9 * bound.shift_bound
-        # the deterministic part alone is 2 G / (regularisation (n + 1)), not G / (...)
-        assert np.median(gaps) > 0.9 * 2 / (regularisation * (n + 1))
+        # the deterministic part alone is 2 G / (regularization (n + 1)), not G / (...)
+        assert np.median(gaps) > 0.9 * 2 / (regularization * (n + 1))
 
 
 def test_summary_bounds_hold_and_are_sharp():
@@ -490,10 +490,10 @@ def test_bad_numbers_are_named():
         stability_summary(summary_bound=1.0, lipschitz=1.0, n_records=5, noise_std=1.0)
     constants = {"clip_norm": 1.0, "steps": 3, "sampling_rate": 0.5, "n_records": 5, "smoothness": 1.0}
     with pytest.raises(ValueError, match="learning_rate must be one number or 3 numbers"):
-        stability_dpsgd_fixed_normaliser(learning_rate=[0.1, 0.2], **constants)
+        stability_dpsgd_fixed_normalizer(learning_rate=[0.1, 0.2], **constants)
     with pytest.raises(ValueError, match="learning_rate must not be negative"):
-        stability_dpsgd_fixed_normaliser(learning_rate=[0.1, 0.2, -0.1], **constants)
-    huge = stability_dpsgd_fixed_normaliser(
+        stability_dpsgd_fixed_normalizer(learning_rate=[0.1, 0.2, -0.1], **constants)
+    huge = stability_dpsgd_fixed_normalizer(
         learning_rate=1e3, **{**constants, "steps": 500, "sampling_rate": 0.5, "n_records": 1000}
     )
     assert huge.is_vacuous
@@ -501,14 +501,14 @@ def test_bad_numbers_are_named():
 
 def test_a_known_gradient_bound_sharpens_a_loose_clip_norm():
     constants = {"learning_rate": 1.0, "steps": 3, "sampling_rate": 1.0, "n_records": 5, "smoothness": 0.0}
-    loose = stability_dpsgd_fixed_normaliser(clip_norm=10.0, **constants)
-    sharp = stability_dpsgd_fixed_normaliser(clip_norm=10.0, gradient_bound=1.0, **constants)
+    loose = stability_dpsgd_fixed_normalizer(clip_norm=10.0, **constants)
+    sharp = stability_dpsgd_fixed_normalizer(clip_norm=10.0, gradient_bound=1.0, **constants)
     assert sharp.shift_bound == pytest.approx(loose.shift_bound / 10)
 
 
 def test_losses_without_curvature_spend_nothing_on_batch_sizes():
     constants = {"clip_norm": 1.0, "learning_rate": 0.1, "steps": 40, "sampling_rate": 0.1, "n_records": 100}
-    bound = stability_dpsgd_fixed_normaliser(smoothness=0.0, delta_n=0.01, **constants)
+    bound = stability_dpsgd_fixed_normalizer(smoothness=0.0, delta_n=0.01, **constants)
     draws = round(bound.shift_bound / (0.1 / 10))
     assert bound.delta_n == pytest.approx(stats.binom.sf(draws, 40, 0.1))
     assert stats.binom.sf(draws - 1, 40, 0.1) > 0.01

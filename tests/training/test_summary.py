@@ -1,4 +1,4 @@
-"""Privatised sufficient statistics: sensitivity, noise, ridge, stability."""
+"""Privatized sufficient statistics: sensitivity, noise, ridge, stability."""
 
 import math
 
@@ -8,7 +8,7 @@ from scipy import optimize, stats
 
 from dpscp.privacy import epsilon_of, gaussian_event
 from dpscp.training import Mechanism
-from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics, adaptive_ridge, ball_minimiser
+from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics, adaptive_ridge, ball_minimizer
 
 
 def generator(seed=0):
@@ -112,14 +112,14 @@ def test_ridge_lifts_the_smallest_eigenvalue_exactly_to_the_floor():
     assert READY.smallest_eigenvalue(3) == pytest.approx(READY.gram_noise * math.sqrt(8))
 
 
-def test_ball_minimiser_solves_the_constrained_problem():
+def test_ball_minimizer_solves_the_constrained_problem():
     r = generator(2)
     for _ in range(10):
         root = r.normal(size=(3, 3))
         matrix, linear = root @ root.T + 0.1 * np.eye(3), 5 * r.normal(size=3)
-        inside = ball_minimiser(matrix, linear, 1e9)
+        inside = ball_minimizer(matrix, linear, 1e9)
         np.testing.assert_allclose(matrix @ inside, linear, atol=1e-7)
-        ours = ball_minimiser(matrix, linear, 0.5)
+        ours = ball_minimizer(matrix, linear, 0.5)
         assert np.linalg.norm(ours) <= 0.5 + 1e-9
 
         def value(theta, matrix=matrix, linear=linear):

@@ -7,7 +7,7 @@ import pytest
 
 from dpscp.data.sources import ArraySource
 from dpscp.privacy import secure_generator
-from dpscp.training import DPSGD, Preprocessed, PrivateCentring, PrivateStandardize, SufficientStatistics
+from dpscp.training import DPSGD, Preprocessed, PrivateCentering, PrivateStandardize, SufficientStatistics
 from dpscp.training.engine import gaussian_release as release_module
 from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, sum_in_parts, sum_slack
 from dpscp.training.preprocessing.private_target import SENSITIVITY, PrivateTarget
@@ -62,7 +62,7 @@ def test_more_nominal_records_get_more_noise_and_a_source_far_beyond_them_is_ref
     monkeypatch.setattr(release_module, "_MOST_RECORDS", 40)
     blocks = ArraySource(np.zeros((81, 2)), np.zeros(81), n_blocks=3)
     inner = DPSGD(loss="huber", noise_multiplier=1.0, steps=1, sampling_rate=1.0)
-    steps = (PrivateStandardize(-1, 1, 1.0), PrivateCentring(2.0, 1.0), PrivateWhitening(2.0, 1.0))
+    steps = (PrivateStandardize(-1, 1, 1.0), PrivateCentering(2.0, 1.0), PrivateWhitening(2.0, 1.0))
     for mechanism in (Preprocessed(steps, inner), PrivateTarget(inner, (-1, 1), noise_multiplier=1.0)):
         with pytest.raises(ValueError, match="more than 4 times the declared number, 20"):
             mechanism.train_source(blocks, n_records=20)
@@ -87,7 +87,7 @@ def test_bounds_far_from_zero_and_close_together_keep_the_sensitivity(value):
 @pytest.mark.parametrize(
     "mechanism",
     [
-        PrivateCentring(2.0, noise_multiplier=3.0),
+        PrivateCentering(2.0, noise_multiplier=3.0),
         PrivateStandardize(-1, 1, noise_multiplier=3.0),
         PrivateWhitening(2.0, noise_multiplier=3.0),
         PrivateTarget(DPSGD(loss="huber", noise_multiplier=1.0, steps=1), (-1, 1), noise_multiplier=3.0),
@@ -96,7 +96,7 @@ def test_bounds_far_from_zero_and_close_together_keep_the_sensitivity(value):
     ids=lambda mechanism: type(mechanism).__name__,
 )
 def test_the_noise_covers_the_sums_that_are_released(mechanism, everywhere):
-    """In units of the noise a neighbour moves what is released by at most 1 / (noise_multiplier * (1 + SUM_SLACK))."""
+    """In units of the noise a neighbor moves what is released by at most 1 / (noise_multiplier * (1 + SUM_SLACK))."""
     seen = []
 
     def listening(exact, noise_std, *rest):

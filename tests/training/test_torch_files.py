@@ -23,7 +23,7 @@ pytestmark = [
 OPTIONS = {"epsilon": 4.0, "guarantee": "split", "accountant": "rdp", "random_state": 0, "n_records": 300}
 
 
-def labelled(n=300):
+def labeled(n=300):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, size=(n, 4))
     return X, (X[:, 0] > 0).astype(int)
@@ -35,7 +35,7 @@ def net(activation=torch.nn.Tanh, hidden=6):
 
 def fitted(module, **options):
     training = OpacusTraining(module, steps=4, sampling_rate=0.2, learning_rate=0.5)
-    return dp.PrivateConformalClassifier(training, classes=[0, 1], **OPTIONS, **options).fit(*labelled())
+    return dp.PrivateConformalClassifier(training, classes=[0, 1], **OPTIONS, **options).fit(*labeled())
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_module_comes_back_in_a_fresh_copy_of_its_architecture(model, path):
     fresh = net()
     before = copy.deepcopy(fresh.state_dict())
     loaded = dp.load(path, module=fresh)
-    X, _ = labelled()
+    X, _ = labeled()
     np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
     np.testing.assert_array_equal(loaded.predict_set(X)[1], model.predict_set(X)[1])
     assert loaded.ledger_ == model.ledger_
@@ -92,7 +92,7 @@ def test_another_architecture_is_refused(path, module, told):
 
 def test_a_file_that_holds_its_whole_model_takes_no_module(tmp_path):
     clf = dp.PrivateConformalClassifier(DPSGD(steps=3), classes=[0, 1], feature_bounds=(-1, 1), **OPTIONS)
-    clf.fit(*labelled()).save(tmp_path / "m")
+    clf.fit(*labeled()).save(tmp_path / "m")
     with pytest.raises(ValueError, match="holds its whole model: leave module out"):
         dp.load(tmp_path / "m", module=net())
 
@@ -109,12 +109,12 @@ def test_a_frozen_backbone_is_in_the_file_with_its_statistics(tmp_path):
     model = fitted(with_backbone(0))
     model.save(tmp_path / "m")
     loaded = dp.load(tmp_path / "m", module=with_backbone(1))
-    X, _ = labelled()
+    X, _ = labeled()
     np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
 
 
 def test_a_regressor_and_a_module_that_opacus_trained(tmp_path):
-    X, _ = labelled()
+    X, _ = labeled()
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(4, 1))
     engine = SimpleNamespace(accountant=SimpleNamespace(history=[(4.0, 0.1, 5)]))

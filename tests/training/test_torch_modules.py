@@ -75,7 +75,7 @@ MIXING = {
     "trained": lambda: nn.BatchNorm1d(6),
     "without parameters": lambda: nn.BatchNorm1d(6, affine=False),
     "subclass": lambda: OwnBatchNorm(6, affine=False),
-    "synchronised": lambda: nn.SyncBatchNorm(6, affine=False),
+    "synchronized": lambda: nn.SyncBatchNorm(6, affine=False),
     "no running statistics, frozen": lambda: nn.BatchNorm1d(6, track_running_stats=False).requires_grad_(False).eval(),
     "lazy": lambda: nn.LazyBatchNorm1d(affine=False),
     "running statistics of instances": lambda: nn.Sequential(
@@ -91,7 +91,7 @@ def test_layers_that_mix_records_are_refused_by_kind(kind):
         training(module)
 
 
-def test_a_record_normalised_by_itself_is_no_mixing():
+def test_a_record_normalized_by_itself_is_no_mixing():
     for norm in (nn.InstanceNorm1d(2), nn.InstanceNorm1d(2, affine=True), nn.GroupNorm(1, 2)):
         trains(nn.Sequential(nn.Unflatten(1, (2, 3)), norm, nn.Flatten(), nn.Linear(6, 2)))
 
@@ -325,11 +325,11 @@ def test_training_tries_a_module_on_made_up_records_first(monkeypatch):
 
 
 def test_a_loss_that_mixes_records_is_refused():
-    def centred(outputs, target):
+    def centered(outputs, target):
         return nn.functional.cross_entropy(outputs - outputs.mean(0), target, reduction="none")
 
     with pytest.raises(ValueError, match="the loss mixes records"):
-        training(nn.Linear(6, 2), centred).check((6,))
+        training(nn.Linear(6, 2), centered).check((6,))
 
 
 # ---- the rehearsal: our own errors, before anything is spent
@@ -542,7 +542,7 @@ class EngineOnTheReleasedModule(batch_sums.Engine):
         return module
 
 
-LAYERS_OF_DEFENCE = {
+LAYERS_OF_DEFENSE = {
     "kinds": (opacus, "private_copy", lambda module: copy.deepcopy(module).train()),
     "apart": (batch_sums, "Engine", EngineOnTheReleasedModule),
     "find_dry_run": (opacus, "dry_run", not_tried),
@@ -561,8 +561,8 @@ def unchecked_rows(module, losses, rows, target):
     return [p.grad_sample for p in module.parameters()]
 
 
-def without_defences(monkeypatch, kept=()):
-    for name, (owner, function, instead) in LAYERS_OF_DEFENCE.items():
+def without_defenses(monkeypatch, kept=()):
+    for name, (owner, function, instead) in LAYERS_OF_DEFENSE.items():
         if name not in kept:
             monkeypatch.setattr(owner, function, instead or unchecked_rows)
     monkeypatch.setattr(batch_sums, "_SMALLEST_BLOCK", 10**9)  # padding hides a mean over few records
@@ -584,7 +584,7 @@ MODULE_RUNS = 80
 
 @pytest.mark.parametrize("attack", ["tokens", "buffers"])
 def test_without_the_checks_the_audit_finds_the_violation(monkeypatch, attack):
-    without_defences(monkeypatch)
+    without_defenses(monkeypatch)
     result = audit(ModuleGame(attack), runs=MODULE_RUNS)
     assert not result.passed
     assert ModuleGame(attack).refusal is None
@@ -600,8 +600,8 @@ def test_without_the_checks_the_audit_finds_the_violation(monkeypatch, attack):
         ("buffers", "state"),
     ],
 )
-def test_each_defence_alone_stops_the_attack(monkeypatch, attack, alone):
-    without_defences(monkeypatch, kept=(alone,))
+def test_each_defense_alone_stops_the_attack(monkeypatch, attack, alone):
+    without_defenses(monkeypatch, kept=(alone,))
     assert audit(ModuleGame(attack), runs=MODULE_RUNS).passed  # as many runs as show the violation without it
 
 

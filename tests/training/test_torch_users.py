@@ -49,7 +49,7 @@ def test_epochs_and_batch_size_are_translated_and_stated():
     trained = asked.train(*records(), n_records=200)
     facts = trained.public_facts
     assert (facts["sampling_rate"], facts["training_steps"]) == (0.15, 20)
-    assert (facts["epochs"], facts["batch_size"], facts["normaliser"]) == (3, 30, 30.0)
+    assert (facts["epochs"], facts["batch_size"], facts["normalizer"]) == (3, 30, 30.0)
     assert trained.event == dpsgd_event(1.0, 0.15, 20)
     assert training(epochs=2, sampling_rate=0.3).steps == math.ceil(2 / 0.3)
     assert training(batch_size=50, steps=7).with_records(25).releases == (1.0, 7)

@@ -1,4 +1,4 @@
-"""The deep audit: whole runs, all rank statistics, sampled training, neighbours around a batch, the pipeline."""
+"""The deep audit: whole runs, all rank statistics, sampled training, neighbors around a batch, the pipeline."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def told(result):
     return result
 
 
-@pytest.mark.parametrize("rank", ["centred", "linear", "ceil"])
+@pytest.mark.parametrize("rank", ["centered", "linear", "ceil"])
 @pytest.mark.parametrize("correction", ["marginal", "none"])
 def test_every_count_of_the_search(rank, correction):
     assert (
@@ -47,7 +47,7 @@ def test_whole_training_runs(rate, knowledge):
 
 
 @pytest.mark.parametrize("n", [3, 4, 7, 8, 127, 128, 8191, 8192])
-def test_neighbours_on_both_sides_of_a_batch(n):
+def test_neighbors_on_both_sides_of_a_batch(n):
     """n and n + 1 lie on both sides of a multiple of the batch (a quarter of the records) or of the engine's chunk."""
     told(dp.audit(TrainingGame(audited_mechanism(0.5, 50, 0.25), n=n), runs=4000))
     told(dp.audit(TrainingGame(audited_mechanism(1.0, 50), n=n), runs=4000))

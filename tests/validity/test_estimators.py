@@ -30,7 +30,7 @@ def tolerance(repetitions, part=SMALLEST_PART, test=N_TEST):
     return 4 * math.sqrt(LEVEL * (1 - LEVEL) * (1 / part + 1 / test) / repetitions)
 
 
-def labelled(rng, n=N + N_TEST):
+def labeled(rng, n=N + N_TEST):
     y = rng.choice(3, size=n, p=[0.5, 0.3, 0.2])
     X = rng.normal(size=(n, 3)) + 1.5 * np.eye(3)[y]
     return X, y
@@ -42,7 +42,7 @@ def measured(rng, n=N + N_TEST):
 
 
 def classification_coverage(model, rng):
-    X, y = labelled(rng)
+    X, y = labeled(rng)
     sets = fitted(model, X[:N], y[:N], rng).predict_set(X[N:])[1][:, :, 0]
     return sets[np.arange(N_TEST), y[N:]].mean()
 
@@ -205,7 +205,7 @@ class TestGroups:
         model = classifier(CLASSIFICATION, guarantee=guarantee, groups="label", epsilon=epsilon)
         hits, seen = np.zeros(3), np.zeros(3)
         for _ in range(repetitions):
-            X, y = labelled(rng, 2 * N + N_TEST)
+            X, y = labeled(rng, 2 * N + N_TEST)
             sets = fitted(model.set_params(n_records=2 * N), X[: 2 * N], y[: 2 * N], rng).predict_set(X[2 * N :])[1]
             own = sets[np.arange(N_TEST), y[2 * N :], 0]
             hits += np.bincount(y[2 * N :], own, minlength=3)

@@ -71,7 +71,7 @@ class TestLemma1:
 
     # (n + 1)(1 - alpha) is an integer for 199, and .4 above one for 195
     @pytest.mark.parametrize("n", [195, 199])
-    @pytest.mark.parametrize("rank", ["centred", "linear", "ceil"])
+    @pytest.mark.parametrize("rank", ["centered", "linear", "ceil"])
     @pytest.mark.parametrize("noise", [0.5, 20.0])
     @pytest.mark.covering
     def test_holds(self, n, rank, noise, is_quick):

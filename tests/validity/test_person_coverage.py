@@ -67,15 +67,15 @@ def label_sets(settings, persons, rng):
         **settings,
     )
 
-    def labelled(count):
+    def labeled(count):
         X, y, ids = people(rng, count)
         easy = np.bincount(ids)[ids] == 50
         X = np.where(easy[:, None], 3 * np.sign(y)[:, None], X)
         return X, (y > 0).astype(int), ids
 
-    X, y, ids = labelled(PERSONS)
+    X, y, ids = labeled(PERSONS)
     fit(model, X, y, ids if persons else None)
-    X, y, ids = labelled(NEW)
+    X, y, ids = labeled(NEW)
     return mean_over_persons(model.predict_set(X)[1][np.arange(len(y)), y, 0], ids)
 
 

@@ -19,7 +19,7 @@ from dpscp.threshold import offsets
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 
 ALPHA = 0.1
-RANKS = ("centred", "linear", "ceil")
+RANKS = ("centered", "linear", "ceil")
 SIZES = (5, 20, 200, 2000)
 # the noise is a tenth of the records, at least 1: large enough that dropping the correction shows
 STEPS = 12

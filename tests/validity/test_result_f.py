@@ -133,7 +133,7 @@ def test_a_smaller_offset_breaks_it(monkeypatch, n, noise, steps):
         assert found < 1 - ALPHA - 1e-4
 
 
-@pytest.mark.parametrize("rank", ["centred", "linear", "ceil"])
+@pytest.mark.parametrize("rank", ["centered", "linear", "ceil"])
 @pytest.mark.parametrize("n", [5, 20, 200, 5000])
 @pytest.mark.covering
 def test_random_staircases_ties_and_atoms_are_covered(n, rank):

@@ -74,7 +74,7 @@ class SearchAttack(ABC):
     alpha: float = 0.1
     steps: int = 0
     count_noise: float = 0.0
-    rank: str = "centred"
+    rank: str = "centered"
     correction: str = "none"
     score: float = 1.0
     random_state: int | None = None

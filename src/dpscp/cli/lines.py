@@ -19,7 +19,7 @@ def promise_lines(summary: dict[str, Any]) -> list[str]:
     """Write both promises, and the evaluation if there is one."""
     lines = [
         f"privacy:  epsilon {format_epsilon(summary['epsilon'])} at delta {summary['delta']:g} "
-        f"(budget {format_number(summary['budget_epsilon'])}), for {summary['neighbours']}"
+        f"(budget {format_number(summary['budget_epsilon'])}), for {summary['neighbors']}"
         + "".join(f"; NOT private: {reason}" for reason in summary["not_private_because"])
     ]
     evaluation = summary.get("evaluation")

@@ -218,7 +218,7 @@ def summarize_fit(estimator: Estimator, evaluation: Evaluation | None = None) ->
         "epsilon": estimator.ledger_.epsilon(delta, estimator.accountant),
         "delta": delta,
         "budget_epsilon": float(estimator.epsilon),
-        "neighbours": estimator.ledger_.neighbours,
+        "neighbors": estimator.ledger_.neighbors,
         "unit": estimator.ledger_.unit.to_dict(),
         "is_private": estimator.ledger_.is_private,
         "not_private_because": list(estimator.ledger_.not_private_because),

@@ -112,7 +112,7 @@ def privacy_statement(estimator: Any, *, study: "StudyBudget | None" = None) -> 
             "delta": delta,
             "budget": {"epsilon": budget_epsilon, "delta": delta},
             "unit": {"kind": ledger.unit.kind, "protects": ledger.unit.protected, **ledger.unit.limit_facts},
-            "neighbor_relation": {"relation": "add or remove one unit", "words": ledger.neighbours},
+            "neighbor_relation": {"relation": "add or remove one unit", "words": ledger.neighbors},
             "replace_one": {
                 "epsilon": _above(ledger.replacement_epsilon(delta, accountant)),
                 "delta": delta,

@@ -24,7 +24,7 @@ from dpscp.guarantees.formulas import (
 from dpscp.guarantees.registry import GUARANTEES, automatic, guarantee_of, register
 from dpscp.guarantees.stability import (
     Stability,
-    stability_dpsgd_fixed_normaliser,
+    stability_dpsgd_fixed_normalizer,
     stability_objective_perturbation,
     stability_output_perturbation,
     stability_summary,
@@ -82,7 +82,7 @@ __all__ = [
     "search_mu",
     "sized_offset",
     "smallest_useful_n",
-    "stability_dpsgd_fixed_normaliser",
+    "stability_dpsgd_fixed_normalizer",
     "stability_dpsgd_projection",
     "stability_dpsgd_smooth",
     "stability_objective_perturbation",

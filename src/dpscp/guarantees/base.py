@@ -86,7 +86,7 @@ class Guarantee:
     needs_stability: bool = False
     needs_trajectory: bool = False
     correction: Correction = Correction.MINIMAX
-    rank: Rank = Rank.CENTRED
+    rank: Rank = Rank.CENTERED
     rank_buffer: float = 0.0
     releases_size: bool = True
     training_share: Callable[[float], float] = _default_training_share

@@ -1,7 +1,7 @@
 """The two bounds of the paper on how far one record moves DP-SGD.
 
 They use public numbers only. The library trains with a fixed public normalizer and uses
-``stability_dpsgd_fixed_normaliser`` instead.
+``stability_dpsgd_fixed_normalizer`` instead.
 """
 
 import math

@@ -12,7 +12,7 @@ The proofs are short, and the tests compare each bound with coupled runs:
 * nonexpansive steps: for a convex function f with B-Lipschitz gradient, I - eta * grad f has Lipschitz constant
   max(1, eta * B - 1), because grad f / B is firmly nonexpansive;
 * regularized empirical risk: the gradient of the objective is strongly monotone, so a new term of slope G / n_records
-  moves the minimizer by at most G / (regularisation * n_records).
+  moves the minimizer by at most G / (regularization * n_records).
 """
 
 import math
@@ -133,7 +133,7 @@ LINEAR_LOSSES = ("cross_entropy", "logistic", "squared", "huber")
 # ---- DP-SGD with a fixed public normalizer
 
 
-def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a choice)
+def stability_dpsgd_fixed_normalizer(  # noqa: PLR0913 (public: one argument a choice)
     *,
     clip_norm: float,
     learning_rate: float | Sequence[float] | NDArray[np.floating],
@@ -143,7 +143,7 @@ def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a c
     smoothness: float,
     convex: bool = False,
     delta_n: float = 1e-3,
-    normaliser: float | None = None,
+    normalizer: float | None = None,
     gradient_bound: float | None = None,
     score_lipschitz: float | None = None,
 ) -> Stability:
@@ -171,7 +171,7 @@ def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a c
         scalar link at any clip norm. False for a clipped softmax head.
     delta_n : float
         The largest failure probability.
-    normaliser : float, optional
+    normalizer : float, optional
         Default: sampling_rate * n_records.
     gradient_bound : float, optional
         A bound on the unclipped gradient. C is the smaller of it and ``clip_norm``.
@@ -192,9 +192,9 @@ def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a c
     influence = check_positive("clip_norm", clip_norm)
     if gradient_bound is not None:
         influence = min(influence, check_positive("gradient_bound", gradient_bound))
-    divisor = rate * n if normaliser is None else check_positive("normaliser", normaliser)
+    divisor = rate * n if normalizer is None else check_positive("normalizer", normalizer)
     target = check_probability("delta_n", delta_n)
-    assumptions = _fixed_normaliser_assumptions(n, convex=convex)
+    assumptions = _fixed_normalizer_assumptions(n, convex=convex)
 
     if rate == 1.0:
         factors = _step_factors(rates, smooth, n, divisor, convex=convex)
@@ -214,7 +214,7 @@ def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a c
     return Stability(best[0] * influence / divisor, best[1], assumptions, score_lipschitz)
 
 
-def _fixed_normaliser_assumptions(n_records: int, *, convex: bool) -> tuple[Assumption, ...]:
+def _fixed_normalizer_assumptions(n_records: int, *, convex: bool) -> tuple[Assumption, ...]:
     shape = CONVEX_AND_SMOOTH if convex else SMOOTH
     return MOST_OTHERS.of(n_records), shape, PLAIN_SGD, FIXED_PREPROCESSING
 
@@ -252,7 +252,7 @@ def _weights(rates: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArra
 def stability_output_perturbation(
     *,
     gradient_bound: float,
-    regularisation: float,
+    regularization: float,
     n_records: int,
     tolerance: float = 0.0,
     noise_std: float | None = None,
@@ -263,21 +263,21 @@ def stability_output_perturbation(
     """Return the shift bound of a regularized minimizer plus noise.
 
     With the nominal normalizer (``noise_std`` None, as this package trains) the objective is sum(losses) / n_records +
-    regularisation / 2 * ||theta||^2. The noise cancels, and the shift is at most gradient_bound / (regularisation *
+    regularization / 2 * ||theta||^2. The noise cancels, and the shift is at most gradient_bound / (regularization *
     n_records) with certainty.
 
     With ``noise_std`` and ``n_parameters`` this is the mechanism of the supplement: losses averaged over the n records,
-    noise of standard deviation noise_std / n. Both scales change with n: shift 2 * gradient_bound / (regularisation *
+    noise of standard deviation noise_std / n. Both scales change with n: shift 2 * gradient_bound / (regularization *
     (n + 1)) + t / (n (n + 1)), with t the exact chi quantile of ``delta_n``. (The supplement prints n for n + 1 in the
     first term, and its expansion of F_{n+1} drops a piece of the penalty. The bound holds, because (n + 1) grad F_{n+1}
     at the old minimizer is the new gradient minus the average old one.)
 
     Parameters
     ----------
-    gradient_bound, regularisation : float
+    gradient_bound, regularization : float
     n_records : int
     tolerance : float
-        The gradient norm at which the solver may stop. Each of the two runs may be tolerance / regularisation away from
+        The gradient norm at which the solver may stop. Each of the two runs may be tolerance / regularization away from
         its minimizer.
     noise_std : float, optional
     n_parameters : int, optional
@@ -290,7 +290,7 @@ def stability_output_perturbation(
 
     Paper: Supplement S3 [sec:assumption_validation]; Theory: Result C
     """
-    steady, slack = _regularised_shift(gradient_bound, regularisation, n_records, tolerance)
+    steady, slack = _regularized_shift(gradient_bound, regularization, n_records, tolerance)
     if noise_std is None:
         return Stability(steady + slack, 0.0, _risk_assumptions(nominal=True), score_lipschitz)
     moving = 2 * steady * n_records / (n_records + 1) + slack
@@ -301,7 +301,7 @@ def stability_output_perturbation(
 def stability_objective_perturbation(
     *,
     gradient_bound: float,
-    regularisation: float,
+    regularization: float,
     n_records: int,
     tolerance: float = 0.0,
     noise_std: float | None = None,
@@ -311,14 +311,14 @@ def stability_objective_perturbation(
 ) -> Stability:
     """Return the shift bound of a regularized minimizer with a random linear term.
 
-    A change of the linear term moves a minimizer by 1 / regularisation times that change. So the bound is that of
-    ``stability_output_perturbation`` with ``noise_std`` (of the linear term b / n) divided by ``regularisation``. With
+    A change of the linear term moves a minimizer by 1 / regularization times that change. So the bound is that of
+    ``stability_output_perturbation`` with ``noise_std`` (of the linear term b / n) divided by ``regularization``. With
     the nominal normalizer the linear term is shared and cancels. The unnamed a_n of the supplement is 2 *
-    gradient_bound / (regularisation * (n + 1)): the linear term is part of both optimality conditions.
+    gradient_bound / (regularization * (n + 1)): the linear term is part of both optimality conditions.
 
     Parameters
     ----------
-    gradient_bound, regularisation : float
+    gradient_bound, regularization : float
     n_records : int
     tolerance : float
     noise_std : float, optional
@@ -333,10 +333,10 @@ def stability_objective_perturbation(
 
     Paper: Supplement S3 [sec:assumption_validation]; Theory: Result C
     """
-    strength = check_positive("regularisation", regularisation)
+    strength = check_positive("regularization", regularization)
     return stability_output_perturbation(
         gradient_bound=gradient_bound,
-        regularisation=strength,
+        regularization=strength,
         n_records=n_records,
         tolerance=tolerance,
         noise_std=None if noise_std is None else noise_std / strength,
@@ -390,10 +390,10 @@ def stability_summary(
     return Stability(shift, delta_n, assumptions, score_lipschitz)
 
 
-def _regularised_shift(
-    gradient_bound: float, regularisation: float, n_records: int, tolerance: float
+def _regularized_shift(
+    gradient_bound: float, regularization: float, n_records: int, tolerance: float
 ) -> tuple[float, float]:
-    strength = check_positive("regularisation", regularisation)
+    strength = check_positive("regularization", regularization)
     slope, n = check_positive("gradient_bound", gradient_bound), check_count("n_records", n_records)
     return slope / (strength * n), 2 * check_nonnegative("tolerance", tolerance) / strength
 

@@ -297,14 +297,9 @@ class Ledger:
         return self.unit.group
 
     @property
-    def neighbours(self) -> str:
-        """The pairs of tables between which the promise holds, in words."""
-        return self.unit.neighbours
-
-    @property
     def neighbors(self) -> str:
-        """The American spelling of ``neighbours``."""
-        return self.neighbours
+        """The pairs of tables between which the promise holds, in words."""
+        return self.unit.neighbors
 
     def epsilon(self, delta: float, accountant: str | Accountant = "pld", rows: int | None = None) -> float:
         """Return epsilon at ``delta`` for the whole ledger; infinite if not private.
@@ -458,7 +453,7 @@ class Ledger:
             lines.append(f"{e.stage}: epsilon {self._epsilon_alone(e, delta)} alone at delta {delta:g}{note}")
             lines += [f"- {name}: {words}" for name, words in _describe_components(e)]
         total = format_epsilon(self.epsilon(delta))
-        lines.append(f"total: epsilon {total} at delta {delta:g}, for {self.neighbours}")
+        lines.append(f"total: epsilon {total} at delta {delta:g}, for {self.neighbors}")
         lines += self._warnings()
         if self.public_facts:
             lines.append("declared public: " + ", ".join(f"{k} = {v}" for k, v in self.public_facts.items()))
@@ -489,7 +484,7 @@ class Ledger:
             rows.append([e.stage, self._epsilon_alone(e, delta), e.note])
             # without an epsilon: it would be that of a record whose part is known
             rows += [[f"- {name}", "", words] for name, words in _describe_components(e)]
-        rows.append(["total", format_epsilon(self.epsilon(delta)), f"for {self.neighbours}"])
+        rows.append(["total", format_epsilon(self.epsilon(delta)), f"for {self.neighbors}"])
         return titles, rows
 
     def __str__(self) -> str:
@@ -514,7 +509,7 @@ class Ledger:
             *first_words(self.assumptions),
             f"An attacker with {alarms} false alarms finds at most {found} of the {unit}s in the data. Guessing finds "
             f"{alarms}.",
-            f"For {self.neighbours}, at delta {delta:g}.",
+            f"For {self.neighbors}, at delta {delta:g}.",
         ]
         headline = f"epsilon {format_epsilon(self.epsilon(delta))}"
         return html_card("Privacy", headline, texts, self._warnings(), [html_table(*self._table(delta))])

@@ -181,8 +181,8 @@ def invert(f: Tradeoff) -> Tradeoff:
             return 0.0
         return last_where(lambda x: f(x) <= y, 1.0, 0.0)
 
-    vectorised = np.vectorize(smallest, otypes=[float])
-    return _on_unit_interval(lambda y: vectorised(y) if y.size else y)
+    vectorized = np.vectorize(smallest, otypes=[float])
+    return _on_unit_interval(lambda y: vectorized(y) if y.size else y)
 
 
 def chained_misses(f: Tradeoff, x: ArrayLike, rows: int) -> Any:

@@ -47,7 +47,7 @@ class Unit(ABC):
 
     @property
     @abstractmethod
-    def neighbours(self) -> str:
+    def neighbors(self) -> str:
         """The pairs of tables between which the promise holds, in words."""
 
     @property
@@ -151,7 +151,7 @@ class OneRecord(Unit):
         return None
 
     @property
-    def neighbours(self) -> str:
+    def neighbors(self) -> str:
         return "adding or removing one record"
 
     @property
@@ -195,7 +195,7 @@ class PersonWithIds(_Person):
     by_person = True
 
     @property
-    def neighbours(self) -> str:
+    def neighbors(self) -> str:
         return _WHOLE_PERSON
 
     @property
@@ -221,7 +221,7 @@ class PersonWithoutIds(_Person):
     kind = "person without ids"
 
     @property
-    def neighbours(self) -> str:
+    def neighbors(self) -> str:
         return f"{_WHOLE_PERSON}, at most {self.rows_per_person}"
 
     @property

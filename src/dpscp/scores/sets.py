@@ -50,8 +50,8 @@ def residual_interval(prediction: ArrayLike, threshold: ArrayLike) -> NDArray[An
     -------
     array of shape (n, 2) or (n, 2, n_levels)
     """
-    centre = np.asarray(prediction, float)
-    return _interval(centre, centre, np.asarray(threshold, float))
+    center = np.asarray(prediction, float)
+    return _interval(center, center, np.asarray(threshold, float))
 
 
 def normalized_interval(prediction: ArrayLike, scale: ArrayLike, threshold: ArrayLike) -> NDArray[Any]:
@@ -66,12 +66,12 @@ def normalized_interval(prediction: ArrayLike, scale: ArrayLike, threshold: Arra
     -------
     array of shape (n, 2) or (n, 2, n_levels)
     """
-    centre, scale, level = np.asarray(prediction, float), np.asarray(scale, float), np.asarray(threshold, float)
+    center, scale, level = np.asarray(prediction, float), np.asarray(scale, float), np.asarray(threshold, float)
     if np.any(~(scale > 0)):
         raise ValueError("scale must be positive in every row; bound it from below by a public constant")
     scale = scale[:, None]
     reach = _largest((level + _half_spacing(level)) * scale, lambda residual: residual / scale <= level)
-    ends = _interval(centre, centre, reach)
+    ends = _interval(center, center, reach)
     return ends if level.ndim else ends[..., 0]
 
 
@@ -105,7 +105,7 @@ def _interval(low: NDArray[Any], high: NDArray[Any], reach: NDArray[Any]) -> NDA
     return ends if reach.ndim else ends[..., 0]
 
 
-def _furthest(centre: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
+def _furthest(center: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
     """Return the largest y for which y - center, rounded, is at most ``reach``.
 
     y - center is rounded to the spacing of reach, so y may lie half a spacing beyond. Exactly there it is rounded to
@@ -114,10 +114,10 @@ def _furthest(centre: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
     is done in place: a million rows should cost about as much as the plain sum.
     """
     half = _half_spacing(reach)
-    total = centre + reach
-    part = total - centre
+    total = center + reach
+    part = total - center
     rest = total - part
-    np.subtract(centre, rest, out=rest)
+    np.subtract(center, rest, out=rest)
     np.subtract(reach, part, out=part)
     rest += part  # center + reach = total + rest, exactly
     rest += half

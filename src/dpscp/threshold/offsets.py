@@ -36,7 +36,7 @@ class Rank(StrEnum):
     Theory: section 1.2
     """
 
-    CENTRED = "centred"
+    CENTERED = "centered"
     """C - (n + 1)/2."""
     LINEAR = "linear"
     """C - (1 - alpha)(n + 1)."""
@@ -51,11 +51,11 @@ class Rank(StrEnum):
     @property
     def is_same_at_all_levels(self) -> bool:
         """Whether one noisy value of the statistic can be used at every level."""
-        return self is Rank.CENTRED
+        return self is Rank.CENTERED
 
     def sensitivity(self, level: Fraction) -> Fraction:
         """Return how much one added or removed record changes the statistic."""
-        if self is Rank.CENTRED:
+        if self is Rank.CENTERED:
             return Fraction(1, 2)
         return max(level, 1 - level) if self is Rank.LINEAR else Fraction(1)
 
@@ -63,7 +63,7 @@ class Rank(StrEnum):
         """Return what the statistic subtracts from a count of ``size`` scores."""
         if self is Rank.CEIL:
             return Fraction(conformal_rank(level, size))
-        return (Fraction(1, 2) if self is Rank.CENTRED else 1 - level) * (size + 1)
+        return (Fraction(1, 2) if self is Rank.CENTERED else 1 - level) * (size + 1)
 
 
 class Correction(StrEnum):
@@ -141,7 +141,7 @@ def rank_sensitivity(rank: str, alpha: float) -> Fraction:
 
     Parameters
     ----------
-    rank : {"centred", "linear", "ceil"}
+    rank : {"centered", "linear", "ceil"}
         C - (n + 1)/2, C - (1 - alpha)(n + 1), or C - ceil((1 - alpha)(n + 1)).
     alpha : float
 
@@ -198,9 +198,9 @@ class Aim:
                 raise ValueError(f"n_min must be at most n_records, got {self.least:g} and {self.size.n}")
             return
         name = "a released size" if isinstance(self.size, NoisySize) else "counted_size"
-        if self.rank is not Rank.CENTRED or self.correction is not Correction.MINIMAX:
+        if self.rank is not Rank.CENTERED or self.correction is not Correction.MINIMAX:
             raise ValueError(
-                f"{name} needs rank='centred' and correction='minimax', got '{self.rank}' and '{self.correction}'"
+                f"{name} needs rank='centered' and correction='minimax', got '{self.rank}' and '{self.correction}'"
             )
         if self.least is not None:
             raise ValueError(f"n_min must be None with {name}, got {self.least:g}: the size is not assumed; remove it")

@@ -180,7 +180,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     count_noise: float | LatticeNoise | None = None,
     steps: int | None = None,
     correction: str = "minimax",
-    rank: str = "centred",
+    rank: str = "centered",
     rank_buffer: float = 0,
     failure_probability: float | None = None,
     n_records: int | None = None,
@@ -217,8 +217,8 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         ``"minimax"`` has the smallest valid offsets, ``"marginal"`` a larger one. ``"union"`` is the buffer of the
         paper: with probability 1 - ``failure_probability`` the threshold is at least the wanted order statistic.
         ``"none"`` promises nothing.
-    rank : {"centred", "linear", "ceil"}
-        ``"centred"`` has sensitivity 1/2 and is exact if n = n_records. ``"linear"`` needs no n. ``"ceil"`` is that of
+    rank : {"centered", "linear", "ceil"}
+        ``"centered"`` has sensitivity 1/2 and is exact if n = n_records. ``"linear"`` needs no n. ``"ceil"`` is that of
         the paper, with sensitivity 1.
     rank_buffer : float
         Ranks that are added to the offset, rounded up.
@@ -231,18 +231,19 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         ``n_records``.
     size_noise : float or LatticeNoise, optional
         The number of scores is private: release it once with integer noise of this standard deviation. The promise then
-        holds for every number of scores, and ``n_records`` is only a plan. Needs ``rank="centred"`` and
+        holds for every number of scores, and ``n_records`` is only a plan. Needs ``rank="centered"`` and
         ``correction="minimax"``.
     released_size : ReleasedSize, optional
         That of an earlier search of the same scores, at no cost.
     counted_size : CountedSize, optional
         The scores are a secret random part of a table whose number of records is public. No size is released, and the
-        promise is an average over the assignment too. Needs ``rank="centred"`` and ``correction="minimax"``.
+        promise is an average over the assignment too. Needs ``rank="centered"`` and ``correction="minimax"``.
     release_confidence : float, optional
         With this probability over scores and noise, this one threshold is at least the 1 - alpha quantile of the
         scores' law. Needs independent scores whose number is public, released or drawn from a counted table.
     asked : SharedCounts, optional
-        Shared by several searches of the same scores; ``event`` is that of this search alone. Needs ``rank="centred"``.
+        Shared by several searches of the same scores; ``event`` is that of this search alone. Needs
+        ``rank="centered"``.
     fine_near : float or tuple of float, optional
         A public value near which the grid is finest, so that a ``score_range`` that is far too wide costs little. 0
         suits residuals; both ends of the range, (low, high), suit probabilities. Default: even cells.
@@ -352,7 +353,7 @@ def _for_this_search(
 ) -> SharedCounts:
     """Return ``asked`` if its counts are those of this search; raise otherwise."""
     if not rank.is_same_at_all_levels:
-        raise ValueError(f"`asked` needs rank='centred', got '{rank}': other statistics differ between levels")
+        raise ValueError(f"`asked` needs rank='centered', got '{rank}': other statistics differ between levels")
     asked.require_alike(noise, steps, score_range, halving)
     return asked
 

@@ -15,7 +15,7 @@ from dpscp.training.preprocessing.components import PrivatePCA
 from dpscp.training.preprocessing.features import (
     ColumnScales,
     NormClip,
-    PrivateCentring,
+    PrivateCentering,
     PrivateStandardize,
     PublicBounds,
     UnitNorm,
@@ -52,7 +52,7 @@ __all__ = [
     "Preprocessed",
     "PreprocessedModel",
     "PrivateBounds",
-    "PrivateCentring",
+    "PrivateCentering",
     "PrivateModel",
     "PrivatePCA",
     "PrivateStandardize",

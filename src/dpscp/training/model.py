@@ -157,7 +157,7 @@ class Trajectory:
         Minus the derivative of the released parameters with respect to a step's normalized clipped gradient when later
         gradients are held fixed: the learning rate for plain SGD, smaller under iterate averaging, larger under
         momentum, None under Adam.
-    clip_norm, normaliser, sampling_rate : float
+    clip_norm, normalizer, sampling_rate : float
         The public constants of training.
     rule : UpdateRule or None
         It gives the weights when later gradients respond.
@@ -173,7 +173,7 @@ class Trajectory:
     iterates: NDArray[Any]
     weights: NDArray[Any] | None
     clip_norm: float
-    normaliser: float
+    normalizer: float
     sampling_rate: float
     rule: "UpdateRule | None" = None
     row_length: float | None = None

@@ -215,7 +215,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     ((32, 16), 0.9)
     >>> plan = recipe("classification", n_records=13_671, n_features=512, epsilon=1.0, delta=1e-5)
     >>> [type(step).__name__ for step in plan.mechanism.mechanism.steps]
-    ['UnitNorm', 'PrivateCentring', 'UnitNorm', 'PrivateWhitening']
+    ['UnitNorm', 'PrivateCentering', 'UnitNorm', 'PrivateWhitening']
 
     Theory: sections 1.1 and 6; Results A to E
     """

@@ -10,7 +10,7 @@ from typing import Any
 from dpscp._base.checks import check_positive
 from dpscp.training.preprocessing.features import (
     NormClip,
-    PrivateCentring,
+    PrivateCentering,
     PrivateStandardize,
     PublicBounds,
     UnitNorm,
@@ -91,7 +91,7 @@ class TableRows:
         first: tuple[Step, ...] = self.public_steps() if self.kind == "bounded" else ()
         last: tuple[Step, ...] = (UnitNorm(),)
         if self.kind != "standardized":
-            last = (*last, PrivateCentring(), UnitNorm())
+            last = (*last, PrivateCentering(), UnitNorm())
         if whiten:
             last = (*last, PrivateWhitening())
         columns = self.numeric_columns if self.kind == "bounded" else ()

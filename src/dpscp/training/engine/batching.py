@@ -211,7 +211,7 @@ class SourceTotals:
 
     def __init__(self, public: RunConstants, source: RecordSource, places: Places | None = None) -> None:
         self._source, self._places = innermost(source), places_of(source) if places is None else places
-        constants = public.network, public.loss, public.clip_norm, public.dtype, public.normaliser
+        constants = public.network, public.loss, public.clip_norm, public.dtype, public.normalizer
         self._constants = GradientConstants(*constants, secure_bytes()(16))
         own = BatchSums(*constants)
         self.gradient = own.gradient

@@ -279,7 +279,7 @@ def _summed_errors(
     gradient = ClippedGradient(model.network, model.loss, trajectory.clip_norm, str(rows.dtype))
     summed = np.zeros((len(weights), len(rows), model.network.widths[-1]))
     lengths = np.zeros(len(rows))
-    per_record = weights.T * (trajectory.sampling_rate / trajectory.normaliser)
+    per_record = weights.T * (trajectory.sampling_rate / trajectory.normalizer)
     flat = aligned_empty((model.network.n_parameters,), str(rows.dtype))
     layers = model.network.layers(flat)
     with np.errstate(all="ignore"):

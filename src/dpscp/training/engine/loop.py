@@ -194,7 +194,7 @@ class RunConstants:
     rule: UpdateRule
     clip_norm: float
     noise_multiplier: float
-    normaliser: float
+    normalizer: float
     dtype: str
 
     @property
@@ -313,13 +313,13 @@ class Descent:
     """
 
     def __init__(self, public: RunConstants, totals: Totals, observer: StepObserver | None = None) -> None:
-        network, rule, normaliser, dtype = public.network, public.rule, public.normaliser, public.dtype
+        network, rule, normalizer, dtype = public.network, public.rule, public.normalizer, public.dtype
         self.network, self.rule = network, rule
         self._totals, self._observer = totals, observer
-        self.normaliser, self.grid = normaliser, public.grid
+        self.normalizer, self.grid = normalizer, public.grid
         # as arrays: what is turned into one at every step costs as much as a product
         self._per_grid = np.array(1 / self.grid if self.grid else 0.0)
-        self._grid_over_normaliser = np.array(self.grid / normaliser)
+        self._grid_over_normalizer = np.array(self.grid / normalizer)
         self._momentum = np.array(rule.momentum)
         self.parameters = public.initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
         self._fast = aligned_empty(self.parameters.shape, dtype)
@@ -352,8 +352,8 @@ class Descent:
         total = self.clipped_sum(batch)
         if self._observer is not None:
             noisy = np.concatenate([self._release(part, total, noise).copy() for part in self._parts])
-            constants = (self.normaliser, self.grid, float(self.rule.learning_rates[self.step_count]))
-            self._observer(StepView(self.current(), noisy * self.normaliser, constants))
+            constants = (self.normalizer, self.grid, float(self.rule.learning_rates[self.step_count]))
+            self._observer(StepView(self.current(), noisy * self.normalizer, constants))
         self._update(total, noise)
 
     def _update(self, total: Array, noise: Array | None) -> None:
@@ -377,11 +377,11 @@ class Descent:
         """
         noisy = part.noisy
         if noise is None:
-            return np.divide(total[part.where], self.normaliser, out=noisy)
+            return np.divide(total[part.where], self.normalizer, out=noisy)
         np.multiply(total[part.where], self._per_grid, out=noisy)
         noisy += noise[part.where]
         np.rint(noisy, out=noisy)
-        noisy *= self._grid_over_normaliser
+        noisy *= self._grid_over_normalizer
         return noisy
 
     def _move(self, part: "_Part", rate: float) -> None:

@@ -32,7 +32,7 @@ from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, RecordSource
 from dpscp.data.sources.places import Places, blocks_in_memory, nominal_count, places_of, unit_of_blocks
 from dpscp.guarantees.poisson_tails import batch_limits
-from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
+from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normalizer
 from dpscp.privacy import RECORDS, Unit
 from dpscp.training.base import (
     GaussianSums,
@@ -313,7 +313,7 @@ class DPSGD(GaussianSums):
             "learning_rate": self.learning_rate,
             "clip_norm": self.clip_norm,
             "noise_multiplier": noise,
-            "normaliser": self.sampling_rate * n_records,
+            "normalizer": self.sampling_rate * n_records,
         }
         if classes is not None:
             facts["classes"] = classes
@@ -359,17 +359,17 @@ class DPSGD(GaussianSums):
         size = self.network(n_features, None if classes is None else len(classes)).n_parameters
         rounding = math.sqrt(size) * GRID * require_noise(self.noise_multiplier) * self.clip_norm * (1 + CLIP_SLACK)
         rate, rates, drift = self.sampling_rate, self.learning_rates, 0.0
-        normaliser = rate * n_records
+        normalizer = rate * n_records
         if rate == 1:
             influence += rounding
         else:
             # Two candidates mean that nonexpansive steps are affordable; only then rounding errors merely add up.
-            caps = batch_limits(rates, smoothness, n_records, rate, normaliser, self.delta_n, convex=True)
+            caps = batch_limits(rates, smoothness, n_records, rate, normalizer, self.delta_n, convex=True)
             if len(caps) < 2:
                 return None
             rounding += influence * CLIP_SLACK * min(1.0, n_records / MOST_RECORDS)  # also where it is not drawn
-            drift = rounding * float(rates.sum()) / normaliser
-        bound = stability_dpsgd_fixed_normaliser(
+            drift = rounding * float(rates.sum()) / normalizer
+        bound = stability_dpsgd_fixed_normalizer(
             clip_norm=influence,
             learning_rate=rates,
             steps=self.steps,
@@ -420,7 +420,7 @@ class Setup:
         return Loss(self.mechanism.loss, self.mechanism.quantiles, self.mechanism.huber_delta)
 
     @property
-    def normaliser(self) -> float:
+    def normalizer(self) -> float:
         """Return the public expected batch size."""
         return self.mechanism.sampling_rate * self.n_records
 
@@ -449,7 +449,7 @@ class Setup:
             rule=mechanism.rule,
             clip_norm=mechanism.clip_norm,
             noise_multiplier=self.noise,
-            normaliser=self.normaliser,
+            normalizer=self.normalizer,
             dtype=mechanism.dtype,
         )
 
@@ -472,5 +472,5 @@ class Setup:
     def trajectory(self, iterates: Array) -> Trajectory:
         """Return the iterates with the weight of each step in the released parameters."""
         mechanism, rule = self.mechanism, self.mechanism.rule
-        public = (mechanism.clip_norm, self.normaliser, mechanism.sampling_rate)
+        public = (mechanism.clip_norm, self.normalizer, mechanism.sampling_rate)
         return Trajectory(iterates, rule.influence_weights(), *public, rule)

@@ -3,7 +3,7 @@
 Both minimize sum_i loss_i(theta) + strength / 2 * ||theta||^2 over rows of bounded norm.
 ``OutputPerturbation`` adds noise to the minimizer, ``ObjectivePerturbation`` adds a random linear term
 before minimizing (and a trace of noise after, because a computed minimizer is never the exact one).
-``strength`` is regularisation * n_records, so the losses are in effect divided by the public number of
+``strength`` is regularization * n_records, so the losses are in effect divided by the public number of
 records; neither the event nor the noise depends on it.
 """
 
@@ -165,7 +165,7 @@ class OutputPerturbation(GaussianSums, _Perturbation):
         which is squared error wherever predictions lie in y_bounds.
     feature_bound : float
         A public bound on the norm of a row without bias. Longer rows are scaled onto it, in prediction too.
-    regularisation : float or None
+    regularization : float or None
         The weight of ||theta||^2 / 2 against the mean loss; None is a public rule (see ``strength``).
     noise_multiplier : float or None
         Noise scale over sensitivity; None: call ``calibrated`` first.
@@ -183,24 +183,24 @@ class OutputPerturbation(GaussianSums, _Perturbation):
     """
 
     _: KW_ONLY
-    regularisation: float | None = None
+    regularization: float | None = None
 
     trains_persons: ClassVar[bool] = True
 
     @property
     def _own_constants(self) -> dict[str, float | None]:
-        return {"regularisation": self.regularisation}
+        return {"regularization": self.regularization}
 
     def strength(self, n_records: int) -> float:
         """Return the penalty on the sum of losses.
 
-        Regularisation * n_records, or the public rule.
+        Regularization * n_records, or the public rule.
 
         The rule balances the expected excess loss caused by the noise, about n * curvature * noise^2 / 2,
         against the penalty at parameters of norm ``parameter_norm``.
         """
-        if self.regularisation is not None:
-            return self.regularisation * n_records
+        if self.regularization is not None:
+            return self.regularization * n_records
         unit = self._risk(2, 1.0)
         reach = self._reach()
         noise = require_noise(self.noise_multiplier) * unit.head.gradient_bound / reach
@@ -217,7 +217,7 @@ class OutputPerturbation(GaussianSums, _Perturbation):
         theta = gaussian_release(minimizer, noise, run.generator())
         bound = stability_output_perturbation(
             gradient_bound=risk.head.gradient_bound,
-            regularisation=risk.strength / run.n_records,
+            regularization=risk.strength / run.n_records,
             n_records=run.n_records,
             tolerance=tolerance / run.n_records,
             score_lipschitz=risk.head.score_lipschitz,
@@ -294,7 +294,7 @@ class ObjectivePerturbation(_Perturbation):
         theta = risk.minimize(data.rows, data.target, tolerance=tolerance, linear=linear)
         bound = stability_objective_perturbation(
             gradient_bound=risk.head.gradient_bound,
-            regularisation=risk.strength / run.n_records,
+            regularization=risk.strength / run.n_records,
             n_records=run.n_records,
             tolerance=tolerance / run.n_records,
             score_lipschitz=risk.head.score_lipschitz,

@@ -1,7 +1,7 @@
 """Minimize penalized sums of losses of linear models to a proven tolerance.
 
 The objective is sum_i loss_i(theta) + strength / 2 * ||theta||^2 + <linear, theta>. It is a sum, not a mean. With
-strength = regularisation * n_records it is n_records times the usual penalized risk with the public normalizer, and no
+strength = regularization * n_records it is n_records times the usual penalized risk with the public normalizer, and no
 number of records enters it. Rows have norm at most ``feature_bound`` (enforced by clipping them), and a bias coordinate
 1 is part of the row.
 """

@@ -22,7 +22,7 @@ from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, 
 from dpscp.training.engine.networks import DenseModel, Loss, Network, check_rows, feature_rows
 from dpscp.training.targets import bounded_targets
 
-__all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimiser"]
+__all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimizer"]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class SufficientStatistics(GaussianSums):
         # n records cannot have longer cross moments: bringing noise back there is post-processing
         longest = n * self.row_bound * self.target_bound
         noisy_cross *= min(1.0, longest / max(float(np.linalg.norm(noisy_cross)), 1e-300))
-        theta = ball_minimiser(adaptive_ridge(noisy_gram, floor), noisy_cross, reach)
+        theta = ball_minimizer(adaptive_ridge(noisy_gram, floor), noisy_cross, reach)
         network = Network((width, 1), "relu", self.fit_intercept)
         if self.fit_intercept:
             theta[-1] += self._center
@@ -202,7 +202,7 @@ def adaptive_ridge(gram: FloatArray, floor: float) -> FloatArray:
     return np.asarray(gram + max(0.0, floor - smallest) * np.eye(len(gram)))
 
 
-def ball_minimiser(matrix: FloatArray, linear: FloatArray, radius: float) -> FloatArray:
+def ball_minimizer(matrix: FloatArray, linear: FloatArray, radius: float) -> FloatArray:
     """Minimize theta' matrix theta / 2 - linear' theta over a ball.
 
     ``matrix`` is positive definite.

@@ -42,7 +42,7 @@ class PrivatePCA(SecondMomentStep):
     """Keep the ``n_components`` leading directions of rows of norm at most ``bound``, privately.
 
     The directions are eigenvectors of the noisy second moment; they cost nothing beyond it. Nothing is centered: put
-    ``PrivateStandardize`` or ``PrivateCentring`` before this step, and set ``bound`` to a typical row norm behind it.
+    ``PrivateStandardize`` or ``PrivateCentering`` before this step, and set ``bound`` to a typical row norm behind it.
     A smaller bound means less noise and more shortened rows.
 
     Privacy: one Gaussian release of the second moment, see ``SecondMomentStep``.

@@ -2,7 +2,7 @@
 
 Standardizing with the data's own mean and scale leaks, because the released predictor contains them. A step here either
 uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, ``NormClip``: no cost), or releases noisy
-sums over rows whose size it enforces (``PrivateCentring``, ``PrivateStandardize``: Gaussian events). Sums are divided
+sums over rows whose size it enforces (``PrivateCentering``, ``PrivateStandardize``: Gaussian events). Sums are divided
 by the public ``n_records``, never by the number of rows.
 
 Theory: section 1.5
@@ -116,7 +116,7 @@ class NormClip(PublicStep):
 
 
 @dataclass(frozen=True)
-class PrivateCentring(SummedStep):
+class PrivateCentering(SummedStep):
     """Subtract a private mean from rows of norm at most ``bound``.
 
     Longer rows are shortened first. The noisy mean is projected on the ball of radius ``bound``, because a mean of such

@@ -22,4 +22,4 @@ def ledger_of_engine(privacy_engine: Any) -> Ledger:
     for noise, rate, steps in history:
         event = dpsgd_event(float(noise), float(rate), int(steps)) if noise > 0 else non_private_event()
         ledger = ledger.add("train", event, "Opacus, assuming Poisson sampling; noise from torch's generator")
-    return ledger.declare(opacus_normaliser="Opacus divides by a number of records taken from the data")
+    return ledger.declare(opacus_normalizer="Opacus divides by a number of records taken from the data")

@@ -294,7 +294,7 @@ class OpacusTraining(GaussianSums):
             "clip_norm": self.clip_norm,
             "noise_multiplier": require_noise(self.noise_multiplier),
             "input_shape": shape,
-            "normaliser": self.sampling_rate * setup.n,
+            "normalizer": self.sampling_rate * setup.n,
         }
         for name in ("epochs", "batch_size"):
             if getattr(self, name) is not None:
