@@ -1,5 +1,6 @@
 """Declared bounds stay as they are; the others are found by the fit, and only these are paid for."""
 
+import sys
 import warnings
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import dpscp as dp
 from dpscp.cli import main
 from dpscp.data.feature_bounds import FeatureBounds, column_bounds
+from dpscp.data.scales import check_scale
 from dpscp.data.schema import Column, Schema
 from dpscp.data.sources import Block
 from dpscp.estimators.bounds_choice import BoundsChoice
@@ -267,3 +269,49 @@ def test_a_declared_indicator_costs_nothing_and_is_saved(tmp_path):
     assert counted == {"indicator": 3, (0, 1): 6}
     reg.set_params(feature_bounds={0: (18, 90), 1: "indicator"}).fit(X, y).save(tmp_path / "model.dpscp")
     assert dp.load(tmp_path / "model.dpscp").feature_bounds == {0: [18, 90], 1: "indicator"}
+
+
+SUBNORMAL = 5e-324
+NARROW = {
+    "feature_bounds": lambda X, y: fit_narrow(X, y, feature_bounds=(0, SUBNORMAL)),
+    "feature_bounds of a column": lambda X, y: fit_narrow(X, y, feature_bounds={0: (0, SUBNORMAL), 1: (0, 1)}),
+    "feature_bounds as arrays": lambda X, y: fit_narrow(X, y, feature_bounds=(np.zeros(2), np.array([1, SUBNORMAL]))),
+    "feature_bound": lambda X, y: fit_narrow(X, y, feature_bounds=dp.RowNorm(SUBNORMAL)),
+    "a logarithm": lambda *_: check_scale("y_scale", "log", (1e300, float(np.nextafter(1e300, np.inf)))),
+    "y_bounds": lambda X, y: dp.PrivateConformalRegressor(y_bounds=(0, SUBNORMAL)).fit(X, y),
+    "score_range": lambda X, _: dp.calibrate(X[:, 0], epsilon=1, delta=1e-5, score_range=(0, SUBNORMAL), held_out=True),
+    "threshold_range": lambda X, _: dp.control_risk(
+        lambda t: np.full(len(X), t), threshold_range=(0, SUBNORMAL), alpha=0.1, epsilon=1, delta=1e-5
+    ),
+    "a schema": lambda *_: dp.Schema.from_dict(
+        {"target": "y", "classes": ["0", "1"], "columns": {"a": {"type": "numeric", "bounds": [0, SUBNORMAL]}}}
+    ),
+    "population": lambda *_: dp.Population(lambda X: X[:, 0], bound=SUBNORMAL),
+    "steps": lambda *_: dp.training.PublicBounds(0, SUBNORMAL),
+    "clip_norm": lambda *_: dp.training.DPSGD(clip_norm=SUBNORMAL),
+}
+
+
+def fit_narrow(X, y, **options):
+    return dp.PrivateConformalClassifier(classes=[0, 1], **options).fit(X, y)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_widths_below_normal_numbers_are_refused(name):
+    """1 / width is infinite and 0 * infinity is NaN: a sum would be NaN because of one record."""
+    X = np.zeros((200, 2))
+    with pytest.raises(ValueError, match="smallest normal number"):
+        NARROW[name](X, np.arange(200) % 2)
+
+
+def test_the_narrowest_normal_bounds_give_finite_models():
+    width = sys.float_info.min
+    X = np.random.default_rng(0).uniform(0, width, size=(600, 2))
+    X[0] = width, 1e300
+    clf = dp.PrivateConformalClassifier(
+        epsilon=2.0, classes=[0, 1], feature_bounds=(0, width), n_records=600, accountant="rdp", guarantee="split"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dp.GuaranteeWarning)
+        clf.fit(X, np.arange(600) % 2)
+    assert np.isfinite(clf.predict_proba(X)).all()

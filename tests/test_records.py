@@ -62,7 +62,6 @@ BAD_ROWS = {
     "scalar": (CANARY_NUMBER, ValueError),
     "ragged": ([[CANARY_NUMBER] * 3] * (N - 1) + [[1.0]], ValueError),
     "complex": (rows() + 1j * CANARY_NUMBER, ValueError),
-    "no rows": (np.empty((0, 3)), ValueError),
     "no columns": (np.empty((N, 0)), ValueError),
     "text column": (pd.DataFrame({"a": [CANARY_TEXT] * N, "b": np.arange(N)}), ValueError),
     "missing value": (pd.DataFrame({"a": pd.array([1] * (N - 1) + [pd.NA], dtype="Int64")}), ValueError),

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
         predict_set,
     )
     from dpscp.estimators.prefit import Prefit
-    from dpscp.exceptions import BudgetError, GuaranteeWarning, HintWarning, NotFittedError, SeededWarning
+    from dpscp.exceptions import (
+        BudgetError,
+        GuaranteeWarning,
+        HintWarning,
+        NotFittedError,
+        ReuseWarning,
+        SeededWarning,
+    )
     from dpscp.guarantees import Certificate
     from dpscp.privacy import Budget, Ledger
     from dpscp.privacy.store import BudgetStore
@@ -51,6 +58,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "PrivateMultilabelClassifier": "dpscp.estimators",
         "PrivateModel": "dpscp.training.private_model",
         "PrivateQuantile": "dpscp.threshold",
+        "ReuseWarning": "dpscp.exceptions",
         "RiskControl": "dpscp.deployment",
         "RowNorm": "dpscp.data.feature_bounds",
         "Schema": "dpscp.data.schema",
@@ -95,6 +103,7 @@ __all__ = [
     "PrivateModel",
     "PrivateMultilabelClassifier",
     "PrivateQuantile",
+    "ReuseWarning",
     "RiskControl",
     "RowNorm",
     "Schema",

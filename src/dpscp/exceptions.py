@@ -2,7 +2,15 @@
 
 from sklearn.exceptions import NotFittedError
 
-__all__ = ["BudgetError", "GuaranteeWarning", "HintWarning", "NotFittedError", "SeededWarning", "UnsupportedEventError"]
+__all__ = [
+    "BudgetError",
+    "GuaranteeWarning",
+    "HintWarning",
+    "NotFittedError",
+    "ReuseWarning",
+    "SeededWarning",
+    "UnsupportedEventError",
+]
 
 
 class BudgetError(ValueError):
@@ -19,6 +27,10 @@ class GuaranteeWarning(UserWarning):
 
 class HintWarning(UserWarning):
     """Every promise holds, and a public number that the caller may know would make the sets smaller."""
+
+
+class ReuseWarning(GuaranteeWarning):
+    """Records were used before in this process, without one budget store for all uses: the costs add up."""
 
 
 class SeededWarning(GuaranteeWarning):

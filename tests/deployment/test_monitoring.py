@@ -1,5 +1,6 @@
 """The monitor: false alarms are rare for ever, a rise is seen soon, the state holds released numbers only."""
 
+import copy
 import json
 import math
 import re
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.deployment.monitoring import _Bet, _choose_bet, log_evidence
+from dpscp.deployment.monitoring import _Bet, _checksum, _choose_bet, log_evidence
 from dpscp.privacy import Budget, IntegerSource, sample_discrete_gaussian
 from dpscp.report.monitoring import monitor_page
 
@@ -157,7 +158,7 @@ def test_the_state_holds_released_numbers_only(classifier):
     state = json.loads(found.to_json())
     assert set(state) == {
         *("format", "version", "model", "epsilon", "delta", "tolerated", "level", "expected_batch"),
-        *("eta", "share", "noise", "seed", "batches"),
+        *("eta", "share", "noise", "seed", "batches", "checksum"),
     }
     assert [set(batch) for batch in state["batches"]] == [{"name", "log_factor"}]
     # as a number of its own: the digits of a noisy one may hold it by chance
@@ -175,12 +176,28 @@ def test_the_state_of_another_model_and_damaged_states_are_refused(classifier):
     with pytest.raises(ValueError, match="another model"):
         dp.CoverageMonitor.from_json(text, other)
     state = json.loads(text)
-    for damage in ({"noise": [1, 1, 1]}, {"eta": -1}, {"batches": [{}]}, {"epsilon": 9.0}):
+    twice = [{"name": "2026-01", "log_factor": -0.5}] * 2
+    damages = {"noise": [1, 1, 1], "eta": -1, "batches": [{}], "epsilon": 9.0, "level": 5}
+    for damaged in (*({**state, name: value} for name, value in damages.items()), {**state, "batches": twice}):
+        damaged.pop("checksum")
+        damaged["checksum"] = _checksum(damaged)
         with pytest.raises(ValueError, match="damaged"):
-            dp.CoverageMonitor.from_json(json.dumps({**state, **damage}), classifier)
+            dp.CoverageMonitor.from_json(json.dumps(damaged), classifier)
+    for change in ({"level": 0.5}, {"seed": None}, {"tolerated": 0.3}, {"batches": twice[:1]}, {"checksum": None}):
+        with pytest.raises(ValueError, match="was changed"):
+            dp.CoverageMonitor.from_json(json.dumps({**state, **change}), classifier)
     for text in ("", "[]", '{"format": "other"}', json.dumps({**state, "version": 9})):
         with pytest.raises(ValueError, match=r"state of a monitor|unknown"):
             dp.CoverageMonitor.from_json(text, classifier)
+
+
+def test_a_state_belongs_to_the_parameters_of_a_model_too(classifier):
+    """Two models may have the same thresholds and the same ledger, where a copy was changed."""
+    state = monitor(classifier).to_json()
+    other = copy.copy(classifier)
+    other.model_ = classifier.model_.with_output_scale(0.5, 0.0)
+    with pytest.raises(ValueError, match="another model"):
+        dp.CoverageMonitor.from_json(state, other)
 
 
 def test_bad_batches_cost_nothing(classifier, tmp_path):

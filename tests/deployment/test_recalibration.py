@@ -144,6 +144,7 @@ def test_a_regressor_is_calibrated_again():
     options = {"epsilon": 4.0, "y_bounds": (-5, 5), "guarantee": "universal", "accountant": "rdp", "random_state": 0}
     model = dp.PrivateConformalRegressor(DPSGD(steps=15, learning_rate=2.0, loss="squared"), **options)
     model.fit(X, X[:, 0] + 0.2 * rng.normal(size=2_000))
+    X = rng.uniform(-1, 1, size=(2_000, 2))
     new = renewed(model, (X, X[:, 0] + rng.normal(size=2_000)))
     assert new.threshold_[0] > 1.5 * model.threshold_[0]
     intervals = new.predict_interval(X)[1][:, :, 0]
@@ -161,9 +162,10 @@ def test_found_classes_stay_uncertified_and_few_records_warn():
 
 def test_wrong_input_is_refused_and_nothing_is_spent(fitted, tmp_path):
     store = dp.BudgetStore.create(tmp_path / "batch", 3.0, DELTA, dataset="batch 1")
-    X, y = records(300, 0)
+    X, y = records(300, 1)
     wrong = [
-        (X[:0], y[:0], {}, "record|sample"),
+        (X[:0], y[:0], {}, "n_records must be at least 1"),
+        (*records(300, 0), {}, "records that the fit of this release used"),
         (X, y + 5, {}, "not in classes"),
         (X[:, :2], y, {}, "features"),
         (X, y[:10], {}, "same number"),

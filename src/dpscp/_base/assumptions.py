@@ -212,8 +212,9 @@ OWN_LOSSES = _fixed(
 OTHER_PERSONS = _fixed(
     "other_persons",
     Concern.PRIVACY,
-    "the recalibration used records of other persons than the fit and earlier recalibrations; somebody who is in "
-    "several of them pays for each (a budget store adds this up)",
+    "the recalibration used records of other persons than the fit and earlier recalibrations (the same records are "
+    "recognized within one process, not in an edited copy or another process); somebody who is in several of them pays "
+    "for each (a budget store adds this up)",
 )
 
 # ---- who is covered

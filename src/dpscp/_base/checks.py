@@ -7,11 +7,14 @@ A message about a parameter names the argument, its value, the bound and what to
 import contextlib
 import math
 import numbers
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+SMALLEST_NORMAL = sys.float_info.min
 
 
 def real_number(name: str, value: object) -> float:
@@ -28,11 +31,21 @@ def real_number(name: str, value: object) -> float:
 
 
 def check_positive(name: str, value: object) -> float:
-    """Return a finite number above zero."""
+    """Return a finite number above zero by which every number may be divided: 1 / ``value`` is finite too."""
     number = real_number(name, value)
     if number <= 0:
         raise ValueError(f"{name} must be greater than 0, got {number:g}")
+    require_normal(name, number)
     return number
+
+
+def require_normal(name: str, values: Any) -> None:
+    """Refuse a size or a width, or an array of them, that is smaller than any normal floating-point number.
+
+    Dividing by it gives infinity, and 0 * infinity is NaN: a sum would be NaN because of one record.
+    """
+    if np.any(np.asarray(values) < SMALLEST_NORMAL):
+        raise ValueError(f"{name} must be at least {SMALLEST_NORMAL:.3g}, the smallest normal number; use another unit")
 
 
 def check_nonnegative(name: str, value: object) -> float:
@@ -79,6 +92,7 @@ def check_range(name: str, value: object) -> tuple[float, float]:
     low, high = real_number(f"{name}[0]", ends[0]), real_number(f"{name}[1]", ends[1])
     if not low < high:
         raise ValueError(f"{name} must satisfy low < high, got ({low:g}, {high:g})")
+    require_normal(f"the width of {name}", high - low)
     # the search computes (low + high) / 2 of every bracket inside
     if not (math.isfinite(high - low) and math.isfinite(2 * max(abs(low), abs(high)))):
         raise ValueError(f"{name} is too wide for a float, got ({low:g}, {high:g}); narrow the range")

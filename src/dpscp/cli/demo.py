@@ -16,7 +16,7 @@ import numpy as np
 
 from dpscp import metrics
 from dpscp.cli.errors import CommandError
-from dpscp.cli.evaluation import LabeledTable, origin_path, write_origin
+from dpscp.cli.evaluation import LabeledTable, Origin, origin_path, write_origin
 from dpscp.cli.outputs import check_output, refuse_existing
 from dpscp.cli.run import describe_release, evaluate_labeled, fit_estimator, summarize_fit
 from dpscp.cli.tables import open_table
@@ -157,7 +157,7 @@ def run_demo(folder: Path, *, epsilon: float, delta: float, level: float, force:
     write_atomically(paths["schema.toml"], SCHEMA.to_toml().encode())
     estimator = fit_estimator(SCHEMA, paths["records.csv"], epsilon=epsilon, delta=delta, confidence_level=level)
     estimator.save(paths["model.dpscp"])
-    write_origin(paths["model.dpscp"], paths["records.csv"], None)
+    write_origin(paths["model.dpscp"], Origin.of(paths["records.csv"], None))
     # a comparison of records proves nothing here, because many persons share all values; the split by person does
     held_out = LabeledTable(SCHEMA, open_table(paths["heldout.csv"]), one_per_person=True, held_out=True)
     reference = evaluate_reference(tables[0], held_out, level)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.format import format_epsilon
 from dpscp.cli.errors import CommandError
+from dpscp.cli.evaluation import read_origin, write_origin
 from dpscp.cli.fit import choose_csv_format, open_store
 from dpscp.cli.outputs import check_output
 from dpscp.cli.run import Estimator, describe_release, load_model, open_labeled_table, require_schema
@@ -71,6 +72,9 @@ def recalibrate_model(options: argparse.Namespace) -> tuple[dict[str, Any], list
     estimator = load_model(options.model)
     new = recalibrate(estimator, **_read_paid_records(estimator, options), n_records=options.n)
     new.save(options.output)
+    origin = read_origin(options.model)
+    if origin is not None:  # the training table is that of the old model
+        write_origin(options.output, origin)
     certificate, ledger = new.certificate_, new.ledger_
     result = {
         "model": str(options.output),

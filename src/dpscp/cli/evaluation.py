@@ -85,6 +85,11 @@ class Origin:
     separator: str | None
     written: int
 
+    @classmethod
+    def of(cls, table: Path, separator: str | None) -> "Origin":
+        """Return the origin of a model that is fitted on this table now."""
+        return cls(table, separator, table.stat().st_mtime_ns)
+
     @property
     def is_current(self) -> bool:
         """Whether the table exists and was not changed since the fit."""
@@ -131,17 +136,29 @@ def fingerprint_rows(X: NDArray[np.float64], y: NDArray[Any]) -> NDArray[np.uint
     return mixed
 
 
-def write_origin(model: Path, table: Path, separator: str | None) -> None:
+def write_origin(model: Path, origin: Origin) -> None:
     """Write a note beside a model file with the path of its training table."""
     note = {
         "format": _FORMAT,
         "version": _VERSION,
         "model_sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
-        "table": str(table.absolute()),
-        "separator": separator,
-        "table_written": table.stat().st_mtime_ns,
+        "table": str(origin.table.absolute()),
+        "separator": origin.separator,
+        "table_written": origin.written,
     }
     write_atomically(origin_path(model), json.dumps(note, indent=1).encode())
+
+
+def find_earlier_fits(table: Path, *folders: Path) -> list[Path]:
+    """Return the models in these folders whose notes name this table."""
+    found = []
+    for folder in dict.fromkeys(folder.resolve() for folder in folders):
+        for note in sorted(folder.glob("*.origin.json")):
+            model = note.with_name(note.name.removesuffix(".origin.json"))
+            origin = read_origin(model)
+            if origin is not None and origin.table.exists() and origin.table.samefile(table):
+                found.append(model)
+    return found
 
 
 def read_origin(model: Path) -> Origin | None:

@@ -11,7 +11,15 @@ from typing import Any
 from dpscp._base.suggestions import suggest
 from dpscp.cli import wizard
 from dpscp.cli.errors import CommandError, describe_os_error
-from dpscp.cli.evaluation import LabeledTable, is_held_out, origin_path, refuse_training_table, write_origin
+from dpscp.cli.evaluation import (
+    LabeledTable,
+    Origin,
+    find_earlier_fits,
+    is_held_out,
+    origin_path,
+    refuse_training_table,
+    write_origin,
+)
 from dpscp.cli.lines import promise_lines, report_line, show_warning
 from dpscp.cli.outputs import check_output, refuse_existing
 from dpscp.cli.run import (
@@ -74,11 +82,12 @@ def fit_table(options: argparse.Namespace) -> Result:
     for text in [
         *describe_weak_budget(schema, size, options.epsilon, options.delta),
         *([mismatch] if mismatch else []),
+        *describe_earlier_fits(options),
     ]:
         show_warning(text)
     estimator = fit_estimator(schema, options.table, budget=store, **_estimator_options(options, schema))
     output = _save_model(estimator, options.output)
-    write_origin(output, options.table, table.csv_format.separator)
+    write_origin(output, Origin.of(options.table, table.csv_format.separator))
     evaluation = None if evaluated is None else evaluate_labeled(estimator, evaluated)
     if options.report is not None:
         about = describe_release(options.purpose, options.data_name, store)
@@ -87,6 +96,20 @@ def fit_table(options: argparse.Namespace) -> Result:
     summary = summarize_fit(estimator, evaluation)
     data = {"model": str(output), "report": options.report and str(options.report), **summary}
     return data, [*promise_lines(summary), f"model:    {output}", *report_line(options.report)]
+
+
+def describe_earlier_fits(options: argparse.Namespace) -> list[str]:
+    """Return a warning if the notes beside models say that the table was fitted before, and no store adds up."""
+    if options.budget is not None or options.seed is not None:
+        return []
+    models = find_earlier_fits(options.table, options.output.parent, options.table.parent)
+    if not models:
+        return []
+    return [
+        f"{str(options.table)!r} was fitted before ({', '.join(str(model.name) for model in models)}): each fit spends "
+        "its own epsilon and delta, the costs add up, and no ledger has them together. Create a store once with "
+        "'dpscp budget create', and add --budget and --dataset to every command that uses these records"
+    ]
 
 
 def _check_outputs(options: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.checks import check_choice
+from dpscp._base.checks import check_choice, require_normal
 
 LINEAR = "linear"
 SCALES = (LINEAR, "log", "log1p")
@@ -35,6 +35,9 @@ def check_scale(name: str, scale: Any, bounds: tuple[float, float] | None) -> st
             f"{name} = {chosen!r} needs a lower bound above {_ENDS[chosen]:g}, got {bounds[0]:g}; raise the bound, or "
             + ("use 'log1p' for numbers from 0 on" if chosen == "log" else "use 'linear'")
         )
+    if bounds is not None and chosen != LINEAR:
+        low, high = to_scale(bounds, chosen).tolist()
+        require_normal(f"the width of the bounds on the scale {name} = {chosen!r}", high - low)
     return chosen
 
 

@@ -16,7 +16,15 @@ from dpscp.core.evaluation import (
     sensitive_sums,
 )
 from dpscp.data.groups import RowGroups, read_groups
-from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes, require_coverage_release, size_limit
+from dpscp.data.used_records import remember_use
+from dpscp.deployment.labeled import (
+    evaluated_unit,
+    labeled_outcomes,
+    require_coverage_release,
+    size_limit,
+    sketch_records,
+    warn_if_not_new,
+)
 from dpscp.privacy import IntegerSource, Ledger, secure_generator, shared_lattice_noise
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
@@ -77,6 +85,8 @@ def evaluate(
     found = _find_groups(estimator, groups)
     values = () if found is None else found.names
     outcomes = labeled_outcomes(estimator, X, y, persons=persons, groups=found, random_state=row_seed)
+    sketch = sketch_records(estimator, X)
+    warn_if_not_new(estimator, sketch, "evaluate was called with", adds_up=budget is None and seed is None)
     classes = getattr(estimator, "classes_", None)
     n_classes = 0 if classes is None else len(classes)
     drawn = secure_generator(dither_seed).random((len(outcomes), outcomes.covered.shape[1] + 1))
@@ -93,6 +103,7 @@ def evaluate(
     noisy = counts.with_noise(noise, IntegerSource(noise_seed))
     if reservation is not None:
         reservation.commit(ledger)
+    remember_use(sketch, is_private=seed is None)
     counted = CountedRelease(
         targets=tuple(certificate.target for certificate in estimator.certificates_),
         classes=None if classes is None else classes.tolist(),

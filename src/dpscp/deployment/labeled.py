@@ -1,6 +1,7 @@
 """Score labeled records with a released model, one record of each person."""
 
 import copy
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,13 @@ from dpscp._base.object_state import copy_if_possible
 from dpscp.core.evaluation import LabeledOutcomes, outcomes_of_intervals, outcomes_of_sets
 from dpscp.data.groups import RowGroups
 from dpscp.data.persons import keep_rows
+from dpscp.data.used_records import Sketch, has_trained, sketch_rows, warn_if_used
 from dpscp.data.validation import label_index, validate_labels, validate_targets
 from dpscp.estimators.prefit import Prefit
+from dpscp.exceptions import ReuseWarning
 from dpscp.guarantees.certificate import require_coverage
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
+from dpscp.training.model import digest_parameters
 
 
 def evaluated_unit(persons: Any) -> Unit:
@@ -40,6 +44,29 @@ def separate_release(estimator: Any) -> Any:
     if isinstance(estimator.estimator, Prefit):
         separate.estimator = copy_if_possible(estimator.estimator)
     return separate
+
+
+def sketch_records(estimator: Any, X: Any) -> Sketch:
+    """Return what recognizes these records in this process, as the fit of the estimator reads its own."""
+    return sketch_rows(X if isinstance(estimator.estimator, Prefit) else estimator._read_new_rows(X).rows)
+
+
+def has_trained_release(estimator: Any, sketch: Sketch) -> bool:
+    """Return whether this process knows that the fit of a release used some of these records."""
+    return has_trained(sketch, estimator.model_, digest_parameters(estimator.model_))
+
+
+def warn_if_not_new(estimator: Any, sketch: Sketch, what: str, *, adds_up: bool) -> None:
+    """Warn about training records and, unless a store or a seed makes that pointless, about records used before."""
+    if has_trained_release(estimator, sketch):
+        warnings.warn(
+            f"{what} records that trained this release: coverage on them says nothing about new records. Use labeled "
+            "records that the fit did not use",
+            ReuseWarning,
+            stacklevel=4,
+        )
+    if adds_up:
+        warn_if_used(sketch, f"{what} records, and this process used", stacklevel=4)
 
 
 def size_limit(estimator: Any) -> float:

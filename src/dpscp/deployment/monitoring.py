@@ -3,6 +3,7 @@
 Theory: Result L
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dpscp._base.checks import check_count, check_positive, check_probability
-from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes, require_coverage_release
+from dpscp.data.used_records import remember_use
+from dpscp.deployment.labeled import (
+    evaluated_unit,
+    labeled_outcomes,
+    require_coverage_release,
+    sketch_records,
+    warn_if_not_new,
+)
 from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, shared_lattice_noise
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
@@ -214,12 +222,15 @@ class CoverageMonitor:
         if budget is not None:
             budget.require_spendable(seeded=self._seeded)
         outcomes = labeled_outcomes(self.estimator, X, y, persons=persons, random_state=row_seed)
+        sketch, adds_up = sketch_records(self.estimator, X), budget is None and not self._seeded
+        warn_if_not_new(self.estimator, sketch, "the batch of the monitor has", adds_up=adds_up)
         ledger = self._ledger(evaluated_unit(persons))
         reservation = None if budget is None else budget.reserve(ledger, note=f"monitor {name}")
         misses = int((~outcomes.covered[:, 0]).sum())
         added = self._bet.log_factor(misses, len(outcomes), IntegerSource(noise_seed))
         if reservation is not None:
             reservation.commit(ledger)
+        remember_use(sketch, is_private=not self._seeded)
         self._factors.append(added)
         self._names.append(name)
         return MonitorStep(self.evidence[-1], self.alarm, self.n_batches, ledger)
@@ -236,25 +247,27 @@ class CoverageMonitor:
         return evidence_figure(self)
 
     def to_json(self) -> str:
-        """Return the state as JSON; it contains public constants and released numbers only."""
+        """Return the state as JSON; it contains public constants and released numbers only.
+
+        A checksum of all of it shows a state that was changed. It is no signature: it does not show who wrote it.
+        """
         noise = self._bet.noise
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "version": _VERSION,
-                "model": self._model,
-                "epsilon": self.budget.epsilon,
-                "delta": self.budget.delta,
-                "tolerated": self.tolerated,
-                "level": self.level,
-                "expected_batch": self.expected_batch,
-                "eta": self._bet.eta,
-                "share": [self._bet.share.numerator, self._bet.share.denominator],
-                "noise": [noise.scale, noise.sigma, noise.sensitivity],
-                "seed": self._seed,
-                "batches": [{"name": n, "log_factor": f} for n, f in zip(self._names, self._factors, strict=True)],
-            }
-        )
+        state = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "model": self._model,
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "tolerated": self.tolerated,
+            "level": self.level,
+            "expected_batch": self.expected_batch,
+            "eta": self._bet.eta,
+            "share": [self._bet.share.numerator, self._bet.share.denominator],
+            "noise": [noise.scale, noise.sigma, noise.sensitivity],
+            "seed": self._seed,
+            "batches": [{"name": n, "log_factor": f} for n, f in zip(self._names, self._factors, strict=True)],
+        }
+        return json.dumps({**state, "checksum": _checksum(state)})
 
     @classmethod
     def from_json(cls, text: str, estimator: Any) -> Self:
@@ -280,6 +293,8 @@ class CoverageMonitor:
             raise ValueError(f"the state of the monitor is damaged: {error}") from None
         if expected != monitor._bet or not np.isfinite(monitor._factors).all():
             raise ValueError("the state of the monitor is damaged: its noise does not match its budget")
+        if len(set(monitor._names)) < len(monitor._names):
+            raise ValueError("the state of the monitor is damaged: a batch is counted twice")
         monitor._seeded = monitor._seed is not None
         return monitor
 
@@ -297,7 +312,13 @@ def _read_state(text: str) -> Mapping[str, Any]:
         )
     if "model" not in state:
         raise ValueError("the state of the monitor is damaged: the model is missing")
+    if state.pop("checksum", None) != _checksum(state):
+        raise ValueError("the state of the monitor was changed: its checksum is not that of its content")
     return state
+
+
+def _checksum(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _tolerated(estimator: Any) -> float:

@@ -18,8 +18,9 @@ from dpscp.core.search_plan import make_rule, plan_search
 from dpscp.core.thresholds import search_thresholds
 from dpscp.data.groups import RecordGroups
 from dpscp.data.persons import keep_rows
+from dpscp.data.used_records import remember_use, warn_if_used
 from dpscp.data.validation import label_index, suppress_float_warnings, validate_labels, validate_targets
-from dpscp.deployment.labeled import evaluated_unit, separate_release
+from dpscp.deployment.labeled import evaluated_unit, has_trained_release, separate_release, sketch_records
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.split import SPLIT
@@ -93,7 +94,15 @@ def recalibrate(
     separate = separate_release(estimator)
     if budget is not None:
         budget.require_spendable(seeded=seed is not None)
-    scored = _score(separate, X, y, persons, row_seed)
+    scored, sketch = _score(separate, X, y, persons, row_seed), sketch_records(estimator, X)
+    if has_trained_release(estimator, sketch):
+        raise ValueError(
+            "recalibrate was called with records that the fit of this release used: its thresholds would cover less "
+            "than they state, and the ledger would count these records once. Pass labeled records that the fit did not "
+            "use"
+        )
+    if budget is None and seed is None:
+        warn_if_used(sketch, "recalibrate was called with records, and this process used", stacklevel=2)
     unit, groups = scored.unit, scored.groups
     n = check_count(unit.count_name, len(scored.scores) if n_records is None else n_records)
     rule = make_rule(
@@ -121,6 +130,7 @@ def recalibrate(
     )
     if reservation is not None:
         reservation.commit(found.ledger)
+    remember_use(sketch, is_private=seed is None)
     ledger = _join(estimator.ledger_, found.ledger, {f"new_{unit.count_name}": n}, counted=n_records is None)
     return _with_thresholds(estimator, found.values, found.certificates, ledger, limit)
 

@@ -27,9 +27,9 @@ from dpscp.data.groups import LABEL, read_groups
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
-from dpscp.data.sources import RecordSource
 from dpscp.data.sources.base import Collective, HasInputShape, is_source
 from dpscp.data.sources.dispatch import source_from_schema
+from dpscp.data.used_records import remember_use, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.bounds_choice import BoundsChoice
 from dpscp.estimators.file_predictions import refuse_source
@@ -45,7 +45,6 @@ from dpscp.estimators.ingest import (
 )
 from dpscp.estimators.outer_steps import OuterUse, find_outer_use
 from dpscp.estimators.prefit import Prefit
-from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
 from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
 from dpscp.guarantees.registry import AUTO, GUARANTEES
@@ -55,6 +54,7 @@ from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
 from dpscp.training.base import Mechanism
+from dpscp.training.model import digest_parameters
 from dpscp.training.private_model import PrivateModel, find_private_model
 from dpscp.training.torch.records import inputs_of, labeled_arrays, takes_float64
 
@@ -145,7 +145,7 @@ class PrivateConformal(FittedEstimator):
         outer.warn(budget)
         fit_input = self._read(X, y, persons, schema)
         request, records = self._make_request(fit_input)
-        released = self._release(request, records.records, fit_input.original, budget, outer)
+        released = self._release(request, records, fit_input.original, budget, outer)
         self._keep(outer.mark(released), records)
         return self
 
@@ -168,7 +168,8 @@ class PrivateConformal(FittedEstimator):
         else:
             self.input_shape_ = X.input_shape if isinstance(X, HasInputShape) else None
             self.n_features_in_ = X.width
-        return FitInput(original, table, X, y, persons, rows, unit)
+        # the rows of a prefit estimator are its outputs
+        return FitInput(original, table, X, y, persons, rows, unit, rows if self._prefit is None else table)
 
     def _fit_by_all(self, source: Collective, *arguments: Any, **options: Any) -> Self:
         """Fit in process 0 and copy the fitted attributes to the others."""
@@ -181,13 +182,13 @@ class PrivateConformal(FittedEstimator):
         return self
 
     def _release(
-        self, request: Request, records: RecordSource, original: Any, store: BudgetStore | None, outer: OuterUse
+        self, request: Request, records: FitRecords, original: Any, store: BudgetStore | None, outer: OuterUse
     ) -> Release:
-        """Make the release; ``original`` is the X of the caller, to notice a second fit."""
+        """Make the release; ``original`` is the X of the caller."""
         request.task.try_score()
         private = self.random_state is None
         if private and store is None:
-            warn_if_refit(original)
+            warn_if_refit(records.sketch, stacklevel=3)
         assumed = (
             *self._list_group_assumptions(),
             *(() if self.population is None else (LIKELIHOOD_RATIO,)),
@@ -198,14 +199,14 @@ class PrivateConformal(FittedEstimator):
         )
         released = release(
             request,
-            records,
+            records.records,
             assumed=assumed,
             random_state=seed_of(self.random_state),
             store=store,
             note=f"{type(self).__name__}.fit",
         )
-        if private:
-            remember_fit(original)
+        parameters = digest_parameters(released.model)
+        remember_use(records.sketch, is_private=private, model=released.model, parameters=parameters)
         return released
 
     def _keep(self, released: Release, records: FitRecords) -> None:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from dpscp.data.sources.digests import FirstReading, is_fixed, watch_changes
 from dpscp.data.sources.dispatch import find_source
 from dpscp.data.sources.persons import KeptRows
 from dpscp.data.sources.places import Census, Places, UnitSource, is_in_memory, take_census
+from dpscp.data.used_records import RowDigests, Sketch, sketch_rows
 from dpscp.data.validation import check_finite
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy.random_streams import KEPT_ROWS, PlacedDraws, secure_bytes, stream_seed
@@ -77,6 +78,7 @@ class FitInput:
     y, persons : targets and ids
     rows : array of shape (n, n_features), or None for a source
     unit : Unit
+    recognized : rows by which later uses recognize the records
     """
 
     original: Any
@@ -86,6 +88,7 @@ class FitInput:
     persons: Any
     rows: NDArray[np.float64] | None
     unit: Unit
+    recognized: Any = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class FitRecords:
     """Hold the records of a fit and what is public about them.
 
     ``found`` is the number of units, used only where it is declared; ``classes`` are the labels of a classification.
+    ``sketch`` recognizes the records in a later use.
     """
 
     records: RecordSource
@@ -112,6 +116,7 @@ class FitRecords:
     group_values: tuple[Any, ...] | None
     unit: Unit
     found: int
+    sketch: Sketch
     classes: NDArray[Any] | None = None
 
 
@@ -143,10 +148,10 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
         )
     look = _FirstLook(reading, by_person)
     if is_fixed(source):
-        found = source.sum(look)
+        found, sketch = source.sum(look)
     else:
         key = secure_bytes()(32)
-        found, digests = source.sum(FirstReading(look, key))
+        (found, sketch), digests = source.sum(FirstReading(look, key))
         source = watch_changes(source, digests, key)
     places = Places.of(found)
     if by_person:
@@ -156,17 +161,18 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
         source = source.map(KeptRows(draws, places, given.unit.cap))
     reading = reading if reading.thinning is None else replace(reading, places=places)
     records = UnitSource(source.map(reading, keep=is_in_memory(source)), given.unit.counted, places)
-    return FitRecords(records, source.width, reading.group_values, given.unit, places.count)
+    return FitRecords(records, source.width, reading.group_values, given.unit, places.count, sketch)
 
 
 @dataclass(frozen=True)
 class _FirstLook:
-    """Check all numbers of a block and count its records and persons."""
+    """Check all numbers of a block, count its records and persons, and make the sketch of its rows."""
 
     reading: BlockReader
     by_person: bool
+    digests: RowDigests = field(default_factory=RowDigests)
 
-    def __call__(self, block: Block) -> Census:
+    def __call__(self, block: Block) -> tuple[Census, Sketch]:
         block = self.reading(block)
         if len(block) and (block.persons is not None) != self.by_person:
             raise ValueError(
@@ -176,7 +182,7 @@ class _FirstLook:
             )
         for _, rows in block.parts():
             check_finite(rows)
-        return take_census(block)
+        return take_census(block), self.digests(block)
 
 
 def records_from_arrays(
@@ -207,4 +213,4 @@ def records_from_arrays(
         ratios = ratios if block.chosen is None else ratios[block.chosen]
         block = replace(block, groups=thinning.place_groups(ratios, block.groups, block.owners, range(found)))
     records = UnitSource(ArraySource.of_blocks([block]), given.unit.counted)
-    return FitRecords(records, rows.shape[1], group_values, given.unit, found)
+    return FitRecords(records, rows.shape[1], group_values, given.unit, found, sketch_rows(given.recognized))

@@ -21,10 +21,10 @@ from dpscp.data import model_files as persistence
 from dpscp.data.feature_bounds import RowNorm, column_bounds
 from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.persons import Persons, choose_unit, keep_rows
+from dpscp.data.used_records import Sketch, remember_use, sketch_rows, warn_if_refit
 from dpscp.data.validation import suppress_float_warnings, validate_rows
 from dpscp.estimators.fitted import MissingEstimator, loaded_estimator, start_fit
 from dpscp.estimators.outer_steps import find_outer_use
-from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_training_assumptions
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate
@@ -58,6 +58,7 @@ class _Records:
     owners: Persons = field(repr=False)
     unit: Unit
     names: tuple[Any, ...]
+    sketch: Sketch
 
     def part(self, drawn: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64], Persons]:
         """Return the rows, indicators and owners of the drawn persons."""
@@ -214,7 +215,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         records = self._read(X, y, persons, row_seed)
         plan = self._plan(records)
         if seed is None and budget is None:
-            warn_if_refit(X)
+            warn_if_refit(records.sketch, stacklevel=2)
         planned = plan.searches.ledger(plan.spent)
         reservation = None if budget is None else budget.reserve(planned, note=type(self).__name__)
         with suppress_float_warnings(), warnings.catch_warnings():
@@ -227,8 +228,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         self.threshold_ = columns.thresholds_at(found.values)[0]
         certificates = tuple(map(self._risk_certificate, found.certificates))
         self.ledger_, self.certificates_ = outer.mark_promises(found.ledger, certificates)
-        if seed is None:
-            remember_fit(X)
+        remember_use(records.sketch, is_private=seed is None)
         if any(c.is_vacuous for c in self.certificates_) or not np.isfinite(self.threshold_).all():
             warnings.warn(str(self.certificate_), GuaranteeWarning, stacklevel=2)
         return self
@@ -245,11 +245,11 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         if unit.group > 1:
             raise ValueError("rows_per_person needs fit(X, y, persons=ids) here; pass the ids, or remove it")
         if not unit.by_person:
-            return _Records(rows, truth, Persons.single(len(rows)), unit, names)
+            return _Records(rows, truth, Persons.single(len(rows)), unit, names, sketch_rows(rows))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
             kept, owners = keep_rows(persons, n_rows=len(rows), rows_per_person=unit.cap, random_state=seed)
-        return _Records(rows[kept], truth[kept], owners, unit, names)
+        return _Records(rows[kept], truth[kept], owners, unit, names, sketch_rows(rows))
 
     def _release(
         self, plan: _Plan, records: _Records, seeds: Sequence[int | None], assumed: tuple[Assumption, ...]

@@ -3,6 +3,8 @@
 `Model` has a default for everything but the outputs. A model around another one passes on what the inner one has.
 """
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -181,6 +183,20 @@ class Trajectory:
 
 _SAVED: dict[str, type[Any]] = {}
 AnyModel = TypeVar("AnyModel", bound=type[Any])
+
+
+def digest_parameters(model: Model) -> str | None:
+    """Return a checksum of a released model: its public constants and parameters; None for a model that is code."""
+    try:
+        config, arrays = model.config(), model.arrays()
+    except Exception:  # code of the caller, or a model that is a function
+        return None
+    found = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, values in sorted(arrays.items()):
+        array = np.ascontiguousarray(values)
+        found.update(f"{name}{array.dtype.str}{array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def saved_as(kind: str) -> Callable[[AnyModel], AnyModel]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.checks import check_count, check_positive
+from dpscp._base.checks import check_count, check_positive, require_normal
 from dpscp.data.scales import check_scale
 from dpscp.training.base import require_noise
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack, weighted_rows
@@ -252,6 +252,7 @@ def check_bounds(step: HasBounds) -> None:
         raise ValueError(f"low and high must contain one number for each feature, got {len(low)} and {len(high)}")
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
         raise ValueError("low and high must be finite with low < high for every feature")
+    require_normal("high - low", high - low)
     # tuples, so that a frozen step can be compared and hashed
     for name, value in (("low", low), ("high", high)):
         object.__setattr__(step, name, float(value) if value.ndim == 0 else tuple(value.tolist()))

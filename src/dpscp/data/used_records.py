@@ -1,0 +1,191 @@
+"""Recognize records that this process used before.
+
+Each use of records spends its own epsilon and delta, and no ledger has several uses together. A budget store has. So a
+use is compared with the earlier ones of this process: a fit, an evaluation, a batch of a monitor, a recalibration. A
+table is kept as keyed 64-bit digests of its rows, in any order; of a large table, as those below a limit. The key is
+random for each process. Key and digests stay in memory: they are in no file, no pickle of a release and no repr.
+
+Equal rows of two tables prove nothing where rows repeat. So tables share records if more of their digests are equal
+than a new table of the same population would have, by the share of rows that occur once.
+
+Privacy: whether a warning or an error comes depends on records. It is for the one who holds both tables, like every
+other refusal of records, and must not be published. Tables with fewer than ``_FEWEST`` rows are never recognized, so
+no single record decides alone.
+"""
+
+import hashlib
+import math
+import os
+import sys
+import warnings
+import weakref
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._base.arrays import FloatArray
+from dpscp.data.sources.base import Block
+from dpscp.exceptions import ReuseWarning
+
+Digests = NDArray[np.uint64]
+
+# Digests that are kept of a table, and of all tables together.
+_MOST_OF_A_TABLE, _MOST_IN_ALL = 1 << 17, 1 << 21
+# Rows below which a table is not recognized, and the digests of a sample that are enough.
+_FEWEST, _SMALLEST_SAMPLE = 20, 8
+# Shared rows beyond those that chance explains. Tables with equal rows in all, if chance explains them with less.
+_SHARE, _CHANCE = 0.1, 1e-6
+_ALL = 1 << 64
+_ADVICE = (
+    "each fit spends its own epsilon and delta, and so does each evaluation, batch and recalibration. The costs add "
+    "up, and no ledger has them together. Pass the same dp.BudgetStore to every use of these records (budget=store)"
+)
+_KEY = os.urandom(32)
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """The digests of the rows of a table, at most ``_MOST_OF_A_TABLE`` of them; in memory only.
+
+    ``limit`` is the number below which all digests are kept; ``total`` the sum of all digests.
+    """
+
+    digests: Digests = field(repr=False)
+    limit: int = field(repr=False)
+    size: int = field(repr=False)
+    total: int = field(repr=False)
+
+    @staticmethod
+    def of_digests(digests: Digests, limit: int, size: int, total: int) -> "Sketch":
+        """Return the sketch with no more digests than may be kept."""
+        if len(digests) > _MOST_OF_A_TABLE:
+            limit = int(np.partition(digests, _MOST_OF_A_TABLE)[_MOST_OF_A_TABLE])
+            digests = digests[digests < np.uint64(limit)]
+        return Sketch(digests, limit, size, total)
+
+    def __add__(self, other: "Sketch") -> "Sketch":
+        limit = min(self.limit, other.limit)
+        both = np.concatenate([_below(self.digests, limit), _below(other.digests, limit)])
+        return Sketch.of_digests(both, limit, self.size + other.size, (self.total + other.total) % _ALL)
+
+    def shares_records(self, known: "Sketch") -> bool:
+        """Return whether this table has records of a known one, more than chance explains."""
+        if min(self.size, known.size) < _FEWEST:
+            return False
+        limit = min(self.limit, known.limit)
+        own, own_times = np.unique(_below(self.digests, limit), return_counts=True)
+        old, old_times = np.unique(_below(known.digests, limit), return_counts=True)
+        if (self.size, self.total) == (known.size, known.total):
+            # the probability that two tables of one population hold each of the known rows equally often
+            odds = sum(math.log(2 * math.pi * times) / 2 for times in np.sort(old_times)[:-1].tolist())
+            if odds > -math.log(_CHANCE):
+                return True
+        n_own, n_old = int(own_times.sum()), int(old_times.sum())
+        if min(n_own, n_old) < _SMALLEST_SAMPLE:
+            return False
+        _, left, right = np.intersect1d(own, old, assume_unique=True, return_indices=True)
+        shared = int(np.minimum(own_times[left], old_times[right]).sum())
+        repeated = 1 - int((old_times == 1).sum()) / n_old
+        return shared > (_SHARE + 2 * repeated * max(1.0, n_own / n_old)) * min(n_own, n_old)
+
+
+def _below(digests: Digests, limit: int) -> Digests:
+    return digests if limit == _ALL else digests[digests < np.uint64(limit)]
+
+
+@dataclass(frozen=True)
+class RowDigests:
+    """Make the sketch of a block, in the process that has it; the key belongs to the trusted side."""
+
+    key: bytes = field(default=_KEY, repr=False)
+
+    def __call__(self, block: Block) -> Sketch:
+        """Return the sketch of all rows of a block."""
+        return self.of_parts([rows for _, rows in block.parts()]) if len(block) else self.of_parts([])
+
+    def of_parts(self, parts: list[NDArray[Any]]) -> Sketch:
+        """Return the sketch of rows that come in parts."""
+        found = [self._of_rows(np.asarray(rows, dtype=np.float64).reshape(len(rows), -1)) for rows in parts]
+        digests = np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
+        return Sketch.of_digests(digests, _ALL, len(digests), int(digests.sum(dtype=np.uint64)))
+
+    def _of_rows(self, rows: FloatArray) -> Digests:
+        """Return a digest of each row: a random product of its numbers."""
+        stream = hashlib.shake_256(self.key).digest(8 * rows.shape[1])
+        factors = np.frombuffer(stream, dtype="<u8") | np.uint64(1)
+        bits = (rows + 0.0).view(np.uint64)  # 0 and -0 are equal
+        bits ^= bits >> np.uint64(32)  # short numbers end in zero bits
+        digests: Digests = bits @ factors
+        digests ^= digests >> np.uint64(29)
+        digests *= factors[0] if len(factors) else np.uint64(1)
+        return digests ^ (digests >> np.uint64(32))
+
+
+def sketch_rows(rows: Any) -> Sketch:
+    """Return the sketch of rows in memory; an empty one for a table that is not of numbers."""
+    table = np.asarray(rows)
+    if table.ndim < 2 or table.dtype.kind not in "fiub":
+        return RowDigests().of_parts([])
+    return RowDigests()(Block(0, table, np.empty(len(table))))
+
+
+@dataclass(frozen=True)
+class _Use:
+    """One use of records. ``model`` and its ``parameters`` are those of a fit."""
+
+    sketch: Sketch
+    is_private: bool
+    model: "weakref.ref[Any] | None" = None
+    parameters: str | None = None
+
+    def trained(self, model: Any, parameters: str | None) -> bool:
+        """Return whether this is the fit that made a model, or the file that it was loaded from."""
+        same = self.model is not None and self.model() is model
+        return same or (parameters is not None and parameters == self.parameters)
+
+
+_USES: list[_Use] = []
+
+
+def remember_use(sketch: Sketch, *, is_private: bool, model: Any = None, parameters: str | None = None) -> None:
+    """Note that records were used; the oldest tables are forgotten where there are too many."""
+    _USES.append(_Use(sketch, is_private, None if model is None else weakref.ref(model), parameters))
+    while len(_USES) > 1 and sum(len(use.sketch.digests) for use in _USES) > _MOST_IN_ALL:
+        del _USES[0]
+
+
+def has_trained(sketch: Sketch, model: Any, parameters: str | None) -> bool:
+    """Return whether the fit of this model is known to have used some of these records."""
+    return any(use.trained(model, parameters) and sketch.shares_records(use.sketch) for use in list(_USES))
+
+
+def warn_if_used(sketch: Sketch, what: str, *, stacklevel: int) -> None:
+    """Warn if a private use in this process is known to have used some of these records."""
+    if any(use.is_private and sketch.shares_records(use.sketch) for use in list(_USES)):
+        warnings.warn(f"{what} these records before: {_ADVICE}", ReuseWarning, stacklevel=stacklevel + 1)
+
+
+def warn_if_refit(sketch: Sketch, *, stacklevel: int) -> None:
+    """Warn about a fit inside a search of scikit-learn, whose folds overlap, or on records that were used before."""
+    if _is_inside_search():
+        warnings.warn(
+            "this fit runs inside a search or cross-validation of scikit-learn. The folds overlap, and the scores on "
+            f"the other folds are not private; {_ADVICE}; in scikit-learn params={{'budget': store}} or fit(..., "
+            "budget=store), with error_score='raise'",
+            ReuseWarning,
+            stacklevel=stacklevel + 1,
+        )
+    else:
+        warn_if_used(sketch, "fit was called with records, and this process used", stacklevel=stacklevel + 1)
+
+
+def _is_inside_search() -> bool:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("sklearn.model_selection."):
+            return True
+        frame = frame.f_back
+    return False
