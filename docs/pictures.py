@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
+import numpy as np
 
 import dpscp as dp
 from dpscp.report.figures import bare_figure, calibration_figure, plan_figure, tradeoff_figure
@@ -46,10 +47,24 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
 
 
+def _describe(figure: "Figure") -> str:
+    """List the words and numbers that a picture shows; where they stand depends on the fonts of a machine."""
+    found = []
+    for axis in figure.axes:
+        found += [axis.get_title(), axis.get_xlabel(), axis.get_ylabel(), *axis.get_legend_handles_labels()[1]]
+        found += [text.get_text() for text in axis.texts]
+        places = [line.get_xydata() for line in axis.lines] + [bar.get_bbox().get_points() for bar in axis.patches]
+        for drawn in axis.collections:
+            points = drawn.get_offsets()
+            places.append(points if len(points) > 1 else drawn.get_paths()[0].vertices)
+        found += [str((np.round(points, 5) + 0.0).tolist()) for points in places]
+    return "\n".join(found)
+
+
 def _save(figure: "Figure", path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.hashsalt": path.stem}):
-        figure.savefig(path, metadata={"Date": None})
+        figure.savefig(path, metadata={"Date": None, "Description": _describe(figure)})
 
 
 def draw_concepts() -> None:
