@@ -178,7 +178,8 @@ def test_the_state_of_another_model_and_damaged_states_are_refused(classifier):
     state = json.loads(text)
     twice = [{"name": "2026-01", "log_factor": -0.5}] * 2
     damages = {"noise": [1, 1, 1], "eta": -1, "batches": [{}], "epsilon": 9.0, "level": 5}
-    for damaged in (*({**state, name: value} for name, value in damages.items()), {**state, "batches": twice}):
+    more = [{**state, "batches": twice}, {**state, "eta": 1e300}]
+    for damaged in (*({**state, name: value} for name, value in damages.items()), *more):
         damaged.pop("checksum")
         damaged["checksum"] = _checksum(damaged)
         with pytest.raises(ValueError, match="damaged"):

@@ -890,6 +890,13 @@ mutant(
     "tests/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",
 )
 mutant(
+    "estimators.outer_steps:_add_steps",
+    "replace(found, is_trusted=found.is_trusted or any(map(_is_taken_at_word, leaves)))",
+    "found",
+    "a function of the caller before the estimator is not an assumption",
+    "tests/test_outer_steps.py::test_code_of_the_caller_is_taken_at_its_word_and_never_tried",
+)
+mutant(
     "deployment.recalibration:recalibrate",
     '_join(estimator.ledger_, found.ledger, {f"new_{unit.count_name}": n}, counted=n_records is None)',
     '_join(estimator.ledger_, found.ledger, {f"new_{unit.count_name}": n}, counted=False)',
