@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpscp as dp
-from dpscp.core.search_plan import SearchPlan, make_rule, plan_search
-from dpscp.core.thresholds import search_thresholds
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan
+from dpscp.core.tasks import OwnScores
+from dpscp.core.thresholds import Counted, release_counts
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.guarantees.formulas import universal_floor
 from dpscp.paper import noisy_midpoint_quantile
@@ -159,11 +161,12 @@ def _midpoint_noise(epsilon: float, spent: DpEvent | None = None, secret_part: f
 
 
 @lru_cache(maxsize=64)
-def _our_searches(epsilon: float, spent: DpEvent, n: int, fraction: float) -> tuple[SearchPlan, Ledger]:
+def _our_searches(task: OwnScores, epsilon: float, spent: DpEvent, n: int, fraction: float) -> Plan:
     """What the library asks of the scores of a secret part."""
     training = Ledger().add("training", spent)
-    rule = replace(make_rule("split", (ALPHA,), training, n, part=fraction), secret_part=fraction)
-    return plan_search(rule, spent=training, budget=Budget(epsilon, DELTA)), training
+    budget = Budget(epsilon, DELTA)
+    problem = Problem(task=task, budget=budget, alphas=(ALPHA,), n_records=n, guarantee="split")
+    return Plan.outline(problem, training, part=fraction, secret_part=fraction).with_noise()
 
 
 @lru_cache(maxsize=64)
@@ -312,17 +315,16 @@ def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[
         held = np.random.default_rng(own).random(n) < fraction
         mechanism = split.calibrated()
         spent = paid_event(mechanism)
-        searches, training = _our_searches(epsilon, spent, n, fraction)
+        # where the estimators have their grids fine
+        scored = OwnScores(score_range, (0.0, 1.0) if task == "classification" else 0.0)
+        searches = _our_searches(scored, epsilon, spent, n, fraction)
         with _quietly():
             model = mechanism.train(X[~held], y[~held], random_state=own, n_records=split.n_training).model
             judge = Judge(model, X_test, y_test, scale, y_bounds)
             scores = judge.scores(X[held], y[held])
-            # where the estimators have their grids fine
-            fine: Any = (0.0, 1.0) if task == "classification" else 0.0
-            ours = search_thresholds(
-                [scores], searches, spent=training, score_range=score_range, fine_near=fine, random_state=own
-            )
-        yield judge.row("split", epsilon, float(ours.values[0, 0]), ours.certificates[0].coverage)
+            counted = Counted([scores], searches.spent)
+            ours = release_counts(searches, lambda counted=counted: counted, random_state=own)
+        yield judge.row("split", epsilon, float(ours.threshold[0, 0]), ours.certificates[0].coverage)
         least = max(1, int(stats.binom.ppf(_SIZE_TAIL, n, fraction)))
         size = {"n_records": round(fraction * n), "n_min": least}
         found = _exponential(scores, score_range, _rate(epsilon, spent, fraction), "corrected", own, **size)

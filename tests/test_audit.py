@@ -5,6 +5,7 @@ many times the runs it needs, and one that must not see any fails with probabili
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from scipy import stats
 import dpscp as dp
 from dpscp.audit import Audit, PipelineGame, SearchGame, TrainingGame, audited_epsilons, games
 from dpscp.audit.games import audited_mechanism
-from dpscp.core.plan import FitPlan
+from dpscp.core.problem import FitProblem
+from dpscp.core.release import release
+from dpscp.core.tasks import Regression
 from dpscp.data.sources import ArraySource
-from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.privacy import gaussian_event, gdp_epsilon
 from dpscp.privacy.noise import LatticeNoise
 from dpscp.threshold.counts import ArrayCounts
@@ -189,9 +191,14 @@ def test_a_release_tells_of_training_and_search():
     assert released.ledger == unwatched.ledger
     assert (len(steps), len(searches)) == (game.steps, 1)
     assert len(searches[0].counts) == released.ledger.public_facts["search_steps"]
+
+
+def test_an_observer_needs_training_that_shows_its_steps():
     statistics = dp.training.SufficientStatistics(1.0, (-1, 1))
+    problem = FitProblem(task=Regression((-1, 1)), budget=dp.Budget(9.0, 1e-5), alphas=(0.1,), n_records=99)
+    problem = replace(problem, estimator=statistics, guarantee="universal", n_features=1)
     with pytest.raises(TypeError, match="not SufficientStatistics"):
-        FitPlan(UNIVERSAL, 9, statistics).train(ArraySource(np.ones((1, 1)), [0]), None, observer=print)
+        release(problem, ArraySource(np.ones((1, 1)), [0]), observer=print)
 
 
 # ---- honest code: the quick audit

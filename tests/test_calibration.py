@@ -12,8 +12,10 @@ import dpscp
 from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
 from dpscp._base.assumptions import CONVEX_AND_SMOOTH
 from dpscp.core import search_plan as searches
-from dpscp.core.search_plan import make_rule, plan_search
-from dpscp.core.thresholds import search_thresholds
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan
+from dpscp.core.tasks import OwnScores
+from dpscp.core.thresholds import Counted, release_counts
 from dpscp.guarantees import Stability, universal_alpha
 from dpscp.privacy import (
     Budget,
@@ -35,6 +37,12 @@ STABLE = Stability(0.01, 0.02, (CONVEX_AND_SMOOTH,), score_lipschitz=0.5)
 
 def quiet(scores=SCORES, **changes):
     return calibrate(scores, **GOOD | {"random_state": 0} | changes)
+
+
+def outlined(guarantee, alphas, spent, n, *, epsilon=1.0, part=1.0, mu=None, **more):
+    """The plan of a search of scores, without its noise."""
+    given = {"task": OwnScores(), "budget": Budget(epsilon, 1e-5), "alphas": alphas, "n_records": n}
+    return Plan.outline(Problem(guarantee=guarantee, **given | more), spent, part=part, mu=mu)
 
 
 class TestBudget:
@@ -100,21 +108,15 @@ class TestBudget:
         assert c.ledger.public_facts["n_records"] == SCORES.size
 
     def test_several_levels_and_groups_share_it(self):
-        budget, spent = Budget(1.0, 1e-5), Ledger().add("train", SPENT)
-        rule = make_rule("universal", (0.1, 0.3), spent, SCORES.size, n_groups=3)
+        spent = Ledger().add("train", SPENT)
+        plan = outlined("universal", (0.1, 0.3), spent, SCORES.size, group_values=range(3), accountant="rdp")
         groups = [SCORES[:2000], SCORES[2000:], np.empty(0)]
-        found = search_thresholds(
-            groups,
-            plan_search(rule, spent=spent, budget=budget, accountant="rdp"),
-            spent=spent,
-            score_range=(0, 1),
-            random_state=0,
-        )
-        assert found.values.shape == (3, 2)
+        found = release_counts(plan.with_noise(), lambda: Counted(groups, spent), random_state=0)
+        assert found.threshold.shape == (3, 2)
         assert found.ledger.epsilon(1e-5, "rdp") <= 1.0
         assert len(found.ledger.entries) == 3  # training and one search for each level; groups are disjoint
-        assert np.isinf(found.values[2]).all()  # an empty group gets full sets, and no error that says so
-        assert (found.values[:2, 0] > found.values[:2, 1]).all()
+        assert np.isinf(found.threshold[2]).all()  # an empty group gets full sets, and no error that says so
+        assert (found.threshold[:2, 0] > found.threshold[:2, 1]).all()
 
 
 class TestGuarantees:
@@ -184,10 +186,10 @@ class TestGuarantees:
         assert math.isinf(c.threshold)
 
     def test_a_random_part_is_charged(self):
-        rule = make_rule("split", (0.1,), Ledger(), 10_000, part=0.2)
-        assert rule.has_released_size
-        assert rule.n_nominal == 2000
-        assert rule.rank == "centered"
+        plan = outlined("split", (0.1,), Ledger(), 10_000, part=0.2)
+        assert plan.has_released_size
+        assert plan.n_nominal == 2000
+        assert plan.rank == "centered"
         c = quiet(training=None, held_out=True, n_records=4000)
         assert c.quantile.alpha == pytest.approx(0.1 - 1e-4)  # the charge for a size that comes out too large
 
@@ -334,4 +336,4 @@ def test_noise_that_is_accounted_for_is_the_noise_that_is_drawn(monkeypatch, eps
 
 def test_calibration_is_public():
     c = quiet(steps=9)
-    assert dpscp.Calibration is type(c)
+    assert dpscp.Release is type(c)

@@ -5,7 +5,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli import main, tables
-from dpscp.core import release
+from dpscp.core.plan import FitPlan
 from dpscp.core.tasks import Classification
 from dpscp.data.validation import label_index
 from dpscp.privacy.ledger import Budget
@@ -63,7 +63,7 @@ def test_records_are_preprocessed_once_to_train_and_once_to_score(monkeypatch, r
 
 def test_a_fit_with_a_store_is_planned_once_and_asks_the_budget_twice(monkeypatch, records, tmp_path):
     """Before a record is used: training alone, and the whole. What was reserved is what was spent."""
-    plans = counted(monkeypatch, release, "plan_search")
+    plans = counted(monkeypatch, FitPlan, "with_noise")
     asked = counted(monkeypatch, Budget, "require")
     store = dp.BudgetStore.create(tmp_path / "store", 3.0, 1e-5, dataset="x")
     model = classifier(guarantee="universal").fit(*records, budget=store)

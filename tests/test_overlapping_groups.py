@@ -11,7 +11,9 @@ from sklearn.base import clone
 import dpscp as dp
 from dpscp._base.assumptions import GROUP_FUNCTION, OVERLAPPING_GROUP_FUNCTION
 from dpscp.cli import main
-from dpscp.core.search_plan import make_rule, plan_search
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan
+from dpscp.core.tasks import OwnScores
 from dpscp.data.groups import Groups, largest_thresholds, name_groups, places_of_matrix, read_groups
 from dpscp.data.schema import Schema
 from dpscp.data.sources import ArraySource
@@ -166,14 +168,8 @@ def test_the_ledger_holds_the_searches_of_all_groups_of_a_record(per_record):
     """A record changes the counts of so many groups: what they release together must be within the budget."""
     rng = RNG(per_record)
     arrays = [rng.integers(0, 2, 600) for _ in range(per_record)]
-    seen = {}
-    with pytest.MonkeyPatch.context() as patch:
-        from dpscp.core import calibrate as module
-
-        kept = module.search_thresholds
-        patch.setattr(module, "search_thresholds", lambda *a, **k: seen.setdefault("found", kept(*a, **k)))
-        found = calibrated(rng.random(600), groups=Groups(arrays, values=[[0, 1]] * per_record))
-    searches = seen["found"].quantiles
+    found = calibrated(rng.random(600), groups=Groups(arrays, values=[[0, 1]] * per_record))
+    searches = found.quantiles
     assert len(searches) == len(found.threshold) == 2 * per_record
     # a record is in one group of each array: the groups at places 0, 2, 4, ...
     together = compose(*(q.event for q in searches[::2]))
@@ -184,14 +180,15 @@ def test_the_ledger_holds_the_searches_of_all_groups_of_a_record(per_record):
 
 def test_more_groups_of_a_record_mean_more_noise_and_more_groups_alone_do_not():
     def noise(n_groups, per_record):
-        rule = make_rule("split", (0.1,), Ledger(), 4_000, n_groups=n_groups).for_overlap(per_record)
-        return plan_search(rule, spent=Ledger(), budget=Budget(1.0, DELTA), steps=8, accountant="rdp")
+        groups = {"group_values": tuple(range(n_groups)), "groups_per_record": per_record}
+        given = {"task": OwnScores(), "budget": Budget(1.0, DELTA), "guarantee": "split", "accountant": "rdp"}
+        return Plan.outline(Problem(alphas=(0.1,), n_records=4_000, steps=8, **given, **groups), Ledger()).with_noise()
 
     one, four = noise(2, 1), noise(8, 4)
     assert noise(8, 1).noises == one.noises
     assert four.noises[0].count_noise == pytest.approx(2 * one.noises[0].count_noise, rel=0.02)
     assert four.size_noise.count_noise == pytest.approx(2 * one.size_noise.count_noise, rel=0.05)
-    assert four.rule.n_nominal == 2_000
+    assert four.n_nominal == 2_000
     assert "8 groups, each record in at most 4" in four.ledger(Ledger()).entries[0].note
 
 

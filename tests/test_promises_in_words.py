@@ -17,8 +17,10 @@ from dpscp.cli.lines import promise_lines
 from dpscp.cli.main import main
 from dpscp.cli.run import certificate_as_json, summarize_fit
 from dpscp.core.planning import _describe_remedies
-from dpscp.core.search_plan import make_rule, plan_search
-from dpscp.core.thresholds import search_thresholds
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan
+from dpscp.core.tasks import OwnScores
+from dpscp.core.thresholds import Counted, release_counts
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
@@ -170,14 +172,14 @@ def searched(guarantee, n, epsilon, *, alpha=0.1, train_epsilon=None, part=1.0):
     spent = Ledger()
     if guarantee != "split":
         spent = spent.add("training", gaussian_event(1 / gdp_mu(train_epsilon or epsilon / 2, DELTA)))
-    rule = make_rule(guarantee, (alpha,), spent, n, part=part, counted=True)
-    budget = Budget(epsilon, DELTA)
-    searches = plan_search(rule, spent=spent, budget=budget, accountant="rdp")
+    given = {"task": OwnScores(), "budget": Budget(epsilon, DELTA), "accountant": "rdp", "n_found": True}
+    problem = Problem(alphas=(alpha,), n_records=n, guarantee=guarantee, **given)
+    plan = Plan.outline(problem, spent, part=part).with_noise()
     with pytest.MonkeyPatch.context() as patch:
         # as if the size came out as it is: advice follows from numbers, not from luck
         patch.setattr(search, "release_size", lambda size, noise, _: ReleasedSize(Fraction(size), noise))
         scores = np.zeros(max(1, round(part * n)))
-        found = search_thresholds([scores], searches, spent=spent, score_range=(0, 1))
+        found = release_counts(plan, lambda: Counted([scores], spent))
     return found.certificates[0]
 
 

@@ -12,13 +12,14 @@ from scipy import stats
 import dpscp as dp
 from dpscp.core.evaluation import CountOutcomes, EvaluationPlan, OutcomeCounts
 from dpscp.core.plan import FitPlan
+from dpscp.core.problem import FitProblem
 from dpscp.core.release import _parts
+from dpscp.core.tasks import Classification
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block
 from dpscp.data.sources.places import Places, take_census
 from dpscp.deployment.labeled import labeled_outcomes
-from dpscp.guarantees.split import SPLIT
-from dpscp.privacy import SecretSplitDpEvent, gaussian_event, lattice_noise, secure_generator
+from dpscp.privacy import Budget, Ledger, SecretSplitDpEvent, gaussian_event, lattice_noise, secure_generator
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.report import html_report
 from dpscp.training import DPSGD
@@ -47,7 +48,10 @@ def classifier(estimator=QUICK, **changes):
 @pytest.mark.parametrize("with_persons", [False, True])
 def test_three_parts_share_no_person_and_have_their_shares(n_blocks, with_persons):
     n, f, g = 4_000, 0.2, 0.1
-    plan = FitPlan(SPLIT, n, calibration_fraction=f, evaluation=EvaluationPlan(g, lattice_noise(1.0, Fraction(1)), 6))
+    given = {"task": Classification((0, 1)), "budget": Budget(1.0, 1e-6), "guarantee": "split"}
+    problem = FitProblem(alphas=(0.1,), n_records=n, **given)
+    evaluation = EvaluationPlan(g, lattice_noise(1.0, Fraction(1)), 6)
+    plan = FitPlan.outline(problem, Ledger(), part=f, calibration_fraction=f, evaluation=evaluation)
     ids = np.arange(2 * n if with_persons else n, dtype=float)[:, None]
     blocks = []
     for number, rows in enumerate(np.array_split(ids, n_blocks)):

@@ -7,14 +7,15 @@ from dpscp.audit import audit  # imported now: a later import of the package of 
 
 if TYPE_CHECKING:
     from dpscp import guarantees, metrics, paper, privacy, scores, threshold, training
-    from dpscp.core.calibrate import Calibration, calibrate
+    from dpscp.core.calibrate import calibrate
     from dpscp.core.planning import plan
+    from dpscp.core.thresholds import Release
     from dpscp.data import sources
     from dpscp.data.feature_bounds import RowNorm
     from dpscp.data.groups import Groups
     from dpscp.data.populations import Population
     from dpscp.data.schema import Schema
-    from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate, recalibrate
+    from dpscp.deployment import CoverageMonitor, control_risk, evaluate, recalibrate
     from dpscp.estimators import (
         PrivateConformalClassifier,
         PrivateConformalRegressor,
@@ -43,7 +44,6 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "Budget": "dpscp.privacy",
         "BudgetError": "dpscp.exceptions",
         "BudgetStore": "dpscp.privacy.store",
-        "Calibration": "dpscp.core.calibrate",
         "Certificate": "dpscp.guarantees",
         "CoverageMonitor": "dpscp.deployment",
         "GuaranteeWarning": "dpscp.exceptions",
@@ -59,7 +59,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "PrivateModel": "dpscp.training.private_model",
         "PrivateQuantile": "dpscp.threshold",
         "ReuseWarning": "dpscp.exceptions",
-        "RiskControl": "dpscp.deployment",
+        "Release": "dpscp.core.thresholds",
         "RowNorm": "dpscp.data.feature_bounds",
         "Schema": "dpscp.data.schema",
         "SeededWarning": "dpscp.exceptions",
@@ -88,7 +88,6 @@ __all__ = [
     "Budget",
     "BudgetError",
     "BudgetStore",
-    "Calibration",
     "Certificate",
     "CoverageMonitor",
     "Groups",
@@ -103,8 +102,8 @@ __all__ = [
     "PrivateModel",
     "PrivateMultilabelClassifier",
     "PrivateQuantile",
+    "Release",
     "ReuseWarning",
-    "RiskControl",
     "RowNorm",
     "Schema",
     "SeededWarning",

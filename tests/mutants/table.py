@@ -89,19 +89,19 @@ mutant(
 mutant(
     "calibration:_search_all",
     "noise",
-    "searches.noises[-1]",
+    "plan.noises[-1]",
     "every level is searched with the last one's noise",
     "tests/test_wiring.py::test_each_level_has_the_noise_of_its_own_sensitivity",
 )
 mutant(
-    "calibration:search_thresholds",
-    "by_level[i]",
+    "calibration:release_counts",
+    "level",
     "by_level[0]",
     "every certificate holds the first level's numbers",
     "tests/test_wiring.py::test_each_certificate_holds_its_own_numbers",
 )
 mutant(
-    "calibration:search_thresholds",
+    "calibration:release_counts",
     "ledger = ledger.mark_seeded()",
     "pass",
     "a seeded search looks private",
@@ -109,7 +109,7 @@ mutant(
 )
 mutant(
     "calibration:_search_all",
-    "rule.release_confidence",
+    "plan.problem.release_confidence",
     "None",
     "the certificate promises what the search did not aim at",
     "tests/test_release_confidence.py::test_scores_of_a_known_number",
@@ -117,8 +117,8 @@ mutant(
 )
 mutant(
     "calibration:_make_certificate",
-    "rule.n_records",
-    "rule.n_nominal",
+    "plan.problem.n_records",
+    "plan.n_nominal",
     "records of a split certificate are those of the part",
     "tests/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
 )
@@ -131,7 +131,7 @@ mutant(
 )
 mutant(
     "calibration:_make_certificate",
-    "assumptions.append(OVERLAPPING_GROUPS.of(rule.groups_per_record) if several else FIXED_GROUPS)",
+    "assumptions.append(OVERLAPPING_GROUPS.of(plan.problem.groups_per_record) if several else FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
     "tests/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",
@@ -162,21 +162,21 @@ mutant(
 # ---- conformal
 
 mutant(
-    "conformal.base:PrivateConformal._request",
+    "conformal.base:PrivateConformal._problem",
     "self.delta",
     "1e-05",
     "the estimator's delta is ignored",
     "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
-    "conformal.base:PrivateConformal._request",
-    "{name: getattr(self, name) for name in _UNCHANGED}",
-    "{name: getattr(self, name) for name in _UNCHANGED - {'accountant'}}",
+    "conformal.base:PrivateConformal._problem",
+    "self.accountant",
+    "'pld'",
     "the estimator's accountant is ignored",
     "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
-    "conformal.base:PrivateConformal._request",
+    "conformal.base:PrivateConformal._problem",
     "self._choose_bounds(records.width, names, signal)",
     "FeatureBounds(records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09)",
     "the estimator takes its feature bounds from the records",
@@ -331,23 +331,23 @@ mutant(
     "tests/test_wiring.py::test_each_group_counts_its_own_records_only",
 )
 mutant(
-    "release:release",
-    "request.task.score_range",
-    "(0.0, float(np.max(scores)) + 1e-09)",
+    "core.release:_FitRun.count",
+    "problem.task.score_range",
+    "(0.0, 1.001)",
     "the range of the scores comes from the records",
     "tests/test_wiring.py::test_the_score_range_is_public",
 )
 mutant(
-    "release:release",
+    "core.thresholds:release_counts",
     "reservation.commit(ledger)",
     "reservation.commit(Ledger())",
     "a fit commits nothing",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
-    "release:release",
-    "planned.ledger(strategy.spent)",
-    "strategy.spent",
+    "core.thresholds:release_counts",
+    "store.reserve(plan.ledger(), note=note)",
+    "store.reserve(plan.spent, note=note)",
     "a fit reserves its training only",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
@@ -359,8 +359,8 @@ mutant(
     "tests/test_wiring.py::test_training_assignment_and_search_are_seeded_apart",
 )
 mutant(
-    "release:release",
-    "request.task.classes_found",
+    "core.tasks:Task.finish",
+    "self.classes_found",
     "False",
     "found classes are certified",
     "tests/test_found_classes.py::test_found_classes_are_never_certified",
@@ -373,9 +373,9 @@ mutant(
     "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
 )
 mutant(
-    "release:_for_rows",
-    "request.unit.group > 1",
-    "request.unit.group < 1",
+    "core.problem:Problem.require_payable",
+    "self.unit.group > 1",
+    "self.unit.group < 1",
     "a budget store charges one row where a person with several is promised something",
     "tests/test_person_fits.py::test_without_ids_a_budget_store_is_refused",
 )
@@ -412,29 +412,29 @@ mutant(
 # ---- searches
 
 mutant(
-    "searches:SearchPlan.ledger",
+    "searches:Plan.ledger",
     "compose(*self.events)",
     "self.events[0]",
     "split, several levels: only the first is in the ledger",
     "tests/test_wiring.py::test_a_split_ledger_holds_every_level",
 )
 mutant(
-    "searches:SearchPlan.ledger",
+    "searches:Plan.ledger",
     "zip(self.events, notes, strict=True)",
     "zip(self.events[:1], notes[:1], strict=True)",
     "several levels: only the first is in the ledger",
     "tests/test_calibration.py::TestBudget::test_several_levels_and_groups_share_it",
 )
 mutant(
-    "searches:SearchPlan.ledger",
-    "rule.guarantee.held_out and spent.entries and (notes or shares is not None)",
+    "searches:Plan.ledger",
+    "self.guarantee.held_out and spent.entries and (notes or shares is not None)",
     "spent.entries and notes",
     "records used twice count once",
     "tests/test_wiring.py::test_records_used_twice_count_twice",
 )
 mutant(
-    "searches:row_budget",
-    "spent <= budget.epsilon",
+    "searches:plan_rows",
+    "spent <= epsilon",
     "spent",
     "what k rows cost is computed and not looked at",
     "tests/test_person_fits.py::test_sampled_training_without_ids_stays_within_the_budget",
@@ -678,8 +678,8 @@ mutant(
 
 
 mutant(
-    "core.search_plan:CalibrationRule.with_sharper_size",
-    "self.has_released_size and self.counted and (self.part < 1)",
+    "core.search_plan:Plan._with_sharper_size",
+    "self.has_released_size and problem.n_found and (self.part < 1)",
     "self.has_released_size and self.part < 1",
     "a declared number of records is taken for a counted one",
     "tests/threshold/test_counted_size.py::test_the_choice_is_by_public_numbers_and_small_parts_take_the_law",
@@ -707,8 +707,8 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *list_record_assumptions(original), *request.task.score_assumptions, *outer.assumptions)",
-    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *request.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *list_record_assumptions(original), *problem.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *problem.task.score_assumptions, *outer.assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
@@ -783,8 +783,8 @@ mutant(
 )
 mutant(
     "core.thresholds:_make_certificate",
-    "rule.guarantee.held_out and rule.resolution == 1",
-    "rule.guarantee.held_out",
+    "plan.guarantee.held_out and plan.problem.task.resolution == 1",
+    "plan.guarantee.held_out",
     "rounded losses promise something about a single release",
     "tests/deployment/test_risk.py::test_only_resolution_one_speaks_of_a_single_release",
 )
@@ -797,15 +797,15 @@ mutant(
     "tests/deployment/test_populations.py::test_an_estimator_covers_the_declared_population",
 )
 mutant(
-    "core.search_plan:CalibrationRule.for_population",
-    "replace(self, part=part, has_released_size=True, ratio_bound=ratio_bound)",
-    "replace(self, part=part, ratio_bound=ratio_bound)",
+    "core.search_plan:Plan.outline",
+    "(part / bound, True)",
+    "(part / bound, False)",
     "the number of kept records passes for a public one",
     "tests/deployment/test_populations.py::test_the_number_of_kept_records_is_released_with_noise_and_planned",
 )
 mutant(
-    "core.search_plan:CalibrationRule.for_population",
-    "not self.guarantee.held_out",
+    "core.search_plan:Plan.outline",
+    "not chosen.held_out",
     "False",
     "another population is promised for records that training has seen",
     "tests/deployment/test_populations.py::test_wrong_arguments_are_named",
@@ -813,14 +813,14 @@ mutant(
 # ---- overlapping groups
 
 mutant(
-    "core.search_plan:SearchPlan.events",
-    "self.rule.groups_per_record",
+    "core.search_plan:Plan.events",
+    "self.problem.groups_per_record",
     "1",
     "a record pays for one of its groups",
     "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
 )
 mutant(
-    "core.search_plan:SearchPlan.events",
+    "core.search_plan:Plan.events",
     "self.size_noise.event(copies)",
     "self.size_noise.event(1)",
     "a record pays for the size of one of its groups",

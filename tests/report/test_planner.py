@@ -13,8 +13,10 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli.main import main
-from dpscp.core.search_plan import make_rule
-from dpscp.privacy import Ledger, epsilon_delta_tradeoff, gaussian_tradeoff, gdp_epsilon, gdp_mu
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan
+from dpscp.core.tasks import OwnScores
+from dpscp.privacy import Budget, Ledger, epsilon_delta_tradeoff, gaussian_tradeoff, gdp_epsilon, gdp_mu
 from dpscp.privacy.split_budget import split_budget
 from dpscp.report import planner
 
@@ -110,11 +112,12 @@ def test_groups_and_rows_without_ids_are_those_of_a_fit():
         ["plan", asked | {"rows": 4, "ids": True}],
     )
     fraction = alone["fraction"]
-    rule = make_rule("split", (0.1,), Ledger(), 20_000, part=fraction, n_groups=10)
+    given = {"task": OwnScores(), "budget": Budget(1.0, 1e-5), "guarantee": "split", "group_values": range(10)}
+    plan = Plan.outline(Problem(alphas=(0.1,), n_records=20_000, **given), Ledger(), part=fraction)
     mu = split_budget(1.0, 1e-5, fraction, 20_000).held_out_mu
-    aim = rule.planned_aim(0, mu)
-    offset = float(aim.whole_offset(rule.rank_buffer)) + aim.mean_rise
-    assert grouped["scores"] == rule.n_nominal == 250
+    aim = plan.planned_aim(0, mu)
+    offset = float(aim.whole_offset(plan.rank_buffer)) + aim.mean_rise
+    assert grouped["scores"] == plan.n_nominal == 250
     assert grouped["offset"] == pytest.approx(offset, rel=0.05)
     assert grouped["overshoot"] > 3 * alone["overshoot"]
     assert rows["rowEpsilon"] == pytest.approx(gdp_epsilon(1e-5, gdp_mu(1.0, 1e-5) / 4), rel=1e-3)

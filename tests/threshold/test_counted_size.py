@@ -7,7 +7,9 @@ import pytest
 from scipy import special, stats
 
 from dpscp import private_quantile
-from dpscp.core.search_plan import make_rule, plan_search
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan
+from dpscp.core.tasks import OwnScores
 from dpscp.privacy import Budget, Ledger, gaussian_event
 from dpscp.threshold import (
     CountedSize,
@@ -99,10 +101,15 @@ def test_a_release_of_a_drawn_part_covers_as_often_as_it_says():
     assert stats.binom(trials, 0.08).ppf(0.001) <= missed <= stats.binom(trials, 0.2).ppf(0.999)
 
 
+def outlined(guarantee, alphas, spent, n, *, epsilon=1.0, part=1.0, mu=None, **more):
+    """The plan of a search of scores, without its noise."""
+    given = {"task": OwnScores(), "budget": Budget(epsilon, 1e-5), "alphas": alphas, "n_records": n}
+    return Plan.outline(Problem(guarantee=guarantee, **given | more), spent, part=part, mu=mu)
+
+
 def test_the_choice_is_by_public_numbers_and_small_parts_take_the_law():
     def chosen(n, part, mu, **more):
-        rule = make_rule("split", (0.1,), Ledger(), n, part=part, counted=True, **more)
-        return rule.with_sharper_size(mu)
+        return outlined("split", (0.1,), Ledger(), n, part=part, mu=mu, n_found=True, **more)
 
     assert chosen(150, 0.5, 0.22).counted_size == CountedSize(150, 0.5)
     assert chosen(300, 0.5, 0.208).counted_size == CountedSize(300, 0.5)
@@ -110,22 +117,22 @@ def test_the_choice_is_by_public_numbers_and_small_parts_take_the_law():
     assert large.has_released_size
     assert large.counted_size is None
     # a declared number and groups have no such law
-    assert chosen(300, 0.5, 0.208, n_groups=2).has_released_size
-    declared = make_rule("split", (0.1,), Ledger(), 150, part=0.5).with_sharper_size(0.22)
+    assert chosen(300, 0.5, 0.208, group_values=(0, 1)).has_released_size
+    declared = outlined("split", (0.1,), Ledger(), 150, part=0.5, mu=0.22)
     assert declared.has_released_size
     assert declared.counted_size is None
 
 
 def test_the_share_of_the_size_goes_to_the_counts():
     spent = Ledger().add("training", gaussian_event(10.0))
-    rule = make_rule("split", (0.1,), spent, 150, part=0.5, counted=True)
-    budget = Budget(0.5, 1e-5)
-    released = plan_search(rule, spent=spent, budget=budget, steps=6)
-    counted = plan_search(rule.with_sharper_size(0.22), spent=spent, budget=budget, steps=6)
+    released, counted = (
+        outlined("split", (0.1,), spent, 150, epsilon=0.5, part=0.5, mu=mu, n_found=True, steps=6).with_noise()
+        for mu in (None, 0.22)
+    )
     assert released.size_noise is not None
     assert counted.size_noise is None
     assert counted.noises[0].count_noise / released.noises[0].count_noise == pytest.approx(math.sqrt(0.88), rel=2e-3)
-    assert "number of scores" not in str(counted.ledger(spent))
+    assert "number of scores" not in str(counted.ledger())
 
 
 @pytest.mark.parametrize(

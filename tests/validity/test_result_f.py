@@ -12,8 +12,10 @@ import pytest
 from scipy import optimize, special, stats
 
 from dpscp import Ledger, private_quantile
-from dpscp.core.search_plan import make_rule, plan_search
-from dpscp.core.thresholds import search_thresholds
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan
+from dpscp.core.tasks import OwnScores
+from dpscp.core.thresholds import Counted, release_counts
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.threshold import CountedSize, offsets, search
@@ -262,6 +264,22 @@ class TestGrid:
         assert mean_overshoot(law, 1.0, None) > 0.003
 
 
+def outlined(guarantee, alphas, spent, n, *, epsilon=1.0, part=1.0, mu=None, fine_near=None, **more):
+    """The plan of a search of scores, without its noise."""
+    given = {
+        "task": OwnScores((0.0, 1.0), fine_near),
+        "budget": Budget(epsilon, 1e-5),
+        "alphas": alphas,
+        "n_records": n,
+    }
+    return Plan.outline(Problem(guarantee=guarantee, **given | more), spent, part=part, mu=mu)
+
+
+def searched(plan, groups, **more):
+    """The release of the scores of each group."""
+    return release_counts(plan, lambda: Counted(groups, plan.spent), **more)
+
+
 class TestCalibrate:
     """What a user of held-out scores gets: the promise, and little more than it."""
 
@@ -269,23 +287,20 @@ class TestCalibrate:
     def test_three_thousand_even_scores(self, epsilon, most):
         n = 3000
         seen = []
-        rule = make_rule("split", (ALPHA,), Ledger(), n, counted=True)
-        searches = plan_search(rule, spent=Ledger(), budget=Budget(epsilon, 1e-5))
-        t = search_thresholds([np.zeros(n)], searches, spent=Ledger(), score_range=(0, 1), observer=seen.append)
+        plan = outlined("split", (ALPHA,), Ledger(), n, epsilon=epsilon, n_found=True).with_noise()
+        t = searched(plan, [np.zeros(n)], observer=seen.append)
         (q,) = t.quantiles
         cells = 2**q.steps
         counts = np.floor(np.arange(1, cells + 1) / cells * (n + 1)).astype(int)
         assert 1 - ALPHA <= fast_coverage(counts, seen[0], round(q.count_noise * seen[0].scale)) <= most
 
     def test_a_group_of_three_hundred(self):
-        rule = make_rule("split", (ALPHA,), Ledger(), 1200, n_groups=4)
+        plan = outlined("split", (ALPHA,), Ledger(), 1200, group_values=range(4)).with_noise()
         rng = np.random.default_rng(4)
         found = []
-        searches = plan_search(rule, spent=Ledger(), budget=Budget(1.0, 1e-5))
         for _ in range(25):
             groups = [rng.uniform(size=300) for _ in range(4)]
-            t = search_thresholds(groups, searches, spent=Ledger(), score_range=(0, 1))
-            found.extend(t.values[:, 0])
+            found.extend(searched(plan, groups).threshold[:, 0])
         found = np.array(found)
         assert np.isfinite(found).mean() >= 0.95
         mean, error = np.minimum(found, 1).mean(), np.minimum(found, 1).std() / len(found) ** 0.5
@@ -294,18 +309,10 @@ class TestCalibrate:
     def test_label_groups_of_three_hundred_under_universal(self):
         mu = gdp_mu(1.0, 1e-5)
         spent = Ledger().add("training", gaussian_event(1 / (mu * 0.58**0.5)))  # the recipe's share at epsilon 1
-        rule = make_rule("universal", (ALPHA,), spent, 1200, n_groups=4)
-        rng, searches = np.random.default_rng(5), plan_search(rule, spent=spent, budget=Budget(1.0, 1e-5))
+        plan = outlined("universal", (ALPHA,), spent, 1200, group_values=range(4), fine_near=(0.0, 1.0)).with_noise()
+        rng = np.random.default_rng(5)
         fits = [
-            search_thresholds(
-                [rng.uniform(size=300) for _ in range(4)],
-                searches,
-                spent=spent,
-                score_range=(0, 1),
-                fine_near=(0.0, 1.0),
-                random_state=seed,
-            ).values
-            for seed in range(30)
+            searched(plan, [rng.uniform(size=300) for _ in range(4)], random_state=seed).threshold for seed in range(30)
         ]
         assert np.isfinite(fits).all(axis=(1, 2)).mean() >= 0.9  # all four groups of a fit
 
@@ -318,16 +325,14 @@ class TestCalibrate:
         rng = np.random.default_rng(6)
         spent = Ledger() if kind == "split" else Ledger().add("training", gaussian_event(2 / gdp_mu(2.0, 1e-5)))
         name = "split" if kind == "split" else "universal"
-        groups = 2 if kind == "groups" else None
-        rule = make_rule(name, (ALPHA,), spent, round(declared * n), n_groups=groups)
+        groups = range(2) if kind == "groups" else None
+        plan = outlined(name, (ALPHA,), spent, round(declared * n), epsilon=2.0, group_values=groups).with_noise()
         covered = []
         for _ in range(trials):
             scores = rng.uniform(size=n)
             parts = [scores] if groups is None else [scores[:300], scores[300:]]
-            searches = plan_search(rule, spent=spent, budget=Budget(2.0, 1e-5))
-            t = search_thresholds(parts, searches, spent=spent, score_range=(0, 1))
-            covered.extend(np.minimum(t.values[:, 0], 1))
-        level = 1 - rule.inner[0]  # what the scores themselves are covered at
+            covered.extend(np.minimum(searched(plan, parts).threshold[:, 0], 1))
+        level = 1 - plan.inner[0]  # what the scores themselves are covered at
         assert np.mean(covered) >= level - 4 * np.std(covered) / len(covered) ** 0.5
 
 
@@ -342,18 +347,13 @@ def fast_coverage(counts, view, sigma):
 def test_one_impossible_level_leaves_the_others():
     """Training spends so much that 0.99 has no inner level; 0.2 has one and gets its threshold."""
     spent = Ledger().add("training", gaussian_event(1 / 2.9))
-    rule = make_rule("universal", (0.01, 0.8), spent, 5000)
-    assert rule.possible == (False, True)
+    plan = outlined("universal", (0.01, 0.8), spent, 5000, epsilon=40.0, accountant="rdp")
+    assert plan.possible == (False, True)
     scores = np.random.default_rng(0).uniform(size=5000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        t = search_thresholds(
-            [scores],
-            plan_search(rule, spent=spent, budget=Budget(40.0, 1e-5), accountant="rdp"),
-            spent=spent,
-            score_range=(0, 1),
-        )
-    assert np.isinf(t.values[0, 0])
-    assert np.isfinite(t.values[0, 1])
+        t = searched(plan.with_noise(), [scores])
+    assert np.isinf(t.threshold[0, 0])
+    assert np.isfinite(t.threshold[0, 1])
     assert t.certificates[0].is_vacuous
     assert not t.certificates[1].is_vacuous

@@ -8,8 +8,10 @@ import pytest
 from scipy import special, stats
 
 import dpscp as dp
-from dpscp.core.search_plan import make_rule, plan_search
-from dpscp.core.thresholds import search_thresholds
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan
+from dpscp.core.tasks import OwnScores
+from dpscp.core.thresholds import Counted, release_counts
 from dpscp.privacy import Budget, Ledger, compose, gaussian_event, secret_split
 from dpscp.privacy.events import possible_histories
 from dpscp.threshold import CountedSize, step_rises
@@ -30,13 +32,15 @@ def tolerance(coverages):
 def test_parts_of_tied_scores_keep_the_level(n):
     """Coins, scores on three atoms, searches: the mean over all of them, where a release covers .5, .84 or all."""
     spent = Ledger().add("training", gaussian_event(8.0))
-    rule = make_rule("split", (1 - LEVEL,), spent, n, part=0.5, counted=True).with_sharper_size(0.378)
-    assert rule.counted_size is not None
-    searches = plan_search(rule, spent=spent, budget=Budget(1.0, 1e-5), accountant="rdp")
+    given = {"task": OwnScores(), "budget": Budget(1.0, 1e-5), "n_records": n, "n_found": True, "accountant": "rdp"}
+    problem = Problem(alphas=(1 - LEVEL,), guarantee="split", **given)
+    plan = Plan.outline(problem, spent, part=0.5, mu=0.378).with_noise()
+    assert plan.counted_size is not None
     rng, law, covered = np.random.default_rng(n), np.array([0.5, 0.34, 0.16]), []
     for seed in rng.integers(2**31, size=100).tolist():
         scores = rng.choice([0.2, 0.4, 0.8], p=law, size=rng.binomial(n, 0.5))
-        found = search_thresholds([scores], searches, spent=spent, score_range=(0, 1), random_state=seed).values[0, 0]
+        counted = Counted([scores], spent)
+        found = release_counts(plan, lambda counted=counted: counted, random_state=seed).threshold[0, 0]
         covered.append(law[np.array([0.2, 0.4, 0.8]) <= found].sum())
     assert np.mean(covered) >= LEVEL - tolerance(covered)
     assert np.mean(np.isclose(covered, 0.84)) > 0.02  # some releases do fall below the level

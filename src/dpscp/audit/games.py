@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
-from dpscp.core.release import Observer, Release, release
-from dpscp.core.request import Request
+from dpscp.core.problem import FitProblem
+from dpscp.core.release import Fit, Observer, release
 from dpscp.core.tasks import Classification
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource
@@ -396,7 +396,7 @@ class PipelineAttack(ABC):
         """Cost in the ledger of a release."""
         return self._release(False).ledger.event
 
-    def _observe_release(self, with_record: bool) -> tuple[Release, list[StepView], list[SearchView]]:
+    def _observe_release(self, with_record: bool) -> tuple[Fit, list[StepView], list[SearchView]]:
         """Make a release, and return it with all observed steps and searches."""
         views: list[StepView | SearchView] = []
         released = self._release(with_record, views.append)
@@ -406,9 +406,9 @@ class PipelineAttack(ABC):
     def _mechanism(self) -> DPSGD:
         return audited_mechanism(self.noise_multiplier, self.steps)
 
-    def _release(self, with_record: bool, observer: Observer | None = None) -> Release:
+    def _release(self, with_record: bool, observer: Observer | None = None) -> Fit:
         X, y = self._records.records(with_record)
-        request = Request(
+        problem = FitProblem(
             task=Classification((0, 1)),
             estimator=self._mechanism(),
             budget=Budget(self.epsilon, self.delta),
@@ -419,7 +419,7 @@ class PipelineAttack(ABC):
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GuaranteeWarning)
-            return release(request, ArraySource(X, y), random_state=self.random_state, observer=observer)
+            return release(problem, ArraySource(X, y), random_state=self.random_state, observer=observer)
 
 
 @dataclass(frozen=True)
@@ -455,7 +455,7 @@ class PipelineGame(PipelineAttack):
         return np.array([self._ratio(with_record, training, references) for _ in range(runs)])
 
     @staticmethod
-    def _collect_release(released: Release) -> FloatArray:
+    def _collect_release(released: Fit) -> FloatArray:
         return np.append(released.model.arrays()["parameters"], np.minimum(released.thresholds[0], 1.0))
 
     def _ratio(self, with_record: bool, training: "TrainingRatio", references: Sequence[SearchView]) -> float:

@@ -15,7 +15,7 @@ from scipy import special, stats
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
 from dpscp.audit.games import PipelineAttack, TrainingGame, TrainingRatio, count_noise_scale
-from dpscp.core.release import Release
+from dpscp.core.release import Fit
 from dpscp.threshold.observer import SearchView
 from dpscp.training.engine.loop import StepView
 
@@ -70,7 +70,7 @@ class SplitGame(PipelineAttack):
         trained = without + _total(training, steps)
         return float(np.logaddexp(math.log1p(-fraction) + trained, math.log(fraction) + held_out) - without)
 
-    def _log_likelihood(self, released: Release, search: SearchView, others: NDArray[np.int64], own: int) -> FloatArray:
+    def _log_likelihood(self, released: Fit, search: SearchView, others: NDArray[np.int64], own: int) -> FloatArray:
         """Compute the log-likelihood of size and counts for each number of other held-out records."""
         rows, labels = self._records.records(True)
         scores = 1 - released.model.predict_proba(rows)[np.arange(len(rows)), labels]

@@ -1,10 +1,6 @@
-"""Private calibration for callers with their own scores: a threshold with its ledger and certificate.
+"""Private calibration for callers with their own scores: a threshold with its ledger and certificate."""
 
-``search_thresholds`` is the general form with several levels and groups.
-"""
-
-import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,42 +10,20 @@ from numpy.typing import NDArray
 from dpscp._base.assumptions import OWN_SCORES
 from dpscp._base.checks import check_count, check_nonnegative, check_probability
 from dpscp.core.listed_scores import ListedScores
-from dpscp.core.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
-from dpscp.core.thresholds import Thresholds, search_thresholds
+from dpscp.core.problem import Problem, group_fields
+from dpscp.core.tasks import OwnScores
+from dpscp.core.thresholds import Release, release_scores
 from dpscp.data.persons import choose_unit, keep_rows, require_unit
 from dpscp.data.populations import Population
-from dpscp.exceptions import GuaranteeWarning
-from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
+from dpscp.guarantees import Guarantee, Stability, guarantee_of
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.privacy import Budget, Ledger, Unit, as_event
 from dpscp.privacy.accounting import Accountant
-from dpscp.threshold import PrivateQuantile
+from dpscp.privacy.store import BudgetStore
 from dpscp.threshold.counts import known_size
 
-__all__ = ["Calibration", "Thresholds", "calibrate", "search_thresholds"]
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Hold a released threshold with its ledger and certificate.
-
-    Attributes
-    ----------
-    threshold : float, or array of shape (n_groups,) with groups
-        Infinite where no finite one exists.
-    ledger : Ledger
-        What was spent, with training.
-    certificate : Certificate
-        What is proven about coverage.
-    quantile : PrivateQuantile or None
-        The search; None where the level is impossible, and with groups.
-    """
-
-    threshold: Any
-    ledger: Ledger
-    certificate: Certificate
-    quantile: PrivateQuantile | None
+__all__ = ["calibrate"]
 
 
 def calibrate(  # noqa: PLR0913 (public: one argument a choice)
@@ -75,9 +49,10 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     release_confidence: float | None = None,
     population: Population | None = None,
     groups: Any = None,
+    budget: BudgetStore | None = None,
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
-) -> Calibration:
+) -> Release:
     """Find a private threshold for your own scores.
 
     The whole release, training included, is (epsilon, delta)-differentially private.
@@ -138,14 +113,16 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         are declared as ``dp.Groups(array, values=[...])`` with the public list of groups. A score in no listed group
         counts in none. With several arrays, or with an (n, n_groups) boolean array and ``per_record``, groups overlap.
         A new row then gets the largest threshold of its groups, or the full set if it is in no group.
+    budget : BudgetStore, optional
+        The store of these records; the cost is reserved before anything is drawn.
     accountant : str or Accountant, default "pld"
     random_state : int, optional
         None uses system entropy. An integer makes the run repeatable and NOT private.
 
     Returns
     -------
-    Calibration
-        Threshold, ledger and certificate.
+    Release
+        Its ``threshold`` is a number, or an array of shape (n_groups,) with groups.
 
     Examples
     --------
@@ -159,55 +136,31 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
 
     Theory: Results B, C, E, F, G, H, I and K
     """
-    budget, alpha = Budget(epsilon, delta), check_probability("alpha", alpha)
     chosen = _choose_guarantee(guarantee, held_out=held_out, trained=training is not None)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     spent = read_training_cost(training, unit).assume(OWN_SCORES)
     listed = ListedScores.of(scores, population, groups)
     if unit.by_person:
-        places, n_records = _choose_one_row_each(scores, persons, unit, random_state), n_persons
-        scores, listed = np.asarray(scores)[places], listed.take(places)
-    rule = make_rule(
-        chosen,
-        (alpha,),
-        spent,
-        check_count(unit.count_name, n_records if n_records is not None else _count_scores(scores)),
-        stability=stability,
-        score_lipschitz=score_lipschitz,
-        n_groups=listed.n_groups,
-        counted=n_records is None,
+        listed, n_records = listed.take(_choose_one_row_each(scores, persons, unit, random_state)), n_persons
+    problem = Problem(
+        task=OwnScores(score_range, fine_near),
+        budget=Budget(epsilon, delta),
+        alphas=(check_probability("alpha", alpha),),
+        n_records=check_count(unit.count_name, _count_scores(listed.scores) if n_records is None else n_records),
+        guarantee=chosen,
+        n_found=n_records is None,
+        unit=unit,
+        accountant=accountant,
         release_confidence=release_confidence,
+        **group_fields(listed.groups),
+        ratio_bound=listed.ratio_bound,
+        steps=steps,
+        rank_buffer=None if rank_buffer is None else check_nonnegative("rank_buffer", rank_buffer),
+        failure_probability=failure_probability,
+        score_lipschitz=score_lipschitz,
     )
-    rule = rule.for_overlap(listed.groups_per_record).for_population(listed.ratio_bound)
-    rule = _with_rank_buffer(replace(rule, failure_probability=failure_probability, unit=unit), rank_buffer)
-    found = search_thresholds(
-        listed.scores_by_group(scores, random_state),
-        plan_row_searches(rule, spent, budget, steps, accountant),
-        spent=spent,
-        score_range=score_range,
-        fine_near=fine_near,
-        random_state=random_state,
-        extra_assumptions=stability.assumptions if chosen.needs_stability and stability is not None else (),
-    )
-    return _make_calibration(found, unit, listed, budget.delta)
-
-
-def _make_calibration(found: Thresholds, unit: Unit, listed: ListedScores, delta: float) -> Calibration:
-    """Return the calibration of one level; warn if its sets are full."""
-    thresholds, certificate = found.values[:, 0], found.certificates[0]
-    if certificate.is_vacuous or np.isinf(thresholds).any():
-        warnings.warn(str(certificate), GuaranteeWarning, stacklevel=3)
-    ledger = found.ledger.convert_unit(unit).declare(**unit.limit_facts).show_at(delta)
-    if listed.groups is None:
-        return Calibration(float(thresholds[0]), ledger, certificate, next(iter(found.quantiles), None))
-    return Calibration(thresholds, ledger.declare(**listed.groups.facts), certificate, None)
-
-
-def _with_rank_buffer(rule: CalibrationRule, rank_buffer: float | None) -> CalibrationRule:
-    """Return the rule with the caller's buffer, if the guarantee has one."""
-    if rank_buffer is None or not rule.guarantee.rank_buffer:
-        return rule
-    return replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
+    counted = replace(listed.counted(spent, random_state), stability=stability)
+    return release_scores(problem, counted, random_state=random_state, store=budget, note="calibrate").warn_if_full()
 
 
 def read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
@@ -215,17 +168,6 @@ def read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
     if isinstance(training, Ledger):
         return require_unit(training, unit)
     return Ledger() if training is None else Ledger().add("training", as_event(training), unit=unit.counted)
-
-
-def plan_row_searches(
-    rule: CalibrationRule, spent: Ledger, budget: Budget, steps: int | None, accountant: str | Accountant
-) -> SearchPlan:
-    """Plan the searches within the budget, for k rows together without ids."""
-
-    def searches(budget: Budget) -> SearchPlan:
-        return plan_search(rule, spent=spent, budget=budget, steps=steps, accountant=accountant)
-
-    return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
 
 
 def _choose_one_row_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[np.int64]:

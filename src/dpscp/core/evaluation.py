@@ -22,7 +22,7 @@ from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp._base.object_state import copy_if_possible
 from dpscp.core.noisy_rates import rate_interval, size_reach
-from dpscp.core.tasks import Classification, Task
+from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import has_group, largest_thresholds
 from dpscp.data.sources import Block
 from dpscp.data.sources.places import Places
@@ -358,7 +358,7 @@ class CountOutcomes:
     that a likelihood ratio rejected are in no group and are not counted (Result K).
     """
 
-    task: Task
+    task: Prediction
     model: Model
     thresholds: NDArray[np.float64]
     n_groups: int
@@ -407,6 +407,7 @@ class CountOutcomes:
             if not self.by_label and thresholds.ndim == 2:
                 thresholds = thresholds[:, None, :]
             return outcomes_of_sets(scores <= thresholds, probabilities.argmax(axis=1), targets, groups)
+        assert isinstance(self.task, Regression)
         pair, (low, high) = self.task.pair(np.asarray(model.outputs(rows))), self.task.y_bounds
         intervals = self.task.intervals(pair, thresholds)
         return outcomes_of_intervals(intervals, self.task.predictions(pair), targets, high - low, groups)

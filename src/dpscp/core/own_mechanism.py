@@ -11,17 +11,17 @@ from dpscp.training.preprocessing.step import Step
 from dpscp.training.torch.modules import comes_from_torch
 
 if TYPE_CHECKING:
-    from dpscp.core.request import Request
+    from dpscp.core.problem import FitProblem
 
 # Farther from zero, targets are out of reach of the steps that are usual for a new module.
 _FAR_TARGET = 10.0
 
 
-def own_mechanism(request: "Request") -> Mechanism:
+def own_mechanism(problem: "FitProblem") -> Mechanism:
     """Return the caller's mechanism or torch module, with the steps before it and the feature bounds."""
-    steps, mechanism = _separate_steps(request)
+    steps, mechanism = _separate_steps(problem)
     if comes_from_torch(mechanism):
-        mechanism = _train_module(request, mechanism)
+        mechanism = _train_module(problem, mechanism)
     if not isinstance(mechanism, Mechanism):
         kind = f"the class {mechanism.__name__}" if isinstance(mechanism, type) else type(mechanism).__name__
         raise TypeError(
@@ -29,18 +29,18 @@ def own_mechanism(request: "Request") -> Mechanism:
             "dp.training.DPSGD), a list of private steps and a mechanism, a torch.nn.Module, a PrivateModel, or "
             f"dp.Prefit(estimator) for a fitted scikit-learn estimator, got {kind}"
         )
-    _check_task(request, mechanism)
-    _hint_at_scaled_targets(request, mechanism)
+    _check_task(problem, mechanism)
+    _hint_at_scaled_targets(problem, mechanism)
     found = put_steps_before(steps, mechanism)
-    bounds = request.scaled_feature_bounds
-    if bounds is not None and len(bounds.private) < request.n_features:
+    bounds = problem.scaled_feature_bounds
+    if bounds is not None and len(bounds.private) < problem.n_features:
         return Preprocessed((PublicBounds(*bounds.pair),), found)
-    if request.feature_bound is not None:
-        return Preprocessed((NormClip(request.feature_bound),), found)
+    if problem.feature_bound is not None:
+        return Preprocessed((NormClip(problem.feature_bound),), found)
     return found
 
 
-def _train_module(request: "Request", module: Any) -> Mechanism:
+def _train_module(problem: "FitProblem", module: Any) -> Mechanism:
     """Return the training of a caller's own torch module with default settings, on the device of its parameters.
 
     Outputs of a new module are near zero, so targets are scaled to [-1, 1], as for the models of this library.
@@ -48,13 +48,14 @@ def _train_module(request: "Request", module: Any) -> Mechanism:
     from dpscp.training.torch.trainer import OpacusTraining
 
     device = next((str(p.device) for p in module.parameters()), "cpu")
-    if request.task.classes is not None:
+    if problem.task.classes is not None:
         return OpacusTraining(module, device=device)
     training = OpacusTraining(module, loss="squared", device=device)
-    return training if request.task.private_range else ScaledTarget(training, request.task.scaled_bounds)
+    bounds = problem.task.scaled_bounds
+    return training if bounds is None or problem.task.private_range else ScaledTarget(training, bounds)
 
 
-def _check_task(request: "Request", mechanism: Any) -> None:
+def _check_task(problem: "FitProblem", mechanism: Any) -> None:
     """Refuse a mechanism for the other task before any budget is reserved, where it says what it trains."""
     while not isinstance(trains := getattr(mechanism, "task", None), str):
         if (mechanism := getattr(mechanism, "mechanism", None)) is None:
@@ -62,24 +63,24 @@ def _check_task(request: "Request", mechanism: Any) -> None:
     loss = getattr(mechanism, "loss", None)
     if callable(loss):  # a function may be for either task; the dry run shows whether it fits
         return
-    if trains != request.task.name:
-        remedy = "'cross_entropy'" if request.task.name == "classification" else "'squared' or 'huber'"
+    if trains != problem.task.name:
+        remedy = "'cross_entropy'" if problem.task.name == "classification" else "'squared' or 'huber'"
         raise ValueError(
-            f"estimator must train a {request.task.name} model, this one trains a {trains} model; its loss is "
+            f"estimator must train a {problem.task.name} model, this one trains a {trains} model; its loss is "
             f"{loss!r}, pass loss={remedy}"
         )
 
 
-def _hint_at_scaled_targets(request: "Request", mechanism: Any) -> None:
+def _hint_at_scaled_targets(problem: "FitProblem", mechanism: Any) -> None:
     """Hint at targets that are far from the outputs of a new torch module, by their public bounds."""
     while (inner := getattr(mechanism, "mechanism", None)) is not None:
         if hasattr(mechanism, "y_bounds"):
             return
         mechanism = inner
     own = comes_from_torch(getattr(mechanism, "module", None)) and not callable(mechanism.loss)
-    if not own or request.task.classes is not None or request.task.private_range:
+    if not own or problem.task.scaled_bounds is None or problem.task.private_range:
         return
-    low, high = request.task.scaled_bounds
+    low, high = problem.task.scaled_bounds
     if max(-low, high) > _FAR_TARGET:
         warnings.warn(
             f"OpacusTraining trains the module on targets between {low:g} and {high:g}, and outputs of a new module "
@@ -90,14 +91,14 @@ def _hint_at_scaled_targets(request: "Request", mechanism: Any) -> None:
         )
 
 
-def _separate_steps(request: "Request") -> tuple[tuple[Any, ...], Any]:
+def _separate_steps(problem: "FitProblem") -> tuple[tuple[Any, ...], Any]:
     """Return the steps of a list and its mechanism; without one, a linear model by DP-SGD."""
-    if not isinstance(request.estimator, list | tuple):
-        return (), request.estimator
-    *steps, last = request.estimator or (None,)
+    if not isinstance(problem.estimator, list | tuple):
+        return (), problem.estimator
+    *steps, last = problem.estimator or (None,)
     if not isinstance(last, Step):
         return tuple(steps), last
     mechanism: Mechanism = DPSGD()
-    if request.task.scaled_bounds is not None:
-        mechanism = ScaledTarget(DPSGD(loss="huber"), request.task.scaled_bounds)
+    if problem.task.scaled_bounds is not None:
+        mechanism = ScaledTarget(DPSGD(loss="huber"), problem.task.scaled_bounds)
     return (*steps, last), mechanism

@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from dpscp._base.checks import check_probability
 from dpscp.core.evaluation import SELF_CONFIDENCE, sensitive_sums
 from dpscp.core.noisy_rates import rate_interval
-from dpscp.core.plan import check_evaluation_part, plan_fit
-from dpscp.core.public_numbers import PublicNumbers
-from dpscp.core.search_plan import CalibrationRule, make_rule
-from dpscp.guarantees import Guarantee, Stability, guarantee_of
+from dpscp.core.plan import Parts, best_train_share, divide, plan_training
+from dpscp.core.problem import FitProblem
+from dpscp.core.search_plan import Plan
+from dpscp.guarantees import Guarantee, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
-from dpscp.privacy import Ledger, gaussian_event, gdp_epsilon, gdp_mu, lattice_noise, secret_shares
-from dpscp.training.recipe import calibration_fraction as recipe_fraction
-from dpscp.training.recipe import train_share as recipe_share
+from dpscp.privacy import RECORDS, Budget, Ledger, gaussian_event, gdp_mu, lattice_noise
 
 __all__ = ["PlanRow"]
 
@@ -77,119 +74,106 @@ class PlanRow:
     evaluation_interval: tuple[float, float] | None = None
 
 
-def plan_row(guarantee: str, public: PublicNumbers, *, bare: bool = False) -> PlanRow:
+def plan_row(guarantee: str, problem: FitProblem, *, bare: bool = False) -> PlanRow:
     """Plan one guarantee at one n and epsilon.
 
     ``bare`` leaves out the smallest n, for searches.
     """
-    n, epsilon, delta = public.n, public.epsilon, public.delta
-    assert n is not None
-    assert epsilon is not None
-    chosen = guarantee_of(guarantee)
-    mu, share, best, fraction = gdp_mu(epsilon, delta), None, None, None
-    stability = None
-    if chosen.held_out:
-        setting = public.calibration_fraction
-        fraction = recipe_fraction(n, epsilon, delta) if setting == "auto" else check_probability("fraction", setting)
-        measured = check_evaluation_part(fraction, public.evaluation_fraction)
-        shared, spent = secret_shares(epsilon, delta, fraction + measured, n), Ledger()
-        train_epsilon, mu_left = shared.train_epsilon, shared.held_out_mu
-    else:
-        best = gdp_epsilon(delta, math.sqrt(recipe_share(guarantee, epsilon, delta, n)) * mu) / epsilon
-        share = best if public.train_share == "auto" else check_probability("train_share", public.train_share)
-        train_epsilon = share * epsilon
-        mu_train = gdp_mu(train_epsilon, delta)
-        mu_left = math.sqrt(mu**2 - mu_train**2)
-        spent = Ledger().add("training", gaussian_event(1 / mu_train))
-        if chosen.needs_stability:
-            stability = _bound_stability(public, chosen)
-    promised = public.release_confidence if chosen.held_out else None
-    rule = make_rule(
-        guarantee,
-        (public.alpha,),
-        spent,
-        n,
-        part=fraction or 1.0,
-        stability=stability,
-        n_groups=public.n_groups,
-        counted=public.counted,
-        release_confidence=promised,
-    ).for_overlap(public.groups_per_record)
-    rule = rule.for_population(public.ratio_bound if chosen.held_out else None).with_sharper_size(mu_left)
-    smallest = None if bare else _find_smallest_n(guarantee, public)
+    plan, parts = _outline(problem, guarantee)
+    chosen = plan.guarantee
     return PlanRow(
         guarantee=guarantee,
         certified=chosen.certified,
-        train_share=share,
-        best_train_share=best,
-        train_epsilon=train_epsilon,
-        calibration_fraction=fraction,
-        inner_level=1 - rule.inner[0] if rule.possible[0] else 1.0,
-        value_buffer=rule.shift,
-        smallest_n=smallest,
-        evaluation_interval=None if bare or not chosen.held_out else _plan_evaluation(public, mu_left),
-        **_plan_search_numbers(rule, public, mu_left, bare=bare),
+        train_share=parts.share,
+        best_train_share=None if chosen.held_out else best_train_share(problem, chosen),
+        train_epsilon=parts.train_epsilon,
+        calibration_fraction=parts.fraction,
+        inner_level=1 - plan.inner[0] if plan.possible[0] else 1.0,
+        value_buffer=plan.shift,
+        smallest_n=None if bare else _find_smallest_n(guarantee, problem),
+        evaluation_interval=None if bare or not chosen.held_out else _plan_evaluation(problem, parts.search_mu),
+        **_plan_search_numbers(plan, parts.search_mu, bare=bare),
     )
 
 
+def _outline(problem: FitProblem, guarantee: str) -> tuple[Plan, Parts]:
+    """Return the plan of one guarantee without its noise, and how it divides records and budget."""
+    chosen = guarantee_of(guarantee)
+    problem = replace(problem, guarantee=chosen) if chosen.held_out else without_held_out(problem, chosen)
+    parts, stability, spent = divide(problem, chosen), None, Ledger()
+    if parts.fraction is None:
+        spent = spent.add("training", gaussian_event(1 / gdp_mu(parts.train_epsilon, problem.budget.delta)))
+    if chosen.needs_stability:
+        mechanism = plan_training(replace(problem, unit=RECORDS)).mechanism
+        assert mechanism is not None
+        stability = mechanism.stability(problem.n_features, problem.n_records, problem.task.classes)
+    return Plan.outline(problem, spent, part=parts.fraction or 1.0, stability=stability, mu=parts.search_mu), parts
+
+
+def without_held_out(problem: FitProblem, guarantee: Guarantee) -> FitProblem:
+    """Return the problem without what needs held-out records, to show another guarantee for comparison."""
+    return replace(problem, guarantee=guarantee, release_confidence=None, ratio_bound=None, evaluation_fraction=None)
+
+
+def with_value(problem: FitProblem, name: str, value: float) -> FitProblem:
+    """Return the problem with another ``"n"``, ``"epsilon"`` or ``"alpha"``."""
+    if name == "n":
+        return replace(problem, n_records=round(value))
+    if name == "alpha":
+        return replace(problem, alphas=(float(value),))
+    return replace(problem, budget=Budget(float(value), problem.budget.delta))
+
+
 def plan_others(
-    guarantee: str, public: PublicNumbers, epsilons: Sequence[float], levels: Sequence[float]
+    guarantee: str, problem: FitProblem, epsilons: Sequence[float], levels: Sequence[float]
 ) -> list[list[PlanRow]]:
     """Plan one guarantee at other budgets and levels: one list for each epsilon, with one row for each level."""
     others = [
-        [public.with_value("epsilon", e).with_value("alpha", round(1 - level, 12)) for level in levels]
+        [with_value(with_value(problem, "epsilon", e), "alpha", round(1 - level, 12)) for level in levels]
         for e in epsilons
     ]
     return [[plan_row(guarantee, other, bare=True) for other in line] for line in others]
 
 
-def _plan_search_numbers(rule: CalibrationRule, public: PublicNumbers, mu_left: float, *, bare: bool) -> dict[str, Any]:
+def _plan_search_numbers(plan: Plan, mu: float, *, bare: bool) -> dict[str, Any]:
     """Plan the threshold search: steps, noise, offset, overshoot, single release."""
-    if not rule.possible[0]:
+    if not plan.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
-    aim, covered = rule.planned_aim(0, mu_left / SEARCH_MARGIN), None
-    last = float(aim.whole_offset(rule.rank_buffer, None, rule.release_confidence, 1 - public.alpha))
-    if rule.release_confidence is not None:
-        covered = 1 - public.alpha
-    elif rule.guarantee.held_out and not bare:
+    aim, covered, target = plan.planned_aim(0, mu / SEARCH_MARGIN), None, 1 - plan.problem.alphas[0]
+    last = float(aim.whole_offset(plan.rank_buffer, None, plan.problem.release_confidence, target))
+    if plan.problem.release_confidence is not None:
+        covered = target
+    elif plan.guarantee.held_out and not bare:
         covered = aim.level_of_one_release(RELEASE_CONFIDENCE, last)
     level, offset = float(aim.level), last + aim.mean_rise
-    n_scores = rule.n_nominal
-    low, high = public.task.y_bounds or (0.0, 1.0)
-    reach = rule.shift / (high - low)
+    n_scores = plan.n_nominal
+    low, high = plan.problem.task.y_bounds or (0.0, 1.0)
+    reach = plan.shift / (high - low)
     return {
         "steps": aim.steps,
         "count_noise": aim.count_noise,
         "rank_offset": offset,
-        "overshoot": min(1.0, 1 - level + offset / (n_scores + 1) + reach) - (1 - public.alpha),
+        "overshoot": min(1.0, 1 - level + offset / (n_scores + 1) + reach) - target,
         "useful": (1 - level) * (n_scores + 1) + offset <= n_scores and reach < 1,
         "release_level": covered,
     }
 
 
-def _plan_evaluation(public: PublicNumbers, mu: float) -> tuple[float, float] | None:
+def _plan_evaluation(problem: FitProblem, mu: float) -> tuple[float, float] | None:
     """Return the interval of a fit that measures its target exactly; None without an evaluation part."""
-    if public.evaluation_fraction is None or public.n is None:
+    if problem.evaluation_fraction is None:
         return None
-    per_record = 0 if public.n_groups is None else public.groups_per_record
-    counts = sensitive_sums(1, len(public.task.classes or ()), per_record)
+    per_record = 0 if problem.n_groups is None else problem.groups_per_record
+    counts = sensitive_sums(1, len(problem.task.classes or ()), per_record)
     noise = lattice_noise(math.sqrt(counts) / mu, Fraction(1))
-    size = round(public.evaluation_fraction * public.n)
-    return rate_interval((1 - public.alpha) * size, size, noise, SELF_CONFIDENCE)
+    size = round(problem.evaluation_fraction * problem.n_records)
+    return rate_interval((1 - problem.alphas[0]) * size, size, noise, SELF_CONFIDENCE)
 
 
-def _bound_stability(public: PublicNumbers, guarantee: Guarantee) -> Stability | None:
-    """Return the bound of the recipe's stable training."""
-    assert public.n is not None
-    mechanism = plan_fit(public.request(guarantee.name)).mechanism
-    assert mechanism is not None
-    return mechanism.stability(public.n_features, public.n, public.task.classes)
-
-
-def _find_smallest_n(guarantee: str, public: PublicNumbers) -> int | None:
+def _find_smallest_n(guarantee: str, problem: FitProblem) -> int | None:
     """Find the smallest n with a finite threshold at this budget; None if none."""
     found = find_first(
-        lambda n: plan_row(guarantee, public.with_value("n", n), bare=True).useful, SIZES[::3], whole=True
+        lambda n: plan_row(guarantee, with_value(problem, "n", n), bare=True).useful, SIZES[::3], whole=True
     )
     return None if found is None else int(found)
 

@@ -10,23 +10,24 @@ from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from dpscp._base.checks import check_choice, check_probability
+from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.format import at_least, format_level, format_odds, format_rate, html_paragraph, html_table, text_table
 from dpscp.core.plan import choose_guarantee
-from dpscp.core.plan_rows import SIZES, PlanRow, find_first, plan_others, plan_row
-from dpscp.core.public_numbers import PublicNumbers
+from dpscp.core.plan_rows import SIZES, PlanRow, find_first, plan_others, plan_row, with_value
+from dpscp.core.problem import FitProblem
+from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import Groups, read_groups
 from dpscp.data.populations import Population, read_population
 from dpscp.guarantees import GUARANTEES
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
-from dpscp.guarantees.registry import AUTO
 from dpscp.guarantees.split import SPLIT
-from dpscp.privacy import gdp_epsilon, gdp_mu
+from dpscp.privacy import RECORDS, Budget, gdp_epsilon, gdp_mu
+from dpscp.privacy.units import PersonWithIds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Plan", "PlanRow", "plan"]
+__all__ = ["BudgetPlan", "PlanRow", "plan"]
 
 PLANNED = tuple(GUARANTEES)
 # The range that is searched for epsilon: outside it a promise is free or impossible.
@@ -37,7 +38,7 @@ _TRIED_ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 
 @dataclass(frozen=True)
-class Plan:
+class BudgetPlan:
     """Hold the plans of all guarantees.
 
     ``str()`` is a table, ``figure()`` a picture, ``to_html(path)`` an interactive page and ``to_dict()`` plain JSON
@@ -66,10 +67,10 @@ class Plan:
     n_features: int
     automatic: str | None
     rows: tuple[PlanRow, ...]
+    problem: FitProblem = field(repr=False, compare=False)
     goal: float | None = None
     solved_for: str | None = None
     needed: tuple[float | None, ...] = ()
-    _numbers: "PublicNumbers | None" = field(default=None, repr=False, compare=False)
 
     def row(self, guarantee: str) -> PlanRow:
         """Return the row of one guarantee."""
@@ -105,13 +106,13 @@ class Plan:
     @property
     def n_classes(self) -> int | None:
         """The number of labels; None for a regression."""
-        labels = None if self._numbers is None else self._numbers.task.classes
+        labels = self.problem.task.classes
         return None if labels is None else len(labels)
 
     @property
     def rows_per_person(self) -> int | None:
         """The cap on the rows of a person; None for a plan about records."""
-        return None if self._numbers is None else self._numbers.rows_per_person
+        return self.problem.unit.limit
 
     def curves(self, vary: str) -> dict[str, tuple[list[float], list[float]]]:
         """Compute the overshoot of each guarantee over a range of ``vary``.
@@ -126,13 +127,12 @@ class Plan:
             {guarantee: (values, overshoots)} where the plan is useful.
         """
         check_choice("vary", vary, ("epsilon", "n"))
-        assert self._numbers is not None
         grid: Sequence[float] = _EPSILONS[::3] if vary == "epsilon" else SIZES[6:48:2]
-        if getattr(self._numbers, "n" if vary == "epsilon" else "epsilon") is None:
+        if (self.n if vary == "epsilon" else self.epsilon) is None:
             return {}
         found = {}
         for row in self.rows:
-            points = [(x, plan_row(row.guarantee, self._numbers.with_value(vary, x), bare=True)) for x in grid]
+            points = [(x, plan_row(row.guarantee, with_value(self.problem, vary, x), bare=True)) for x in grid]
             kept = [(x, r.overshoot) for x, r in points if r.useful and r.overshoot is not None]
             found[row.guarantee] = ([x for x, _ in kept], [o for _, o in kept])
         return found
@@ -151,9 +151,9 @@ class Plan:
         list of lists of PlanRow
             One list for each epsilon, with one row for each level.
         """
-        if self._numbers is None or self.n is None:
+        if self.n is None:
             raise ValueError("what_if needs a plan with n; make it with plan(n, epsilon)")
-        return plan_others(guarantee, self._numbers, epsilons, levels)
+        return plan_others(guarantee, self.problem, epsilons, levels)
 
     def _describe_table(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         """Return headline, titles, cells and notes of the table."""
@@ -218,10 +218,9 @@ class Plan:
 
     def _groups_note(self) -> list[str]:
         """Describe what groups cost."""
-        groups = None if self._numbers is None else self._numbers.n_groups
-        if self._numbers is None or groups is None:
+        groups, k = self.problem.n_groups, self.problem.groups_per_record
+        if groups is None:
             return []
-        k = self._numbers.groups_per_record
         size = f"groups: {groups} groups of equal size, each with its own threshold and noise; "
         if k == 1:
             return [size + "each record is in one of them, so groups cost no privacy."]
@@ -229,7 +228,7 @@ class Plan:
 
     def _evaluation_note(self) -> list[str]:
         """Describe what an evaluation part measures."""
-        fraction = None if self._numbers is None else self._numbers.evaluation_fraction
+        fraction = self.problem.evaluation_fraction
         if fraction is None:
             return []
         text = f"evaluation: {format_rate(fraction, 0)} of the records measure a split privately, and do not train."
@@ -241,14 +240,14 @@ class Plan:
 
     @property
     def _describe_confidence(self) -> str:
-        confidence = self._numbers.release_confidence if self._numbers is not None else None
+        confidence = self.problem.release_confidence
         return format_odds(confidence if confidence is not None else RELEASE_CONFIDENCE)
 
     def _advice(self) -> str:
         row = self.row(self.automatic or PLANNED[0])
         if self.solved_for or row.useful:
             return ""
-        return f"It gives full sets only; {_describe_remedies(row, self._numbers)}" if self._numbers else ""
+        return f"It gives full sets only; {_describe_remedies(row, self.problem)}"
 
 
 def plan(  # noqa: PLR0913 (public: one argument a choice)
@@ -269,7 +268,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     population: Population | None = None,
     groups: Groups | int | None = None,
     evaluation_fraction: float | None = None,
-) -> Plan:
+) -> BudgetPlan:
     """Predict what a privacy budget gives, for every guarantee.
 
     Pass ``n`` and ``epsilon`` for count noise, inner level, expected overshoot and the smallest useful n of each
@@ -312,7 +311,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
 
     Returns
     -------
-    Plan
+    BudgetPlan
 
     Examples
     --------
@@ -324,56 +323,64 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
 
     Theory: Results B, C, E, F, G, H, I and K; section 6
     """
-    other = read_population(population)
-    declared = None if isinstance(groups, int) else read_groups(groups)
-    public = PublicNumbers.checked(
-        n=n,
-        epsilon=epsilon,
-        delta=delta,
-        alpha=alpha,
-        classes=classes,
-        y_bounds=y_bounds,
-        n_features=n_features,
+    solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)
+    labels = _list_labels(classes)
+    task: Prediction = Regression(y_bounds) if labels is None else Classification(labels)
+    other, declared = read_population(population), None if isinstance(groups, int) else read_groups(groups)
+    n_groups = groups if declared is None else declared.count
+    delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
+    problem = FitProblem(
+        task=task,
+        # the number that is solved for gets its values below
+        budget=Budget(_EPSILONS[-1] if epsilon is None else check_positive("epsilon", epsilon), delta),
+        alphas=(alpha,),
+        n_records=SIZES[-1] if n is None else check_count("n", n),
+        n_found=counted,
+        unit=RECORDS if rows_per_person is None else PersonWithIds(rows_per_person),
+        release_confidence=release_confidence,
+        group_values=None if n_groups is None else tuple(range(check_count("groups", n_groups))),
+        groups_per_record=1 if declared is None else declared.most_per_record,
+        ratio_bound=None if other is None else other.bound,
+        n_features=check_count("n_features", n_features),
         train_share=train_share,
         calibration_fraction=calibration_fraction,
-        release_confidence=release_confidence,
-        rows_per_person=rows_per_person,
-        counted=counted,
-        ratio_bound=None if other is None else other.bound,
-        n_groups=groups if declared is None else declared.count,
-        groups_per_record=1 if declared is None else declared.most_per_record,
         evaluation_fraction=evaluation_fraction,
     )
-    solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)
-    needed, here = _solve(public, solved_for, overshoot)
-    rows = tuple(plan_row(g, p) for g, p in zip(PLANNED, here, strict=True))
-    return Plan(
-        n=public.n,
-        epsilon=public.epsilon,
-        delta=public.delta,
-        alpha=public.alpha,
-        task=public.task.name,
-        n_features=public.n_features,
-        automatic=None if solved_for else choose_guarantee(public.request(AUTO)).name,
-        rows=rows,
+    needed, here = _solve(problem, solved_for, overshoot)
+    return BudgetPlan(
+        n=None if n is None else problem.n_records,
+        epsilon=None if epsilon is None else problem.budget.epsilon,
+        delta=delta,
+        alpha=alpha,
+        task=task.name,
+        n_features=problem.n_features,
+        automatic=None if solved_for else choose_guarantee(problem).name,
+        rows=tuple(plan_row(g, p) for g, p in zip(PLANNED, here, strict=True)),
+        problem=problem,
         goal=overshoot,
         solved_for=solved_for,
         needed=needed,
-        _numbers=public,
     )
 
 
+def _list_labels(classes: int | Sequence[Any] | None) -> tuple[Any, ...] | None:
+    """Return the labels of a plan; None for regression."""
+    if isinstance(classes, int):
+        return tuple(range(check_count("classes", classes, minimum=2)))
+    return None if classes is None else tuple(classes)
+
+
 def _solve(
-    public: PublicNumbers, solved_for: str | None, overshoot: float | None
-) -> tuple[tuple[float | None, ...], list[PublicNumbers]]:
+    problem: FitProblem, solved_for: str | None, overshoot: float | None
+) -> tuple[tuple[float | None, ...], list[FitProblem]]:
     """Return the needed value of each guarantee, and the numbers of its row."""
     if solved_for is None:
-        return (), [public] * len(PLANNED)
+        return (), [problem] * len(PLANNED)
     goal = check_probability("overshoot", overshoot)
-    needed = tuple(_find_needed(g, public, solved_for, goal) for g in PLANNED)
+    needed = tuple(_find_needed(g, problem, solved_for, goal) for g in PLANNED)
     grid: Sequence[float] = SIZES if solved_for == "n" else _EPSILONS
     # an impossible goal is shown at the end of the searched range
-    return needed, [public.with_value(solved_for, grid[-1] if value is None else value) for value in needed]
+    return needed, [with_value(problem, solved_for, grid[-1] if value is None else value) for value in needed]
 
 
 def _find_missing_number(n: int | None, epsilon: float | None, *, solving: bool) -> str | None:
@@ -393,21 +400,23 @@ def _format_needed(value: float | None) -> str:
     return f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
 
 
-def _describe_remedies(row: PlanRow, public: PublicNumbers) -> str:
+def _describe_remedies(row: PlanRow, problem: FitProblem) -> str:
     """Describe what gives this guarantee smaller sets; each remedy was tried."""
     ways = [] if row.smallest_n is None else [f"{row.smallest_n:,} records"]
-    for name, now, values in (("epsilon", public.epsilon, _TRIED_EPSILONS), ("alpha", public.alpha, _TRIED_ALPHAS)):
-        larger = [public.with_value(name, value) for value in values if value > (now or 0.0)]
-        found = next((tried for tried in larger if plan_row(row.guarantee, tried, bare=True).useful), None)
-        ways += [] if found is None else [f"{name} {getattr(found, name):g}"]
+    tried = (("epsilon", problem.budget.epsilon, _TRIED_EPSILONS), ("alpha", problem.alphas[0], _TRIED_ALPHAS))
+    for name, now, values in tried:
+        larger = (value for value in values if value > now)
+        useful = (v for v in larger if plan_row(row.guarantee, with_value(problem, name, v), bare=True).useful)
+        found = next(useful, None)
+        ways += [] if found is None else [f"{name} {found:g}"]
     return f"smaller sets need {', or '.join(ways)}." if ways else "use another guarantee."
 
 
-def _find_needed(guarantee: str, public: PublicNumbers, vary: str, goal: float) -> float | None:
+def _find_needed(guarantee: str, problem: FitProblem, vary: str, goal: float) -> float | None:
     """Find the smallest value of ``vary`` with an overshoot of at most ``goal``."""
 
     def reaches(value: float) -> bool:
-        row = plan_row(guarantee, public.with_value(vary, value), bare=True)
+        row = plan_row(guarantee, with_value(problem, vary, value), bare=True)
         return row.useful and row.overshoot is not None and row.overshoot <= goal
 
     return find_first(reaches, SIZES if vary == "n" else _EPSILONS, whole=vary == "n")

@@ -1,28 +1,19 @@
-"""Plan a calibration from public numbers: the rule, the searches and their cost."""
+"""Plan a release from public numbers: what its searches ask for, their noise and their cost."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
 
 from dp_accounting.dp_event import DpEvent
 
-from dpscp._base.checks import check_probability
 from dpscp.core.evaluation import EvaluationPlan
+from dpscp.core.problem import Problem
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees import Guarantee, GuaranteeRequest, Stability, guarantee_of
 from dpscp.guarantees.certificate import check_release_confidence
-from dpscp.privacy import (
-    RECORDS,
-    Budget,
-    LatticeNoise,
-    Ledger,
-    Unit,
-    compose,
-    gdp_epsilon,
-    gdp_mu,
-    sized_lattice_noise,
-)
-from dpscp.privacy.accounting import Accountant, release_accountant
+from dpscp.privacy import Budget, LatticeNoise, Ledger, compose, gdp_epsilon, gdp_mu, sized_lattice_noise
+from dpscp.privacy.accounting import release_accountant
 from dpscp.privacy.split_budget import spare_mu
 from dpscp.threshold.offsets import Aim, Rank, rank_sensitivity, search_level
 from dpscp.threshold.search import SharedCounts, default_steps
@@ -34,51 +25,130 @@ _SMALLEST_LEVEL = 2e-6
 SIZE_SHARE = 0.12
 
 
-@dataclass(frozen=True)
-class CalibrationRule:
-    """State how a guarantee calibrates, in public numbers.
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Hold how a problem is solved: levels, ranks, sizes, noise and cost.
+
+    ``outline`` decides all but the noise, and ``with_noise`` finds that.
 
     Attributes
     ----------
-    alphas, inner : the target miscoverage of each level, and the inner level that the search uses for it.
-    n_records : the number of units in the whole table.
+    problem : Problem
+    guarantee : Guarantee
+    spent : what was spent before the search.
+    inner : the level at which each target is searched; 0 where only full sets keep it.
+    shift : what the guarantee adds to the threshold.
     n_nominal : the planned number of scores of one search, those of the ``part`` or of one group's share of it.
+    part : the share of the records that is searched.
     has_released_size : whether the true number of scores is private and a noisy one is released (Result G).
     counted_size : the law of the size, where coins drew the part from a table of public size. Without it and without a
         released size, the number is ``n_nominal``.
-    part : the share of the records that is searched.
-    secret_part : the same share, where secret coins drew it and the cost of the mixture is charged.
+    secret_part : the share that secret coins drew, where the cost of the mixture is charged.
     evaluation : the part, drawn by the same coins, on which the release is evaluated; None without one.
-    shift, rank_buffer, failure_probability : what the guarantee adds to the threshold or to the rank.
-    n_groups : the number of groups with thresholds of their own; None without groups.
-    groups_per_record : how many groups one record may be in; 1 for disjoint groups.
-    unit : what is counted, records or persons.
-    counted : whether ``n_records`` was counted in the table and is public.
-    resolution : counts are multiples of one over it (Result J).
-    ratio_bound : the bound of the likelihood ratio by which coins keep scores for another population (Result K).
+    level_indices : the indices of the levels that are searched. A level that needs full sets is not searched.
+    steps : the number of halvings.
+    noises : the noise on the counts of each searched level.
+    size_noise : the noise on the number of scores, released once; None without it.
+    total : the budget for all rows of a person without ids together, where the budget of the problem is for one row.
+
+    Theory: section 6
     """
 
+    problem: Problem
     guarantee: Guarantee
-    alphas: tuple[float, ...]
+    spent: Ledger
     inner: tuple[float, ...]
+    shift: float
     rank: Rank
-    n_records: int
     n_nominal: int
+    part: float = 1.0
     has_released_size: bool = False
     counted_size: CountedSize | None = None
-    part: float = 1.0
     secret_part: float | None = None
-    shift: float = 0.0
-    rank_buffer: float = 0.0
-    failure_probability: float | None = None
-    n_groups: int | None = None
-    release_confidence: float | None = None
-    unit: Unit = RECORDS
-    counted: bool = False
     evaluation: EvaluationPlan | None = None
-    resolution: int = 1
-    ratio_bound: float | None = None
-    groups_per_record: int = 1
+    level_indices: tuple[int, ...] = ()
+    steps: int = 0
+    noises: tuple[LatticeNoise, ...] = ()
+    size_noise: LatticeNoise | None = None
+    total: Budget | None = None
+
+    @classmethod
+    def outline(
+        cls,
+        problem: Problem,
+        spent: Ledger,
+        *,
+        part: float = 1.0,
+        stability: Stability | None = None,
+        waits_for_stability: bool = False,
+        mu: float | None = None,
+        **own: Any,
+    ) -> Self:
+        """Decide all but the noise, from public numbers only.
+
+        Parameters
+        ----------
+        problem : Problem
+            With a guarantee that is not "auto".
+        spent : Ledger
+            What was spent before the search.
+        part : float
+            The share of the records that was drawn for calibration, record by record; 1 for all of them.
+        stability : Stability, optional
+        waits_for_stability : bool
+            Whether training will find ``stability``; see ``after``.
+        mu : float, optional
+            About the Gaussian-DP level of the searches, where coins drew the part. The law of the coins may then take
+            the place of a released size.
+        **own
+            Further fields of the plan.
+
+        Theory: section 6; Result K
+        """
+        chosen = guarantee_of(problem.guarantee)
+        if problem.release_confidence is not None:
+            check_release_confidence(problem.release_confidence, chosen)
+        grouped, bound = problem.n_groups is not None, problem.ratio_bound
+        # without a released size only the linear statistic is valid for groups of any size
+        rank = Rank.LINEAR if grouped and not chosen.releases_size else chosen.rank
+        has_released_size = chosen.releases_size and (grouped or part < 1 or not problem.n_found)
+        if bound is not None:
+            # how many scores the coins keep depends on the records, so their number is released
+            part, has_released_size = (part / bound, True)
+            if not chosen.held_out:
+                raise ValueError(
+                    f"likelihood_ratio needs guarantee='split', got {chosen.name!r}: a promise for another population "
+                    "needs records that training did not see"
+                )
+        nominal = part * problem.n_records * problem.groups_per_record / (problem.n_groups or 1)
+        plan = cls(
+            problem,
+            chosen,
+            spent,
+            problem.alphas,
+            0.0,
+            rank,
+            max(1, round(nominal)),
+            part,
+            has_released_size,
+            **own,
+        )
+        plan = plan if waits_for_stability else plan._with_levels(spent, stability)
+        return plan if mu is None else plan._with_sharper_size(mu)
+
+    def _with_levels(self, spent: Ledger, stability: Stability | None) -> Self:
+        """Return the plan with the levels that follow from what was spent."""
+        inputs = GuaranteeRequest(self.problem.alphas, spent, stability, self.problem.score_lipschitz)
+        inner, shift = self.guarantee.inner_levels(inputs), self.guarantee.shift(inputs)
+        return replace(self, spent=spent, inner=inner, shift=shift)
+
+    def after(self, spent: Ledger, stability: Stability | None = None) -> Self:
+        """Return the plan once training has run; ``spent`` has its facts and assumptions.
+
+        A shift bound is known after training; it moves levels and threshold, and costs nothing.
+        """
+        found = self._with_levels(spent, stability)
+        return found if found.inner == self.inner else found.with_noise()
 
     @property
     def secret_shares(self) -> tuple[float, ...] | None:
@@ -90,7 +160,7 @@ class CalibrationRule:
     @property
     def has_groups(self) -> bool:
         """Whether there is a threshold for each of several groups."""
-        return self.n_groups is not None
+        return self.problem.n_groups is not None
 
     @property
     def possible(self) -> tuple[bool, ...]:
@@ -107,7 +177,13 @@ class CalibrationRule:
         """The share of the squared calibration budget for the number of scores."""
         return SIZE_SHARE if self.has_released_size else 0.0
 
-    def steps(self, unit_noise: float) -> int:
+    @property
+    def rank_buffer(self) -> float:
+        """The ranks that are added for the change of the model."""
+        own = self.problem.rank_buffer
+        return self.guarantee.rank_buffer if own is None or not self.guarantee.rank_buffer else own
+
+    def default_steps(self, unit_noise: float) -> int:
         """Return the number of halvings of a search.
 
         ``unit_noise`` is the noise of a single count in each group of a record, with the whole budget.
@@ -122,200 +198,127 @@ class CalibrationRule:
         """
         level = search_level(self.inner[index], size_is_released=self.has_released_size)
         unit, levels = float(self.rank.sensitivity(level)) / mu, sum(self.possible)
-        copies = self.groups_per_record
-        steps = self.steps(unit * math.sqrt(copies * levels))
-        noise = unit * math.sqrt(copies * sum(_new_counts(self, levels, steps)) / (1 - self.size_share))
+        copies = self.problem.groups_per_record
+        steps = self.default_steps(unit * math.sqrt(copies * levels))
+        noise = unit * math.sqrt(copies * sum(self._new_counts(levels, steps)) / (1 - self.size_share))
         size: KnownSize | NoisySize | CountedSize = self.counted_size or KnownSize(self.n_nominal)
         if self.has_released_size:
             size = NoisySize(self.n_nominal, math.sqrt(copies / self.size_share) / mu)
         return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
 
-    def for_overlap(self, groups_per_record: int) -> "CalibrationRule":
-        """Return the rule for groups of which one record may be in so many; the size of a group is a plan only."""
-        nominal = max(1, round(self.part * self.n_records * groups_per_record / (self.n_groups or 1)))
-        return replace(self, n_nominal=nominal, groups_per_record=groups_per_record)
+    def _with_sharper_size(self, mu: float) -> Self:
+        """Return the plan without a released size, if the coins' law is sharper.
 
-    def for_population(self, ratio_bound: float | None) -> "CalibrationRule":
-        """Return the rule for another population; of its scores about one in ``ratio_bound`` is kept, by secret coins.
-
-        How many are kept depends on the records, so their number is released and never taken from the law of coins.
-
-        Theory: Result K
-        """
-        if ratio_bound is None:
-            return self
-        if not self.guarantee.held_out:
-            raise ValueError(
-                f"likelihood_ratio needs guarantee='split', got {self.guarantee.name!r}: a promise for another "
-                "population needs records that training did not see"
-            )
-        part = self.part / ratio_bound
-        sized = replace(self, part=part, has_released_size=True, ratio_bound=ratio_bound)
-        return sized.for_overlap(self.groups_per_record)
-
-    def with_sharper_size(self, mu: float) -> "CalibrationRule":
-        """Return the rule without a released size, if the coins' law is sharper.
-
-        Both are valid, and public numbers choose; ``mu`` is about the Gaussian-DP level of the searches. The law of the
-        coins is sharper in small parts. Declared numbers and groups have no such law.
+        Both are valid, and public numbers choose. The law of the coins is sharper in small parts. Declared numbers and
+        groups have no such law.
 
         Theory: section 14
         """
-        is_drawn = self.has_released_size and self.counted and self.part < 1
-        if not is_drawn or self.has_groups or self.ratio_bound is not None:
+        problem = self.problem
+        is_drawn = self.has_released_size and problem.n_found and self.part < 1
+        if not is_drawn or self.has_groups or problem.ratio_bound is not None:
             return self
-        counted = replace(self, has_released_size=False, counted_size=CountedSize(self.n_records, self.part))
+        counted = replace(self, has_released_size=False, counted_size=CountedSize(problem.n_records, self.part))
 
-        def overshoot(rule: CalibrationRule) -> float:
-            places = [i for i, possible in enumerate(rule.possible) if possible]
-            return sum(rule.planned_aim(i, mu).typical_overshoot() for i in places)
+        def overshoot(plan: Plan) -> float:
+            places = [i for i, possible in enumerate(plan.possible) if possible]
+            return sum(plan.planned_aim(i, mu).typical_overshoot() for i in places)
 
         return counted if overshoot(counted) < overshoot(self) else self
 
+    def with_noise(self) -> Self:
+        """Return the plan with the noise that the budget leaves; BudgetError where it leaves none.
 
-def make_rule(
-    guarantee: str | Guarantee,
-    alphas: Sequence[float],
-    spent: Ledger,
-    n_records: int,
-    *,
-    part: float = 1.0,
-    stability: Stability | None = None,
-    score_lipschitz: float | None = None,
-    n_groups: int | None = None,
-    counted: bool = False,
-    release_confidence: float | None = None,
-) -> CalibrationRule:
-    """Make the rule of a guarantee, from public numbers only.
+        Levels share the budget, and so do the groups that one record may be in. Disjoint groups get all of it each.
+        Held-out records are not those of ``spent``: each part may spend the whole budget, and more where the split is
+        secret.
+        """
+        problem, (epsilon, delta) = self.problem, (self.problem.budget.epsilon, self.problem.budget.delta)
+        accountant, copies = release_accountant(problem.accountant), problem.groups_per_record
+        level_indices = tuple(i for i, possible in enumerate(self.possible) if possible)
+        if not level_indices:
+            plan = replace(self, level_indices=(), steps=0, noises=(), size_noise=None)
+            problem.budget.require(plan.ledger(), accountant)
+            return plan
+        sensitivities = [rank_sensitivity(self.rank, self.inner[i]) for i in level_indices]
+        secret, beside = self.secret_part, None
+        if secret is not None and self.evaluation is not None:
+            beside = (self.evaluation.event, self.evaluation.fraction)
+        before = None if self.guarantee.held_out and secret is None else self.spent
 
-    Parameters
-    ----------
-    guarantee : str or Guarantee
-    alphas : sequence of float
-        The target miscoverage of each level.
-    spent : Ledger
-        What training spent.
-    n_records : int
-        The number of units in the table.
-    part : float
-        The share of the records that was drawn for calibration, record by record; 1 for all of them.
-    stability : Stability, optional
-    score_lipschitz : float, optional
-    n_groups : int, optional
-        The number of groups with thresholds of their own; disjoint, see ``CalibrationRule.for_overlap``.
-    counted : bool
-        Whether ``n_records`` is the true number, declared public. Otherwise it is a plan, and the true number is
-        private.
-    release_confidence : float, optional
+        def noise(
+            counts: int | tuple[int, ...], size_share: float
+        ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
+            return sized_lattice_noise(
+                epsilon,
+                delta,
+                counts,
+                sensitivities,
+                before,
+                accountant,
+                size_share,
+                secret,
+                beside,
+                problem.task.resolution,
+                copies,
+            )
 
-    Theory: section 6
-    """
-    chosen = guarantee_of(guarantee)
-    if release_confidence is not None:
-        check_release_confidence(release_confidence, chosen)
-    inputs = GuaranteeRequest(tuple(check_probability("alpha", a) for a in alphas), spent, stability, score_lipschitz)
-    has_groups = n_groups is not None
-    return CalibrationRule(
-        guarantee=chosen,
-        alphas=inputs.alphas,
-        inner=chosen.inner_levels(inputs),
-        # without a released size only the linear statistic is valid for groups of any size
-        rank=Rank.LINEAR if has_groups and not chosen.releases_size else chosen.rank,
-        n_records=n_records,
-        part=part,
-        n_nominal=max(1, round(part * n_records / (n_groups or 1))),
-        has_released_size=chosen.releases_size and (has_groups or part < 1 or not counted),
-        shift=chosen.shift(inputs),
-        rank_buffer=chosen.rank_buffer,
-        n_groups=n_groups,
-        release_confidence=release_confidence,
-        counted=counted,
-    )
+        steps = problem.steps
+        if steps is None and secret is not None:
+            # this only sets the number of halvings, so an approximation is enough
+            held_out = sum(self.secret_shares or ())
+            mu = spare_mu(epsilon, delta, held_out, self.spent.epsilon(delta, accountant))
+            steps = self.default_steps(float(sensitivities[0]) * math.sqrt(copies * len(level_indices)) / mu)
+        elif steps is None:
+            steps = self.default_steps(noise(1, 0.0)[0][0].count_noise)
+        if problem.task.most_steps is not None:
+            steps = min(steps, problem.task.most_steps)
+        noises, size_noise = noise(self._new_counts(len(level_indices), steps), self.size_share)
+        plan = replace(self, level_indices=level_indices, steps=steps, noises=noises, size_noise=size_noise)
+        problem.budget.require(plan.ledger(), accountant)
+        return plan
 
-
-def row_budget(budget: Budget, group: int, planned: Callable[[Budget], Ledger], accountant: str | Accountant) -> Budget:
-    """Return the budget for one row with which ``group`` rows stay within ``budget``.
-
-    k rows of a mu-GDP release are k * mu. The extra cost of discrete noise and sampled steps is found by trials on the
-    ledger that is ``planned`` from public numbers.
-
-    Theory: Result H
-    """
-    if group == 1:
-        return budget
-    epsilon, delta = gdp_epsilon(budget.delta, gdp_mu(budget.epsilon, budget.delta) / group), budget.delta
-    for _ in range(12):
-        tried = Budget(epsilon, delta)
-        spent = planned(tried).epsilon(delta, accountant, rows=group)
-        if spent <= budget.epsilon:
-            return tried
-        epsilon *= 0.99 * budget.epsilon / spent
-    raise BudgetError(
-        f"no noise protects {group} rows together at epsilon = {budget.epsilon:g} and delta = {delta:g}; increase "
-        "epsilon or delta, or decrease rows_per_person"
-    )
-
-
-@dataclass(frozen=True)
-class SearchPlan:
-    """Hold the searches of a calibration and their cost, from public numbers.
-
-    Attributes
-    ----------
-    rule : CalibrationRule
-    level_indices : tuple of int
-        The indices of the levels that are searched. A level that needs full sets is not searched.
-    steps : int
-        The number of halvings.
-    noises : tuple of LatticeNoise
-        The noise on the counts of each searched level.
-    size_noise : LatticeNoise or None
-        The noise on the number of scores, released once.
-    """
-
-    rule: CalibrationRule
-    level_indices: tuple[int, ...]
-    steps: int
-    noises: tuple[LatticeNoise, ...]
-    size_noise: LatticeNoise | None
+    def _new_counts(self, levels: int, steps: int) -> tuple[int, ...]:
+        """Return the number of noisy counts that each level adds."""
+        return tuple(SharedCounts.new_questions(j, steps) if self.shares_counts else steps for j in range(levels))
 
     @property
     def counts(self) -> tuple[int, ...]:
         """The number of noisy counts that each level's search adds to earlier ones."""
-        return _new_counts(self.rule, len(self.level_indices), self.steps)
+        return self._new_counts(len(self.level_indices), self.steps)
 
     @property
     def events(self) -> tuple[DpEvent, ...]:
         """The cost of each level's searches in the groups of one record; the first releases the sizes too."""
-        copies = self.rule.groups_per_record
+        copies = self.problem.groups_per_record
         events = [noise.event(copies * count) for noise, count in zip(self.noises, self.counts, strict=True)]
         if self.size_noise is not None:
             events[0] = compose(self.size_noise.event(copies), events[0])
         return tuple(events)
 
-    def ledger(self, spent: Ledger) -> Ledger:
-        """Return ``spent`` with these searches.
+    def ledger(self) -> Ledger:
+        """Return what was spent before with these searches.
 
         Groups cost the same, and one record changes the counts of ``groups_per_record`` of them at most. So the ledger
         has that many: by adaptive composition the others, whose counts do not change, cost nothing.
         """
-        rule, unit, notes = self.rule, self.rule.unit.counted, []
-        groups = f", {rule.n_groups} disjoint groups in parallel" if (rule.n_groups or 1) > 1 else ""
-        if rule.groups_per_record > 1:
-            groups = (
-                f", {rule.n_groups} groups, each record in at most {rule.groups_per_record} of them; these are charged"
-            )
+        problem, spent, notes = self.problem, self.spent, []
+        unit = problem.unit.counted
+        groups = f", {problem.n_groups} disjoint groups in parallel" if (problem.n_groups or 1) > 1 else ""
+        if problem.groups_per_record > 1:
+            most = problem.groups_per_record
+            groups = f", {problem.n_groups} groups, each record in at most {most} of them; these are charged"
         for place, (i, noise, count) in enumerate(zip(self.level_indices, self.noises, self.counts, strict=True)):
             size = ""
             if place == 0 and self.size_noise is not None:
                 size = f"the number of scores once, noise {self.size_noise.count_noise:.4g}; "
-            more = "more " if place and rule.shares_counts else ""
+            more = "more " if place and self.shares_counts else ""
             notes.append(
-                f"{size}level {1 - rule.alphas[i]:g}: {count} {more}noisy counts, noise {noise.count_noise:.4g}, "
-                f"rank statistic '{rule.rank}'{groups}"
+                f"{size}level {1 - problem.alphas[i]:g}: {count} {more}noisy counts, noise {noise.count_noise:.4g}, "
+                f"rank statistic '{self.rank}'{groups}"
             )
-        shares, measured = rule.secret_shares, rule.evaluation
-        if rule.guarantee.held_out and spent.entries and (notes or shares is not None):
+        shares, measured = self.secret_shares, self.evaluation
+        if self.guarantee.held_out and spent.entries and (notes or shares is not None):
             stages = {"training": spent.event, "calibration": compose(*self.events)}
             other = ""
             if measured is not None:
@@ -340,61 +343,37 @@ class SearchPlan:
         return ledger
 
 
-def plan_search(
-    rule: CalibrationRule,
-    *,
-    spent: Ledger,
-    budget: Budget,
-    steps: int | None = None,
-    accountant: str | Accountant = "pld",
-) -> SearchPlan:
-    """Plan the searches of a rule with the noise that the budget leaves.
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
-    Levels share the budget, and so do the groups that one record may be in. Disjoint groups get all of it each.
-    Held-out records are not those of ``spent``: each part may spend the whole budget, and more where the split is
-    secret.
+
+def plan_rows(problem: Problem, planned: Callable[[Budget], AnyPlan]) -> AnyPlan:
+    """Return the plan for one row with which the rows of a person without ids stay within the budget together.
+
+    k rows of a mu-GDP release are k * mu. The extra cost of discrete noise and sampled steps is found by trials with
+    ``planned``, which plans for the budget of one row.
+
+    Theory: Result H
     """
-    accountant = release_accountant(accountant)
-    level_indices = tuple(i for i, possible in enumerate(rule.possible) if possible)
-    if not level_indices:
-        searches = SearchPlan(rule, (), 0, (), None)
-        budget.require(searches.ledger(spent), accountant)
-        return searches
-    sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in level_indices]
-    secret, beside = rule.secret_part, None
-    if secret is not None and rule.evaluation is not None:
-        beside = (rule.evaluation.event, rule.evaluation.fraction)
-    before = None if rule.guarantee.held_out and secret is None else spent
-
-    def noise(counts: int | tuple[int, ...], size_share: float) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
-        return sized_lattice_noise(
-            budget.epsilon,
-            budget.delta,
-            counts,
-            sensitivities,
-            before,
-            accountant,
-            size_share,
-            secret,
-            beside,
-            rule.resolution,
-            rule.groups_per_record,
-        )
-
-    if steps is None and secret is not None:
-        # this only sets the number of halvings, so an approximation is enough
-        held_out = sum(rule.secret_shares or ())
-        mu = spare_mu(budget.epsilon, budget.delta, held_out, spent.epsilon(budget.delta, accountant))
-        steps = rule.steps(float(sensitivities[0]) * math.sqrt(rule.groups_per_record * len(level_indices)) / mu)
-    elif steps is None:
-        steps = rule.steps(noise(1, 0.0)[0][0].count_noise)
-    counts = _new_counts(rule, len(level_indices), steps)
-    noises, size_noise = noise(counts, rule.size_share)
-    searches = SearchPlan(rule, level_indices, steps, noises, size_noise)
-    budget.require(searches.ledger(spent), accountant)
-    return searches
+    group, (epsilon, delta) = problem.unit.group, (problem.budget.epsilon, problem.budget.delta)
+    if group == 1:
+        return planned(problem.budget)
+    tried = gdp_epsilon(delta, gdp_mu(epsilon, delta) / group)
+    for _ in range(12):
+        plan = planned(Budget(tried, delta))
+        spent = plan.ledger().epsilon(delta, problem.accountant, rows=group)
+        if spent <= epsilon:
+            return replace(plan, total=problem.budget)
+        tried *= 0.99 * epsilon / spent
+    raise BudgetError(
+        f"no noise protects {group} rows together at epsilon = {epsilon:g} and delta = {delta:g}; increase epsilon or "
+        "delta, or decrease rows_per_person"
+    )
 
 
-def _new_counts(rule: CalibrationRule, levels: int, steps: int) -> tuple[int, ...]:
-    """Return the number of noisy counts that each level adds."""
-    return tuple(SharedCounts.new_questions(j, steps) if rule.shares_counts else steps for j in range(levels))
+def plan_release(problem: Problem, spent: Ledger, stability: Stability | None = None) -> Plan:
+    """Plan a release of scores or losses that are there, within the budget."""
+
+    def planned(budget: Budget) -> Plan:
+        return Plan.outline(replace(problem, budget=budget), spent, stability=stability).with_noise()
+
+    return plan_rows(problem, planned)

@@ -1,8 +1,10 @@
-"""What classification and regression do differently in a release."""
+"""What is predicted and counted: what the kinds of releases do differently."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,8 @@ from dpscp._base.assumptions import ALL_LABELS, CORRECTED, HARD_BOUNDS, NOT_CORR
 from dpscp._base.checks import check_count, check_range
 from dpscp.data.persons import Persons
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, to_scale
+from dpscp.guarantees import Certificate
+from dpscp.guarantees.certificate import Promise
 from dpscp.scores import Pair, interval_score, label_score
 from dpscp.scores.intervals import CheckedIntervalScore, score_name
 from dpscp.scores.labels import LABEL_SCORES, CheckedLabelScore
@@ -22,9 +26,181 @@ from dpscp.training.model import Model, NoInfluenceFormError
 
 FOUND_RANGE = "y_bounds_on_scale"
 
+_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+
+
+class Task(ABC):
+    """The side of a release that knows what is predicted and counted; public constants only."""
+
+    name: ClassVar[str]
+    promise: ClassVar[Promise] = Promise.COVERAGE
+
+    @property
+    @abstractmethod
+    def score_facts(self) -> Mapping[str, Any]:
+        """What is public about the score."""
+
+    @property
+    @abstractmethod
+    def score_range(self) -> tuple[float, float]:
+        """The public range of the score."""
+
+    @property
+    @abstractmethod
+    def fine_near(self) -> float | tuple[float, float] | None:
+        """Where the grid of thresholds is finest; None: nowhere."""
+
+    @property
+    def classes(self) -> tuple[Any, ...] | None:
+        """The public labels; None without labels."""
+        return None
+
+    @property
+    def classes_found(self) -> bool:
+        """Whether the labels were taken from the data."""
+        return False
+
+    @property
+    def y_bounds(self) -> tuple[float, float] | None:
+        """The public range of the target; None without one."""
+        return None
+
+    @property
+    def resolution(self) -> int:
+        """Counts are multiples of one over it (Result J)."""
+        return 1
+
+    @property
+    def running_maximum(self) -> bool:
+        """Whether the promise is about the running maximum of a loss that may rise with the threshold."""
+        return False
+
+    @property
+    def most_steps(self) -> int | None:
+        """The number of halvings that tell all thresholds apart; None: there is no such number."""
+        return None
+
+    def finish(self, certificate: Certificate) -> Certificate:
+        """Return the certificate of a search, in words about this task."""
+        terms = replace(certificate.terms, conformity_score=self.score_facts.get("conformity_score"))
+        if self.promise is Promise.RISK:
+            terms = replace(terms, resolution=self.resolution, running_maximum=self.running_maximum)
+        found = replace(certificate, terms=terms, promise=self.promise)
+        return found.with_found_classes() if self.classes_found else found
+
 
 @dataclass(frozen=True)
-class Classification:
+class OwnScores(Task):
+    """Scores of the caller's own."""
+
+    score_range: tuple[float, float] = (0.0, 1.0)
+    fine_near: float | tuple[float, float] | None = None
+
+    name = "scores"
+    score_facts = _NO_FACTS
+
+    def __post_init__(self) -> None:
+        check_range("score_range", self.score_range)
+
+
+@dataclass(frozen=True)
+class OwnLosses(Task):
+    """Losses of the caller's own; their sums are searched at the places of public thresholds.
+
+    Theory: Result J
+    """
+
+    resolution: int = 64
+    running_maximum: bool = False
+    most_steps: int | None = None
+    score_range: tuple[float, float] = (0.0, 1.0)
+
+    name = "losses"
+    score_facts = _NO_FACTS
+    fine_near = None
+    promise = Promise.RISK
+
+
+class Prediction(Task):
+    """A task for which a model is trained."""
+
+    @property
+    @abstractmethod
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The assumptions of coverage for every guarantee."""
+
+    @property
+    @abstractmethod
+    def score_assumptions(self) -> tuple[Assumption, ...]:
+        """The assumptions about a caller's own score."""
+
+    @property
+    @abstractmethod
+    def natural_score(self) -> bool:
+        """Whether a mechanism's Lipschitz constant is about this score."""
+
+    @property
+    @abstractmethod
+    def quantile_pair(self) -> bool:
+        """Whether the score needs a model of two quantiles."""
+
+    @property
+    def y_scale(self) -> str:
+        """The public scale on which targets are trained and scored."""
+        return LINEAR
+
+    @property
+    def private_range(self) -> bool:
+        """Whether training finds the range of the targets."""
+        return False
+
+    @property
+    @abstractmethod
+    def scaled_bounds(self) -> tuple[float, float] | None:
+        """The range of the targets as training sees them; None for labels."""
+
+    @abstractmethod
+    def with_found_range(self, trained: Trained) -> Self:
+        """Return the task with what training found."""
+
+    @abstractmethod
+    def with_own_score(self, score: Any) -> Self:
+        """Return the task with the caller's own score in place of a missing one; names of scores change nothing."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a file states of the task, as JSON values."""
+
+    @abstractmethod
+    def try_score(self) -> None:
+        """Check a score of the caller's own on synthetic rows."""
+
+    @abstractmethod
+    def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Return the targets as training sees them."""
+
+    @abstractmethod
+    def check_model(self, model: Model) -> None:
+        """Refuse a model for another task."""
+
+    @abstractmethod
+    def scores(
+        self,
+        trained: Trained,
+        rows: NDArray[Any],
+        targets: NDArray[Any],
+        *,
+        corrected: bool,
+        persons: Persons | None = None,
+    ) -> NDArray[Any]:
+        """Compute the score of every record.
+
+        ``corrected`` removes the influence of the record's person, where a form is known.
+        """
+
+
+@dataclass(frozen=True)
+class Classification(Prediction):
     """Labels from a public list, used as their indices.
 
     Attributes
@@ -38,20 +214,16 @@ class Classification:
         Whether the labels were taken from the data.
     """
 
-    classes: tuple[Any, ...]
+    classes: tuple[Any, ...] = ()
     score: CheckedLabelScore = field(default_factory=lambda: label_score("lac"))
     model_labels: tuple[Any, ...] | None = None
     """The labels of the model's columns; None: indices, because this release trains it."""
     classes_found: bool = False
 
-    name: ClassVar[str] = "classification"
-    y_bounds: ClassVar[None] = None
-    scaled_bounds: ClassVar[None] = None
-    y_scale: ClassVar[str] = LINEAR
-    private_range: ClassVar[bool] = False
-    quantile_pair: ClassVar[bool] = False
-    assumptions: ClassVar[tuple[Assumption, ...]] = (ALL_LABELS,)
-    score_facts: ClassVar[Mapping[str, Any]] = {}
+    name = "classification"
+    score_facts = _NO_FACTS
+    scaled_bounds = None
+    quantile_pair = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values; the labels are an array of their own."""
@@ -63,9 +235,10 @@ class Classification:
         score, found = _fields(data, "score", "classes_found")
         return cls(classes, _saved_score(score, label_score, 1), classes_found=_truth("classes_found", found))
 
-    def with_found_range(self, trained: Trained) -> "Classification":  # noqa: ARG002
-        """Return the task unchanged, because labels have no range to find."""
-        return self
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The assumptions of coverage for every guarantee."""
+        return (ALL_LABELS,)
 
     @property
     def natural_score(self) -> bool:
@@ -90,6 +263,15 @@ class Classification:
     def try_score(self) -> None:
         """Check a caller's own score on synthetic probabilities."""
         self.score.check_on_synthetic_rows(len(self.classes))
+
+    def with_own_score(self, score: Any) -> Self:
+        """Return the task with the caller's own score in place of a missing one; names of scores change nothing."""
+        is_missing = isinstance(self.score, MissingScore) and not isinstance(score, str)
+        return replace(self, score=label_score(score)) if is_missing else self
+
+    def with_found_range(self, trained: Trained) -> Self:  # noqa: ARG002 (labels have no range to find)
+        """Return the task unchanged."""
+        return self
 
     def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return the indices unchanged."""
@@ -133,7 +315,7 @@ class Classification:
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(Prediction):
     """Real targets: clipped to the public range for training, unclipped in scores.
 
     Attributes
@@ -153,7 +335,7 @@ class Regression:
         far apart on a scale may round to the same one.
     """
 
-    y_bounds: tuple[float, float]
+    y_bounds: tuple[float, float] = (0.0, 1.0)
     score: CheckedIntervalScore = field(default_factory=lambda: interval_score("absolute"))
     hard_bounds: bool = False
     """Whether the caller says that no target lies outside ``y_bounds``: intervals then end there."""
@@ -161,9 +343,7 @@ class Regression:
     y_scale: str = LINEAR
     found_range: tuple[float, float] | None = None
 
-    name: ClassVar[str] = "regression"
-    classes: ClassVar[None] = None
-    classes_found: ClassVar[bool] = False
+    name = "regression"
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values."""
@@ -203,6 +383,11 @@ class Regression:
             FOUND_RANGE: None if self.found_range is None else list(self.found_range),
         }
         return {name: value for name, value in facts.items() if value is not None}
+
+    def with_own_score(self, score: Any) -> Self:
+        """Return the task with the caller's own score in place of a missing one; names of scores change nothing."""
+        is_missing = isinstance(self.score, MissingScore) and not isinstance(score, str)
+        return replace(self, score=interval_score(score)) if is_missing else self
 
     def with_found_range(self, trained: Trained) -> "Regression":
         """Return the task with the range that training found, on the scale and in units."""
@@ -329,10 +514,6 @@ def _saved_score(name: Any, named: Callable[[str], Any], outputs: int) -> Any:
     if not isinstance(name, str):
         raise ValueError("its score must be a name, or null for the caller's own")
     return named(name)
-
-
-Task = Classification | Regression
-"""The side of a release that knows what is predicted; public constants only."""
 
 
 def correction_notes(trained: Trained) -> tuple[Assumption, ...]:

@@ -1,13 +1,10 @@
-"""Search thresholds and certify them: several levels, disjoint or overlapping groups.
-
-It uses scores, the ledger of earlier costs, and public numbers.
-"""
+"""The one way from something that counts to a release: reserve, count, search, ledger, certificates, commit."""
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +19,22 @@ from dpscp._base.assumptions import (
     Assumption,
 )
 from dpscp._base.checks import check_range
-from dpscp.core.search_plan import CalibrationRule, SearchPlan
+from dpscp._base.progress import announce
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan, plan_release
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.guarantees import Certificate
+from dpscp.guarantees import Certificate, Stability
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, universal_floor
 from dpscp.guarantees.terms import Terms
-from dpscp.privacy import Ledger
+from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.random_streams import child_seeds, seed_of
+from dpscp.privacy.store import BudgetStore
 from dpscp.threshold import PrivateQuantile, private_quantile
 from dpscp.threshold.observer import SearchObserver
 from dpscp.threshold.search import SharedCounts
 
-__all__ = ["Thresholds", "search_thresholds"]
+__all__ = ["Counted", "Release", "release_counts"]
 
 _WIDE_BUFFER_ADVICE = (
     "The buffer for the change that one record can cause is wider than the range of the scores. More records make it "
@@ -44,80 +44,181 @@ _WEAK_PROOF_ADVICE = "A smaller train_share would prove more; guarantee='split' 
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """Hold released thresholds with ledger and certificates.
+class Release:
+    """Hold a released threshold with its ledger and certificates.
 
     Attributes
     ----------
-    values : array of shape (n_groups, n_levels)
-        Infinite where no finite threshold was found.
+    threshold : float, or array
+        One number for each group and level, where there are several. Infinite where no finite one keeps the promise.
     ledger : Ledger
+        What was spent, with training.
     certificates : tuple of Certificate
-        One for each level.
+        One for each level; ``certificate`` is the first one.
+    budget : Budget
+        What the release was allowed to spend.
+    accountant : str or Accountant
     quantiles : tuple of PrivateQuantile
         The searches, group by group.
     """
 
-    values: NDArray[np.float64]
+    threshold: Any
     ledger: Ledger
     certificates: tuple[Certificate, ...]
-    quantiles: tuple[PrivateQuantile, ...]
+    budget: Budget
+    accountant: str | Accountant = "pld"
+    quantiles: tuple[PrivateQuantile, ...] = field(default=(), repr=False)
+
+    @property
+    def certificate(self) -> Certificate:
+        """The certificate of the first level."""
+        return self.certificates[0]
+
+    @property
+    def thresholds(self) -> NDArray[np.float64]:
+        """All thresholds, (n_groups, n_levels); one group where there are none."""
+        return np.asarray(self.threshold, dtype=np.float64).reshape(-1, len(self.certificates))
+
+    @property
+    def quantile(self) -> PrivateQuantile | None:
+        """The search of a single threshold; None where the level is impossible, and with groups or several levels."""
+        return self.quantiles[0] if len(self.quantiles) == 1 == np.size(self.threshold) else None
+
+    def warn_if_full(self) -> Self:
+        """Return the release; warn if some promise is kept without a finite threshold only."""
+        if any(c.is_vacuous for c in self.certificates) or not np.isfinite(self.threshold).all():
+            warnings.warn(str(self.certificate), GuaranteeWarning, stacklevel=3)
+        return self
+
+    def __str__(self) -> str:
+        return f"threshold {self.threshold}. {self.certificate}"
 
 
-def search_thresholds(
-    scores_by_group: Sequence[Any],
-    searches: SearchPlan,
+@dataclass(frozen=True)
+class Counted:
+    """Hold something that counts, and what is known of it beside the plan.
+
+    Attributes
+    ----------
+    counts : sequence, one item for each group
+        Scores, arrays of shape (n,), or objects that count.
+    spent : Ledger
+        What was spent before the search, with public facts and assumptions.
+    score_range : (low, high), optional
+        The public range of the scores; None: that of the task.
+    assumptions : tuple of Assumption
+        Further assumptions of the certificates.
+    stability : Stability, optional
+        The shift bound of training.
+    facts : mapping
+        Further public facts of the ledger.
+    threshold_at : function, optional
+        Turns what was searched into thresholds.
+    """
+
+    counts: Sequence[Any]
+    spent: Ledger
+    score_range: tuple[float, float] | None = None
+    assumptions: tuple[Assumption, ...] = ()
+    stability: Stability | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    threshold_at: Callable[[NDArray[np.float64]], Any] | None = None
+
+
+def release_counts(
+    plan: Plan,
+    count: Callable[[], Counted],
     *,
-    spent: Ledger,
-    score_range: tuple[float, float],
-    fine_near: float | tuple[float, float] | None = None,
     random_state: int | None = None,
-    extra_assumptions: tuple[Assumption, ...] = (),
+    store: BudgetStore | None = None,
+    note: str = "",
     observer: SearchObserver | None = None,
-) -> Thresholds:
-    """Run the planned searches: one threshold for each group and level.
+) -> Release:
+    """Go from something that counts to a release: reserve, count, search, ledger, certificates, commit.
+
+    Every release goes this way. A fit trains in ``count``; other callers have their scores or losses already.
 
     Parameters
     ----------
-    scores_by_group : sequence of scores, one item for each group
-        Arrays of shape (n,), or objects that count.
-    searches : SearchPlan
-    spent : Ledger
-        What training spent.
-    score_range : (low, high)
-        The public range of the scores.
-    fine_near : float or pair, optional
-        Where the grid of thresholds is finest, see ``private_quantile``.
+    plan : Plan
+        With its noise.
+    count : function without arguments that returns Counted
+        Called after the cost was reserved, and before anything is drawn.
     random_state : int, optional
-    extra_assumptions : tuple of Assumption
-        Further assumptions of the certificates.
+    store : BudgetStore, optional
+        The planned cost is reserved before ``count`` is called, and the true cost is committed at the end.
+    note : str
+        The note of the reservation.
     observer : SearchObserver, optional
         Called with every search, for tests and audits. What it sees is not private.
+
+    Returns
+    -------
+    Release
+        Its ``threshold`` has the shape (n_groups, n_levels).
+
+    Theory: section 6
     """
-    low, high = check_range("score_range", score_range)
-    rule, n_levels = searches.rule, len(searches.rule.alphas)
-    values = np.full((len(scores_by_group), n_levels), np.inf)
-    found = _search_all(scores_by_group, searches, (low, high), fine_near, random_state, observer)
-    if searches.level_indices:
-        values[:, searches.level_indices] = [
-            [q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found
-        ]
-        # levels with separate noise: raise each threshold to those of lower levels, so that sets are nested
-        rising = np.argsort([-a for a in rule.alphas], kind="stable")
-        values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
-    ledger = searches.ledger(spent).declare(**_list_search_facts(searches, found, (low, high)))
+    reservation = None if store is None else store.reserve(plan.ledger(), note=note)
+    counted, problem = count(), plan.problem
+    plan = plan.after(counted.spent, counted.stability)
+    announce("search the thresholds")
+    values, found, score_range = _search(plan, counted, random_state, observer)
+    facts = _list_search_facts(plan, found, score_range)
+    # what one row meets becomes the promise to a person without ids
+    ledger = plan.ledger().declare(**facts).convert_unit(problem.unit)
+    ledger = ledger.declare(**problem.unit.limit_facts, **counted.facts).show_at(problem.budget.delta)
     if random_state is not None:
         ledger = ledger.mark_seeded()
-    by_level: list[list[PrivateQuantile]] = [[] for _ in range(n_levels)]
-    for place, i in enumerate(searches.level_indices):
+    if reservation is not None:
+        reservation.commit(ledger)
+    by_level: list[list[PrivateQuantile]] = [[] for _ in problem.alphas]
+    for place, i in enumerate(plan.level_indices):
         by_level[i] = [row[place] for row in found]
-    certificates = tuple(_make_certificate(rule, i, spent, by_level[i], extra_assumptions) for i in range(n_levels))
-    return Thresholds(values, ledger, certificates, tuple(q for row in found for q in row))
+    assumed = counted.assumptions
+    if plan.guarantee.needs_stability and counted.stability is not None:
+        assumed = (*assumed, *counted.stability.assumptions)
+    certificates = [_make_certificate(plan, i, level, assumed) for i, level in enumerate(by_level)]
+    return Release(
+        values if counted.threshold_at is None else counted.threshold_at(values),
+        ledger,
+        tuple(map(problem.task.finish, certificates)),
+        plan.total or problem.budget,
+        problem.accountant,
+        tuple(q for row in found for q in row),
+    )
+
+
+def release_scores(
+    problem: Problem, counted: Counted, *, random_state: int | None, store: BudgetStore | None, note: str
+) -> Release:
+    """Plan and make a release of scores that are there; see ``release_counts``."""
+    problem.require_payable(store, seeded=random_state is not None)
+    plan = plan_release(problem, counted.spent, counted.stability)
+    return release_counts(plan, lambda: counted, random_state=random_state, store=store, note=note)
+
+
+def _search(
+    plan: Plan, counted: Counted, random_state: int | None, observer: SearchObserver | None
+) -> tuple[NDArray[np.float64], list[list[PrivateQuantile]], tuple[float, float]]:
+    """Return the thresholds, (n_groups, n_levels), the searches of each group and the range of the scores."""
+    task = plan.problem.task
+    score_range = check_range("score_range", task.score_range if counted.score_range is None else counted.score_range)
+    values = np.full((len(counted.counts), len(plan.problem.alphas)), np.inf)
+    found = _search_all(plan, counted.counts, score_range, task.fine_near, random_state, observer)
+    if plan.level_indices:
+        values[:, plan.level_indices] = [
+            [q.threshold + plan.shift if q.is_finite else np.inf for q in row] for row in found
+        ]
+        # levels with separate noise: raise each threshold to those of lower levels, so that sets are nested
+        rising = np.argsort([-a for a in plan.problem.alphas], kind="stable")
+        values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
+    return values, found, score_range
 
 
 def _search_all(
+    plan: Plan,
     scores_by_group: Sequence[Any],
-    searches: SearchPlan,
     score_range: tuple[float, float],
     fine_near: float | tuple[float, float] | None,
     random_state: int | None,
@@ -127,8 +228,8 @@ def _search_all(
 
     A group's levels share its released size and its noisy counts.
     """
-    rule, seed = searches.rule, seed_of(random_state)
-    n_searches = len(scores_by_group) * len(searches.level_indices)
+    seed = seed_of(random_state)
+    n_searches = len(scores_by_group) * len(plan.level_indices)
     seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
     found: list[list[PrivateQuantile]] = []
     with warnings.catch_warnings():
@@ -136,26 +237,26 @@ def _search_all(
         warnings.simplefilter("ignore", GuaranteeWarning)
         for scores in scores_by_group:
             row: list[PrivateQuantile] = []
-            counts = SharedCounts() if rule.shares_counts else None
-            for i, noise in zip(searches.level_indices, searches.noises, strict=True):
+            counts = SharedCounts() if plan.shares_counts else None
+            for i, noise in zip(plan.level_indices, plan.noises, strict=True):
                 row.append(
                     private_quantile(
                         scores,
-                        alpha=rule.inner[i],
+                        alpha=plan.inner[i],
                         score_range=score_range,
                         count_noise=noise,
-                        steps=searches.steps,
-                        correction=rule.guarantee.correction,
-                        rank=rule.rank,
-                        rank_buffer=rule.rank_buffer,
-                        failure_probability=rule.failure_probability,
-                        n_records=rule.n_nominal,
+                        steps=plan.steps,
+                        correction=plan.guarantee.correction,
+                        rank=plan.rank,
+                        rank_buffer=plan.rank_buffer,
+                        failure_probability=plan.problem.failure_probability,
+                        n_records=plan.n_nominal,
                         # the paper's variants promise nothing for groups; an empty group is searched as well
-                        n_min=0.0 if rule.has_groups and not rule.has_released_size else None,
-                        size_noise=None if row else searches.size_noise,
+                        n_min=0.0 if plan.has_groups and not plan.has_released_size else None,
+                        size_noise=None if row else plan.size_noise,
                         released_size=row[0].released_size if row else None,
-                        counted_size=rule.counted_size,
-                        release_confidence=rule.release_confidence,
+                        counted_size=plan.counted_size,
+                        release_confidence=plan.problem.release_confidence,
                         asked=counts,
                         fine_near=fine_near,
                         random_state=next(seeds),
@@ -167,21 +268,21 @@ def _search_all(
 
 
 def _list_search_facts(
-    searches: SearchPlan, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
+    plan: Plan, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
 ) -> dict[str, Any]:
     """List what the searches declare public; nothing without a search."""
-    if not searches.level_indices:
+    if not plan.level_indices:
         return {}
-    unit, n, near = searches.rule.unit, searches.rule.n_records, found[0][0].fine_near
+    unit, n, near = plan.problem.unit, plan.problem.n_records, found[0][0].fine_near
     facts: dict[str, Any] = {
         **(unit.facts(n) if unit.by_person else {}),
         unit.count_name: n,
         "score_range": list(score_range),
         **({} if near is None else {"fine_near": list(near) if isinstance(near, tuple) else near}),
-        "search_steps": searches.steps,
+        "search_steps": plan.steps,
         "inner_levels": [1 - q.alpha for q in found[0]],
     }
-    if searches.rule.has_released_size:
+    if plan.has_released_size:
         facts["released_sizes"] = [_round_released_size(row[0]) for row in found]
     return facts
 
@@ -192,9 +293,8 @@ def _round_released_size(q: PrivateQuantile) -> float:
 
 
 def _make_certificate(
-    rule: CalibrationRule,
+    plan: Plan,
     index: int,
-    spent: Ledger,
     searches: Sequence[PrivateQuantile],
     extra_assumptions: tuple[Assumption, ...],
 ) -> Certificate:
@@ -202,120 +302,120 @@ def _make_certificate(
 
     ``searches`` has one search for each group, and none for an impossible level.
     """
-    alpha = rule.alphas[index]
+    alpha = plan.problem.alphas[index]
     q = searches[0] if searches else None
     terms = Terms(
-        unit=rule.unit,
-        n_units=rule.n_records,
-        calibration_units=rule.n_nominal if rule.part < 1 else None,
+        unit=plan.problem.unit,
+        n_units=plan.problem.n_records,
+        calibration_units=plan.n_nominal if plan.part < 1 else None,
         inner_level=1 - (q.alpha if q else 0.0),
         finite_threshold_expected=False,
     )
-    exchangeable, *others = rule.unit.assumptions
-    if rule.ratio_bound is not None:
-        terms = replace(terms, ratio_bound=rule.ratio_bound)
-        exchangeable = PERSONS_OF_ANOTHER if rule.unit.by_person else ANOTHER_POPULATION
-    assumptions = [exchangeable, *others, rule.guarantee.assumption]
-    several = rule.groups_per_record > 1
-    if rule.has_groups:
-        assumptions.append(OVERLAPPING_GROUPS.of(rule.groups_per_record) if several else FIXED_GROUPS)
-    elif not rule.has_released_size:
-        assumptions.insert(1, rule.unit.nominal_is_true)
-    if rule.counted_size is not None:
-        assumptions.append(COINS.of(rule.unit.noun))
-    coverage, advice = 1 - alpha, rule.guarantee.no_level
+    exchangeable, *others = plan.problem.unit.assumptions
+    if plan.problem.ratio_bound is not None:
+        terms = replace(terms, ratio_bound=plan.problem.ratio_bound)
+        exchangeable = PERSONS_OF_ANOTHER if plan.problem.unit.by_person else ANOTHER_POPULATION
+    assumptions = [exchangeable, *others, plan.guarantee.assumption]
+    several = plan.problem.groups_per_record > 1
+    if plan.has_groups:
+        assumptions.append(OVERLAPPING_GROUPS.of(plan.problem.groups_per_record) if several else FIXED_GROUPS)
+    elif not plan.has_released_size:
+        assumptions.insert(1, plan.problem.unit.nominal_is_true)
+    if plan.counted_size is not None:
+        assumptions.append(COINS.of(plan.problem.unit.noun))
+    coverage, advice = 1 - alpha, plan.guarantee.no_level
     if q is not None:
-        smallest, smallest_part = _find_smallest_sizes(rule, index, q)
-        too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # the buffer alone contains every score
-        is_reachable = q.rank_target <= rule.n_nominal
+        smallest, smallest_part = _find_smallest_sizes(plan, index, q)
+        too_wide = plan.shift >= q.score_range[1] - q.score_range[0]  # the buffer alone contains every score
+        is_reachable = q.rank_target <= plan.n_nominal
         if q.released_size is not None:
             is_reachable = q.released_size.value >= (smallest if smallest_part is None else smallest_part)
-        expected = (rule.has_groups or is_reachable) and not too_wide
-        terms = replace(_add_search_terms(terms, rule, q), finite_threshold_expected=expected)
-        if rule.has_groups:
+        expected = (plan.has_groups or is_reachable) and not too_wide
+        terms = replace(_add_search_terms(terms, plan, q), finite_threshold_expected=expected)
+        if plan.has_groups:
             terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
-            terms = replace(terms, groups_per_record=rule.groups_per_record if several else None)
+            terms = replace(terms, groups_per_record=plan.problem.groups_per_record if several else None)
         else:
             terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part)
-        if not rule.guarantee.certified:
-            miss = _ideal_miss_bound(rule, index, q)
+        if not plan.guarantee.certified:
+            miss = _ideal_miss_bound(plan, index, q)
             terms = replace(terms, ideal_miss_bound=miss)
-            coverage = universal_floor(miss, spent.tradeoff_function("add"))
-        if rule.guarantee.held_out and rule.resolution == 1:  # larger ones have no such bound (Result J)
-            confidence, level = _bound_single_release(rule, index, searches)
+            coverage = universal_floor(miss, plan.spent.tradeoff_function("add"))
+        if plan.guarantee.held_out and plan.problem.task.resolution == 1:  # larger ones have no such bound (Result J)
+            confidence, level = _bound_single_release(plan, index, searches)
             terms = replace(terms, release_confidence=confidence, release_level=level)
-            assumptions.append(INDEPENDENT.of(rule.unit.noun))
-        advice = _WIDE_BUFFER_ADVICE if too_wide else _choose_advice(rule, smallest, expected)
-    assumed = (*assumptions, *extra_assumptions, *spent.assumptions)
-    found = Certificate(rule.guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
+            assumptions.append(INDEPENDENT.of(plan.problem.unit.noun))
+        advice = _WIDE_BUFFER_ADVICE if too_wide else _choose_advice(plan, smallest, expected)
+    assumed = (*assumptions, *extra_assumptions, *plan.spent.assumptions)
+    found = Certificate(plan.guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
     return replace(found, advice=_WEAK_PROOF_ADVICE) if found.is_vacuous and not advice else found
 
 
-def _add_search_terms(terms: Terms, rule: CalibrationRule, q: PrivateQuantile) -> Terms:
+def _add_search_terms(terms: Terms, plan: Plan, q: PrivateQuantile) -> Terms:
     """Add the numbers of a search to the terms."""
-    terms = replace(terms, count_noise=q.count_noise, steps=q.steps, value_buffer=rule.shift or None)
+    terms = replace(terms, count_noise=q.count_noise, steps=q.steps, value_buffer=plan.shift or None)
     size = q.released_size
     if size is not None:
         terms = replace(terms, size_noise=size.size_noise)
-    if rule.has_groups:  # each group has its own offset, target and size; the ledger lists the sizes
+    if plan.has_groups:  # each group has its own offset, target and size; the ledger lists the sizes
         return terms
     released = None if size is None else _round_released_size(q)
     return replace(terms, noise_offset=q.offset, rank_target=q.rank_target, released_size=released)
 
 
-def _ideal_miss_bound(rule: CalibrationRule, index: int, q: PrivateQuantile) -> float:
+def _ideal_miss_bound(plan: Plan, index: int, q: PrivateQuantile) -> float:
     """Bound the miscoverage of an unproven guarantee if reuse had no effect."""
-    if rule.guarantee.correction.keeps_the_level:
-        return rule.inner[index]
+    if plan.guarantee.correction.keeps_the_level:
+        return plan.inner[index]
     # without a correction nothing holds for groups of unknown size
-    return 1.0 if rule.has_groups else minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
+    return 1.0 if plan.has_groups else minimax_miss_bound(plan.n_nominal, q.rank_target, q.count_noise, q.steps)
 
 
-def _choose_advice(rule: CalibrationRule, smallest: int, expected: bool) -> str:
+def _choose_advice(plan: Plan, smallest: int, expected: bool) -> str:
     """Return what helps where full sets are expected."""
-    if rule.has_groups:
-        return f"A group with fewer than {smallest} {rule.unit.noun}s is expected to get full sets."
+    if plan.has_groups:
+        return f"A group with fewer than {smallest} {plan.problem.unit.noun}s is expected to get full sets."
     if expected:
         return ""
     # more records may need more steps, so this is the smallest possible number
-    more = f"More {rule.unit.noun}s (at least {smallest} at this noise)"
-    return f"{more}, {rule.guarantee.more_room} would give smaller sets."
+    more = f"More {plan.problem.unit.noun}s (at least {smallest} at this noise)"
+    return f"{more}, {plan.guarantee.more_room} would give smaller sets."
 
 
-def _bound_single_release(
-    rule: CalibrationRule, index: int, searches: Sequence[PrivateQuantile]
-) -> tuple[float, float]:
+def _bound_single_release(plan: Plan, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, float]:
     """Return a confidence and what a single release covers with it.
 
     With groups, it is the lowest coverage of a group.
 
     Theory: Result I
     """
-    if rule.release_confidence is not None:  # the searches aimed at it
-        return rule.release_confidence, 1 - rule.alphas[index]
+    if plan.problem.release_confidence is not None:  # the searches aimed at it
+        return plan.problem.release_confidence, 1 - plan.problem.alphas[index]
     covered = [q.aim.level_of_one_release(RELEASE_CONFIDENCE, q.last_offset) for q in searches]
     return RELEASE_CONFIDENCE, min(covered)
 
 
-def _find_smallest_sizes(rule: CalibrationRule, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
+def _find_smallest_sizes(plan: Plan, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
     """Return the fewest records with a finite threshold: of table and of part."""
-    smallest = _find_smallest_size(rule, index, q)
-    if rule.part == 1:
+    smallest = _find_smallest_size(plan, index, q)
+    if plan.part == 1:
         return smallest, None
-    whole = math.ceil((smallest - 0.5) / rule.part)
-    while round(rule.part * whole) < smallest:
+    whole = math.ceil((smallest - 0.5) / plan.part)
+    while round(plan.part * whole) < smallest:
         whole += 1
     return whole, smallest
 
 
-def _find_smallest_size(rule: CalibrationRule, index: int, q: PrivateQuantile) -> int:
+def _find_smallest_size(plan: Plan, index: int, q: PrivateQuantile) -> int:
     """Return the smallest number of scores for which a finite threshold is expected."""
     if q.released_size is None and q.counted_size is None:
         return max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
 
     def useful(n: int) -> bool:
         aim = q.aim.with_size(n)
-        offset = aim.whole_offset(rule.rank_buffer, None, rule.release_confidence, 1 - rule.alphas[index])
+        offset = aim.whole_offset(
+            plan.rank_buffer, None, plan.problem.release_confidence, 1 - plan.problem.alphas[index]
+        )
         return aim.has_target_within(n, float(offset))
 
     return smallest_where(useful)

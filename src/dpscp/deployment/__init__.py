@@ -3,7 +3,7 @@
 from dpscp.deployment.evaluation import PrivateEstimate, PrivateEvaluation, evaluate
 from dpscp.deployment.monitoring import CoverageMonitor, MonitorStep
 from dpscp.deployment.recalibration import recalibrate
-from dpscp.deployment.risk import RiskControl, control_risk
+from dpscp.deployment.risk import control_risk
 from dpscp.deployment.statement import privacy_statement, statement_markdown, statement_schema
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "MonitorStep",
     "PrivateEstimate",
     "PrivateEvaluation",
-    "RiskControl",
     "control_risk",
     "evaluate",
     "privacy_statement",

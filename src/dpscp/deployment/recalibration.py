@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dpscp._base.assumptions import OTHER_PERSONS
 from dpscp._base.checks import check_count
-from dpscp.core.search_plan import make_rule, plan_search
-from dpscp.core.thresholds import search_thresholds
+from dpscp.core.problem import Problem, group_fields
+from dpscp.core.thresholds import Counted, release_scores
 from dpscp.data.groups import RecordGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.used_records import remember_use, warn_if_used
@@ -105,34 +105,24 @@ def recalibrate(
         warn_if_used(sketch, "recalibrate was called with records, and this process used", stacklevel=2)
     unit, groups = scored.unit, scored.groups
     n = check_count(unit.count_name, len(scored.scores) if n_records is None else n_records)
-    rule = make_rule(
-        SPLIT,
-        tuple(round(1 - certificate.target, 12) for certificate in estimator.certificates_),
-        Ledger(),
-        n,
-        n_groups=None if groups is None else len(groups.names),
-        counted=n_records is None,
-        release_confidence=estimator.release_confidence,
-    )
-    rule = replace(rule.for_overlap(1 if groups is None else groups.per_record), unit=unit)
-    searches = plan_search(rule, spent=Ledger(), budget=limit, accountant=estimator.accountant)
-    cost = searches.ledger(Ledger())
-    reservation = None if budget is None else budget.reserve(cost, note="recalibrate")
     task = estimator._task()
-    found = search_thresholds(
-        scored.by_group,
-        searches,
-        spent=Ledger(),
-        score_range=task.score_range,
-        fine_near=task.fine_near,
-        random_state=search_seed,
-        extra_assumptions=(*task.assumptions, *task.score_assumptions),
+    problem = Problem(
+        task=task,
+        budget=limit,
+        alphas=tuple(round(1 - certificate.target, 12) for certificate in estimator.certificates_),
+        n_records=n,
+        guarantee=SPLIT,
+        n_found=n_records is None,
+        unit=unit,
+        accountant=estimator.accountant,
+        release_confidence=estimator.release_confidence,
+        **group_fields(groups),
     )
-    if reservation is not None:
-        reservation.commit(found.ledger)
+    counted = Counted(scored.by_group, Ledger(), assumptions=(*task.assumptions, *task.score_assumptions))
+    found = release_scores(problem, counted, random_state=search_seed, store=budget, note="recalibrate")
     remember_use(sketch, is_private=seed is None)
     ledger = _join(estimator.ledger_, found.ledger, {f"new_{unit.count_name}": n}, counted=n_records is None)
-    return _with_thresholds(estimator, found.values, found.certificates, ledger, limit)
+    return _with_thresholds(estimator, found.threshold, found.certificates, ledger, limit)
 
 
 def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> _Scored:

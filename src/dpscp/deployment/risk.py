@@ -6,9 +6,8 @@ misses, or a cost that depends on the class.
 Theory: Result J
 """
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,16 +16,16 @@ from numpy.typing import NDArray
 
 from dpscp._base.assumptions import OWN_LOSSES
 from dpscp._base.checks import check_count, check_probability, check_range
-from dpscp.core.calibrate import plan_row_searches, read_training_cost
+from dpscp.core.calibrate import read_training_cost
 from dpscp.core.losses import LossColumns, check_losses, sum_losses
-from dpscp.core.search_plan import CalibrationRule, SearchPlan, make_rule
-from dpscp.core.thresholds import search_thresholds
+from dpscp.core.problem import Problem, group_fields
+from dpscp.core.search_plan import plan_release
+from dpscp.core.tasks import OwnLosses
+from dpscp.core.thresholds import Counted, Release, release_counts
 from dpscp.data.groups import Groups, RecordGroups, read_groups
 from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.data.populations import Population, keep_by_ratio, read_population
-from dpscp.exceptions import GuaranteeWarning
-from dpscp.guarantees import Certificate, Guarantee
-from dpscp.guarantees.certificate import Promise
+from dpscp.guarantees import Guarantee
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.privacy import Budget, Ledger, Unit, secure_generator
@@ -37,32 +36,6 @@ from dpscp.threshold.loss_sums import LossSums
 
 # A function of the threshold is evaluated at 2^11 - 1 points at most.
 _MOST_HALVINGS = 11
-
-
-@dataclass(frozen=True)
-class RiskControl:
-    """A released threshold whose mean loss is bounded, with its two promises.
-
-    Attributes
-    ----------
-    threshold : float; an array (n_levels,) for a list of levels, (n_groups, n_levels) with groups. Infinite where no
-        finite threshold keeps the promise: act so that the loss is 0, such as with full sets.
-    ledger : what the release cost.
-    certificate : its ``risk`` is the proven bound on the mean loss at the first level.
-    certificates : one for each level.
-    """
-
-    threshold: Any
-    ledger: Ledger
-    certificates: tuple[Certificate, ...]
-
-    @property
-    def certificate(self) -> Certificate:
-        """The certificate of the first level."""
-        return self.certificates[0]
-
-    def __str__(self) -> str:
-        return f"threshold {self.threshold}. {self.certificate}"
 
 
 def control_risk(  # noqa: PLR0913 (public: one argument a choice)
@@ -88,7 +61,7 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     budget: BudgetStore | None = None,
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
-) -> RiskControl:
+) -> Release:
     """Find a private threshold at which the mean loss of a new record is at most ``alpha``.
 
     Parameters
@@ -125,7 +98,10 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
 
     Returns
     -------
-    RiskControl
+    Release
+        Its ``threshold`` is a number; an array (n_levels,) for a list of levels, (n_groups, n_levels) with groups.
+        Infinite where no finite threshold keeps the promise: act so that the loss is 0, such as with full sets. The
+        ``risk`` of a certificate is the proven bound on the mean loss.
 
     Privacy: (epsilon, delta) for adding or removing one record, or one person. One record changes the sum of one minus
     the loss, less half the number of records, by at most 1/2, as in a search for coverage.
@@ -143,46 +119,39 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
 
     Theory: Result J
     """
-    limit, seed = Budget(epsilon, delta), seed_of(random_state)
+    seed = seed_of(random_state)
     row_seed, dither_seed, search_seed = child_seeds(seed, 3)
     alphas = tuple(check_probability("alpha", a) for a in np.atleast_1d(np.asarray(alpha, dtype=object)))
-    resolution = check_count("resolution", resolution)
-    if release_confidence is not None and resolution != 1:
-        raise ValueError(f"release_confidence needs resolution=1, got {resolution}: no bound is known for others")
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
-    _check_store(budget, unit, seeded=seed is not None)
     spent = read_training_cost(training, unit).assume(OWN_LOSSES)
     grouping, other = read_groups(groups), read_population(population)
     data = _Units.of(losses, thresholds, threshold_range, persons, unit, row_seed, grouping, other)
     declared = n_persons if unit.by_person else n_records
-    rule = make_rule(
-        _guarantee(training, held_out),
-        alphas,
-        spent,
-        check_count(unit.count_name, data.count if declared is None else declared),
-        n_groups=None if data.groups is None else len(data.groups.names),
-        counted=declared is None,
+    problem = Problem(
+        task=OwnLosses(check_count("resolution", resolution), running_maximum, data.most_steps),
+        budget=Budget(epsilon, delta),
+        alphas=alphas,
+        n_records=check_count(unit.count_name, data.count if declared is None else declared),
+        guarantee=_guarantee(training, held_out),
+        n_found=declared is None,
+        unit=unit,
+        accountant=accountant,
         release_confidence=release_confidence,
+        **group_fields(data.groups),
+        ratio_bound=data.ratio_bound,
+        steps=None if steps is None else check_count("steps", steps),
     )
-    rule = rule.for_overlap(1 if data.groups is None else data.groups.per_record).for_population(data.ratio_bound)
-    rule = replace(rule, unit=unit, resolution=resolution)
-    searches = _plan(rule, spent, limit, data.most_steps, steps, accountant)
-    columns, sums = data.sum_losses(searches.steps, dither_seed, resolution, running_maximum=running_maximum)
-    reservation = None if budget is None else budget.reserve(searches.ledger(spent), note="control_risk")
-    found = search_thresholds(sums, searches, spent=spent, score_range=sums[0].place_range, random_state=search_seed)
-    ledger = found.ledger.convert_unit(unit).declare(**_facts(unit, columns, resolution, data.groups))
-    if reservation is not None:
-        reservation.commit(ledger)
-    certificates = tuple(_risk_certificate(c, resolution, running_maximum) for c in found.certificates)
-    values = _warn_if_infinite(columns.thresholds_at(found.values), certificates)
-    return RiskControl(_shaped(values, alpha, data.groups), ledger, certificates)
-
-
-def _warn_if_infinite(values: NDArray[np.float64], certificates: tuple[Certificate, ...]) -> NDArray[np.float64]:
-    """Return the thresholds; warn if some promise is kept without a finite one only."""
-    if any(c.is_vacuous for c in certificates) or not np.isfinite(values).all():
-        warnings.warn(str(certificates[0]), GuaranteeWarning, stacklevel=3)
-    return values
+    problem.require_payable(budget, seeded=seed is not None)
+    plan = plan_release(problem, spent)
+    columns, sums = data.sum_losses(plan.steps, dither_seed, resolution, running_maximum=running_maximum)
+    counted = Counted(
+        sums,
+        spent,
+        sums[0].place_range,
+        facts=_facts(columns, resolution, data.groups),
+        threshold_at=lambda places: _shaped(columns.thresholds_at(places), alpha, data.groups),
+    )
+    return release_counts(plan, lambda: counted, random_state=search_seed, store=budget, note="risk").warn_if_full()
 
 
 def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guarantee:
@@ -191,18 +160,6 @@ def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guar
         raise ValueError("held_out=False needs training=, the event or ledger of all that the model learned from")
     is_held_out = training is None if held_out is None else bool(held_out)
     return SPLIT if is_held_out else UNIVERSAL
-
-
-def _check_store(budget: BudgetStore | None, unit: Unit, *, seeded: bool) -> None:
-    """Refuse a store that cannot pay for this release."""
-    if budget is None:
-        return
-    if unit.group > 1:
-        raise ValueError(
-            "a budget store adds up promises about single records, and rows_per_person without ids makes one about "
-            "persons: give persons=ids, or leave budget out"
-        )
-    budget.require_spendable(seeded=seeded)
 
 
 @dataclass(frozen=True)
@@ -285,34 +242,11 @@ def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, floa
     return len(np.asarray(losses))
 
 
-def _plan(
-    rule: CalibrationRule,
-    spent: Ledger,
-    limit: Budget,
-    most_steps: int,
-    steps: int | None,
-    accountant: str | Accountant,
-) -> SearchPlan:
-    """The searches, with no more halvings than there are thresholds to tell apart."""
-    if steps is not None:
-        return plan_row_searches(rule, spent, limit, min(check_count("steps", steps), most_steps), accountant)
-    searches = plan_row_searches(rule, spent, limit, None, accountant)
-    if searches.steps <= most_steps:
-        return searches
-    return plan_row_searches(rule, spent, limit, most_steps, accountant)
-
-
-def _facts(unit: Unit, columns: LossColumns, resolution: int, groups: RecordGroups | None) -> dict[str, Any]:
+def _facts(columns: LossColumns, resolution: int, groups: RecordGroups | None) -> dict[str, Any]:
     """What a release declares public beside its searches."""
     ends = [float(columns.thresholds[0]), float(columns.thresholds[-1])]
     facts: dict[str, Any] = {"score_range": ends, "n_thresholds": len(columns), "loss_resolution": resolution}
-    return {**facts, **({} if groups is None else groups.facts), **unit.limit_facts}
-
-
-def _risk_certificate(certificate: Certificate, resolution: int, running_maximum: bool) -> Certificate:
-    """The certificate of a search, in words about a loss."""
-    terms = replace(certificate.terms, resolution=resolution, running_maximum=running_maximum)
-    return replace(certificate, terms=terms, promise=Promise.RISK)
+    return facts if groups is None else facts | groups.facts
 
 
 def _shaped(values: NDArray[np.float64], alpha: Any, groups: RecordGroups | None) -> Any:

@@ -4,7 +4,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Self
 
@@ -19,9 +19,9 @@ from dpscp._base.assumptions import (
     Assumption,
 )
 from dpscp._base.checks import check_count
-from dpscp.core.release import Release, release
-from dpscp.core.request import Request
-from dpscp.core.tasks import Task
+from dpscp.core.problem import FitProblem
+from dpscp.core.release import Fit, release
+from dpscp.core.tasks import Prediction
 from dpscp.data.feature_bounds import FeatureBounds, RowNorm
 from dpscp.data.groups import LABEL, read_groups
 from dpscp.data.persons import choose_unit
@@ -58,11 +58,6 @@ from dpscp.training.model import digest_parameters
 from dpscp.training.private_model import PrivateModel, find_private_model
 from dpscp.training.torch.records import inputs_of, labeled_arrays, takes_float64
 
-# Parameters that a request has under the same name. An option that crosses the pipeline is a field of both classes, and
-# nothing between them names it. The others are computed from several parameters or from the records.
-_COMPUTED = {"estimator", "guarantee", "feature_bounds", "n_records"}
-_UNCHANGED = {field.name for field in fields(Request)} & {field.name for field in fields(FittedEstimator)} - _COMPUTED
-
 
 class PrivateConformal(FittedEstimator):
     """Base class of the two estimators."""
@@ -86,7 +81,7 @@ class PrivateConformal(FittedEstimator):
         """Set the fitted attributes of classification or regression alone."""
 
     @abstractmethod
-    def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
+    def _make_problem(self, fit_input: FitInput) -> tuple[FitProblem, FitRecords]:
         """Return the public side of the fit and its records."""
 
     def fit(
@@ -144,8 +139,8 @@ class PrivateConformal(FittedEstimator):
         outer = find_outer_use()
         outer.warn(budget)
         fit_input = self._read(X, y, persons, schema)
-        request, records = self._make_request(fit_input)
-        released = self._release(request, records, fit_input.original, budget, outer)
+        problem, records = self._make_problem(fit_input)
+        released = self._release(problem, records, fit_input.original, budget, outer)
         self._keep(outer.mark(released), records)
         return self
 
@@ -182,10 +177,10 @@ class PrivateConformal(FittedEstimator):
         return self
 
     def _release(
-        self, request: Request, records: FitRecords, original: Any, store: BudgetStore | None, outer: OuterUse
-    ) -> Release:
+        self, problem: FitProblem, records: FitRecords, original: Any, store: BudgetStore | None, outer: OuterUse
+    ) -> Fit:
         """Make the release; ``original`` is the X of the caller."""
-        request.task.try_score()
+        problem.task.try_score()
         private = self.random_state is None
         if private and store is None:
             warn_if_refit(records.sketch, stacklevel=3)
@@ -194,11 +189,11 @@ class PrivateConformal(FittedEstimator):
             *(() if self.population is None else (LIKELIHOOD_RATIO,)),
             *list_training_assumptions(self.estimator),
             *list_record_assumptions(original),
-            *request.task.score_assumptions,
+            *problem.task.score_assumptions,
             *outer.assumptions,
         )
         released = release(
-            request,
+            problem,
             records.records,
             assumed=assumed,
             random_state=seed_of(self.random_state),
@@ -209,7 +204,7 @@ class PrivateConformal(FittedEstimator):
         remember_use(records.sketch, is_private=private, model=released.model, parameters=parameters)
         return released
 
-    def _keep(self, released: Release, records: FitRecords) -> None:
+    def _keep(self, released: Fit, records: FitRecords) -> None:
         """Set the fitted attributes and warn about full sets."""
         self.model_ = released.model
         self.threshold_ = released.thresholds[0] if records.group_values is None else released.thresholds
@@ -381,7 +376,7 @@ class PrivateConformal(FittedEstimator):
             return "records with a shape have no columns"
         return None if find_private_model(self.estimator) is None else "a PrivateModel was trained elsewhere"
 
-    def _request(self, task: Task, records: FitRecords) -> Request:
+    def _problem(self, task: Prediction, records: FitRecords) -> FitProblem:
         """Return the checked public numbers of this fit."""
         alphas, _ = check_levels(self.confidence_level)
         unit = records.unit
@@ -393,7 +388,7 @@ class PrivateConformal(FittedEstimator):
         budget = Budget(self.epsilon, self.delta)
         signal = n_records * gdp_mu(budget.epsilon, budget.delta)
         bounds = self._choose_bounds(records.width, names, signal)
-        return Request(
+        return FitProblem(
             task=task,
             estimator=None if model is not None else self.estimator,
             model=model,
@@ -411,7 +406,12 @@ class PrivateConformal(FittedEstimator):
             input_shape=self.input_shape_,
             groups_are_labels=self._groups_are_labels,
             ratio_bound=None if population is None else population.bound,
-            **{name: getattr(self, name) for name in _UNCHANGED},
+            train_share=self.train_share,
+            calibration_fraction=self.calibration_fraction,
+            evaluation_fraction=self.evaluation_fraction,
+            release_confidence=self.release_confidence,
+            accountant=self.accountant,
+            verbose=self.verbose,
         )
 
     def _choose_bounds(self, width: int, names: Any, signal: float) -> FeatureBounds | RowNorm | None:
@@ -429,7 +429,7 @@ class PrivateConformal(FittedEstimator):
             return self._prefit.predictor(self._name).model(n_outputs)
         return find_private_model(self.estimator)
 
-    def _warn_if_sets_are_full(self, task: Task) -> None:
+    def _warn_if_sets_are_full(self, task: Prediction) -> None:
         """Warn about promises that only full sets keep, from released numbers."""
         # for classes from the data, a warning came before anything was spent
         if self.certificate_.void_because:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.sklearn_compat import ClassifierMixin
-from dpscp.core.request import Request
+from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
 from dpscp.data.validation import class_list, label_index, validate_labels
@@ -154,7 +154,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     _validate_y = staticmethod(validate_labels)
 
-    def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
+    def _make_problem(self, fit_input: FitInput) -> tuple[FitProblem, FitRecords]:
         declared, of_source = self._find_declared_classes(), fit_input.rows is None
         if of_source and declared is None:
             raise ValueError("classes is required for a record source; pass classes=[...] with every possible label")
@@ -164,7 +164,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         found = found or self._has_found_classes()
         elsewhere = None if self._find_pretrained_model(len(labels)) is None else labels
         task = Classification(labels, label_score(self.conformity_score), model_labels=elsewhere, classes_found=found)
-        request = self._request(task, records)
+        problem = self._problem(task, records)
         if found:
             warnings.warn(
                 "classes is None, so the labels in y are declared public and no coverage is certified: a label without "
@@ -173,14 +173,10 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
                 GuaranteeWarning,
                 stacklevel=3,
             )
-        return request, replace(records, classes=public)
+        return problem, replace(records, classes=public)
 
     def _keep_task(self, records: FitRecords) -> None:
         self.classes_ = np.asarray(records.classes)
-
-    def _own_score(self) -> Any:
-        set_now = self.conformity_score
-        return self.task_.score if isinstance(set_now, str) else label_score(set_now)
 
     def _find_declared_classes(self) -> Sequence[Any] | None:
         """Return the declared labels, or those of a model that was trained elsewhere."""

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,7 +17,7 @@ from dpscp._base.checks import check_count
 from dpscp._base.format import html_cards
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.evaluation import PrivateEvaluation, evaluation_from_state
-from dpscp.core.tasks import Task
+from dpscp.core.tasks import Prediction
 from dpscp.data import model_files as persistence
 from dpscp.data.groups import LABEL, Groups, RowGroups, largest_thresholds, read_groups
 from dpscp.data.model_files import plain, plain_parameters
@@ -28,7 +28,6 @@ from dpscp.estimators.file_predictions import read_frames
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.privacy import Accountant, Ledger
 from dpscp.privacy.store import BudgetStore
-from dpscp.scores.missing import MissingScore
 from dpscp.training.model import Model, load_model, require_loadable
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class FittedEstimator(_Parameters, ABC):
     """Hold the parameters of an estimator and the results of a fit or a file."""
 
     model_: Model
-    task_: Task
+    task_: Prediction
     threshold_: NDArray[np.float64]
     group_values_: tuple[Any, ...] | None
     ledger_: Ledger
@@ -140,12 +139,7 @@ class FittedEstimator(_Parameters, ABC):
 
     def _task(self) -> Any:
         """Return the task of the fit, with the caller's own score where it was set again after loading."""
-        task = self.task_
-        return replace(task, score=self._own_score()) if isinstance(task.score, MissingScore) else task
-
-    @abstractmethod
-    def _own_score(self) -> Any:
-        """Return the caller's own score that is set now, or what stands for it."""
+        return self.task_.with_own_score(vars(self)["conformity_score"])
 
     @abstractmethod
     def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -15,8 +15,10 @@ from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp._base.object_state import copy_if_possible
 from dpscp._base.sklearn_compat import BaseEstimator, ClassifierMixin
 from dpscp.core.losses import LossColumns, sum_losses
-from dpscp.core.search_plan import SearchPlan, make_rule, plan_search
-from dpscp.core.thresholds import Thresholds, search_thresholds
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan
+from dpscp.core.tasks import OwnLosses
+from dpscp.core.thresholds import Counted, Release, release_counts
 from dpscp.data import model_files as persistence
 from dpscp.data.feature_bounds import RowNorm, column_bounds
 from dpscp.data.model_files import plain, plain_parameters
@@ -28,7 +30,6 @@ from dpscp.estimators.outer_steps import find_outer_use
 from dpscp.estimators.trust import list_training_assumptions
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate
-from dpscp.guarantees.certificate import Promise
 from dpscp.guarantees.split import SPLIT
 from dpscp.privacy import Accountant, Budget, Ledger, Unit, counts_secrecy, secret_shares, secure_generator
 from dpscp.privacy.random_streams import child_seeds, seed_of
@@ -73,18 +74,7 @@ class _Plan:
     heads: OneVsRest
     fraction: float
     n_training: int
-    searches: SearchPlan
-    facts: Mapping[str, Any]
-    taken_from_data: tuple[str, ...]
-
-    @property
-    def spent(self) -> Ledger:
-        """What training costs, known before it runs."""
-        unit = self.searches.rule.unit.counted
-        note = f"{self.heads.n_labels} binary models, one for each label"
-        return Ledger((), self.facts, taken_from_data=self.taken_from_data).add(
-            "training", paid_event(self.heads), note, unit=unit
-        )
+    searches: Plan
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -216,18 +206,13 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         plan = self._plan(records)
         if seed is None and budget is None:
             warn_if_refit(records.sketch, stacklevel=2)
-        planned = plan.searches.ledger(plan.spent)
-        reservation = None if budget is None else budget.reserve(planned, note=type(self).__name__)
         with suppress_float_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)
             assumed = (*outer.assumptions, *list_training_assumptions(self.estimator))
-            model, columns, found = self._release(plan, records, seeds, assumed)
-        if reservation is not None:
-            reservation.commit(found.ledger)
+            model, found = self._release(plan, records, seeds, budget, assumed)
         self.labels_, self.model_ = records.names, model
-        self.threshold_ = columns.thresholds_at(found.values)[0]
-        certificates = tuple(map(self._risk_certificate, found.certificates))
-        self.ledger_, self.certificates_ = outer.mark_promises(found.ledger, certificates)
+        self.threshold_ = found.threshold
+        self.ledger_, self.certificates_ = outer.mark_promises(found.ledger, found.certificates)
         remember_use(records.sketch, is_private=seed is None)
         if any(c.is_vacuous for c in self.certificates_) or not np.isfinite(self.threshold_).all():
             warnings.warn(str(self.certificate_), GuaranteeWarning, stacklevel=2)
@@ -252,41 +237,48 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         return _Records(rows[kept], truth[kept], owners, unit, names, sketch_rows(rows))
 
     def _release(
-        self, plan: _Plan, records: _Records, seeds: Sequence[int | None], assumed: tuple[Assumption, ...]
-    ) -> tuple[LabelHeads, LossColumns, Thresholds]:
+        self,
+        plan: _Plan,
+        records: _Records,
+        seeds: Sequence[int | None],
+        store: BudgetStore | None,
+        assumed: tuple[Assumption, ...],
+    ) -> tuple[LabelHeads, Release]:
         """Train on one secret part, and find the thresholds on the other."""
         coin_seed, train_seed, dither_seed, search_seed = seeds
-        is_held_out = secure_generator(coin_seed).random(records.owners.count) < plan.fraction
-        rows, truth, own = records.part(~is_held_out)
-        own_persons = own if records.unit.by_person else None
-        model = plan.heads.train(rows, truth, random_state=train_seed, n_records=plan.n_training, persons=own_persons)
-        rows, truth, own = records.part(is_held_out)
-        # a copy sees the records: what a model of the caller's own keeps of them is thrown away
-        losses = self._losses(copy_if_possible(model).probabilities(rows), truth)
-        columns = LossColumns.of_function(losses, (0.0, 1.0), max(1, plan.searches.steps))
-        sums = sum_losses(
-            columns,
-            rows=None,
-            owners=own,
-            groups=None,
-            generator=secure_generator(dither_seed),
-            resolution=_RESOLUTION,
-            running_maximum=self.loss == DISCOVERIES,
-        )
-        found = search_thresholds(
-            sums,
-            plan.searches,
-            spent=plan.spent.assume(*assumed),
-            score_range=sums[0].place_range,
-            random_state=search_seed,
-            extra_assumptions=(_ON_FULL_SETS[self.loss],),
-        )
-        return model, columns, found
+        models: list[LabelHeads] = []
 
-    def _risk_certificate(self, certificate: Certificate) -> Certificate:
-        """Return the certificate of a search, in words about the loss."""
-        terms = replace(certificate.terms, resolution=_RESOLUTION, running_maximum=self.loss == DISCOVERIES)
-        return replace(certificate, terms=terms, promise=Promise.RISK)
+        def count() -> Counted:
+            is_held_out = secure_generator(coin_seed).random(records.owners.count) < plan.fraction
+            rows, truth, own = records.part(~is_held_out)
+            own_persons = own if records.unit.by_person else None
+            model = plan.heads.train(
+                rows, truth, random_state=train_seed, n_records=plan.n_training, persons=own_persons
+            )
+            models.append(model)
+            rows, truth, own = records.part(is_held_out)
+            # a copy sees the records: what a model of the caller's own keeps of them is thrown away
+            losses = self._losses(copy_if_possible(model).probabilities(rows), truth)
+            columns = LossColumns.of_function(losses, (0.0, 1.0), max(1, plan.searches.steps))
+            sums = sum_losses(
+                columns,
+                rows=None,
+                owners=own,
+                groups=None,
+                generator=secure_generator(dither_seed),
+                resolution=_RESOLUTION,
+                running_maximum=self.loss == DISCOVERIES,
+            )
+            return Counted(
+                sums,
+                plan.searches.spent.assume(*assumed),
+                sums[0].place_range,
+                assumptions=(_ON_FULL_SETS[self.loss],),
+                threshold_at=lambda places: columns.thresholds_at(places)[0],
+            )
+
+        found = release_counts(plan.searches, count, random_state=search_seed, store=store, note=type(self).__name__)
+        return models[0], found
 
     def _plan(self, records: _Records) -> _Plan:
         """Plan the fit from public numbers; what does not fit the budget is refused here."""
@@ -315,16 +307,22 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         facts |= {unit.count_name: n, "n_features": width, "labels": [str(name) for name in names]}
         facts |= {"calibration_fraction": fraction, "loss": self.loss, "guarantee": SPLIT.name}
         facts |= {} if self.label_costs is None else {"label_costs": [float(cost) for cost in self.label_costs]}
-        spent = Ledger().add("training", paid_event(heads), unit=unit.counted)
-        rule = make_rule(SPLIT, alphas, spent, n, part=fraction, counted=declared is None)
-        rule = rule.with_sharper_size(shared.held_out_mu)
-        secret = fraction if counts_secrecy(self.epsilon, self.accountant) else None
-        rule = replace(rule, unit=unit, secret_part=secret, resolution=_RESOLUTION)
-        searches = plan_search(rule, spent=spent, budget=budget, accountant=self.accountant)
-        if searches.steps > _MOST_STEPS:
-            searches = plan_search(rule, spent=spent, budget=budget, steps=_MOST_STEPS, accountant=self.accountant)
+        note = f"{heads.n_labels} binary models, one for each label"
         taken = () if declared is not None else (unit.count_name,)
-        return _Plan(heads, fraction, max(1, round((1 - fraction) * n)), searches, facts, taken)
+        spent = Ledger((), facts, taken_from_data=taken).add("training", paid_event(heads), note, unit=unit.counted)
+        problem = Problem(
+            task=OwnLosses(_RESOLUTION, self.loss == DISCOVERIES, _MOST_STEPS),
+            budget=budget,
+            alphas=alphas,
+            n_records=n,
+            guarantee=SPLIT,
+            n_found=declared is None,
+            unit=unit,
+            accountant=self.accountant,
+        )
+        secret = fraction if counts_secrecy(self.epsilon, self.accountant) else None
+        searches = Plan.outline(problem, spent, part=fraction, mu=shared.held_out_mu, secret_part=secret).with_noise()
+        return _Plan(heads, fraction, max(1, round((1 - fraction) * n)), searches)
 
     def _head(self, n: int, width: int, fraction: float, train_epsilon: float) -> tuple[Mechanism, dict[str, Any]]:
         """Return the mechanism of one label, still without noise where this fit sets it, and the recipe's facts."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from dpscp._base.assumptions import OUTER_STEPS, Assumption
 from dpscp._base.sklearn_compat import BaseEstimator
-from dpscp.core.release import Release
+from dpscp.core.release import Fit
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger, non_private_event
@@ -98,7 +98,7 @@ class OuterUse:
             return ledger, certificates
         return self.mark_ledger(ledger), tuple(certificate.voided(self._reason) for certificate in certificates)
 
-    def mark(self, released: Release) -> Release:
+    def mark(self, released: Fit) -> Fit:
         """Return the release with every promise marked that this use voids."""
         ledger, certificates = self.mark_promises(released.ledger, released.certificates)
         measured = None if released.evaluation is None else replace(released.evaluation, ledger=ledger)

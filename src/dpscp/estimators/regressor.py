@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
 from dpscp.core.plan import choose_score
-from dpscp.core.request import Request
+from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Regression
 from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.scales import LINEAR, check_scale
@@ -95,7 +95,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     _validate_y = staticmethod(validate_targets)
 
-    def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
+    def _make_problem(self, fit_input: FitInput) -> tuple[FitProblem, FitRecords]:
         declared = self._declared("y_bounds")
         if declared is None:
             declared = PRIVATE
@@ -109,10 +109,10 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         scale = check_scale("y_scale", self._declared("y_scale") or LINEAR, None if private else bounds)
         records = self._read_records(fit_input, fit_input.y, validate_targets, None)
         task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private, y_scale=scale)
-        request = self._request(task, records)
+        problem = self._problem(task, records)
         auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO
-        task = replace(task, score=interval_score(choose_score(request) if auto else self.conformity_score))
-        return replace(request, task=task), records
+        task = replace(task, score=interval_score(choose_score(problem) if auto else self.conformity_score))
+        return replace(problem, task=task), records
 
     def _keep_task(self, records: FitRecords | None = None) -> None:  # noqa: ARG002
         assert isinstance(self.task_, Regression)
@@ -125,10 +125,6 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         self.task_ = Regression.from_dict(header["task"])
         self._keep_task()
-
-    def _own_score(self) -> Any:
-        set_now = self.conformity_score
-        return self.task_.score if isinstance(set_now, str) else interval_score(set_now)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predict the target of each row, within ``y_bounds_``.

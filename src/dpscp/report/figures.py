@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from dpscp.core.planning import Plan
+    from dpscp.core.planning import BudgetPlan
 
 __all__ = [
     "bare_figure",
@@ -197,7 +197,7 @@ def size_figure(level: LevelEvaluation, kind: str) -> "Figure":
     return figure
 
 
-def plan_figure(plan: "Plan") -> "Figure":
+def plan_figure(plan: "BudgetPlan") -> "Figure":
     """Draw the expected overshoot of every guarantee against epsilon and against n."""
     fixed = {"epsilon": plan.n, "n": plan.epsilon}
     varied = [name for name in ("epsilon", "n") if fixed[name] is not None]

@@ -17,14 +17,14 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.assumptions import first_words
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate
 from dpscp.core.plan_rows import plan_others
-from dpscp.core.public_numbers import PublicNumbers
+from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification, Regression
 from dpscp.data.model_files import open_atomically
 from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import require_coverage, term_text
-from dpscp.privacy import SecretSplitDpEvent
+from dpscp.privacy import Budget, SecretSplitDpEvent
 from dpscp.report.deployments import DEPLOYMENTS, scale_place
 from dpscp.report.examples import predict_examples
 from dpscp.report.figures import calibration_figure, inline_svg, size_figure, stage_colors, tradeoff_figure
@@ -256,17 +256,15 @@ def _plan_alternatives(estimator: Any) -> list[tuple[float, list[tuple[float, An
         return []
     epsilon = float(estimator.epsilon)
     is_classifier = isinstance(estimator, PrivateConformalClassifier)
-    public = PublicNumbers(
-        n=nominal.count,
-        epsilon=epsilon,
-        delta=float(estimator.delta),
-        alpha=0.1,  # each row has its own
+    problem = FitProblem(
         task=Classification(tuple(estimator.classes_.tolist())) if is_classifier else Regression((0.0, 1.0)),
+        budget=Budget(epsilon, float(estimator.delta)),
+        alphas=(0.1,),  # each row has its own
+        n_records=nominal.count,
         n_features=int(estimator.n_features_in_),
-        rows_per_person=unit.limit,
     )
     epsilons = [epsilon * times for times in _OTHER_BUDGETS]
-    rows = plan_others(certificate.guarantee, public, epsilons, _OTHER_LEVELS)
+    rows = plan_others(certificate.guarantee, problem, epsilons, _OTHER_LEVELS)
     return [(e, list(zip(_OTHER_LEVELS, row, strict=True))) for e, row in zip(epsilons, rows, strict=True)]
 
 

@@ -16,17 +16,19 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from dpscp.core.plan_rows import SEARCH_MARGIN
-from dpscp.core.search_plan import make_rule
+from dpscp.core.problem import Problem
+from dpscp.core.search_plan import Plan
+from dpscp.core.tasks import OwnScores
 from dpscp.data.model_files import open_atomically
 from dpscp.guarantees import guarantee_of
-from dpscp.privacy import Ledger
+from dpscp.privacy import Budget, Ledger
 from dpscp.privacy.noise_search import LARGEST_MIXED
 from dpscp.privacy.split_budget import GIVEN_UP, OVERSHOOT, SIZE_OF_OVERSHOOT, TRAINING_GAIN
 from dpscp.privacy.tradeoff import last_where
 from dpscp.training.recipe import LEAST_HELD_OUT, SEARCH_COST
 
 if TYPE_CHECKING:
-    from dpscp.core.planning import Plan
+    from dpscp.core.planning import BudgetPlan
 
 __all__ = ["planner_page", "planner_tables", "write_planner"]
 
@@ -45,7 +47,7 @@ _TITLES = {
 }
 
 
-def planner_page(plan: "Plan") -> str:
+def planner_page(plan: "BudgetPlan") -> str:
     """Return the planner as an HTML page whose sliders begin at the numbers of a plan.
 
     Parameters
@@ -80,7 +82,7 @@ def planner_page(plan: "Plan") -> str:
     return page.replace("/*NUMBERS*/", numbers).replace("/*PLANNER*/", script)
 
 
-def write_planner(path: str | PathLike[str], plan: "Plan") -> None:
+def write_planner(path: str | PathLike[str], plan: "BudgetPlan") -> None:
     """Write ``planner_page`` to exactly ``path``; a failure leaves no partial file."""
     with open_atomically(path) as file:
         file.write(planner_page(plan).encode())
@@ -147,7 +149,9 @@ def _plan_search(level: float, log_signal: float) -> tuple[Any, float]:
     """Return the aim of a search over held-out scores whose number is released, and its mu."""
     scores = max(_TABLE_SCORES, round(math.exp(log_signal)))
     mu = math.exp(log_signal) / (scores + 1)
-    return make_rule("split", (round(1 - level, 12),), Ledger(), scores).planned_aim(0, mu), mu
+    task, alphas = OwnScores((0.0, 1.0)), (round(1 - level, 12),)
+    problem = Problem(task=task, budget=Budget(1.0, 1e-5), alphas=alphas, n_records=scores, guarantee="split")
+    return Plan.outline(problem, Ledger()).planned_aim(0, mu), mu
 
 
 def _signal_grid() -> list[float]:

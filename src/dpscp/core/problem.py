@@ -1,4 +1,4 @@
-"""The public side of one fit, checked: the estimator's parameters, the nominal number of records and the classes."""
+"""The public side of a release, checked where it is made: what is counted, how many records, and the budget."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -6,60 +6,106 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.checks import check_choice, check_count, check_probability
-from dpscp.core.tasks import Task
+from dpscp.core.tasks import Prediction, Task
 from dpscp.data.feature_bounds import FeatureBounds
-from dpscp.data.groups import group_facts
+from dpscp.data.groups import RecordGroups, group_facts
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, guarantee_of
 from dpscp.privacy import RECORDS, Accountant, Budget, Unit, release_accountant
+from dpscp.privacy.store import BudgetStore
 from dpscp.training.base import Trained
 from dpscp.training.private_model import PrivateModel
 
 
-@dataclass(frozen=True)
-class Request:
-    """Hold the public side of one fit."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """Hold the public side of a release: of scores, of losses, or of a fit."""
 
     task: Task
-    estimator: Any
     budget: Budget
     alphas: tuple[float, ...]
-    guarantee: str | Guarantee
+    """The target miscoverage, or the bound on the mean loss, of each level."""
     n_records: int
-    n_features: int
+    """The nominal number of units, records or persons."""
+    guarantee: str | Guarantee = AUTO
     n_found: bool = False
     """Whether ``n_records`` was counted in the records, and is declared public."""
-    train_share: float | str = 0.5
-    calibration_fraction: float | str = "auto"
-    feature_bound: float | None = None
-    feature_bounds: FeatureBounds | None = None
-    accountant: str | Accountant = "pld"
-    group_values: tuple[Any, ...] | None = None
-    groups_per_record: int = 1
-    """How many groups one record may be in."""
-    release_confidence: float | None = None
     unit: Unit = RECORDS
     """Who is protected and covered; ``n_records`` counts these."""
-    input_shape: tuple[int, ...] | None = None
-    """The shape of one record that is not a row of a table; its numbers come as a row."""
-    """Where training runs, None: on the processor."""
-    evaluation_fraction: float | None = None
-    """The share of the records that measures the release; None: nothing is measured."""
-    groups_are_labels: bool = False
-    verbose: int = 0
-    """1 shows the progress of training on standard error; public numbers only."""
-    model: PrivateModel | None = None
-    """A model that was trained elsewhere, in place of ``estimator``."""
+    accountant: str | Accountant = "pld"
+    release_confidence: float | None = None
+    group_values: tuple[Any, ...] | None = None
+    """The public groups, each with its own threshold; None without groups."""
+    groups_per_record: int = 1
+    """How many groups one record may be in."""
     ratio_bound: float | None = None
     """The public bound of the likelihood ratio of another population that the promise is for (Result K)."""
+    steps: int | None = None
+    """The number of halvings of a search; None chooses it."""
+    rank_buffer: float | None = None
+    """The ranks that a guarantee with a rank buffer adds; None: its own."""
+    failure_probability: float | None = None
+    """The probability with which a union buffer may fail."""
+    score_lipschitz: float | None = None
+    """The Lipschitz constant of the score in the parameters of the model."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.guarantee, Guarantee):
             check_choice("guarantee", self.guarantee, (AUTO, *GUARANTEES))
         if self.release_confidence is not None:
             check_release_confidence(self.release_confidence, self.guarantee)
+            if self.task.resolution != 1:
+                raise ValueError(
+                    f"release_confidence needs resolution=1, got {self.task.resolution}: no bound is known for others"
+                )
         release_accountant(self.accountant)
+
+    @property
+    def n_groups(self) -> int | None:
+        """The number of groups with a threshold of their own; None without groups."""
+        return None if self.group_values is None else len(self.group_values)
+
+    def require_payable(self, store: BudgetStore | None, *, seeded: bool) -> None:
+        """Refuse a store that cannot pay for this release."""
+        if store is None:
+            return
+        if self.unit.group > 1:
+            raise ValueError(
+                "a budget store adds up costs of single records, but rows_per_person without ids is about persons. "
+                "Pass persons=ids, or leave budget out"
+            )
+        store.require_spendable(seeded=seeded)
+
+
+def group_fields(groups: RecordGroups | None) -> dict[str, Any]:
+    """Return the fields of a problem for the groups of records in memory."""
+    return {} if groups is None else {"group_values": groups.names, "groups_per_record": groups.per_record}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FitProblem(Problem):
+    """Hold the public side of a fit, which trains a model before it counts."""
+
+    task: Prediction
+    groups_are_labels: bool = False
+    estimator: Any = None
+    model: PrivateModel | None = None
+    """A model that was trained elsewhere, in place of ``estimator``."""
+    n_features: int = 1
+    train_share: float | str = 0.5
+    calibration_fraction: float | str = "auto"
+    feature_bound: float | None = None
+    feature_bounds: FeatureBounds | None = None
+    input_shape: tuple[int, ...] | None = None
+    """The shape of one record that is not a row of a table; its numbers come as a row."""
+    evaluation_fraction: float | None = None
+    """The share of the records that measures the release; None: nothing is measured."""
+    verbose: int = 0
+    """1 shows the progress of training on standard error; public numbers only."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_count("verbose", self.verbose, minimum=0)
         if self.evaluation_fraction is not None:
             self._check_evaluation_fraction(self.evaluation_fraction)
@@ -103,8 +149,8 @@ class Request:
         """The bounds of the features on their scales, as training sees them."""
         return None if self.feature_bounds is None else self.feature_bounds.on_scales
 
-    def with_found_ranges(self, trained: Trained) -> "Request":
-        """Return the request with the bounds and the range that training found."""
+    def with_found_ranges(self, trained: Trained) -> "FitProblem":
+        """Return the problem with the bounds and the range that training found."""
         bounds = self.feature_bounds
         if bounds is not None and bounds.private:
             ends: Any = trained.found_privately["feature_bounds"]
