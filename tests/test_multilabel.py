@@ -10,7 +10,6 @@ import pytest
 from sklearn.base import clone
 
 import dpscp as dp
-from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators.multilabel import check_indicators
 from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of, gaussian_event
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
@@ -365,10 +364,9 @@ def small_release():
         lambda m, X, y: dp.recalibrate(m, X, y, epsilon=1.0, delta=DELTA),
         lambda m, X, y: dp.evaluate(m, X, y, epsilon=1.0, delta=DELTA),
         lambda m, *_: dp.CoverageMonitor(m, epsilon=1.0, delta=DELTA, tolerated=0.2),
-        lambda m, *_: privacy_statement(m),
         lambda m, *_: html_report(m),
     ],
-    ids=["recalibrate", "evaluate", "monitor", "statement", "report"],
+    ids=["recalibrate", "evaluate", "monitor", "report"],
 )
 def test_what_needs_coverage_refuses_a_bound_on_another_loss(use, small_release):
     with pytest.raises(TypeError, match="got PrivateMultilabelClassifier, whose promise is about another loss"):

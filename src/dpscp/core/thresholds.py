@@ -4,7 +4,8 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,11 @@ from dpscp._base.assumptions import (
     Assumption,
 )
 from dpscp._base.checks import check_range
+from dpscp._base.format import html_cards
 from dpscp._base.progress import announce
 from dpscp.core.problem import Problem
 from dpscp.core.search_plan import Plan, plan_release
+from dpscp.data.model_files import digest_of
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Stability
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
@@ -33,6 +36,9 @@ from dpscp.privacy.store import BudgetStore
 from dpscp.threshold import PrivateQuantile, private_quantile
 from dpscp.threshold.observer import SearchObserver
 from dpscp.threshold.search import SharedCounts
+
+if TYPE_CHECKING:
+    from dpscp.report.numbers import StudyBudget
 
 __all__ = ["Counted", "Release", "release_counts"]
 
@@ -58,6 +64,8 @@ class Release:
     budget : Budget
         What the release was allowed to spend.
     accountant : str or Accountant
+    kind : str
+        The name of the task: ``"classification"``, ``"regression"``, ``"multilabel"``, ``"scores"`` or ``"losses"``.
     quantiles : tuple of PrivateQuantile
         The searches, group by group.
     """
@@ -67,6 +75,7 @@ class Release:
     certificates: tuple[Certificate, ...]
     budget: Budget
     accountant: str | Accountant = "pld"
+    kind: str = "scores"
     quantiles: tuple[PrivateQuantile, ...] = field(default=(), repr=False)
 
     @property
@@ -83,6 +92,43 @@ class Release:
     def quantile(self) -> PrivateQuantile | None:
         """The search of a single threshold; None where the level is impossible, and with groups or several levels."""
         return self.quantiles[0] if len(self.quantiles) == 1 == np.size(self.threshold) else None
+
+    def digest(self) -> str:
+        """Return the SHA-256 digest of this release, as its statement has it.
+
+        Returns
+        -------
+        str
+        """
+        texts = {"ledger": self.ledger.to_dict(), "certificates": [c.to_dict() for c in self.certificates]}
+        budget = {"epsilon": self.budget.epsilon, "delta": self.budget.delta}
+        return digest_of({"kind": self.kind, "budget": budget, **texts}, {"threshold": self.thresholds})
+
+    def statement(self, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
+        """Return the privacy statement of this release as JSON values, see ``dpscp.deployment.privacy_statement``.
+
+        ``study``: what all releases about these records may spend and have spent (``dpscp.report.StudyBudget``).
+        """
+        from dpscp.deployment.statement import privacy_statement
+
+        return privacy_statement(self, study=study)
+
+    def report(self, path: str | PathLike[str], *, title: str = "Private release") -> None:
+        """Write an HTML page with ledger, certificates and privacy statement.
+
+        Parameters
+        ----------
+        path : str or path
+            The file to write.
+        title : str
+        """
+        from dpscp.report.page import write_release
+
+        write_release(path, self, title=title)
+
+    def _repr_html_(self) -> str:
+        cards = [self.ledger.html_card(self.budget.delta), *(c._repr_html_() for c in self.certificates)]
+        return html_cards(cards)
 
     def warn_if_full(self) -> Self:
         """Return the release; warn if some promise is kept without a finite threshold only."""
@@ -185,6 +231,7 @@ def release_counts(
         tuple(map(problem.task.finish, certificates)),
         plan.total or problem.budget,
         problem.accountant,
+        problem.task.name,
         tuple(q for row in found for q in row),
     )
 

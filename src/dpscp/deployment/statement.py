@@ -8,6 +8,7 @@ nothing is computed from records. ``statement.schema.json`` beside this file is 
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.assumptions import Assumption, first_words
-from dpscp._base.format import at_least, format_epsilon
+from dpscp._base.format import at_least, at_most, format_epsilon
 from dpscp.core.tasks import FOUND_RANGE
+from dpscp.core.thresholds import Release
 from dpscp.guarantees import guarantee_of
-from dpscp.guarantees.certificate import require_coverage
-from dpscp.privacy import Ledger, SecretSplitDpEvent
+from dpscp.guarantees.certificate import Certificate, Promise
+from dpscp.privacy import Accountant, Budget, Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant, epsilon_of
 from dpscp.privacy.events import DpEvent, composed_parts, describe_event, event_to_dict, parallel_parts
 from dpscp.privacy.tradeoff import gdp_mu
@@ -49,6 +51,12 @@ _DECLARATIONS = (
     "schema",
     "rows_per_person",
     "ratio_bound",
+    "score_range",
+    "group_values",
+    "loss_resolution",
+    "labels",
+    "label_costs",
+    "loss",
 )
 _NOISY = ("released_sizes", FOUND_RANGE)
 
@@ -60,6 +68,21 @@ _NAMES = {
     "approximate_dp": "mechanism known by its (epsilon, delta) alone",
     "non_private": "no privacy",
     "no_op": "nothing",
+}
+
+# What each kind of release is, in words, and whether it has a model.
+_KINDS = {
+    "classification": (
+        "A classification model with prediction sets at level {}, trained and calibrated by one mechanism.",
+        True,
+    ),
+    "regression": (
+        "A regression model with prediction intervals at level {}, trained and calibrated by one mechanism.",
+        True,
+    ),
+    "multilabel": ("A multilabel model with label sets at level {}, trained and calibrated by one mechanism.", True),
+    "scores": ("A threshold of scores at level {}; the model behind the scores is not in this release.", False),
+    "losses": ("A threshold of losses at level {}; the model behind the losses is not in this release.", False),
 }
 
 _TRUST = (
@@ -82,28 +105,60 @@ _OUTSIDE = (
 )
 
 
-def privacy_statement(estimator: Any, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
-    """Return the privacy statement of a fitted estimator, as JSON values.
+@dataclass(frozen=True)
+class _Stated:
+    """What a statement is about: the same fields of an estimator and of a release."""
+
+    kind: str
+    ledger: Ledger
+    certificates: tuple[Certificate, ...]
+    budget: Budget
+    accountant: Accountant
+    sha256: str
+    evaluation: Any = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, released: Any) -> "_Stated":
+        if isinstance(released, Release):
+            certificates, accountant = released.certificates, as_accountant(released.accountant)
+            return cls(
+                released.kind, released.ledger, certificates, released.budget, accountant, released.digest(), None
+            )
+        check_is_fitted(released)
+        return cls(
+            released.task_.name,
+            released.ledger_,
+            released.certificates_,
+            Budget(float(released.epsilon), float(released.delta)),
+            as_accountant(released.accountant),
+            released.digest(),
+            released.evaluation_,
+            released.get_params(deep=False),
+        )
+
+
+def privacy_statement(released: Any, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
+    """Return the privacy statement of a release, as JSON values.
 
     Parameters
     ----------
-    estimator : fitted or loaded PrivateConformalClassifier or PrivateConformalRegressor
-    study : what all fits on these records may spend and have spent; None where nobody knows.
+    released : Release, or fitted or loaded estimator
+    study : what all releases about these records may spend and have spent; None where nobody knows.
 
     Returns
     -------
     dict, as ``statement.schema.json`` describes it; epsilons are rounded up, and None stands for infinity.
     """
-    check_is_fitted(estimator)
-    require_coverage(estimator.certificate_, type(estimator).__name__)
-    ledger, accountant = estimator.ledger_, as_accountant(estimator.accountant)
-    budget_epsilon, delta = float(estimator.epsilon), float(estimator.delta)
+    stated = _Stated.of(released)
+    ledger, accountant = stated.ledger, stated.accountant
+    budget_epsilon, delta = stated.budget.epsilon, stated.budget.delta
     spent = ledger.epsilon(delta, accountant)
     return {
         "format": FORMAT,
         "version": VERSION,
         "made_with": {name: metadata.version(name) for name in ("dpscp", "dp-accounting", "numpy", "scipy")},
-        "release": _release(estimator),
+        "release": _release(stated),
         "is_private": ledger.is_private,
         "not_private_because": list(ledger.not_private_because),
         "privacy": {
@@ -126,15 +181,15 @@ def privacy_statement(estimator: Any, *, study: "StudyBudget | None" = None) -> 
             "composition": _composition(ledger),
         },
         "mechanisms": list(_mechanisms(ledger, delta)),
-        "public": [_fact(estimator, name, value) for name, value in _facts(ledger).items()],
+        "public": [_fact(stated, name, value) for name, value in _facts(ledger).items()],
         "trust_model": {"kind": "trusted curator (central model)", "words": _TRUST},
         "assumptions": [assumption.to_dict() for assumption in ledger.assumptions],
         "side_channels_not_protected": list(_SIDE_CHANNELS),
         "not_covered": list(_OUTSIDE),
         "study_budget": None if study is None else _finite(vars(study)),
-        "coverage": [_coverage(certificate) for certificate in estimator.certificates_],
-        "evaluation": _evaluation(estimator),
-        "checks": _checks(estimator, spent <= budget_epsilon),
+        "coverage": [_coverage(certificate) for certificate in stated.certificates],
+        "evaluation": _evaluation(stated),
+        "checks": _checks(stated, spent <= budget_epsilon),
     }
 
 
@@ -229,15 +284,15 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _release(estimator: Any) -> dict[str, Any]:
+def _release(stated: _Stated) -> dict[str, Any]:
     """What was released, for which task."""
-    levels = [certificate.target for certificate in estimator.certificates_]
-    kind = "classification" if hasattr(estimator, "classes_") else "regression"
-    sets = "prediction sets" if kind == "classification" else "prediction intervals"
+    levels = [certificate.target for certificate in stated.certificates]
     shown = ", ".join(f"{level:g}" for level in levels)
-    artifacts = ["model parameters", "thresholds", "ledger of what was spent", "coverage certificates"]
-    words = f"A {kind} model with {sets} at level {shown}, trained and calibrated by one mechanism."
-    return {"task": kind, "levels": levels, "artifacts": artifacts, "words": words, "sha256": estimator.digest()}
+    words, trains_model = _KINDS[stated.kind]
+    artifacts = ["thresholds", "ledger of what was spent", "certificates"]
+    artifacts = ["model parameters", *artifacts] if trains_model else artifacts
+    words = words.format(shown)
+    return {"task": stated.kind, "levels": levels, "artifacts": artifacts, "words": words, "sha256": stated.sha256}
 
 
 def _composition(ledger: Ledger) -> str:
@@ -307,19 +362,19 @@ def _facts(ledger: Ledger) -> dict[str, Any]:
     return dict(ledger.public_facts)
 
 
-def _fact(estimator: Any, name: str, value: Any) -> dict[str, Any]:
+def _fact(stated: _Stated, name: str, value: Any) -> dict[str, Any]:
     """One public fact and where it comes from."""
-    return {"name": name, "value": _finite(value), "source": _source(estimator, name)}
+    return {"name": name, "value": _finite(value), "source": _source(stated, name)}
 
 
-def _source(estimator: Any, name: str) -> str:
+def _source(stated: _Stated, name: str) -> str:
     """Who made a fact public."""
-    facts = estimator.ledger_.public_facts
-    if name in estimator.ledger_.taken_from_data:
+    facts = stated.ledger.public_facts
+    if name in stated.ledger.taken_from_data:
         return COUNTED if name in _COUNTS else FOUND
-    if name in (*_NOISY, *estimator.ledger_.found_privately):
+    if name in (*_NOISY, *stated.ledger.found_privately):
         return PARTLY if name == "feature_bounds" and _SOME_FOUND in facts else RELEASED
-    given = estimator.get_params(deep=False).get(name)
+    given = stated.given.get(name)
     is_given = isinstance(given, str | float | int) and given == facts[name]
     return DECLARED if is_given or name in _DECLARATIONS else SET
 
@@ -329,12 +384,17 @@ def _coverage(certificate: Any) -> dict[str, Any]:
     level, confidence = certificate.terms.release_level, certificate.terms.release_confidence
     proven = certificate.coverage
     population = "" if certificate.terms.ratio_bound is None else " of the declared population"
+    is_risk = certificate.promise is Promise.RISK
     words = f"target {certificate.target:g}: at least {at_least(proven)} proven on average ({certificate.guarantee})"
+    if is_risk:
+        bound = at_most(certificate.risk)
+        words = f"mean loss at most {bound} proven on average ({certificate.guarantee})"
     if certificate.is_vacuous:
         words += "; only full sets keep it"
     if certificate.void_because:
         words = f"target {certificate.target:g}: nothing is proven, because {certificate.void_because}"
     return {
+        "promise": str(certificate.promise),
         "target": certificate.target,
         "proven": proven,
         "is_certified": certificate.is_certified,
@@ -348,17 +408,16 @@ def _coverage(certificate: Any) -> dict[str, Any]:
     }
 
 
-def _evaluation(estimator: Any) -> dict[str, Any] | None:
+def _evaluation(stated: _Stated) -> dict[str, Any] | None:
     """What the fit measured of itself, in private numbers; None where it did not."""
-    found = getattr(estimator, "evaluation_", None)
-    if found is None:
+    if stated.evaluation is None:
         return None
-    return {name: value for name, value in _finite(found.to_dict()).items() if name != "ledger"}
+    return {name: value for name, value in _finite(stated.evaluation.to_dict()).items() if name != "ledger"}
 
 
-def _checks(estimator: Any, within: bool) -> list[dict[str, str]]:
+def _checks(stated: _Stated, within: bool) -> list[dict[str, str]]:
     """What was checked, and how it came out."""
-    ledger, measured = estimator.ledger_, getattr(estimator, "evaluation_", None)
+    ledger, measured = stated.ledger, stated.evaluation
     coverage = "not part of this release"
     if measured is not None:
         low, high = measured.coverage.interval

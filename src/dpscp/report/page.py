@@ -1,6 +1,7 @@
 """Write the report of a fitted estimator as one HTML page."""
 
 import base64
+import html
 import json
 import math
 import platform
@@ -19,6 +20,7 @@ from dpscp._base.format import at_least, at_most, format_epsilon, format_level, 
 from dpscp.core.plan_rows import plan_others
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification, Regression
+from dpscp.core.thresholds import Release
 from dpscp.data.model_files import open_atomically
 from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
@@ -278,3 +280,13 @@ def _list_thresholds(estimator: Any) -> list[tuple[str, float, float]]:
         for group, row in zip(estimator.group_values_, estimator.threshold_, strict=True)
         for level, t in zip(levels, row, strict=True)
     ]
+
+
+def write_release(path: str | PathLike[str], released: Release, *, title: str) -> None:
+    """Write a page about a release that is no estimator: its ledger, certificates and statement."""
+    statement = html.escape(json.dumps(privacy_statement(released), indent=1))
+    body = f"<h1>{html.escape(title)}</h1>{released._repr_html_()}<h2>Privacy statement</h2><pre>{statement}</pre>"
+    style = "body{font-family:sans-serif;max-width:60rem;margin:2rem auto}pre{white-space:pre-wrap}"
+    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{style}</style>'
+    with open_atomically(path) as file:
+        file.write(f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>'.encode())
