@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 # Triton is there with torch's CUDA builds only
-collect_ignore_glob = [] if find_spec("triton") else ["src/dpscp/training/engine/triton_*.py"]
+collect_ignore_glob = [] if find_spec("triton") else ["*/triton_*.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

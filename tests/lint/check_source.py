@@ -48,7 +48,6 @@ SHOWN_FACTS = {
     ("paper/system.py", "trained.public_facts.get('mechanism', '')"),
     ("core/release.py", "trained.public_facts[name]"),
     ("privacy/ledger.py", "self.public_facts.get('delta')"),
-    ("audit/split_game.py", "released.ledger.public_facts['calibration_fraction']"),
 }
 
 

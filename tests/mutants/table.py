@@ -48,11 +48,11 @@ def mutant(where: str, before: str, after: str, why: str, *tests: str, also: tup
 # ---- audit
 
 mutant(
-    "audit.play:audit",
+    "audit.run:audit",
     "not null",
     "False",
     "both worlds of an audit are the same",
-    "tests/test_audit.py::test_catches_clipping_switched_off",
+    "tests/audit/test_audit.py::test_catches_clipping_switched_off",
 )
 # ---- budget
 
@@ -584,7 +584,7 @@ mutant(
     "noisy * self.normalizer",
     "total",
     "an audit of training hears the sum before its noise",
-    "tests/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
+    "tests/audit/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
 )
 mutant(
     "training.descent:BatchSums._gather",

@@ -568,11 +568,11 @@ def without_defenses(monkeypatch, kept=()):
     monkeypatch.setattr(batch_sums, "_SMALLEST_BLOCK", 10**9)  # padding hides a mean over few records
 
 
-@pytest.mark.parametrize("game", ["torch tokens", "torch buffers"])
-def test_the_audit_sees_that_the_attack_by_a_module_is_refused(game):
-    attack = ModuleGame(game.removeprefix("torch "))
+@pytest.mark.parametrize("module", ["tokens", "buffers"])
+def test_the_audit_sees_that_the_attack_by_a_module_is_refused(module):
+    attack = ModuleGame(module)
     assert {"tokens": "exactly one row per record", "buffers": "mixes the records"}[attack.module] in attack.refusal
-    result = audit(game, runs=4)
+    result = audit(attack, runs=4)
     assert result.passed
     assert "refused" in result.game
     assert set(result.audited) == {0.0}

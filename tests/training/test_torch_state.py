@@ -13,7 +13,7 @@ import pytest
 
 from dpscp import BudgetStore, PrivateConformalClassifier, load
 from dpscp._base.object_state import reachable, state_digest
-from dpscp.audit import ReleasedModuleGame, audit, find_traces
+from dpscp.audit import ModuleGame, ReleasedModuleGame, audit, find_traces
 from dpscp.core import score as scoring
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.torch import batch_sums
@@ -471,12 +471,12 @@ MASK_RUNS = 80
 @pytest.mark.slow
 def test_the_audit_of_masks_under_a_known_seed_passes():
     """With masks of torch's own generator the same runs disprove the claim, see the next test."""
-    assert audit("torch dropout", runs=MASK_RUNS).passed
+    assert audit(ModuleGame("dropout"), runs=MASK_RUNS).passed
 
 
 def test_the_audit_finds_masks_of_a_known_seed(monkeypatch):
     monkeypatch.setattr(batch_sums, "secret_draws", lambda _: nullcontext())
-    result = audit("torch dropout", runs=MASK_RUNS)
+    result = audit(ModuleGame("dropout"), runs=MASK_RUNS)
     assert not result.passed
 
 
@@ -492,8 +492,8 @@ def test_a_whole_fit_leaves_no_trace_of_a_record():
 
 @pytest.mark.slow
 def test_the_audit_of_whole_fits_passes_and_finds_scoring_on_the_released_module(monkeypatch):
-    assert audit("torch release", runs=60).passed
+    assert audit(ReleasedModuleGame(), runs=60).passed
     monkeypatch.setattr(torch_model, "separate_copy", lambda module: module)
     monkeypatch.setattr(scoring, "copy_if_possible", lambda model: model)
-    result = audit("torch release", runs=160)
+    result = audit(ReleasedModuleGame(), runs=160)
     assert not result.passed

@@ -43,8 +43,8 @@ class ModelGame:
         check_count("n", self.n, minimum=10)
         if isinstance(self.model.estimator, MissingEstimator):
             raise ValueError(
-                "the mechanism that trained this model is not in its file: set estimator on the loaded model, or audit "
-                "the mechanism with dpscp.audit.TrainingGame"
+                "the mechanism that trained this model is not in its file: set estimator on the loaded model, "
+                "then audit again"
             )
         if callable(self.model.groups) or (self.model.group_values_ is not None and self.model.groups is None):
             raise ValueError(

@@ -37,8 +37,6 @@ _OUT_OF_MEMORY = (
     "not enough memory for this table; remove columns that the schema does not use from the file, or split a table "
     "for prediction into several files"
 )
-# Runs of a model audit on each side: one or two minutes.
-_MODEL_RUNS = 200
 REFUSED, USAGE, OVER_BUDGET, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -205,14 +203,7 @@ def _audit(options: argparse.Namespace) -> int:
 
     if options.figure is not None:
         check_output(options.figure)
-    if options.model is None:
-        result = audit(options.game or "search", knowledge=options.knowledge, runs=options.runs, null=options.null)
-    else:
-        from dpscp.audit import ModelGame
-
-        if options.game is not None:
-            raise CommandError(f"use a game ({options.game!r}) or --model, not both")
-        result = audit(ModelGame(load_model(options.model)), runs=options.runs or _MODEL_RUNS, null=options.null)
+    result = audit(load_model(options.model), runs=options.runs, null=options.null)
     if options.figure is not None:
         result.plot(options.figure)
     _print_result(options, result.to_dict(), str(result))

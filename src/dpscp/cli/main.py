@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 import dpscp
 from dpscp._base.progress import show_activity
 from dpscp._base.suggestions import suggest
-from dpscp.audit.run import GAMES
 
 _RELEASE_HELP = "cover the level in this single release with probability C, for example 0.95 (guarantee split)"
 _EVALUATE_HELP = "labeled table for an evaluation without privacy; not the records of the fit"
@@ -326,30 +325,12 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
 
     sub = command(
         "audit",
-        "attack the privacy claim, and report a lower bound on epsilon",
-        "dpscp audit search",
-        "dpscp audit pipeline --runs 300 --figure audit.png",
-        "dpscp audit --model model.dpscp",
+        "attack the privacy claim of a fit, and report a lower bound on epsilon",
+        "dpscp audit model.dpscp",
+        "dpscp audit model.dpscp --runs 1000 --figure audit.png",
     )
-    sub.add_argument(
-        "game",
-        nargs="?",
-        choices=GAMES,
-        help="part of the library to attack: %(choices)s (default search)",
-        metavar="GAME",
-    )
-    sub.add_argument(
-        "--model", type=Path, help="attack a fit with the settings of this model file, on synthetic records"
-    )
-    sub.add_argument(
-        "--knowledge",
-        default="white-box",
-        choices=("white-box", "black-box"),
-        help="what the attacker sees: all noisy values (white-box, default) or only the release (black-box)",
-    )
-    sub.add_argument(
-        "--runs", type=int, help="runs with the record, and runs without it (default: about a minute of work)"
-    )
+    sub.add_argument("model", type=Path, help="model file; its settings are fitted to synthetic records")
+    sub.add_argument("--runs", type=int, default=200, help="runs with the record, and runs without it (default 200)")
     sub.add_argument(
         "--null", action="store_true", help="control experiment without the record in any run: every bound must be 0"
     )

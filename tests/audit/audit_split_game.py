@@ -9,12 +9,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from audit_games import PipelineAttack, TrainingGame, TrainingRatio, count_noise_scale
 from numpy.typing import NDArray
 from scipy import special, stats
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
-from dpscp.audit.games import PipelineAttack, TrainingGame, TrainingRatio, count_noise_scale
 from dpscp.core.release import Fit
 from dpscp.threshold.observer import SearchView
 from dpscp.training.engine.loop import StepView

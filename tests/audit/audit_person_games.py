@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from audit_games import SearchAttack, TrainingAttack
 from numpy.typing import NDArray
 from scipy import special
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count
-from dpscp.audit.games import SearchAttack, TrainingAttack
 from dpscp.data.persons import Persons
 from dpscp.threshold.observer import SearchView
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from audit_split_game import SplitGame
 from scipy.special import expit
 
 import dpscp as dp
 import dpscp.core.release as releases
-from dpscp.audit import SplitGame
 from dpscp.privacy import LatticeNoise
 
 
@@ -54,9 +54,9 @@ def test_catches_a_record_that_is_in_both_parts(in_both_parts):
 
 
 def test_the_game_has_a_name_and_its_conditions():
-    assert dp.audit("split", runs=6).passed
+    assert dp.audit(SplitGame(), runs=6).passed
     with pytest.raises(ValueError, match="white-box"):
-        dp.audit("split", knowledge="black-box", runs=4)
+        SplitGame("black-box")
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_deep_audit_of_an_honest_fit():
 
 @pytest.mark.slow
 def test_null_control():
-    assert max(dp.audit("split", runs=400, null=True).audited) == 0
+    assert max(dp.audit(SplitGame(), runs=400, null=True).audited) == 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Define games against the threshold search, against training, and against the whole pipeline.
+"""Games against the threshold search, against training, and against the whole pipeline, for ``dpscp.audit``.
 
 The games run the code of the library itself. White-box games pass it an observer that receives noisy counts and noisy
 gradients.
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -36,25 +36,6 @@ from dpscp.training.engine.loop import StepObserver, StepView
 
 KNOWLEDGE = ("white-box", "black-box")
 UNITS = ("release", "run")
-
-
-class Game(Protocol):
-    """Define a mechanism, two neighboring data sets, and an attacker."""
-
-    @property
-    def name(self) -> str:
-        """Name of the attacked mechanism."""
-
-    @property
-    def knowledge(self) -> str:
-        """Either "white-box" or "black-box"."""
-
-    @property
-    def claim(self) -> DpEvent:
-        """Claimed privacy cost of one run."""
-
-    def play(self, with_record: bool, runs: int) -> FloatArray:
-        """Return the attacker's statistics of at least ``runs`` independent runs, with or without the record."""
 
 
 def _check_view(knowledge: str, unit: str) -> None:
@@ -503,3 +484,17 @@ def _search_ratio(
         bar = view.bar if sized else reference.bar
         exact.append(reference.scale * there - reference.base - bar)
     return float((((margins - exact[0]) ** 2 - (margins - exact[1]) ** 2) / (2 * sigma**2)).sum())
+
+
+def make_game(name: str, knowledge: str = "white-box") -> Any:
+    """Return the search, training or sampled training with the settings of the quick audit, or the pipeline."""
+    unit = "release" if knowledge == "white-box" else "run"
+    if name == "search":
+        return SearchGame(knowledge, unit)
+    if name == "pipeline":
+        return PipelineGame(knowledge)
+    rate, noise = (1.0, 1.0) if name == "training" else (0.5, 0.7)
+    # several steps with twice the noise reveal about as much as one step
+    return TrainingGame(
+        audited_mechanism(*((noise, 400) if unit == "release" else (2 * noise, 4)), rate), knowledge, unit
+    )

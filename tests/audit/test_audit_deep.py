@@ -1,10 +1,9 @@
 """The deep audit: whole runs, all rank statistics, sampled training, neighbors around a batch, the pipeline."""
 
 import pytest
+from audit_games import PipelineGame, SearchGame, TrainingGame, audited_mechanism, make_game
 
 import dpscp as dp
-from dpscp.audit import PipelineGame, SearchGame, TrainingGame
-from dpscp.audit.games import audited_mechanism
 
 pytestmark = pytest.mark.slow
 
@@ -65,9 +64,9 @@ def test_the_pipeline_with_only_the_release_seen(guarantee):
 
 @pytest.mark.parametrize("game", ["search", "training", "sampled training"])
 def test_null_controls(game):
-    result = told(dp.audit(game, runs=60_000, null=True))
+    result = told(dp.audit(make_game(game), runs=60_000, null=True))
     assert max(result.audited) == 0
 
 
 def test_null_control_of_the_pipeline():
-    assert max(told(dp.audit("pipeline", runs=500, null=True)).audited) == 0
+    assert max(told(dp.audit(PipelineGame(), runs=500, null=True)).audited) == 0
