@@ -827,7 +827,9 @@ def test_an_interrupt_in_training_leaves_no_file(run, folder, monkeypatch):
 
     monkeypatch.setattr("dpscp.training.mechanisms.dpsgd.progress", interrupt)
     line = "fit people.csv --schema people.toml --epsilon 2 -o stopped.dpscp --report stopped.html"
-    assert run(line) == (130, "", "dpscp: error: interrupted; no output file was left incomplete\n")
+    code, out, err = run(line)
+    assert (code, out) == (130, "")
+    assert err.endswith("dpscp: error: interrupted; no output file was left incomplete\n")
     assert not (folder / "stopped.dpscp").exists()
     assert not (folder / "stopped.html").exists()
     no_debris(folder)

@@ -176,10 +176,10 @@ class TestFittedObject:
         assert_holds_nothing_of(fitted, X, y)
         assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
 
-    @pytest.mark.parametrize("groups", ["label", area])
+    @pytest.mark.parametrize("groups", ["label", dp.Groups(area, values=[0, 1])])
     def test_groups(self, tmp_path, groups):
         X, y = labeled()
-        fitted = classifier(guarantee="split", groups=dp.Groups(groups, values=[0, 1])).fit(X, y)
+        fitted = classifier(guarantee="split", groups=groups).fit(X, y)
         assert_holds_nothing_of(fitted, X, y)
         assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
 

@@ -775,6 +775,13 @@ mutant(
     "tests/deployment/test_risk.py::test_rounding_by_a_secret_uniform_keeps_the_mean_and_the_order",
 )
 mutant(
+    "deployment.recalibration:recalibrate",
+    "has_trained_release(estimator, sketch)",
+    "False",
+    "a release is calibrated again on the records that trained it",
+    "tests/test_refits.py::test_recalibration_on_training_records_is_refused_and_spends_nothing",
+)
+mutant(
     "deployment.risk:_guarantee",
     "SPLIT if is_held_out else UNIVERSAL",
     "SPLIT",

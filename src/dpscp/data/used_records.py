@@ -165,7 +165,9 @@ def has_trained(sketch: Sketch, model: Any, parameters: str | None) -> bool:
 def warn_if_used(sketch: Sketch, what: str, *, stacklevel: int) -> None:
     """Warn if a private use in this process is known to have used some of these records."""
     if any(use.is_private and sketch.shares_records(use.sketch) for use in list(_USES)):
-        warnings.warn(f"{what} these records before: {_ADVICE}", ReuseWarning, stacklevel=stacklevel + 1)
+        warnings.warn(
+            f"{what} records that this process used before: {_ADVICE}", ReuseWarning, stacklevel=stacklevel + 1
+        )
 
 
 def warn_if_refit(sketch: Sketch, *, stacklevel: int) -> None:
@@ -179,7 +181,7 @@ def warn_if_refit(sketch: Sketch, *, stacklevel: int) -> None:
             stacklevel=stacklevel + 1,
         )
     else:
-        warn_if_used(sketch, "fit was called with records, and this process used", stacklevel=stacklevel + 1)
+        warn_if_used(sketch, "fit was called with", stacklevel=stacklevel + 1)
 
 
 def _is_inside_search() -> bool:

@@ -66,7 +66,7 @@ def warn_if_not_new(estimator: Any, sketch: Sketch, what: str, *, adds_up: bool)
             stacklevel=4,
         )
     if adds_up:
-        warn_if_used(sketch, f"{what} records, and this process used", stacklevel=4)
+        warn_if_used(sketch, what, stacklevel=4)
 
 
 def size_limit(estimator: Any) -> float:

@@ -102,7 +102,7 @@ def recalibrate(
             "use"
         )
     if budget is None and seed is None:
-        warn_if_used(sketch, "recalibrate was called with records, and this process used", stacklevel=2)
+        warn_if_used(sketch, "recalibrate was called with", stacklevel=2)
     unit, groups = scored.unit, scored.groups
     n = check_count(unit.count_name, len(scored.scores) if n_records is None else n_records)
     task = estimator._task()
