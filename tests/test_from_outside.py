@@ -1,4 +1,4 @@
-"""One of each kind made outside the package: a guarantee, a score, an accountant, a mechanism, a model, a source.
+"""One of each kind made outside the package: guarantee, score, accountant, mechanism, model, step, source.
 
 Nothing of the package is changed for them (the registries are put back after each test), and each is used
 through the public estimators, ``calibrate`` and files. ``docs/maintainers.md`` has the same in words.
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
+from dpscp.data.persons import Persons
 from dpscp.data.sources import Block, added
 from dpscp.guarantees import Guarantee, guarantee_of, register, universal_alpha
 from dpscp.guarantees import registry as guarantees
@@ -23,6 +24,8 @@ from dpscp.privacy import (
 from dpscp.privacy.accounting import base as accountants
 from dpscp.scores import Pair
 from dpscp.training import Mechanism, Model, model
+from dpscp.training.base import array_source
+from dpscp.training.preprocessing.step import TRANSFORMS
 
 DELTA = 1e-5
 
@@ -30,7 +33,7 @@ DELTA = 1e-5
 @pytest.fixture(autouse=True)
 def registries():
     """What a test registers is gone after it."""
-    tables = guarantees.GUARANTEES, accountants._ACCOUNTANTS, model._SAVED
+    tables = guarantees.GUARANTEES, accountants._ACCOUNTANTS, model._SAVED, TRANSFORMS
     kept = [dict(table) for table in tables]
     yield
     for table, was in zip(tables, kept, strict=True):
@@ -294,12 +297,145 @@ def test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it():
         n_records=500,
     ).fit(X, y)
     assert clf.model_.inner.seen == []
+    X = X + 0.01  # new records: those of the fit are refused
     dp.recalibrate(clf, X, y, epsilon=1.0, delta=DELTA)
     dp.evaluate(clf, X, y, epsilon=1.0, delta=DELTA)
     dp.CoverageMonitor(clf, epsilon=0.5, delta=DELTA).update(X, y)
     assert clf.model_.inner.seen == []
     clf.predict_proba(X)
     assert clf.model_.inner.seen == [500]
+
+
+def test_what_is_no_mechanism_is_refused_by_name():
+    """A function, or a class that only has the right methods, is no mechanism; neither is the class itself."""
+    X, y = records(100)
+
+    class Similar:
+        event = gaussian_event(4.0)
+
+        def train(self, *records):
+            raise AssertionError(f"{len(records)} records were used")
+
+    for given, named in ((lambda rows: rows, "got function"), (Similar(), "got Similar"), (NoisySums, "the class")):
+        clf = dp.PrivateConformalClassifier(given, epsilon=4.0, classes=[0, 1], n_records=100)
+        with pytest.raises(TypeError, match=rf"dp\.training\.Mechanism.*{named}"):
+            clf.fit(X, y)
+    with pytest.raises(TypeError, match=r"must not define train, .*define train_on\(run\)"):
+        type("Own", (Mechanism,), {"train": lambda *_: None})
+    with pytest.raises(TypeError, match="has no field noise_multiplier"):
+        type("Fixed", (Mechanism,), {"event": None, "train_on": None})().calibrated(1.0, DELTA)
+
+
+# ---- a preprocessing step
+
+
+@dataclass(frozen=True)
+class Signs(dp.training.Transform):
+    """The sign of each feature's distance from a released middle."""
+
+    middle: np.ndarray
+    kind = "signs"
+
+    def apply(self, X):
+        return np.sign(np.asarray(X, float) - self.middle)
+
+    def arrays(self):
+        return {"middle": self.middle}
+
+    def config(self):
+        return {"kind": self.kind}
+
+    @classmethod
+    def from_parts(cls, _config, arrays):
+        return cls(arrays["middle"])
+
+
+@dataclass(frozen=True)
+class AboveMean(dp.training.SummedStep):
+    """A record changes the sum of its cut features by at most sqrt(features) in norm."""
+
+    noise_multiplier: float | None = None
+    stage = "mean of the features"
+
+    def part_moments(self, rows, weights):
+        rows = np.clip(rows, -1, 1)
+        return (rows if weights is None else rows * weights[:, None]).sum(axis=0)
+
+    def release(self, total, *, n_records, rng):
+        noise = self.noise_multiplier * np.sqrt(len(total)) * rng.normal(size=len(total))
+        return Signs((total + noise) / n_records)
+
+
+@dataclass(frozen=True)
+class Doubled(dp.training.PublicStep):
+    """Each row twice: of the records only their width is used."""
+
+    def width_after(self, width):
+        return 2 * width
+
+    def transform_of(self, width):
+        return Twice(width)
+
+
+@dataclass(frozen=True)
+class Twice(dp.training.Transform):
+    """A transform with a width of its own; files do not hold it, because it has no kind."""
+
+    before: int
+
+    @property
+    def width(self):
+        return 2 * self.before
+
+    def apply(self, X):
+        return np.hstack([X, X]).astype(float)
+
+    def arrays(self):
+        return {}
+
+    def config(self):
+        return {"kind": "twice"}
+
+    @classmethod
+    def from_parts(cls, config, arrays):
+        raise NotImplementedError
+
+
+def test_a_preprocessing_step(tmp_path):
+    X, y = records()
+    mechanism = [AboveMean(), dp.training.DPSGD(steps=20)]
+    clf = dp.PrivateConformalClassifier(
+        mechanism, epsilon=4.0, guarantee="universal", classes=[0, 1], n_records=2000, random_state=0
+    ).fit(X, y)
+    assert (clf.predict(X) == y).mean() > 0.8
+    assert [entry.stage for entry in clf.ledger_.entries] == ["mean of the features", "training", "calibration"]
+    assert 3.9 < clf.ledger_.epsilon(DELTA) <= 4
+    path = tmp_path / "model.dpscp"
+    clf.save(path)
+    np.testing.assert_array_equal(dp.load(path).predict_set(X)[1], clf.predict_set(X)[1])
+    with pytest.raises(ValueError, match="another class already saves its transforms as 'signs'"):
+        type("Other", (dp.training.Transform,), {"kind": "signs"})
+
+
+def test_a_public_step_costs_nothing_and_may_change_the_width():
+    X, y = records(300)
+    inner = dp.training.DPSGD(steps=5, classes=(0, 1), noise_multiplier=2.0)
+    mechanism = dp.training.Preprocessed((Doubled(),), inner)
+    assert mechanism.stages == inner.stages
+    trained = mechanism.train(X, y, n_records=300, random_state=0)
+    assert trained.model.inner.n_features == 4
+    assert trained.event == inner.event
+
+
+def test_a_step_on_persons_takes_their_weights():
+    """With every row twice, a person's weights add up to one: the same release as with single rows."""
+    X, _ = records(200)
+    step = AboveMean(noise_multiplier=1e-9)
+    persons = Persons(np.arange(201) * 2, 2)
+    twice = array_source(np.repeat(X, 2, axis=0), np.zeros(400), persons)
+    rng = np.random.default_rng(0)
+    middles = [step.fit_source(s, n_records=200, rng=rng).middle for s in (array_source(X, np.zeros(200)), twice)]
+    np.testing.assert_allclose(*middles, atol=1e-6)
 
 
 # ---- a record source

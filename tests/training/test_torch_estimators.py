@@ -233,7 +233,7 @@ def test_steps_without_a_mechanism_scale_targets_on_their_scale():
     X, _ = records()
     y = np.exp(3 + X[:, 0])
     fitted = regressor([UnitNorm()], y_bounds=(1, 1000), y_scale="log", epsilon=8.0, random_state=0).fit(X, y)
-    assert fitted.model_.y_bounds == pytest.approx((0.0, np.log(1000)))
+    assert fitted.model_.inner.y_bounds == pytest.approx((0.0, np.log(1000)))
 
 
 # ---- hints and messages

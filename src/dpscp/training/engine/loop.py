@@ -438,15 +438,6 @@ class _Part:
     fast: Array
 
 
-class StepwiseRun(Protocol):
-    """A run that advances by one noisy step after another, wherever it is computed."""
-
-    rule: UpdateRule
-
-    def step(self, batch: NDArray[np.int64] | None, noise: Any) -> None:
-        """Take one step."""
-
-
 Draw = tuple[Any, list[NDArray[np.int64] | None]]
 
 
@@ -457,7 +448,7 @@ def draw_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: Gri
         yield vector, [next(stream) for stream in batches]
 
 
-def take_steps(descents: Sequence[StepwiseRun], drawn: Iterator[Draw]) -> Iterator[int]:
+def take_steps(descents: Sequence[Descent], drawn: Iterator[Draw]) -> Iterator[int]:
     """Advance all descents together, one step for each yield.
 
     Each has its own batches, and all share the noise.

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_positive, check_range
 from dpscp.guarantees.stability import Stability, stability_objective_perturbation, stability_output_perturbation
-from dpscp.privacy import gaussian_event
+from dpscp.privacy import Accountant, gaussian_event, noise_multiplier
 from dpscp.training.base import Checked, GaussianSums, Mechanism, Needs, Trained, TrainingRun, require_noise
 from dpscp.training.engine.gaussian_release import gaussian_release, grid_slack
 from dpscp.training.engine.networks import DenseModel, Loss, Network, feature_rows
 from dpscp.training.labels import check_classes, encode_labels, observed_labels
-from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu
+from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 from dpscp.training.mechanisms.regularized_risk import LinearRisk
 from dpscp.training.targets import bounded_targets
 
@@ -271,6 +271,13 @@ class ObjectivePerturbation(_Perturbation):
             return None
         mu = dominating_mu(self._privacy_loss(1 / noise))
         return gaussian_event(1 / math.hypot(mu, 1 / (TRACE_NOISE * noise)))
+
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
+        """Return a copy with nearly the smallest noise within (epsilon, delta); see `Mechanism.calibrated`."""
+        target = 1 / noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant)
+        # sqrt(mu'^2 + (mu / TRACE_NOISE)^2) <= target holds when mu' is this, because mu <= target
+        mu = largest_mu(target * math.sqrt(1 - TRACE_NOISE**-2), self._privacy_loss)
+        return self.with_noise(1 / mu)
 
     def strength(self, n_features: int) -> float:
         """Return the penalty on the sum of losses: ``penalty``, or the public rule."""

@@ -10,7 +10,7 @@ Theory: section 1.5
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,19 +228,7 @@ class PrivateStandardize(SummedStep):
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2, limit=1.0)
 
 
-class HasBounds(Protocol):
-    """A step with bounds of the features."""
-
-    @property
-    def low(self) -> Any:
-        """Return the lower bound, or one for each feature."""
-
-    @property
-    def high(self) -> Any:
-        """Return the upper bound, or one for each feature."""
-
-
-def check_bounds(step: HasBounds) -> None:
+def check_bounds(step: Any) -> None:
     """Check the bounds of a frozen step and turn them into numbers or tuples of numbers."""
     try:
         low, high = np.asarray(step.low, dtype=np.float64), np.asarray(step.high, dtype=np.float64)
@@ -266,7 +254,7 @@ def check_columns(columns: tuple[int, ...], n_features: int) -> tuple[int, ...]:
     return found
 
 
-def width_of_bounds(step: HasBounds) -> int | None:
+def width_of_bounds(step: Any) -> int | None:
     """Return the number of features of checked bounds; None for one number that holds for all."""
     return next((len(bound) for bound in (step.low, step.high) if np.ndim(bound) == 1), None)
 
