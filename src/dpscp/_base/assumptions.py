@@ -191,6 +191,12 @@ DASK = _fixed(
     "their order stay the same)",
 )
 PROCESSES = _fixed("processes", Concern.BOTH, "each record is held by only one process of the group")
+FIXED_NUMBER = _fixed(
+    "fixed_number",
+    Concern.PRIVACY,
+    "the engine that trained the model used the true number of its records (in its normalizer and sampling rate), so "
+    "this number is public, and privacy is for replacing one record by another",
+)
 OWN_SCORES = _fixed(
     "own_scores",
     Concern.BOTH,

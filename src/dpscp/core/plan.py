@@ -33,6 +33,7 @@ from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.privacy import (
     Ledger,
+    Relation,
     Unit,
     compose,
     counts_secrecy,
@@ -141,7 +142,8 @@ def plan_fit(problem: FitProblem) -> FitPlan:
     ``guarantee="auto"`` chooses the certified guarantee with the smaller predicted sets, see ``guarantees.automatic``.
     A fixed guarantee is never replaced.
     """
-    return plan_rows(problem, lambda budget: plan_training(replace(problem, budget=budget)).with_noise())
+    relation = Relation.ADD_OR_REMOVE if problem.model is None else problem.model.ledger.relation
+    return plan_rows(problem, lambda budget: plan_training(replace(problem, budget=budget)).with_noise(), relation)
 
 
 def plan_training(problem: FitProblem) -> FitPlan:

@@ -12,7 +12,7 @@ from dpscp.core.problem import Problem
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees import Guarantee, GuaranteeRequest, Stability, guarantee_of
 from dpscp.guarantees.certificate import check_release_confidence
-from dpscp.privacy import Budget, LatticeNoise, Ledger, compose, gdp_epsilon, gdp_mu, sized_lattice_noise
+from dpscp.privacy import Budget, LatticeNoise, Ledger, Relation, compose, gdp_epsilon, gdp_mu, sized_lattice_noise
 from dpscp.privacy.accounting import release_accountant
 from dpscp.privacy.split_budget import spare_mu
 from dpscp.threshold.offsets import Aim, Rank, rank_sensitivity, search_level
@@ -238,13 +238,14 @@ class Plan:
         level_indices = tuple(i for i, possible in enumerate(self.possible) if possible)
         if not level_indices:
             plan = replace(self, level_indices=(), steps=0, noises=(), size_noise=None)
-            problem.budget.require(plan.ledger(), accountant)
+            problem.budget.require(of_one_row(plan.ledger()), accountant)
             return plan
         sensitivities = [rank_sensitivity(self.rank, self.inner[i]) for i in level_indices]
         secret, beside = self.secret_part, None
         if secret is not None and self.evaluation is not None:
             beside = (self.evaluation.event, self.evaluation.fraction)
-        before = None if self.guarantee.held_out and secret is None else self.spent
+        one_row = of_one_row(self.spent)
+        before = None if self.guarantee.held_out and secret is None else one_row
 
         def noise(
             counts: int | tuple[int, ...], size_share: float
@@ -267,7 +268,7 @@ class Plan:
         if steps is None and secret is not None:
             # this only sets the number of halvings, so an approximation is enough
             held_out = sum(self.secret_shares or ())
-            mu = spare_mu(epsilon, delta, held_out, self.spent.epsilon(delta, accountant))
+            mu = spare_mu(epsilon, delta, held_out, one_row.epsilon(delta, accountant))
             steps = self.default_steps(float(sensitivities[0]) * math.sqrt(copies * len(level_indices)) / mu)
         elif steps is None:
             steps = self.default_steps(noise(1, 0.0)[0][0].count_noise)
@@ -275,7 +276,7 @@ class Plan:
             steps = min(steps, problem.task.most_steps)
         noises, size_noise = noise(self._new_counts(len(level_indices), steps), self.size_share)
         plan = replace(self, level_indices=level_indices, steps=steps, noises=noises, size_noise=size_noise)
-        problem.budget.require(plan.ledger(), accountant)
+        problem.budget.require(of_one_row(plan.ledger()), accountant)
         return plan
 
     def _new_counts(self, levels: int, steps: int) -> tuple[int, ...]:
@@ -336,6 +337,7 @@ class Plan:
                 secret_part=shares,
                 components={"training": spent.component_names},
                 unit=spent.unit.join(unit),
+                relation=spent.relation,
             )
         ledger = spent
         for event, note in zip(self.events, notes, strict=True):
@@ -346,8 +348,18 @@ class Plan:
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 
-def plan_rows(problem: Problem, planned: Callable[[Budget], AnyPlan]) -> AnyPlan:
+def of_one_row(spent: Ledger) -> Ledger:
+    """Return what one added or removed row meets; ``plan_rows`` divides the budget by the rows of a promise."""
+    entries = (replace(entry, relation=Relation.ADD_OR_REMOVE) for entry in spent.entries)
+    return replace(spent, entries=tuple(entries))
+
+
+def plan_rows(
+    problem: Problem, planned: Callable[[Budget], AnyPlan], relation: Relation = Relation.ADD_OR_REMOVE
+) -> AnyPlan:
     """Return the plan for one row with which the rows of a person without ids stay within the budget together.
+
+    Where training is about a replacement, twice as many rows do: those that leave and those that come.
 
     k rows of a mu-GDP release are k * mu. The extra cost of discrete noise and sampled steps is found by trials with
     ``planned``, which plans for the budget of one row.
@@ -355,9 +367,10 @@ def plan_rows(problem: Problem, planned: Callable[[Budget], AnyPlan]) -> AnyPlan
     Theory: Result H
     """
     group, (epsilon, delta) = problem.unit.group, (problem.budget.epsilon, problem.budget.delta)
-    if group == 1:
+    chained = group * relation.steps
+    if chained == 1:
         return planned(problem.budget)
-    tried = gdp_epsilon(delta, gdp_mu(epsilon, delta) / group)
+    tried = gdp_epsilon(delta, gdp_mu(epsilon, delta) / chained)
     for _ in range(12):
         plan = planned(Budget(tried, delta))
         spent = plan.ledger().epsilon(delta, problem.accountant, rows=group)
@@ -365,8 +378,8 @@ def plan_rows(problem: Problem, planned: Callable[[Budget], AnyPlan]) -> AnyPlan
             return replace(plan, total=problem.budget)
         tried *= 0.99 * epsilon / spent
     raise BudgetError(
-        f"no noise protects {group} rows together at epsilon = {epsilon:g} and delta = {delta:g}; increase epsilon or "
-        "delta, or decrease rows_per_person"
+        f"no noise protects {chained} rows together at epsilon = {epsilon:g} and delta = {delta:g}; increase "
+        "epsilon or delta, or decrease rows_per_person"
     )
 
 
@@ -376,4 +389,4 @@ def plan_release(problem: Problem, spent: Ledger, stability: Stability | None = 
     def planned(budget: Budget) -> Plan:
         return Plan.outline(replace(problem, budget=budget), spent, stability=stability).with_noise()
 
-    return plan_rows(problem, planned)
+    return plan_rows(problem, planned, spent.relation)

@@ -353,6 +353,7 @@ def _make_certificate(
     q = searches[0] if searches else None
     terms = Terms(
         unit=plan.problem.unit,
+        relation=plan.spent.relation,
         n_units=plan.problem.n_records,
         calibration_units=plan.n_nominal if plan.part < 1 else None,
         inner_level=1 - (q.alpha if q else 0.0),

@@ -163,7 +163,11 @@ def _join(fitted: Ledger, added: Ledger, size: dict[str, int], *, counted: bool)
     counted_once = "records of different persons, the more expensive part counts"
     note = "; ".join([counted_once, *named, *(entry.note for entry in added.entries)])
     joined = replace(fitted, entries=()).add_disjoint(
-        stages, note, components={"fit": fitted.component_names}, unit=fitted.unit.join(added.unit)
+        stages,
+        note,
+        components={"fit": fitted.component_names},
+        unit=fitted.unit.join(added.unit),
+        relation=fitted.relation,
     )
     joined = joined.assume(*added.assumptions, OTHER_PERSONS)
     sizes = {f"new_{name}": value for name, value in added.public_facts.items() if name == "released_sizes"}

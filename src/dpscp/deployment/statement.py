@@ -22,7 +22,7 @@ from dpscp.core.thresholds import Release
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Certificate, Promise
 from dpscp.privacy import Accountant, Budget, Ledger, SecretSplitDpEvent
-from dpscp.privacy.accounting import as_accountant, epsilon_of
+from dpscp.privacy.accounting import as_accountant
 from dpscp.privacy.events import DpEvent, composed_parts, describe_event, event_to_dict, parallel_parts
 from dpscp.privacy.tradeoff import gdp_mu
 
@@ -167,7 +167,7 @@ def privacy_statement(released: Any, *, study: "StudyBudget | None" = None) -> d
             "delta": delta,
             "budget": {"epsilon": budget_epsilon, "delta": delta},
             "unit": {"kind": ledger.unit.kind, "protects": ledger.unit.protected, **ledger.unit.limit_facts},
-            "neighbor_relation": {"relation": "add or remove one unit", "words": ledger.neighbors},
+            "neighbor_relation": {"relation": f"{ledger.relation} unit", "words": ledger.neighbors},
             "replace_one": {
                 "epsilon": _above(ledger.replacement_epsilon(delta, accountant)),
                 "delta": delta,
@@ -308,16 +308,16 @@ def _mechanisms(ledger: Ledger, delta: float) -> Iterator[dict[str, Any]]:
     """Every mechanism of every stage, with its parameters."""
     for entry in ledger.entries:
         for place, ((_, part), fraction) in enumerate(zip(entry.stages, _fractions(entry.event), strict=True)):
-            alone = epsilon_of(part, delta, rows=ledger.rows)
+            alone = ledger.cost_of(part, delta)
             for stage, event in entry.components_of(place):
                 for piece in composed_parts(event):
                     yield {
                         "stage": stage,
                         "part_of_records": fraction,
                         **_described(piece),
-                        "alone": _above(epsilon_of(piece, delta, rows=ledger.rows)),
+                        "alone": _above(ledger.cost_of(piece, delta)),
                         "stage_alone": _above(alone),
-                        "share_of_stage": _share(piece, alone, delta, ledger.rows),
+                        "share_of_stage": _share(piece, alone, delta, ledger),
                     }
 
 
@@ -350,9 +350,9 @@ def _described(event: DpEvent) -> dict[str, Any]:
     }
 
 
-def _share(event: DpEvent, alone: float, delta: float, rows: int) -> float | None:
+def _share(event: DpEvent, alone: float, delta: float, ledger: Ledger) -> float | None:
     """The part of a stage's squared Gaussian-DP level that one mechanism takes; None without privacy."""
-    own = epsilon_of(event, delta, rows=rows)
+    own = ledger.cost_of(event, delta)
     if not (math.isfinite(own) and math.isfinite(alone)):
         return None
     return round((gdp_mu(own, delta) / gdp_mu(alone, delta)) ** 2, 4) if own > 0 else 0.0

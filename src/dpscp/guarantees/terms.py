@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from dpscp.privacy.relations import Relation
 from dpscp.privacy.units import RECORDS, Unit
 
 __all__ = ["Terms"]
@@ -51,6 +52,8 @@ class Terms(Mapping[str, Any]):
     ratio_bound : float or None
     groups_per_record : int or None
         The public maximum of groups of one record, where groups overlap.
+    relation : Relation
+        Between which tables training is private.
 
     Theory: sections 5 and 6
     """
@@ -80,8 +83,10 @@ class Terms(Mapping[str, Any]):
     running_maximum: bool = False
     ratio_bound: float | None = None
     groups_per_record: int | None = None
+    relation: Relation = Relation.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "relation", Relation(self.relation))
         if not isinstance(self.unit, Unit):
             raise TypeError(f"unit must be a unit of privacy, got {type(self.unit).__name__}")
         for name in _TRUTHS:
@@ -133,6 +138,7 @@ class Terms(Mapping[str, Any]):
             del rest["classes_declared"]  # shown only if False
         if not self.running_maximum:
             del rest["running_maximum"]
+        rest["relation"] = None if self.relation is Relation.ADD_OR_REMOVE else str(self.relation)  # the usual one
         return found | {name: value for name, value in rest.items() if value is not None}
 
     def __getitem__(self, name: str) -> Any:
@@ -145,4 +151,6 @@ class Terms(Mapping[str, Any]):
         return len(self._shown())
 
 
-_NUMBERS = tuple(field.name for field in fields(Terms) if field.name not in ("unit", *_TRUTHS, "conformity_score"))
+_NUMBERS = tuple(
+    field.name for field in fields(Terms) if field.name not in ("unit", *_TRUTHS, "conformity_score", "relation")
+)

@@ -47,6 +47,7 @@ from dpscp.privacy.noise_search import (
     smallest_noise,
 )
 from dpscp.privacy.random_streams import secure_generator
+from dpscp.privacy.relations import Relation
 from dpscp.privacy.tradeoff import (
     Tradeoff,
     epsilon_delta_tradeoff,
@@ -78,6 +79,7 @@ __all__ = [
     "ParallelDpEvent",
     "PersonWithIds",
     "PersonWithoutIds",
+    "Relation",
     "SecretSplitDpEvent",
     "Tradeoff",
     "Unit",

@@ -6,6 +6,7 @@ from typing import Any
 from dp_accounting.dp_event import ComposedDpEvent
 
 from dpscp.privacy.events import DpEvent, event_from_dict, event_to_dict, parallel_parts
+from dpscp.privacy.relations import Relation
 from dpscp.privacy.units import RECORDS, Unit
 
 __all__ = ["Entry"]
@@ -25,6 +26,9 @@ class Entry:
     parts : tuple of str
         The stages of a parallel event, one for each of its events. If empty, all have the name ``stage``.
     unit : Unit
+    relation : Relation
+        Between which tables the event is private. For a replacement it says what one of the two units costs, where the
+        number of units stays as it is; a ledger charges two.
     components : tuple of tuple of str
         For each part, one name for each event that it composes: what training consists of. Empty: no names.
     """
@@ -35,8 +39,10 @@ class Entry:
     parts: tuple[str, ...] = ()
     unit: Unit = RECORDS
     components: tuple[tuple[str, ...], ...] = ()
+    relation: Relation = Relation.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "relation", Relation(self.relation))
         if not isinstance(self.unit, Unit):
             found = type(self.unit).__name__
             raise TypeError(f"unit must be a unit of privacy, for example PersonWithIds(3), got {found}")
@@ -64,13 +70,15 @@ class Entry:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values for ``from_dict``."""
         found = {"stage": self.stage, "event": event_to_dict(self.event), "note": self.note}
-        found |= {"unit": self.unit.to_dict()} | ({"parts": list(self.parts)} if self.parts else {})
+        found |= {"unit": self.unit.to_dict(), "relation": str(self.relation)} | (
+            {"parts": list(self.parts)} if self.parts else {}
+        )
         return found | ({"components": list(map(list, self.components))} if self.components else {})
 
     @classmethod
     def from_dict(cls, data: Any) -> "Entry":
         """Return the entry that ``to_dict`` wrote."""
-        unit = Unit.from_dict(data["unit"])
+        unit, relation = Unit.from_dict(data["unit"]), Relation(data["relation"])
         stage, note, parts = data["stage"], data["note"], data.get("parts", [])
         if not (isinstance(stage, str) and isinstance(note, str)):
             raise ValueError("stage and note must be strings")
@@ -80,7 +88,7 @@ class Entry:
         if not (isinstance(components, list) and all(map(_is_list_of_texts, components))):
             raise ValueError("components must be a list of lists of strings")
         event = event_from_dict(data["event"])
-        return cls(stage, event, note, tuple(parts), unit, tuple(map(tuple, components)))
+        return cls(stage, event, note, tuple(parts), unit, tuple(map(tuple, components)), relation)
 
 
 def _events_of(part: DpEvent) -> tuple[DpEvent, ...]:

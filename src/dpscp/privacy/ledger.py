@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpscp._base.assumptions import Assumption, first_words, require_assumptions
-from dpscp._base.checks import check_nonnegative, check_positive, check_probability
+from dpscp._base.checks import check_nonnegative, check_probability
 from dpscp._base.format import at_most, format_epsilon, format_level, html_card, html_table, text_table
-from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import (
     Accountant,
     Direction,
@@ -26,6 +26,7 @@ from dpscp.privacy.accounting import (
     is_private,
     tradeoff_of,
 )
+from dpscp.privacy.budgets import Budget
 from dpscp.privacy.entries import Entry
 from dpscp.privacy.events import (
     DpEvent,
@@ -37,6 +38,7 @@ from dpscp.privacy.events import (
     require_event,
     secret_parts,
 )
+from dpscp.privacy.relations import Relation
 from dpscp.privacy.tradeoff import Tradeoff, chained_misses, last_where
 from dpscp.privacy.units import RECORDS, Unit, join_units
 
@@ -50,42 +52,6 @@ _SHOWN_ALARMS = 0.05
 _SMALLEST_LOG_DELTA = -690.0
 _VERSION = 3
 _LISTS = ("entries", "assumptions", "taken_from_data", "found_privately")
-
-
-@dataclass(frozen=True)
-class Budget:
-    """A privacy target: the whole release must be (epsilon, delta)-DP.
-
-    Parameters
-    ----------
-    epsilon : float
-        Greater than 0.
-    delta : float
-        Between 0 and 1.
-    """
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
-        check_probability("delta", self.delta)
-
-    def require(self, ledger: "Ledger", accountant: str | Accountant = "pld") -> None:
-        """Raise ``BudgetError`` if ``ledger`` spends more than this budget.
-
-        Parameters
-        ----------
-        ledger : Ledger
-        accountant : str or Accountant
-        """
-        spent = ledger.epsilon(self.delta, accountant)
-        if not spent <= self.epsilon:
-            stages = f" (not private: {', '.join(ledger.non_private_stages)})" if math.isinf(spent) else ""
-            raise BudgetError(
-                f"the ledger spends epsilon = {format_epsilon(spent)}{stages} at delta = {self.delta:g}, which is over "
-                f"the budget of epsilon = {self.epsilon:g}; raise the budget or spend less"
-            )
 
 
 @dataclass(frozen=True)
@@ -139,7 +105,15 @@ class Ledger:
         names = [field.name for field in fields(self)]
         return Ledger, tuple(getattr(self, n) if n != "public_facts" else dict(self.public_facts) for n in names)
 
-    def add(self, stage: str, event: DpEvent, note: str = "", *, unit: Unit = RECORDS) -> "Ledger":
+    def add(
+        self,
+        stage: str,
+        event: DpEvent,
+        note: str = "",
+        *,
+        unit: Unit = RECORDS,
+        relation: Relation = Relation.ADD_OR_REMOVE,
+    ) -> "Ledger":
         """Return a new ledger with one more entry.
 
         Parameters
@@ -149,12 +123,17 @@ class Ledger:
             What happens to one ``unit``; for a person without ids, to each row.
         note : str
         unit : Unit
+        relation : Relation
+            ``REPLACE_ONE`` for an event that holds at a fixed number of units only. The promise of the whole ledger is
+            then about replacing one unit.
 
         Returns
         -------
         Ledger
         """
-        return self._with(Entry(str(stage), frozen_event(require_event(event)), str(note), unit=unit))
+        return self._with(
+            Entry(str(stage), frozen_event(require_event(event)), str(note), unit=unit, relation=relation)
+        )
 
     def add_disjoint(
         self,
@@ -164,6 +143,7 @@ class Ledger:
         secret_part: float | Sequence[float] | None = None,
         components: Mapping[str, Sequence[str]] | None = None,
         unit: Unit = RECORDS,
+        relation: Relation = Relation.ADD_OR_REMOVE,
     ) -> "Ledger":
         """Return a new ledger with one entry for stages on disjoint parts.
 
@@ -179,6 +159,7 @@ class Ledger:
         components : mapping of str to names, optional
             For a stage, one name for each event that its event composes. Names change no number.
         unit : Unit
+        relation : Relation
 
         Returns
         -------
@@ -193,7 +174,7 @@ class Ledger:
         # equal events are merged; the parts then have no names of their own
         parts = tuple(stages) if len(parallel_parts(event)) == len(stages) else ()
         named = tuple(tuple((components or {}).get(part, ())) for part in parts)
-        entry = Entry(" | ".join(stages), event, str(note), parts, unit, named if any(named) else ())
+        entry = Entry(" | ".join(stages), event, str(note), parts, unit, named if any(named) else (), relation)
         return self._with(entry)
 
     def _with(self, entry: Entry) -> "Ledger":
@@ -297,9 +278,18 @@ class Ledger:
         return self.unit.group
 
     @property
+    def relation(self) -> Relation:
+        """Between which tables the promise holds: about a replacement, if one entry is.
+
+        Every entry is then charged for two units, the one that leaves and the one that comes. A promise about a
+        replacement is never converted into one about adding or removing.
+        """
+        return Relation.joined(entry.relation for entry in self.entries)
+
+    @property
     def neighbors(self) -> str:
         """The pairs of tables between which the promise holds, in words."""
-        return self.unit.neighbors
+        return self.unit.replacements if self.relation is Relation.REPLACE_ONE else self.unit.neighbors
 
     def epsilon(self, delta: float, accountant: str | Accountant = "pld", rows: int | None = None) -> float:
         """Return epsilon at ``delta`` for the whole ledger; infinite if not private.
@@ -321,7 +311,29 @@ class Ledger:
 
         Theory: section 9
         """
-        return epsilon_of(self.event, delta, accountant, self.rows if rows is None else rows)
+        return self.cost_of(self.event, delta, accountant, rows)
+
+    def cost_of(
+        self, event: DpEvent, delta: float, accountant: str | Accountant = "pld", rows: int | None = None
+    ) -> float:
+        """Return epsilon at ``delta`` of one event, for the unit and the relation of this ledger.
+
+        Parameters
+        ----------
+        event : DpEvent
+        delta : float
+        accountant : str or Accountant
+        rows : int, optional
+            As in ``epsilon``.
+
+        Returns
+        -------
+        float
+        """
+        rows = self.rows if rows is None else rows
+        if self.relation is Relation.REPLACE_ONE:
+            return as_accountant(accountant).replacement_epsilon(event, delta, rows)
+        return epsilon_of(event, delta, accountant, rows)
 
     def replacement_epsilon(self, delta: float, accountant: str | Accountant = "pld") -> float:
         """Return an upper bound on epsilon at ``delta`` for replacing one record, or person, by another.
@@ -345,7 +357,7 @@ class Ledger:
         float or ndarray of the shape of ``epsilon``
             The privacy profile.
         """
-        if self.rows == 1:
+        if self.rows == 1 and self.relation is Relation.ADD_OR_REMOVE:
             return delta_of(self.event, epsilon, accountant)
         found = np.vectorize(lambda one: self._group_delta(one, accountant), otypes=[float])(epsilon)
         return float(found) if np.ndim(epsilon) == 0 else found
@@ -383,12 +395,16 @@ class Ledger:
         Parameters
         ----------
         direction : {"both", "add", "remove"}
-            ``"add"`` is the one-sided curve that Result B needs.
+            ``"add"`` is the one-sided curve that Result B needs. For a replacement there is one curve: two chained
+            steps, each bounded by the worse direction.
 
         Returns
         -------
         callable
         """
+        if self.relation is Relation.REPLACE_ONE:
+            either = tradeoff_of(self.event, direction="both")
+            return partial(chained_misses, either, rows=self.relation.steps)
         return tradeoff_of(self.event, direction=direction)
 
     def to_dict(self) -> dict[str, Any]:
@@ -474,7 +490,7 @@ class Ledger:
 
     def _epsilon_alone(self, entry: Entry, delta: float) -> str:
         """Return the cost of an entry alone, for the unit of the whole ledger."""
-        return format_epsilon(epsilon_of(entry.event, delta, rows=self.rows))
+        return format_epsilon(self.cost_of(entry.event, delta))
 
     def _table(self, delta: float) -> tuple[list[str], list[list[str]]]:
         """Return titles and cells of the table of entries."""
@@ -505,9 +521,10 @@ class Ledger:
         """
         found, unit = at_most(1 - float(self.tradeoff(_SHOWN_ALARMS))), self.unit.protected
         alarms = format_level(_SHOWN_ALARMS)
+        where = "that replaced another" if self.relation is Relation.REPLACE_ONE else "in the data"
         texts = [
             *first_words(self.assumptions),
-            f"An attacker with {alarms} false alarms finds at most {found} of the {unit}s in the data. Guessing finds "
+            f"An attacker with {alarms} false alarms finds at most {found} of the {unit}s {where}. Guessing finds "
             f"{alarms}.",
             f"For {self.neighbors}, at delta {delta:g}.",
         ]

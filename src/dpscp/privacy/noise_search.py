@@ -24,6 +24,7 @@ from dpscp.privacy.events import (
 )
 from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fraction
+from dpscp.privacy.relations import Relation
 from dpscp.privacy.split_budget import SplitBudget, spare_mu, split_budget
 from dpscp.privacy.tradeoff import gdp_mu
 
@@ -67,6 +68,11 @@ def as_event(training: DpEvent | Ledger | None) -> DpEvent:
         return NoOpDpEvent()
     if not isinstance(training, Ledger):
         return require_event(training)
+    if training.relation is not Relation.ADD_OR_REMOVE:
+        raise ValueError(
+            "the ledger is about replacing one record, but this noise is for adding or removing one: use calibrate or "
+            "an estimator, which charge two records"
+        )
     if training.rows > 1:
         raise ValueError(
             f"the ledger is about {training.unit.protected_words}, but this noise is for one record: use calibrate or "

@@ -35,7 +35,7 @@ from dp_accounting.dp_event import DpEvent
 from dpscp._base.checks import check_probability
 from dpscp._base.format import format_epsilon, format_number, format_remaining_epsilon
 from dpscp.exceptions import BudgetError
-from dpscp.privacy import Budget, Ledger
+from dpscp.privacy import Budget, Ledger, Relation
 from dpscp.privacy.events import require_event
 from dpscp.privacy.rules import SequenceRule, Share
 from dpscp.privacy.store_log import Account, Line, slack_of
@@ -52,6 +52,7 @@ _SEEDED = (
     "a budget store accepts private runs only, but the noise of this run comes from a seed: use random_state=None (no "
     "--seed), or run it without the store and release nothing of it"
 )
+_REPLACED = "a budget store is about adding or removing a record, but this ledger is about replacing one; leave it out"
 _GROUPED = (
     "a budget store adds up the cost for one record or one person with ids, but this ledger is about several records "
     "at once without ids: fit with persons=..., or run it without the store"
@@ -583,6 +584,8 @@ def _as_ledger(event: Ledger | DpEvent, note: str) -> Ledger:
             raise ValueError(_SEEDED)
         if event.rows > 1:
             raise ValueError(_GROUPED)
+        if event.relation is not Relation.ADD_OR_REMOVE:
+            raise ValueError(_REPLACED)
         return Ledger(event.entries)
     return Ledger().add("release", require_event(event), note)
 

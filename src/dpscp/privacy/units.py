@@ -51,6 +51,13 @@ class Unit(ABC):
         """The pairs of tables between which the promise holds, in words."""
 
     @property
+    def replacements(self) -> str:
+        """The pairs of tables between which a promise about a replacement holds, in words."""
+        if self.limit is None:
+            return "replacing one record by another, at a fixed number of records"
+        return "replacing one person with all their records by another, at a fixed number of records"
+
+    @property
     @abstractmethod
     def assumptions(self) -> tuple[Assumption, ...]:
         """What coverage assumes about new and old units."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpscp.privacy import Ledger, epsilon_of, gdp_mu
+from dpscp.privacy import Ledger, gdp_mu
 from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, describe_event
 from dpscp.privacy.ledger import Entry
 
@@ -71,7 +71,7 @@ def budget_bar(ledger: Ledger, epsilon: float, delta: float) -> tuple[BarPart, .
     """
     bar: list[BarPart] = []
     for entry in ledger.entries:
-        whole = _share_of(epsilon_of(entry.event, delta, rows=ledger.rows), epsilon, delta)
+        whole = _share_of(ledger.cost_of(entry.event, delta), epsilon, delta)
         chances: Sequence[float | None] = _secret_chances(entry.event) or [None] * len(entry.stages)
         for (stage, _), chance in zip(entry.stages, chances, strict=True):
             width = whole / len(entry.stages) if chance is None else whole * chance
@@ -98,7 +98,7 @@ def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[S
     """
     tracks: list[tuple[Spending, ...]] = [()]
     for entry in ledger.entries:
-        tracks = [(*track, item) for item in _measure_entry(entry, epsilon, delta, ledger.rows) for track in tracks]
+        tracks = [(*track, item) for item in _measure_entry(entry, epsilon, delta, ledger) for track in tracks]
     return tuple(tracks)
 
 
@@ -110,15 +110,15 @@ def _secret_chances(event: DpEvent) -> list[float] | None:
     return [1 - event.fraction, *(event.fraction * rest for rest in _secret_chances(event.held_out) or [1.0])]
 
 
-def _measure_entry(entry: Entry, epsilon: float, delta: float, rows: int) -> list[Spending]:
+def _measure_entry(entry: Entry, epsilon: float, delta: float, ledger: Ledger) -> list[Spending]:
     chances = _secret_chances(entry.event)
     found = []
     for place, (name, event) in enumerate(entry.stages):
-        alone = epsilon_of(event, delta, rows=rows)
+        alone = ledger.cost_of(event, delta)
         # a secret part alone may cost more than the budget: its shares are relative to its own cost
         whole = epsilon if chances is None else max(epsilon, alone)
         pieces = _list_pieces(entry, place) if np.isfinite(alone) else []
-        costs = [(words, epsilon_of(piece, delta, rows=rows)) for words, piece in pieces]
+        costs = [(words, ledger.cost_of(piece, delta)) for words, piece in pieces]
         parts = tuple(Spending(words, cost, _share_of(cost, whole, delta)) for words, cost in costs)
         chance = None if chances is None else chances[place]
         found.append(Spending(name, alone, _share_of(alone, whole, delta), parts if len(parts) > 1 else (), chance))

@@ -12,7 +12,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice, check_count
-from dpscp.privacy import Ledger
+from dpscp.privacy import Ledger, Relation
 from dpscp.training.base import Trained
 from dpscp.training.engine.networks import check_rows
 from dpscp.training.model import Model
@@ -118,6 +118,7 @@ class PrivateModel:
         task: str,
         n_features: int,
         classes: tuple[Any, ...] | None = None,
+        relation: Relation = Relation.ADD_OR_REMOVE,
     ) -> Self:
         """Wrap a model of any kind, given by its output function and its cost.
 
@@ -131,12 +132,19 @@ class PrivateModel:
         n_features : int
         classes : tuple or None
             The public labels in the order of the outputs; None for regression.
+        relation : Relation
+            Of an event: ``dpscp.privacy.Relation.REPLACE_ONE`` if it holds at a fixed number of records only, as where
+            an engine divides by the true number. A ledger states the relation of each entry itself.
 
         Returns
         -------
         PrivateModel
         """
-        ledger = spent if isinstance(spent, Ledger) else Ledger().add("train", spent, "declared by the caller")
+        if not isinstance(spent, Ledger):
+            spent = Ledger().add("train", spent, "declared by the caller", relation=relation)
+        elif relation is not Relation.ADD_OR_REMOVE:
+            raise ValueError("relation is for an event; a ledger states the relation of each entry itself")
+        ledger = spent
         return cls(FunctionModel(outputs, task, n_features, None if classes is None else tuple(classes)), ledger)
 
     @classmethod
@@ -153,7 +161,8 @@ class PrivateModel:
         """Wrap a module that Opacus' PrivacyEngine trained.
 
         The ledger is the engine's own history of noise, rate and steps. It is about records, because the engine samples
-        rows. It notes that Opacus divides by a number of records taken from the data.
+        rows, and about replacing one record, because Opacus divides by ``int(n * rate)``: at n and n + 1 its noise may
+        differ in scale. A release with this model states the same relation, and charges two records for each step.
 
         Parameters
         ----------

@@ -2,13 +2,17 @@
 
 from typing import Any
 
-from dpscp.privacy import Ledger, dpsgd_event, non_private_event
+from dpscp._base.assumptions import FIXED_NUMBER
+from dpscp.privacy import Ledger, Relation, dpsgd_event, non_private_event
 
 
 def ledger_of_engine(privacy_engine: Any) -> Ledger:
     """Return the ledger of an Opacus PrivacyEngine.
 
-    One entry for each stretch of its accountant's history.
+    One entry for each stretch of its accountant's history. Opacus divides sums by ``int(n * rate)`` and samples at a
+    rate of one over the number of batches, so tables of n and of n + 1 records differ in the scale of their
+    noise. At a fixed n both numbers are constants, and the accountant's history holds for each of two chained steps:
+    the entries are about replacing one record.
 
     Paper: Supplement S6.1 [supp:privacy_accounting]
     """
@@ -21,5 +25,6 @@ def ledger_of_engine(privacy_engine: Any) -> Ledger:
     ledger = Ledger()
     for noise, rate, steps in history:
         event = dpsgd_event(float(noise), float(rate), int(steps)) if noise > 0 else non_private_event()
-        ledger = ledger.add("train", event, "Opacus, assuming Poisson sampling; noise from torch's generator")
-    return ledger.declare(opacus_normalizer="Opacus divides by a number of records taken from the data")
+        note = "Opacus, assuming Poisson sampling; noise from torch's generator"
+        ledger = ledger.add("train", event, note, relation=Relation.REPLACE_ONE)
+    return ledger.assume(FIXED_NUMBER)
