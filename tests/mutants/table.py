@@ -720,8 +720,15 @@ mutant(
     "tests/privacy/test_units.py::test_rows_and_persons_with_ids_do_not_add_up",
 )
 mutant(
+    "privacy.ledger:Ledger.cost_of",
+    "self.relation is Relation.REPLACE_ONE",
+    "False",
+    "a replacement is charged as one added or removed record",
+    "tests/privacy/test_relations.py::test_a_replacement_costs_two_steps_exactly_for_gaussian_noise",
+)
+mutant(
     "privacy.ledger:Ledger._epsilon_alone",
-    "epsilon_of(entry.event, delta, rows=self.rows)",
+    "self.cost_of(entry.event, delta)",
     "epsilon_of(entry.event, delta)",
     "a stage is printed with the price of one row",
     "tests/privacy/test_units.py::test_every_printed_promise_is_that_of_the_unit",
