@@ -176,6 +176,11 @@ def test_what_chance_explains_is_no_reuse():
         for rows, sketch in zip(tables, sketches, strict=True):
             assert sketch.shares_records(sketch_rows(rows[::-1]))
             assert not any(sketch.shares_records(other) for other in sketches if other is not sketch)
+    # the rows of one group repeat more often than those of all others
+    rng = np.random.default_rng(0)
+    coarse = [rng.integers(0, 6, size=(n, 3)).astype(float) for n in (300, 400)]
+    whole = sketch_rows(np.vstack([rng.normal(size=(4_000, 3)), coarse[0]]))
+    assert not sketch_rows(coarse[1]).shares_records(whole)
     ones = np.ones((500, 2))
     assert not sketch_rows(ones).shares_records(sketch_rows(ones))  # any two such tables are equal
 

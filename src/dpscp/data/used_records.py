@@ -88,7 +88,8 @@ class Sketch:
             return False
         _, left, right = np.intersect1d(own, old, assume_unique=True, return_indices=True)
         shared = int(np.minimum(own_times[left], old_times[right]).sum())
-        repeated = 1 - int((old_times == 1).sum()) / n_old
+        # of the two tables the coarser one: rows of one group may repeat more often than those of all
+        repeated = 1 - min(int((old_times == 1).sum()) / n_old, int((own_times == 1).sum()) / n_own)
         return shared > (_SHARE + 2 * repeated * max(1.0, n_own / n_old)) * min(n_own, n_old)
 
 
