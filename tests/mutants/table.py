@@ -720,6 +720,13 @@ mutant(
     "tests/privacy/test_units.py::test_rows_and_persons_with_ids_do_not_add_up",
 )
 mutant(
+    "core.thresholds:release_counts",
+    "warn_of_failures(checks, stacklevel=4)",
+    "None",
+    "a release does not warn of a weak budget",
+    "tests/test_budget_checks.py::test_a_release_warns_and_records_the_outcome",
+)
+mutant(
     "privacy.ledger:Ledger.cost_of",
     "self.relation is Relation.REPLACE_ONE",
     "False",

@@ -27,7 +27,6 @@ from dpscp.cli.run import (
     count_units,
     describe_release,
     describe_size_mismatch,
-    describe_weak_budget,
     evaluate_labeled,
     fit_estimator,
     summarize_fit,
@@ -80,7 +79,6 @@ def fit_table(options: argparse.Namespace) -> Result:
     size = count_units(schema, table)
     mismatch = describe_size_mismatch(schema, size)
     for text in [
-        *describe_weak_budget(schema, size, options.epsilon, options.delta),
         *([mismatch] if mismatch else []),
         *describe_earlier_fits(options),
     ]:

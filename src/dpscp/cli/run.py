@@ -27,7 +27,6 @@ from dpscp.report.numbers import (
 # A declared size may be rounded. A larger difference gets a warning.
 _SIZE_TOLERANCE = 0.05
 # A privacy promise above this epsilon is weak.
-_WEAK_EPSILON = 10.0
 
 Estimator = PrivateConformalClassifier | PrivateConformalRegressor
 
@@ -61,26 +60,6 @@ def describe_size_mismatch(schema: Schema, size: int) -> str | None:
         f"{_SIZE_TOLERANCE:.0%} {'larger' if size > declared else 'smaller'} than {name} = {declared} in the schema. "
         f"The certificate is valid for a table of the declared size: set {name} to the publicly known number"
     )
-
-
-def describe_weak_budget(schema: Schema, size: int, epsilon: float, delta: float) -> list[str]:
-    """Describe each number of the budget that makes the promise weak.
-
-    Only public numbers are used. ``size`` counts if the schema declares no number: it is published then.
-    """
-    texts = []
-    if epsilon > _WEAK_EPSILON:
-        texts.append(
-            f"epsilon = {epsilon:g} is above {_WEAK_EPSILON:g}, so each person is protected weakly; "
-            "1 is a common choice"
-        )
-    n = schema.n_persons or schema.n_records or size
-    if delta > 1 / n:
-        texts.append(
-            f"delta = {delta:g} is above 1/n = {1 / n:.2g}. A delta this large would permit publishing one random "
-            "record; choose delta well below 1/n"
-        )
-    return texts
 
 
 def load_model(path: Path) -> Estimator:

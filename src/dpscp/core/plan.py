@@ -5,7 +5,6 @@ of a row and the class list.
 """
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +24,6 @@ from dpscp.data.sources import RecordSource
 from dpscp.data.sources.base import Collective
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
-from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, automatic, guarantee_of
@@ -218,17 +216,6 @@ def divide(problem: FitProblem, guarantee: Guarantee) -> Parts:
     share = best_train_share(problem, guarantee) if problem.train_share == "auto" else float(problem.train_share)
     left = gdp_mu(epsilon, delta) ** 2 - gdp_mu(share * epsilon, delta) ** 2
     return Parts(share * epsilon, math.sqrt(max(0.0, left)), share)
-
-
-def warn_large_delta(delta: float, n_records: int) -> None:
-    """Warn if delta is so large that it permits publishing a random record."""
-    if delta * n_records >= 1:
-        warnings.warn(
-            f"delta = {delta:g} is not below 1 / n_records = {1 / n_records:g}. A delta this large would permit "
-            "publishing one random record; choose a smaller delta",
-            GuaranteeWarning,
-            stacklevel=4,
-        )
 
 
 def _plan_evaluation(problem: FitProblem, spent: Ledger, secret: float | None, measured: float) -> EvaluationPlan:

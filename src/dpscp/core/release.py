@@ -19,7 +19,7 @@ from dpscp.core.evaluation import (
     OutcomeCounts,
     PrivateEvaluation,
 )
-from dpscp.core.plan import FitPlan, plan_fit, warn_large_delta
+from dpscp.core.plan import FitPlan, plan_fit
 from dpscp.core.problem import FitProblem
 from dpscp.core.score import BlockCounts, Scoring
 from dpscp.core.tasks import Prediction
@@ -86,7 +86,6 @@ def release(
 
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
-    warn_large_delta(problem.budget.delta, problem.n_records)
     problem.require_payable(store, seeded=random_state is not None)
     plan = plan_fit(problem)  # what does not fit the budget is refused before a record is used
     plan.check_source(records)

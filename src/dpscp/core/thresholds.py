@@ -31,6 +31,7 @@ from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, universal_floor
 from dpscp.guarantees.terms import Terms
 from dpscp.privacy import Accountant, Budget, Ledger
+from dpscp.privacy.checks import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold import PrivateQuantile, private_quantile
@@ -205,6 +206,9 @@ def release_counts(
 
     Theory: section 6
     """
+    budget = plan.total or plan.problem.budget
+    checks = check_budget(budget, plan.problem.n_records, plan.spent.relation)
+    warn_of_failures(checks, stacklevel=4)
     reservation = None if store is None else store.reserve(plan.ledger(), note=note)
     counted, problem = count(), plan.problem
     plan = plan.after(counted.spent, counted.stability)
@@ -225,11 +229,12 @@ def release_counts(
     if plan.guarantee.needs_stability and counted.stability is not None:
         assumed = (*assumed, *counted.stability.assumptions)
     certificates = [_make_certificate(plan, i, level, assumed) for i, level in enumerate(by_level)]
+    certificates = [replace(certificate, checks=checks) for certificate in certificates]
     return Release(
         values if counted.threshold_at is None else counted.threshold_at(values),
         ledger,
         tuple(map(problem.task.finish, certificates)),
-        plan.total or problem.budget,
+        budget,
         problem.accountant,
         problem.task.name,
         tuple(q for row in found for q in row),

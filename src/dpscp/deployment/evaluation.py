@@ -25,7 +25,8 @@ from dpscp.deployment.labeled import (
     sketch_records,
     warn_if_not_new,
 )
-from dpscp.privacy import IntegerSource, Ledger, secure_generator, shared_lattice_noise
+from dpscp.privacy import Budget, IntegerSource, Ledger, secure_generator, shared_lattice_noise
+from dpscp.privacy.checks import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 
@@ -77,6 +78,7 @@ def evaluate(
     Theory: section 13
     """
     confidence = check_probability("confidence", confidence)
+    warn_of_failures(check_budget(Budget(epsilon, delta)))
     seed = seed_of(random_state)
     row_seed, dither_seed, noise_seed = child_seeds(seed, 3)
     if budget is not None:

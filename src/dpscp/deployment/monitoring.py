@@ -23,6 +23,7 @@ from dpscp.deployment.labeled import (
     warn_if_not_new,
 )
 from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, shared_lattice_noise
+from dpscp.privacy.checks import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
@@ -156,6 +157,7 @@ class CoverageMonitor:
         self.tolerated = _tolerated(estimator) if tolerated is None else check_probability("tolerated", tolerated)
         self.level = check_probability("level", level)
         self.expected_batch = check_count("expected_batch", expected_batch)
+        warn_of_failures(check_budget(self.budget, self.expected_batch))
         self.estimator = estimator
         self._seed = seed_of(random_state)
         self._bet = _choose_bet(self.tolerated, self.budget, self.expected_batch)

@@ -428,6 +428,7 @@ def _checks(stated: _Stated, within: bool) -> list[dict[str, str]]:
         {"check": "noise came from the operating system", "result": "no, from a seed" if ledger.seeded else "yes"},
         {"check": "labels were declared", "result": "no" if "classes" in ledger.taken_from_data else "yes"},
         {"check": "coverage was measured privately on records of its own", "result": coverage},
+        *({"check": c.question, "result": "yes" if c.passed else "no"} for c in stated.certificates[0].checks),
     ]
 
 

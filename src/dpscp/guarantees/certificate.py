@@ -11,6 +11,7 @@ from dpscp._base.format import at_least, at_most, format_level, format_odds, htm
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
 from dpscp.guarantees.terms import Terms
+from dpscp.privacy.checks import BudgetCheck
 from dpscp.privacy.units import Unit
 
 # What a proven level is an average over; shown with every level. A study is records, noise and new records.
@@ -54,6 +55,8 @@ class Certificate:
         For a risk, the loss takes the place of a miss: ``coverage`` is one minus the proven bound on the mean loss.
     void_because : str
         Why nothing is proven for this fit, whatever its numbers; empty if the proof applies.
+    checks : tuple of BudgetCheck
+        The checks of the release's budget by public numbers, and their outcome.
     """
 
     guarantee: str
@@ -64,6 +67,7 @@ class Certificate:
     advice: str = ""
     promise: Promise = Promise.COVERAGE
     void_because: str = ""
+    checks: tuple[BudgetCheck, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "promise", Promise(self.promise))
@@ -143,6 +147,7 @@ class Certificate:
             "assumptions": [a.to_dict() for a in self.assumptions],
             "terms": dict(self.terms),
             "unit": self.unit.to_dict(),
+            "checks": [check.to_dict() for check in self.checks],
         }
         return {**vars(self), **parts}
 
@@ -158,6 +163,7 @@ class Certificate:
             str(data["advice"]),
             Promise(data["promise"]),
             str(data["void_because"]),
+            tuple(map(BudgetCheck.from_dict, data["checks"])),
         )
 
     def _head(self) -> str:
@@ -222,7 +228,8 @@ class Certificate:
     def __str__(self) -> str:
         numbers = "; ".join(" ".join(pair) for pair in self._numbers())
         parts = [*first_words(self.assumptions), self._head(), *self._reasons(), f"Numbers: {numbers}."]
-        return " ".join([*parts, self.advice] if self.advice else parts)
+        weak = [f"Weak: {check.sentence}." for check in self.checks if not check.passed]
+        return " ".join([*parts, *weak, *([self.advice] if self.advice else [])])
 
     def _headline(self) -> str:
         """Return the proven number in a few words."""

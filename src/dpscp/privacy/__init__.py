@@ -14,6 +14,7 @@ from dpscp.privacy.accounting import (
     release_accountant,
     tradeoff_of,
 )
+from dpscp.privacy.checks import BudgetCheck
 from dpscp.privacy.events import (
     ApproximateDpEvent,
     BoundedRangeDpEvent,
@@ -69,6 +70,7 @@ __all__ = [
     "Assumption",
     "BoundedRangeDpEvent",
     "Budget",
+    "BudgetCheck",
     "DiscreteGaussianDpEvent",
     "Entry",
     "EventKind",
