@@ -8,7 +8,7 @@ from sklearn.naive_bayes import GaussianNB
 
 import dpscp as dp
 from dpscp._base.assumptions import OTHER_PERSONS
-from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.registry import SPLIT
 from dpscp.privacy import ParallelDpEvent
 from dpscp.training import DPSGD
 

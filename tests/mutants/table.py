@@ -220,7 +220,7 @@ mutant(
 # ---- guarantees
 
 mutant(
-    "guarantees.universal:_inner_levels",
+    "guarantees.registry:_universal_levels",
     "'add'",
     "'remove'",
     "the inner level is taken from the wrong direction",

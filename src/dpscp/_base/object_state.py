@@ -66,18 +66,6 @@ def copy_if_possible(value: Any) -> Any:
         return value
 
 
-def can_be_copied(value: Any) -> bool:
-    """Return whether a caller's object can be deep-copied.
-
-    True for a function, although its closure is not copied.
-    """
-    try:
-        copy.deepcopy(value)
-    except Exception:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def refuse_memory(name: str, value: Any) -> Iterator[None]:
     """Raise if calls inside the block change the caller's object ``name``.

@@ -16,8 +16,7 @@ from dpscp.core.thresholds import Release, release_scores
 from dpscp.data.persons import choose_unit, keep_rows, require_unit
 from dpscp.data.populations import Population
 from dpscp.guarantees import Guarantee, Stability, guarantee_of
-from dpscp.guarantees.split import SPLIT
-from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.guarantees.registry import SPLIT, UNIVERSAL
 from dpscp.privacy import Budget, Ledger, Unit, as_event
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.store import BudgetStore

@@ -26,9 +26,7 @@ from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
-from dpscp.guarantees.registry import AUTO, automatic, guarantee_of
-from dpscp.guarantees.split import SPLIT
-from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, automatic, guarantee_of
 from dpscp.privacy import (
     Ledger,
     Relation,

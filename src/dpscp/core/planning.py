@@ -20,7 +20,7 @@ from dpscp.data.groups import Groups, read_groups
 from dpscp.data.populations import Population, read_population
 from dpscp.guarantees import GUARANTEES
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
-from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.registry import SPLIT
 from dpscp.privacy import RECORDS, Budget, gdp_epsilon, gdp_mu
 from dpscp.privacy.units import PersonWithIds
 

@@ -23,7 +23,7 @@ from dpscp.data.validation import label_index, suppress_float_warnings, validate
 from dpscp.deployment.labeled import evaluated_unit, has_trained_release, separate_release, sketch_records
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
-from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.registry import SPLIT
 from dpscp.privacy import Budget, Ledger, Unit
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore

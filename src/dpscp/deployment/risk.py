@@ -26,8 +26,7 @@ from dpscp.data.groups import Groups, RecordGroups, read_groups
 from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.data.populations import Population, keep_by_ratio, read_population
 from dpscp.guarantees import Guarantee
-from dpscp.guarantees.split import SPLIT
-from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.guarantees.registry import SPLIT, UNIVERSAL
 from dpscp.privacy import Budget, Ledger, Unit, secure_generator
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.random_streams import THINNING, child_seeds, seed_of, stream_seed

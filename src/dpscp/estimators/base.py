@@ -47,8 +47,7 @@ from dpscp.estimators.outer_steps import OuterUse, find_outer_use
 from dpscp.estimators.prefit import Prefit
 from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
 from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
-from dpscp.guarantees.registry import AUTO, GUARANTEES
-from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.registry import AUTO, GUARANTEES, SPLIT
 from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore

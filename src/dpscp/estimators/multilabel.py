@@ -30,7 +30,7 @@ from dpscp.estimators.outer_steps import find_outer_use
 from dpscp.estimators.trust import list_training_assumptions
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate
-from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.registry import SPLIT
 from dpscp.privacy import Accountant, Budget, Ledger, Unit, counts_secrecy, secret_shares, secure_generator
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore

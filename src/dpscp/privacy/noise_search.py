@@ -195,18 +195,6 @@ def _find_cell(cost: Callable[[float], float], epsilon: float, bad: _Tried, good
         bad, good = (bad, tried) if tried.cost <= epsilon else (tried, good)
 
 
-def start_below(estimate: float) -> float:
-    """Return a start for ``smallest_noise`` slightly below ``estimate``.
-
-    It is one of the points that a search from 1 would visit. A good estimate saves time and changes no digit of the
-    result.
-    """
-    start = 1.0
-    while start * _STRIDE**2 <= estimate:
-        start *= _STRIDE
-    return start
-
-
 def noise_multiplier(
     epsilon: float, delta: float, sampling_rate: float, steps: int, accountant: str | Accountant = "pld"
 ) -> float:

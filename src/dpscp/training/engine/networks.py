@@ -60,11 +60,6 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
     return rows
 
 
-def row_width(X: ArrayLike) -> int:
-    """Return the number of features without reading any value."""
-    return int(check_rows(X, finite=False).shape[1])
-
-
 def _require_finite(rows: Array) -> None:
     if rows.dtype.kind == "f" and not _finite(rows):
         raise ValueError("X must not hold NaN or infinity")
