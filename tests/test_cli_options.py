@@ -159,7 +159,7 @@ def three_levels(folder):
     )
     rows, labels = (parse_schema(SCHEMA).matrix(people(400, 0)), people(400, 0)["bought"])
     model.fit(rows, labels)
-    model.ledger_ = model.ledger_.declare(schema=parse_schema(SCHEMA).to_dict())
+    model.schema_ = parse_schema(SCHEMA)
     model.save(folder / "three.dpscp")
     rows = parse_schema(SCHEMA).matrix(people(300, 1))
     evaluation = evaluate(model, rows, people(300, 1)["bought"].to_numpy())
