@@ -252,6 +252,22 @@ class Remembers(Model):
         return self.inner.predict_proba(X)
 
 
+class Overwrites(Remembers):
+    """A model that writes into the rows that it gets."""
+
+    def predict_proba(self, X):
+        probabilities = self.inner.predict_proba(X)
+        X[:] = 0
+        return probabilities
+
+
+class Mixes(Remembers):
+    """A model whose probabilities depend on the other rows."""
+
+    def predict_proba(self, X):
+        return self.inner.predict_proba(X - X.mean(axis=0))
+
+
 class RemembersHead(Remembers):
     """The same with the ability to say where its linear head is."""
 
@@ -286,24 +302,26 @@ def test_a_model_with_an_influence_form(kind, said):
         assert clf.threshold_.tolist() == plain.threshold_.tolist()
 
 
-def test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it():
+def test_a_model_gets_copies_of_the_records_that_score_or_evaluate_it():
     X, y = records(500)
+    kept = X.copy()
     clf = dp.PrivateConformalClassifier(
-        TrainedInside(Remembers),
-        feature_bounds=dp.RowNorm(3.0),
-        evaluation_fraction=0.2,
-        epsilon=4.0,
-        classes=[0, 1],
-        n_records=500,
+        TrainedInside(Overwrites), evaluation_fraction=0.2, epsilon=4.0, classes=[0, 1], n_records=500
     ).fit(X, y)
-    assert clf.model_.inner.seen == []
+    np.testing.assert_array_equal(X, kept)
     X = X + 0.01  # new records: those of the fit are refused
+    kept = X.copy()
     dp.recalibrate(clf, X, y, epsilon=1.0, delta=DELTA)
     dp.evaluate(clf, X, y, epsilon=1.0, delta=DELTA)
     dp.CoverageMonitor(clf, epsilon=0.5, delta=DELTA).update(X, y)
-    assert clf.model_.inner.seen == []
-    clf.predict_proba(X)
-    assert clf.model_.inner.seen == [500]
+    np.testing.assert_array_equal(X, kept)
+
+
+def test_a_model_that_mixes_rows_is_refused():
+    X, y = records(500)
+    options = {"epsilon": 4.0, "classes": [0, 1], "n_records": 500}
+    with pytest.raises(ValueError, match="estimator must compute the value of each row from that row alone"):
+        dp.PrivateConformalClassifier(TrainedInside(Mixes), **options).fit(X, y)
 
 
 def test_what_is_no_mechanism_is_refused_by_name():

@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 import dpscp as dp
-from dpscp._base.assumptions import GROUP_FUNCTION, OVERLAPPING_GROUP_FUNCTION
+from dpscp._base.assumptions import GROUP_FUNCTION
 from dpscp.cli import main
 from dpscp.core.problem import Problem
 from dpscp.core.search_plan import Plan
@@ -189,7 +189,7 @@ def test_more_groups_of_a_record_mean_more_noise_and_more_groups_alone_do_not():
     assert four.noises[0].count_noise == pytest.approx(2 * one.noises[0].count_noise, rel=0.02)
     assert four.size_noise.count_noise == pytest.approx(2 * one.size_noise.count_noise, rel=0.05)
     assert four.n_nominal == 2_000
-    assert "8 groups, each record in at most 4" in four.ledger(Ledger()).entries[0].note
+    assert "8 groups, each record in at most 4" in four.ledger().entries[0].note
 
 
 def test_a_plan_shows_what_overlapping_groups_cost():
@@ -325,8 +325,7 @@ def test_a_classifier_with_overlapping_groups(options, tmp_path):
         assert covered[(places == g).any(axis=1)].mean() > 0.88
     assert fitted.ledger_.public_facts["groups_per_record"] == 2
     assert fitted.ledger_.public_facts["group_values"] == names
-    assert OVERLAPPING_GROUP_FUNCTION in fitted.ledger_.assumptions
-    assert GROUP_FUNCTION not in fitted.ledger_.assumptions
+    assert GROUP_FUNCTION in fitted.ledger_.assumptions
     assert "largest threshold of its groups" in str(fitted.certificate_)
     fitted.save(tmp_path / "model.dpscp")
     loaded = dp.load(tmp_path / "model.dpscp")
@@ -355,7 +354,7 @@ def test_columns_of_a_schema_are_groups_and_come_back_from_a_file(tmp_path):
     )
     fitted = classifier(classes=None, groups=["sex", "site"]).fit(frame, "y", schema=schema)
     assert fitted.group_values_ == ("sex=f", "sex=m", "site=a", "site=b", "site=c")
-    assert OVERLAPPING_GROUP_FUNCTION not in fitted.ledger_.assumptions  # no function of the caller
+    assert GROUP_FUNCTION not in fitted.ledger_.assumptions  # no function of the caller
     fitted.save(tmp_path / "model.dpscp")
     loaded = dp.load(tmp_path / "model.dpscp")
     assert np.array_equal(loaded.predict_set(frame)[1], fitted.predict_set(frame)[1])

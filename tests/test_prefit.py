@@ -108,11 +108,6 @@ class Transductive(GaussianNB):
         return super().predict_proba(X - X.mean(axis=0))
 
 
-class Scores(GaussianNB):
-    def predict_proba(self, X):
-        return 2 * super().predict_proba(X)
-
-
 class Telling(GaussianNB):
     def predict_proba(self, X):
         raise KeyError(f"never seen before: {X.ravel()[0]}")
@@ -123,7 +118,6 @@ class Telling(GaussianNB):
     [
         (SVC().fit(*labeled(50, 0)), {}, TypeError, "with predict_proba and classes_ here, got SVC"),
         (Transductive().fit(*labeled(50, 0)), {}, ValueError, "estimator must compute the value"),
-        (Scores().fit(*labeled(50, 0)), {}, ValueError, "add up to one; on synthetic rows"),
         (
             Telling().fit(*labeled(50, 0)),
             {},
@@ -168,73 +162,3 @@ def test_without_prefit_a_fitted_estimator_is_refused_and_a_wrapped_one_survives
         PrivateConformalClassifier(model, classes=["a", "b", "c"], **SETTINGS).fit(X, y)
     frozen = clone(PrivateConformalClassifier(dp.Prefit(model), **SETTINGS))
     assert frozen.fit(X, y).predict_set(X)[1].shape == (1000, 3, 1)
-
-
-# ---- records meet a copy of what the caller brings
-
-
-class Keeping(GaussianNB):
-    """Keeps the rows that it is asked about."""
-
-    def predict_proba(self, X):
-        self.seen_ = np.array(X)
-        return super().predict_proba(X)
-
-
-class Locked(Keeping):
-    """An estimator without a deep copy."""
-
-    def __deepcopy__(self, memo):
-        raise TypeError("it holds a lock")
-
-
-def test_an_estimator_that_keeps_its_rows_is_released_without_them():
-    keeping = Keeping().fit(*labeled(500, 0))
-    PrivateConformalClassifier(dp.Prefit(keeping), **SETTINGS).fit(*labeled(1000, 1))
-    assert not hasattr(keeping, "seen_")
-    with pytest.raises(ValueError, match="estimator stores something from the rows that it is called with"):
-        PrivateConformalClassifier(dp.Prefit(Locked().fit(*labeled(500, 0))), **SETTINGS).fit(*labeled(1000, 1))
-
-
-class KeepingScore:
-    natural = False
-
-    def range(self, n_classes):  # noqa: ARG002
-        return 0.0, 1.0
-
-    def of_labels(self, probabilities):
-        self.seen = probabilities
-        return 1 - probabilities
-
-
-def test_scores_and_models_of_the_caller_are_left_as_they_were(model):
-    X, y = labeled(1000, 1)
-    score, keeping = KeepingScore(), Keeping().fit(*labeled(500, 0))
-    settings = {**SETTINGS, "conformity_score": score}
-    PrivateConformalClassifier(dp.Prefit(model), **settings).fit(X, y).predict_set(X)
-    private = dp.PrivateModel.from_outputs(
-        lambda rows: np.log(keeping.predict_proba(rows) + 1e-9),
-        spent=dp.Ledger(),
-        task="classification",
-        n_features=2,
-        classes=("a", "b", "c"),
-    )
-    with pytest.raises(ValueError, match=r"estimator stores something from the rows .*keeping"):
-        PrivateConformalClassifier(private, classes=["a", "b", "c"], guarantee="split", **SETTINGS).fit(
-            *labeled(1000, 9)
-        )
-    assert not hasattr(score, "seen")
-
-
-def test_a_score_that_keeps_its_rows_in_a_closure_is_refused(model):
-    seen = []
-
-    def function(rows):
-        seen.append(rows)
-        return 1 - rows
-
-    settings = {**SETTINGS, "conformity_score": function}
-    with pytest.raises(
-        ValueError, match=r"conformity_score stores something from the rows that it is called with \(.*seen"
-    ):
-        PrivateConformalClassifier(dp.Prefit(model), **settings).fit(*labeled(1000, 1))

@@ -4,7 +4,6 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.naive_bayes import GaussianNB
 
 import dpscp as dp
 from dpscp._base.assumptions import OTHER_PERSONS
@@ -196,35 +195,3 @@ def test_a_counted_number_of_new_records_is_listed_as_taken_from_them(fitted):
     assert declared.ledger_.public_facts["new_n_records"] == 800
     assert declared.ledger_.taken_from_data == fitted.ledger_.taken_from_data
     assert "777" not in declared.ledger_.to_json() + str(declared.certificate_.to_dict())
-
-
-class KeepsRows(GaussianNB):
-    """An estimator of the caller that stores the rows of every call."""
-
-    seen = ()
-
-    def predict_proba(self, X):
-        self.seen = (*self.seen, len(X))
-        return super().predict_proba(X)
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda release, X, y: renewed(release, (X, y)),
-        lambda release, X, y: dp.evaluate(release, X, y, epsilon=1.0, delta=DELTA, random_state=0),
-        lambda release, X, y: dp.CoverageMonitor(
-            release, epsilon=0.5, delta=DELTA, tolerated=0.2, random_state=0
-        ).update(X, y),
-    ],
-    ids=["recalibrate", "evaluate", "monitor"],
-)
-def test_a_model_of_the_caller_keeps_nothing_of_labeled_records(use):
-    model = KeepsRows().fit(*records(300, 3))
-    options = {"epsilon": 4.0, "accountant": "rdp", "n_records": 500, "random_state": 0}
-    release = dp.PrivateConformalClassifier(dp.Prefit(model), **options).fit(*records(500, 4))
-    assert (model.seen, release.estimator.estimator.seen) == ((), ())
-    use(release, *records(400, 5))
-    assert (model.seen, release.estimator.estimator.seen) == ((), ())
-    release.predict(records(10, 6)[0])
-    assert model.seen == (10,)  # rows of a prediction are the caller's own

@@ -539,8 +539,8 @@ mutant(
 )
 mutant(
     "training.preprocess:Preprocessed.train_on",
-    "source = source.map(methodcaller('with_steps', fitted.apply))",
-    "source.map(methodcaller('with_steps', fitted.apply))",
+    "source = source.map(methodcaller('with_steps', fitted.apply_to_records))",
+    "source.map(methodcaller('with_steps', fitted.apply_to_records))",
     "training does not see the preprocessed rows",
     "tests/training/test_releases.py::test_training_sees_what_prediction_sees",
 )
@@ -707,8 +707,8 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *list_record_assumptions(original), *problem.task.score_assumptions, *outer.assumptions)",
-    "(*self._list_group_assumptions(), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *problem.task.score_assumptions, *outer.assumptions)",
+    "(*((GROUP_FUNCTION,) if groups is not None and groups.calls_functions else ()), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *list_record_assumptions(original), *problem.task.score_assumptions, *outer.assumptions)",
+    "(*((GROUP_FUNCTION,) if groups is not None and groups.calls_functions else ()), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *problem.task.score_assumptions, *outer.assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )

@@ -120,35 +120,26 @@ _STATED = _kind("stated_by_caller", Concern.BOTH, "{}")
 
 # ---- code and records of the caller
 
-GROUP_FUNCTION = _fixed(
-    "group_function",
+ROW_FUNCTION = _kind(
+    "row_function",
     Concern.BOTH,
-    "groups computes the group of a record from that record alone (privacy needs this too: groups share no budget, "
-    "because each record lies in one of them, independently of the other records)",
+    "{} computes its values for a row from that row alone, up to rounding, and keeps nothing of it (privacy needs this "
+    "too: otherwise one record would change the values of others)",
 )
-OVERLAPPING_GROUP_FUNCTION = _fixed(
-    "overlapping_group_function",
-    Concern.BOTH,
-    "groups computes the groups of a record from that record alone (privacy needs this too: a record is charged for "
-    "the groups that it may be in, independently of the other records)",
-)
-OWN_SCORE = _fixed(
-    "own_score",
-    Concern.BOTH,
-    "conformity_score computes the scores of a row from that row of probabilities alone (privacy needs this too: "
-    "otherwise one record would change the scores of the others)",
-)
+GROUP_FUNCTION, OWN_SCORE = ROW_FUNCTION.of("groups"), ROW_FUNCTION.of("conformity_score")
+LIKELIHOOD_RATIO = ROW_FUNCTION.of("population")
 PREFIT = _fixed(
     "prefit",
     Concern.BOTH,
-    "estimator was trained without these records (as dp.Prefit states) and computes the outputs of each row from "
-    "that row alone; the records that it was trained on are not protected by this release",
+    "estimator was trained without these records (as dp.Prefit states), computes the outputs of each row from that row "
+    "alone, up to rounding, and keeps nothing of it; the records that it was trained on are not protected by this "
+    "release",
 )
 PRIVATE_MODEL = _fixed(
     "private_model",
     Concern.BOTH,
     "the model was trained elsewhere at the cost that its ledger states and contains nothing else from the records; it "
-    "computes the outputs of each row from that row alone",
+    "computes the outputs of each row from that row alone, up to rounding, and keeps nothing of it",
 )
 TORCH_MODULE = _fixed(
     "torch_module",
@@ -202,12 +193,6 @@ OWN_SCORES = _fixed(
     Concern.BOTH,
     "each score depends on one record, the model and independent noise only, and training cost what was declared for "
     "it",
-)
-LIKELIHOOD_RATIO = _fixed(
-    "likelihood_ratio",
-    Concern.BOTH,
-    "likelihood_ratio gives a record its ratio from that record alone (privacy needs it too: else one record would "
-    "change which others are kept)",
 )
 OWN_LOSSES = _fixed(
     "own_losses",

@@ -1,8 +1,8 @@
 """Call a caller's function on rows of records.
 
 The function gets copies of the rows, in blocks, and rows come twice: the second time in another order and in blocks of
-another size, so that a row stands among other rows and at another place. Both results must agree. What no call can
-show, that the function keeps nothing and treats each row alone, is an assumption of the release.
+other sizes, from one row on, so that a row stands among other rows and at another place. Both results must agree. What
+no call can show, that the function keeps nothing and treats each row alone, is an assumption of the release.
 """
 
 import copy
@@ -78,10 +78,10 @@ def call_on_rows(
     size = min(_BLOCK_ROWS, n)
     starts = range(0, n, size)
     values = np.concatenate([call(slice(start, start + size), min(size, n - start)) for start in starts])
-    size = max(1, 2 * size // 3)
-    for stop in range(n, 0, -size if n <= _ALL_TWICE else -size * _STRIDE):
-        # the odd places before the even ones, and all from the last to the first: no period of a place stays
+    most, stop, size = max(1, 2 * size // 3), n, 1
+    while stop > 0:
         start = max(0, stop - size)
+        # the odd places before the even ones, and all from the last to the first: no period of a place stays
         places = np.concatenate([np.arange(start, stop, 2), np.arange(start + 1, stop, 2)])[::-1]
         if not _agree(call(places, len(places)), values[places], tolerance):
             raise ValueError(
@@ -89,7 +89,14 @@ def call_on_rows(
                 "other rows, or in another order, its values changed. Replace means, quantiles and other statistics of "
                 "the rows by public numbers"
             )
+        stop -= size if n <= _ALL_TWICE or size < most else size * _STRIDE
+        size = min(2 * size, most)
     return values
+
+
+def is_of_caller(value: Any) -> bool:
+    """Return whether an object's class is the caller's and not of this package."""
+    return type(value).__module__.partition(".")[0] != "dpscp"
 
 
 def _copy_rows(table: Any, rows: slice | NDArray[np.int64]) -> Any:

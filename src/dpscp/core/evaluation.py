@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
-from dpscp._base.object_state import copy_if_possible
 from dpscp.core.noisy_rates import rate_interval, size_reach
 from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import has_group, largest_thresholds
@@ -30,6 +29,7 @@ from dpscp.data.validation import suppress_float_warnings
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.training.model import Model
+from dpscp.training.private_model import model_for_records
 
 # Each interval of a fit that measures itself holds its number with this probability.
 SELF_CONFIDENCE = 0.95
@@ -377,9 +377,8 @@ class CountOutcomes:
         if self.by_ratio and block.groups is not None:
             kept = np.flatnonzero(has_group(block.groups))
             block, drawn = block.take_rows(kept, None), drawn[kept]
-        # a custom model gets all rows at once, as in prediction, and only a copy of it
-        own = not self.model.is_row_wise
-        model = copy_if_possible(self.model) if own else self.model
+        # a custom model gets all rows at once, as in prediction
+        own, model = not self.model.is_row_wise, model_for_records(self.model)
         total: tuple[Any, ...] | None = None
         n_classes, n_groups = len(self.task.classes or ()), 0 if self.by_label else self.n_groups
         with suppress_float_warnings():

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
 from dpscp._base.assumptions import Assumption
-from dpscp._base.object_state import copy_if_possible
 from dpscp.core.tasks import Prediction, correction_notes
 from dpscp.data.groups import is_member
 from dpscp.data.sources import Block, RecordSource
@@ -18,6 +17,7 @@ from dpscp.data.validation import suppress_float_warnings
 from dpscp.threshold.counts import look_at
 from dpscp.training.base import Trained
 from dpscp.training.preprocessing.preprocess import unwrap_model
+from dpscp.training.private_model import model_for_records
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,8 @@ class Scoring:
         """Return the score of every record."""
         # a model of the caller's own sees its rows at once, as it does in prediction
         own = not self.trained.model.is_row_wise
-        # and a copy of it sees them: what it keeps of them is thrown away
-        model, steps = unwrap_model(copy_if_possible(self.trained.model) if own else self.trained.model)
-        trained, block = replace(self.trained, model=model), block.with_steps(*steps)
+        model, steps = unwrap_model(self.trained.model)
+        trained, block = replace(self.trained, model=model_for_records(model)), block.with_steps(*steps)
         found = [np.empty(0)]
         with suppress_float_warnings():
             for part, rows in block.parts(max(1, len(block)) if own else None):

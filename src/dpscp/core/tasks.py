@@ -262,7 +262,7 @@ class Classification(Prediction):
 
     def try_score(self) -> None:
         """Check a caller's own score on synthetic probabilities."""
-        self.score.check_on_synthetic_rows(len(self.classes))
+        self.score.check_range(len(self.classes))
 
     def with_own_score(self, score: Any) -> Self:
         """Return the task with the caller's own score in place of a missing one; names of scores change nothing."""
@@ -311,7 +311,7 @@ class Classification(Prediction):
         return np.asarray(np.maximum(scores, self._of_own_label(softmax(outputs), targets)))
 
     def _of_own_label(self, probabilities: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(self.score.of_records(probabilities)[np.arange(len(labels)), labels])
+        return np.asarray(self.score.of_labels(probabilities)[np.arange(len(labels)), labels])
 
 
 @dataclass(frozen=True)
@@ -437,7 +437,7 @@ class Regression(Prediction):
 
     def try_score(self) -> None:
         """Check a caller's own score on synthetic targets."""
-        self.score.check_on_synthetic_rows(self.scaled_bounds)
+        self.score.check_intervals(self.scaled_bounds)
 
     def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return the targets on their scale, clipped to the public range unless training has to find one."""

@@ -6,14 +6,13 @@ count of the records is replaced.
 
 import numbers
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
-from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
@@ -21,8 +20,6 @@ from dpscp._base.checks import check_probability
 
 # The beginnings of scikit-learn messages that hold nothing from the records.
 _HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
-# Number of rows on which a caller's function is evaluated one by one.
-_SINGLE_ROWS = 16
 
 
 @contextmanager
@@ -229,57 +226,3 @@ def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
         raise ValueError("confidence_level must have at least one level")
     # 1 - 0.9 is slightly below 0.1 in binary; the decimal is meant
     return tuple(round(1 - check_probability("confidence_level", level), 12) for level in levels), single
-
-
-def check_row_by_row(
-    name: str,
-    function: Callable[[Any, int], NDArray[Any]],
-    table: Any,
-    found: NDArray[Any],
-    *,
-    thorough: bool,
-    tolerance: float = 1e-9,
-) -> None:
-    """Refuse a caller's function whose value for a row depends on other rows.
-
-    The function is evaluated again on single rows and, if ``thorough``, on the two halves and on all rows in another
-    order. Otherwise one record could change the groups or scores of all others, and neither privacy nor coverage would
-    hold.
-
-    Parameters
-    ----------
-    name : str
-        The name of the parameter, for the message.
-    function : function of (table, n) that returns n values
-    table : the rows
-    found : array of length n
-        ``function(table, n)``.
-    thorough : bool
-    tolerance : float
-        The largest difference that counts as rounding.
-    """
-    n = len(found)
-    parts = [np.array([place]) for place in np.unique(np.linspace(0, n - 1, _SINGLE_ROWS).astype(np.int64))]
-    if thorough:
-        parts += [
-            np.arange(n // 2),
-            np.arange(n // 2, n),
-            np.concatenate([np.arange(1, n, 2), np.arange(0, n, 2)])[::-1],
-        ]
-    for part in parts if n > 1 else ():
-        same = False
-        try:
-            again = function(_safe_indexing(table, part), len(part))
-            same = again.shape == found[part].shape and np.allclose(again, found[part], rtol=tolerance, atol=tolerance)
-        except Exception:  # its message may contain records; a failure on some rows only is a difference too
-            same = False
-        if not same:
-            break
-    else:
-        return
-    # outside the handler, so that the function's own message is not printed
-    raise ValueError(
-        f"{name} must compute the value of each row from that row alone, with the same result each time; on part of "
-        "the rows, or in another order, its values changed. Replace means, quantiles and other statistics of the rows "
-        "by public numbers"
-    )

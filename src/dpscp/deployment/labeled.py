@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp._base.object_state import copy_if_possible
 from dpscp.core.evaluation import LabeledOutcomes, outcomes_of_intervals, outcomes_of_sets
 from dpscp.data.groups import RowGroups
 from dpscp.data.persons import keep_rows
@@ -18,6 +17,7 @@ from dpscp.exceptions import ReuseWarning
 from dpscp.guarantees.certificate import require_coverage
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
 from dpscp.training.model import digest_parameters
+from dpscp.training.private_model import model_for_records
 
 
 def evaluated_unit(persons: Any) -> Unit:
@@ -32,17 +32,13 @@ def require_coverage_release(estimator: Any) -> None:
 
 
 def separate_release(estimator: Any) -> Any:
-    """Return a release that may see records: with copies of a model or estimator of the caller's own.
+    """Return a release as records reach it: a model of the caller's own gets copies of them.
 
-    What these keep of the records is discarded with the copy. A release without coverage is refused.
+    A release without coverage is refused.
     """
     require_coverage_release(estimator)
-    if estimator.model_.is_row_wise:
-        return estimator
     separate = copy.copy(estimator)
-    separate.model_ = copy_if_possible(estimator.model_)
-    if isinstance(estimator.estimator, Prefit):
-        separate.estimator = copy_if_possible(estimator.estimator)
+    separate.model_ = model_for_records(estimator.model_)
     return separate
 
 

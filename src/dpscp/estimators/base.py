@@ -15,8 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.assumptions import (
     GROUP_FUNCTION,
     LIKELIHOOD_RATIO,
-    OVERLAPPING_GROUP_FUNCTION,
-    Assumption,
 )
 from dpscp._base.checks import check_count
 from dpscp.core.problem import FitProblem
@@ -180,11 +178,11 @@ class PrivateConformal(FittedEstimator):
     ) -> Fit:
         """Make the release; ``original`` is the X of the caller."""
         problem.task.try_score()
-        private = self.random_state is None
+        private, groups = self.random_state is None, None if self._groups_are_labels else read_groups(self.groups)
         if private and store is None:
             warn_if_refit(records.sketch, stacklevel=3)
         assumed = (
-            *self._list_group_assumptions(),
+            *((GROUP_FUNCTION,) if groups is not None and groups.calls_functions else ()),
             *(() if self.population is None else (LIKELIHOOD_RATIO,)),
             *list_training_assumptions(self.estimator),
             *list_record_assumptions(original),
@@ -457,13 +455,6 @@ class PrivateConformal(FittedEstimator):
         """Return how many groups one record may be in."""
         groups = self.declared_groups()
         return 1 if groups is None else groups.per_record
-
-    def _list_group_assumptions(self) -> tuple[Assumption, ...]:
-        """List the assumptions about the caller's functions of groups."""
-        groups = read_groups(self.groups)
-        if groups is None or not groups.calls_functions:
-            return ()
-        return (GROUP_FUNCTION if self._count_groups_per_record() == 1 else OVERLAPPING_GROUP_FUNCTION,)
 
     def _read_new_rows(self, X: Any) -> NewRows:
         """Validate rows to predict; those of a frame that do not fit the schema are marked."""

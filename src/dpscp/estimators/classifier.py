@@ -53,8 +53,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     conformity_score : str, LabelScore or function, default "lac"
         ``"lac"`` (1 - p_y), ``"aps"``, ``"raps"``, or your own: a ``dpscp.scores.LabelScore``, or a function of the
         probabilities (n, n_classes) that returns scores between 0 and 1 of the same shape. Each row's scores must
-        depend on that row alone. This is checked on synthetic rows before anything is spent, and on parts of the
-        records.
+        depend on that row alone: this is an assumption, and the scores of different blocks of rows are compared.
     classes : list, optional
         The public list of all labels that can occur. None declares the labels in y public, with a warning. Then nothing
         is certified, because a label without a record is in no set.

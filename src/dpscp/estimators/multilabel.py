@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.assumptions import ALL_LABELS_IF_INFINITE, NO_LABEL_IF_INFINITE, Assumption
 from dpscp._base.checks import check_choice, check_count, check_probability
-from dpscp._base.object_state import copy_if_possible
 from dpscp._base.sklearn_compat import BaseEstimator, ClassifierMixin
 from dpscp.core.losses import LossColumns, sum_losses
 from dpscp.core.problem import Problem
@@ -39,6 +38,7 @@ from dpscp.training import NormClip, Preprocessed, PublicBounds
 from dpscp.training.base import Mechanism, paid_event, require_persons
 from dpscp.training.mechanisms.one_vs_rest import LabelHeads, OneVsRest
 from dpscp.training.model import load_model
+from dpscp.training.private_model import model_for_records
 from dpscp.training.recipe import calibration_fraction, recipe
 
 MISSED, DISCOVERIES = "missed_labels", "false_discoveries"
@@ -257,8 +257,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
             )
             models.append(model)
             rows, truth, own = records.part(is_held_out)
-            # a copy sees the records: what a model of the caller's own keeps of them is thrown away
-            losses = self._losses(copy_if_possible(model).probabilities(rows), truth)
+            heads = LabelHeads(tuple(map(model_for_records, model.heads)))
+            losses = self._losses(heads.probabilities(rows), truth)
             columns = LossColumns.of_function(losses, (0.0, 1.0), max(1, plan.searches.steps))
             sums = sum_losses(
                 columns,

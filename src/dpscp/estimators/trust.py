@@ -14,6 +14,7 @@ from dpscp._base.assumptions import (
     TORCH_MODULE,
     Assumption,
 )
+from dpscp._base.callers import is_of_caller
 from dpscp.data.sources.base import HasAssumption, is_source
 from dpscp.data.sources.dispatch import is_dask
 from dpscp.estimators.prefit import Prefit
@@ -22,11 +23,6 @@ from dpscp.training.preprocessing.step import Step
 from dpscp.training.private_model import find_private_model
 from dpscp.training.torch.modules import comes_from_torch
 from dpscp.training.torch.records import has_own_items
-
-
-def is_own(value: Any) -> bool:
-    """Return whether an object's class is the caller's and not of this package."""
-    return type(value).__module__.partition(".")[0] != "dpscp"
 
 
 def list_training_assumptions(estimator: Any) -> Iterator[Assumption]:
@@ -39,15 +35,15 @@ def list_training_assumptions(estimator: Any) -> Iterator[Assumption]:
         return
     if isinstance(estimator, list | tuple):
         *steps, last = estimator or (None,)
-        if any(map(is_own, steps)) or (isinstance(last, Step) and is_own(last)):
+        if any(map(is_of_caller, steps)) or (isinstance(last, Step) and is_of_caller(last)):
             yield OWN_STEP
         yield from list_training_assumptions(last)
         return
-    if isinstance(estimator, Mechanism) and any(map(is_own, estimator.steps_before)):
+    if isinstance(estimator, Mechanism) and any(map(is_of_caller, estimator.steps_before)):
         yield OWN_STEP
     if comes_from_torch(estimator) or comes_from_torch(getattr(estimator, "module", None)):
         yield TORCH_MODULE
-    elif isinstance(estimator, Mechanism) and is_own(estimator):
+    elif isinstance(estimator, Mechanism) and is_of_caller(estimator):
         yield OWN_MECHANISM
     inner = getattr(estimator, "mechanism", None)
     if inner is not None:
@@ -63,5 +59,5 @@ def list_record_assumptions(original: Any) -> Iterator[Assumption]:
     elif is_source(original):
         if isinstance(original, HasAssumption):
             yield original.assumption
-        if is_own(original):
+        if is_of_caller(original):
             yield OWN_SOURCE

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.assumptions import OWN_SCORE, Assumption
+from dpscp._base.callers import ROUNDING, call_on_rows
 from dpscp._base.checks import check_choice
-from dpscp._base.object_state import copy_if_possible, refuse_memory
-from dpscp.data.validation import check_row_by_row, suppress_float_warnings
+from dpscp.data.validation import suppress_float_warnings
 from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
 from dpscp.scores.sets import normalized_interval, quantile_interval, residual_interval
 
@@ -97,8 +97,8 @@ class CheckedIntervalScore(IntervalScore, Protocol):
     def assumptions(self) -> tuple[Assumption, ...]:
         """What a certificate assumes of the score."""
 
-    def check_on_synthetic_rows(self, y_bounds: tuple[float, float]) -> None:
-        """Refuse a score that cannot work; the check uses synthetic targets only."""
+    def check_intervals(self, y_bounds: tuple[float, float]) -> None:
+        """Refuse a score whose intervals miss synthetic targets that it accepts."""
 
 
 class _BuiltIn:
@@ -106,7 +106,7 @@ class _BuiltIn:
 
     assumptions: ClassVar[tuple[Assumption, ...]] = ()
 
-    def check_on_synthetic_rows(self, y_bounds: tuple[float, float]) -> None:
+    def check_intervals(self, y_bounds: tuple[float, float]) -> None:
         """Pass: this package tests its own scores."""
 
 
@@ -163,7 +163,7 @@ class _Cqr(_BuiltIn):
 
 @dataclass(frozen=True)
 class OwnIntervalScore:
-    """Wrap a caller's score and check that each score comes from its record alone."""
+    """Wrap a caller's score: it gets copies of the rows."""
 
     score: IntervalScore
 
@@ -182,28 +182,22 @@ class OwnIntervalScore:
 
     def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
         """Compute the caller's score of each target; NaN becomes infinity."""
-        if not len(targets):  # a caller's function need not know tables without a row
-            return np.empty(0)
-        table = np.column_stack([targets, pair.lower, pair.upper])
 
-        def scores(part: NDArray[Any], n: int) -> NDArray[Any]:
-            own = np.asarray(
-                copy_if_possible(self.score).of_targets(part[:, 0], Pair(part[:, 1], part[:, 2], pair.y_bounds)), float
-            )
-            if own.shape != (n,):
-                raise ValueError("conformity_score must return one real number for each record")
-            return np.where(np.isnan(own), np.inf, own)
+        def scores(targets: Any, lower: Any, upper: Any) -> Any:
+            return self.score.of_targets(targets, Pair(lower, upper, pair.y_bounds))
 
-        with suppress_float_warnings():
-            found = scores(table, len(table))
-            check_row_by_row("conformity_score", scores, table, found, thorough=True)
-        return found
+        return call_on_rows(
+            "conformity_score",
+            scores,
+            (targets, pair.lower, pair.upper),
+            len(targets),
+            read=_read_scores,
+            empty=np.empty(0),
+            tolerance=ROUNDING,
+        )
 
-    def check_on_synthetic_rows(self, y_bounds: tuple[float, float]) -> None:
-        """Refuse a score whose interval misses targets that it accepts.
-
-        The check uses synthetic targets only.
-        """
+    def check_intervals(self, y_bounds: tuple[float, float]) -> None:
+        """Refuse a score whose intervals miss synthetic targets that it accepts."""
         low, high = y_bounds
         ends = np.linspace(low, high, 7)
         lower, upper = (a.ravel() for a in np.meshgrid(ends[:4], ends[3:]))
@@ -211,20 +205,42 @@ class OwnIntervalScore:
             upper = lower
         pair = Pair(np.repeat(lower, 7), np.repeat(upper, 7), y_bounds)
         targets = np.tile(ends, len(lower))
-        with refuse_memory("conformity_score", self.score):
-            scores = self.of_targets(targets, pair)
-        inside = np.asarray(self.score.interval(pair, scores[:, None]), float)
-        if inside.shape != (len(targets), 2, 1):
-            raise ValueError("conformity_score.interval must return interval ends of shape (n, 2, n_levels)")
+        with suppress_float_warnings():  # an error of the caller's is shown here, on synthetic targets
+            _read_scores(self.score.of_targets(targets.copy(), pair), len(targets))
+        inside = self.interval(pair, self.of_targets(targets, pair)[:, None])
         slack = 1e-6 * (high - low)
         if np.any((targets < inside[:, 0, 0] - slack) | (targets > inside[:, 1, 0] + slack)):
             raise ValueError("conformity_score.interval must contain every target whose score is at most the threshold")
 
     def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
-        if not len(pair.lower):
-            return np.empty((0, 2, thresholds.shape[-1]))
-        score: IntervalScore = copy_if_possible(self.score)
-        return score.interval(pair, thresholds)
+        n, levels = len(pair.lower), thresholds.shape[-1]
+
+        def intervals(lower: Any, upper: Any, limits: Any) -> Any:
+            return self.score.interval(Pair(lower, upper, pair.y_bounds), limits)
+
+        def read(found: Any, size: int) -> NDArray[Any]:
+            ends = np.asarray(found, dtype=np.float64)
+            if ends.shape != (size, 2, levels):
+                raise ValueError("conformity_score.interval must return interval ends of shape (n, 2, n_levels)")
+            return ends
+
+        return call_on_rows(
+            "conformity_score",
+            intervals,
+            (pair.lower, pair.upper, np.broadcast_to(thresholds, (n, levels))),
+            n,
+            read=read,
+            empty=np.empty((0, 2, levels)),
+            tolerance=ROUNDING,
+        )
+
+
+def _read_scores(found: Any, size: int) -> NDArray[np.float64]:
+    """Return one score for each record, with infinity in place of NaN."""
+    scores = np.asarray(found, dtype=np.float64)
+    if scores.shape != (size,):
+        raise ValueError("conformity_score must return one real number for each record")
+    return np.where(np.isnan(scores), np.inf, scores)
 
 
 INTERVAL_SCORES: Mapping[str, CheckedIntervalScore] = {

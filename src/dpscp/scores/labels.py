@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.assumptions import OWN_SCORE, Assumption
+from dpscp._base.callers import FLOAT32_ROUNDING, ROUNDING, call_on_rows
 from dpscp._base.checks import check_choice
-from dpscp._base.object_state import copy_if_possible, refuse_memory
-from dpscp.data.validation import check_row_by_row, suppress_float_warnings
+from dpscp.data.validation import suppress_float_warnings
 from dpscp.scores.functions import (
     aps_of_labels,
     infinite_without_probabilities,
@@ -48,11 +48,8 @@ class CheckedLabelScore(LabelScore, Protocol):
     def assumptions(self) -> tuple[Assumption, ...]:
         """What a certificate assumes of the score."""
 
-    def check_on_synthetic_rows(self, n_classes: int) -> None:
-        """Refuse a score that cannot work; the check uses synthetic probabilities only."""
-
-    def of_records(self, probabilities: NDArray[Any]) -> NDArray[Any]:
-        """Compute the score of every label (n, n_classes) for records of a fit; refuse scores that mix rows."""
+    def check_range(self, n_classes: int) -> None:
+        """Refuse a score that leaves its range on synthetic probabilities."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +67,8 @@ class _Known:
     def of_labels(self, probabilities: NDArray[Any]) -> NDArray[Any]:
         return infinite_without_probabilities(self.function, probabilities)
 
-    def check_on_synthetic_rows(self, n_classes: int) -> None:
+    def check_range(self, n_classes: int) -> None:
         """Pass: this package tests its own scores."""
-
-    of_records = of_labels
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class OwnLabelScore:
-    """Wrap a caller's score and check it: on synthetic rows first, then on each use.
+    """Wrap a caller's score: it gets copies of the rows.
 
     Theory: section 4 (a score may depend on its record, the model and independent noise only)
     """
@@ -108,29 +103,31 @@ class OwnLabelScore:
     def range(self, n_classes: int) -> tuple[float, float]:
         return self.score.range(n_classes)
 
-    def of_labels(self, probabilities: NDArray[Any], *, thorough: bool = False) -> NDArray[Any]:
-        """Compute the score of every label; NaN becomes infinity.
+    def of_labels(self, probabilities: NDArray[Any]) -> NDArray[Any]:
+        """Compute the score of every label; NaN becomes infinity."""
 
-        ``thorough`` also compares the scores with those of parts of the rows.
-        """
-        with suppress_float_warnings():
-            scores = infinite_without_probabilities(self._scores, probabilities)
-            check_row_by_row(
+        def scores(rows: NDArray[Any]) -> NDArray[Any]:
+            def read(found: Any, size: int) -> NDArray[Any]:
+                return _read_scores(found, (size, rows.shape[1]))
+
+            return call_on_rows(
                 "conformity_score",
-                lambda part, _: infinite_without_probabilities(self._scores, part),
-                probabilities,
-                scores,
-                thorough=thorough,
+                self.score.of_labels,
+                (rows,),
+                len(rows),
+                read=read,
+                empty=np.empty(rows.shape),
+                tolerance=ROUNDING if rows.dtype == np.float64 else FLOAT32_ROUNDING,
             )
-        return scores
 
-    def of_records(self, probabilities: NDArray[Any]) -> NDArray[Any]:
-        return self.of_labels(probabilities, thorough=True)
+        return infinite_without_probabilities(scores, probabilities)
 
-    def check_on_synthetic_rows(self, n_classes: int) -> None:
-        """Refuse a score that cannot work; the check uses synthetic probabilities only."""
-        with refuse_memory("conformity_score", self.score):
-            scores = self.of_labels(_synthetic_probabilities(n_classes), thorough=True)
+    def check_range(self, n_classes: int) -> None:
+        """Refuse a score that leaves its range on synthetic probabilities."""
+        rows = _synthetic_probabilities(n_classes)
+        with suppress_float_warnings():  # an error of the caller's is shown here, on synthetic rows
+            _read_scores(self.score.of_labels(rows.copy()), rows.shape)
+        scores = self.of_labels(rows)
         (low, high), (least, most) = (scores.min(), scores.max()), self.range(n_classes)
         if not (low >= least - _ROUNDING and high <= most + _ROUNDING):
             raise ValueError(
@@ -138,14 +135,13 @@ class OwnLabelScore:
                 "synthetic probabilities (NaN counts as infinity); rescale or clip it with public constants"
             )
 
-    def _scores(self, probabilities: NDArray[Any]) -> NDArray[Any]:
-        if not len(probabilities):  # a caller's function need not know tables without a row
-            return np.empty(probabilities.shape)
-        # a copy is called: whatever the call stores on it is discarded
-        scores = np.asarray(copy_if_possible(self.score).of_labels(probabilities))
-        if scores.shape != probabilities.shape or scores.dtype.kind not in "fiub":
-            raise ValueError("conformity_score must return one real number for each row and label")
-        return np.where(np.isnan(scores), np.inf, scores)
+
+def _read_scores(found: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return scores of this shape with infinity in place of NaN."""
+    scores = np.asarray(found)
+    if scores.shape != shape or scores.dtype.kind not in "fiub":
+        raise ValueError("conformity_score must return one real number for each row and label")
+    return np.where(np.isnan(scores), np.inf, scores)
 
 
 LABEL_SCORES: Mapping[str, CheckedLabelScore] = {

@@ -11,11 +11,12 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.callers import FLOAT32_ROUNDING, call_on_rows, is_of_caller
 from dpscp._base.checks import check_choice, check_count
 from dpscp.privacy import Ledger, Relation
 from dpscp.training.base import Trained
 from dpscp.training.engine.networks import check_rows
-from dpscp.training.model import Model
+from dpscp.training.model import InfluenceForm, Model
 
 __all__ = ["FunctionModel", "PrivateModel"]
 
@@ -54,18 +55,66 @@ class FunctionModel(Model):
         (n, classes) logits, or (n, k) real outputs.
         """
         rows = check_rows(X, self.n_features)
-        width = None if self.classes is None else len(self.classes)
-        if not len(rows):  # a caller's function need not know tables without a row
-            return np.empty((0, width or 1))
-        values = np.asarray(self.function(rows), dtype=np.float64)
-        values = values[:, None] if values.ndim == 1 else values
-        if values.ndim != 2 or len(values) != len(rows) or (width is not None and values.shape[1] != width):
-            raise ValueError("outputs must have one row per record and, for classification, one column per class")
-        return values
+        return _call_model(self.function, rows, self.classes)
 
     @classmethod
     def _not_saved(cls) -> TypeError:
         return TypeError("a model given as a function cannot be saved; save the model that the function calls")
+
+
+@dataclass(frozen=True)
+class CallersModel(Model):
+    """A model of the caller's class, as records reach it: it gets copies of the rows."""
+
+    inner: Model
+
+    @property
+    def task(self) -> str:
+        return self.inner.task
+
+    @property
+    def n_features(self) -> int:
+        """Return the width of a row."""
+        return self.inner.n_features
+
+    @property
+    def classes(self) -> tuple[Any, ...] | None:
+        return self.inner.classes
+
+    def outputs(self, X: ArrayLike) -> NDArray[Any]:
+        return _call_model(self.inner.outputs, np.asarray(X), self.classes)
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        return _call_model(self.inner.predict_proba, np.asarray(X), self.classes)
+
+    def influence_form(self) -> InfluenceForm:
+        return self.inner.influence_form()
+
+
+def model_for_records(model: Model) -> Model:
+    """Return a model as records reach it: code of the caller gets copies of them, in two different blockings."""
+    inner: Any = model
+    while inner is not None:
+        if is_of_caller(inner):
+            return CallersModel(model)
+        inner = getattr(inner, "inner", None)
+    return model
+
+
+def _call_model(
+    function: Callable[[NDArray[Any]], ArrayLike], rows: NDArray[Any], classes: tuple[Any, ...] | None
+) -> NDArray[Any]:
+    """Return the outputs of a caller's function for each row, one column for each class."""
+
+    def read(found: Any, size: int) -> NDArray[Any]:
+        values = np.asarray(found, dtype=np.float64)
+        values = values[:, None] if values.ndim == 1 else values
+        if values.ndim != 2 or len(values) != size or (classes is not None and values.shape[1] != len(classes)):
+            raise ValueError("outputs must have one row per record and, for classification, one column per class")
+        return values
+
+    empty = np.empty((0, len(classes or (0,))))
+    return call_on_rows("estimator", function, (rows,), len(rows), read=read, empty=empty, tolerance=FLOAT32_ROUNDING)
 
 
 @dataclass(frozen=True)

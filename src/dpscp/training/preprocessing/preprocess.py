@@ -71,7 +71,7 @@ class PreprocessedModel(Model):
         """Return the rows as the inner model sees them."""
         rows: NDArray[Any] = check_rows(X, self.n_features)
         for step in self.transforms:
-            rows = step.apply(rows)
+            rows = step.apply_to_records(rows)
         return rows
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
@@ -96,7 +96,7 @@ class PreprocessedModel(Model):
 
     def influence_form(self) -> InfluenceForm:
         form = self.inner.influence_form()
-        steps = (step.apply for step in self.transforms)
+        steps = (step.apply_to_records for step in self.transforms)
         return replace(form, row_steps=(*steps, *form.row_steps))
 
     def with_output_scale(self, scale: float, shift: ArrayLike) -> Self:
@@ -141,7 +141,7 @@ def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
     """
     steps: tuple[Rows, ...] = ()
     while isinstance(model, PreprocessedModel):
-        steps = (*steps, *(transform.apply for transform in model.transforms))
+        steps = (*steps, *(transform.apply_to_records for transform in model.transforms))
         model = model.inner
     return model, steps
 
@@ -270,7 +270,7 @@ class Preprocessed(Around):
         for step in self.steps:
             fitted = step.fit_source(source, n_records=run.n_records, rng=rng, random_state=run.random_state)
             transforms.append(fitted)
-            source = source.map(methodcaller("with_steps", fitted.apply))
+            source = source.map(methodcaller("with_steps", fitted.apply_to_records))
             if fitted.width is not None:
                 source = resize_rows(source, fitted.width)
         inner = run.train_inner(self.mechanism, source)

@@ -240,7 +240,7 @@ class _ScaleIntoBounds:
     y_bounds: tuple[float, float] | None
 
     def __call__(self, block: Block) -> Block:
-        block = block.with_steps(*(transform.apply for transform in self.transforms))
+        block = block.with_steps(*(transform.apply_to_records for transform in self.transforms))
         return block if self.y_bounds is None else block.with_targets(unit_targets(block.targets, self.y_bounds))
 
 

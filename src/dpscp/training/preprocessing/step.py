@@ -20,6 +20,7 @@ from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import FloatArray
+from dpscp._base.callers import ROUNDING, call_on_rows, is_of_caller
 from dpscp.data.sources import RecordSource
 from dpscp.privacy import gaussian_event
 from dpscp.training.base import array_source
@@ -58,6 +59,23 @@ class Transform(ABC):
 
         The caller of the steps checks that numbers are finite.
         """
+
+    def apply_to_records(self, X: ArrayLike) -> FloatArray:
+        """Return the transformed rows; code of the caller gets copies of them, in two different blockings."""
+        if not is_of_caller(self):
+            return self.apply(X)
+        rows = np.asarray(X)
+
+        def read(found: Any, size: int) -> FloatArray:
+            values = np.asarray(found, dtype=np.float64)
+            if values.ndim != 2 or len(values) != size:
+                raise ValueError(f"{type(self).__name__}.apply must return one row for each row")
+            return values
+
+        empty = np.empty((0, rows.shape[1] if self.width is None else self.width))
+        return call_on_rows(
+            type(self).__name__, self.apply, (rows,), len(rows), read=read, empty=empty, tolerance=ROUNDING
+        )
 
     @abstractmethod
     def arrays(self) -> dict[str, FloatArray]:
