@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import dpscp
+from dpscp.data import used_records
 
 ROOT = Path(__file__).resolve().parents[1]
 MAP_ROWS = [
@@ -177,7 +178,8 @@ def _cases(paths, long):
 
 
 @pytest.mark.parametrize("path", _cases(DOCUMENTS, LONG))
-def test_code_blocks_run(path, capsys):
+def test_code_blocks_run(path, capsys, monkeypatch):
+    monkeypatch.setattr(used_records, "_USES", [])  # each page is read in a process of its own
     for block in _blocks(path):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
