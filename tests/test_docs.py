@@ -179,8 +179,8 @@ def _cases(paths, long):
 
 @pytest.mark.parametrize("path", _cases(DOCUMENTS, LONG))
 def test_code_blocks_run(path, capsys, monkeypatch):
-    monkeypatch.setattr(used_records, "_USES", [])  # each page is read in a process of its own
     for block in _blocks(path):
+        monkeypatch.setattr(used_records, "_USES", [])  # each block is a program of its own
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             exec(compile(block, str(path), "exec"), {"__name__": "__main__"})
