@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.core.thresholds import ANOTHER_POPULATION
+from dpscp.core.thresholds import ANOTHER_POPULATION, NORMALIZED_RATIO
 from dpscp.data.populations import Population, Thinning, keep_by_ratio
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, ParquetSource
 from dpscp.data.sources.places import Places, take_census
 from dpscp.estimators.ingest import BlockReader
+from dpscp.training import DPSGD
 
 RNG = np.random.default_rng
 EVEN = Population(lambda X: np.ones(len(X)), bound=4.0)
@@ -179,6 +180,41 @@ def test_an_estimator_covers_the_declared_population():
     assert found[1] > 0.88
     assert fitted.certificate_.guarantee == "split"
     assert fitted.ledger_.public_facts["ratio_bound"] == 2.0
+
+
+def test_a_normalized_ratio_needs_no_released_size_in_a_small_part_of_a_counted_table():
+    """The number of kept records is then binomial: n coins of rate part / W."""
+    X, y = data(600)
+    fits = {
+        normalized: classifier(epsilon=0.5, population=Population(ratio_of_rows, bound=2.0, normalized=normalized)).fit(
+            X, y
+        )
+        for normalized in (False, True)
+    }
+    assert "released_sizes" in fits[False].ledger_.public_facts
+    assert NORMALIZED_RATIO not in fits[False].certificate_.assumptions
+    assert "released_sizes" not in fits[True].ledger_.public_facts
+    assert NORMALIZED_RATIO in fits[True].certificate_.assumptions
+    assert fits[True].certificate_.terms.calibration_units == fits[False].certificate_.terms.calibration_units == 120
+    assert "released_sizes" in fits[True].set_params(n_records=600).fit(X, y).ledger_.public_facts  # a private number
+    even = {normalized: Population(len, bound=2.0, normalized=normalized) for normalized in (False, True)}
+    planned = {key: dp.plan(600, 0.5, counted=True, population=other).row("split") for key, other in even.items()}
+    assert planned[True].overshoot < planned[False].overshoot
+
+
+def test_a_normalized_ratio_covers_the_declared_population(is_quick):
+    """The mean coverage of studies with the binomial law of the kept records, less three standard errors."""
+    new_X, new_y = data(6_000, seed=1)
+    hard, covered = new_X[:, 1] > 0, []
+    other = Population(ratio_of_rows, bound=2.0, normalized=True)
+    for seed in range(20 if is_quick else 80):
+        fitted = classifier(
+            estimator=DPSGD(steps=5), epsilon=0.5, population=other, accountant="rdp", confidence_level=0.8
+        ).set_params(random_state=seed)
+        sets = fitted.fit(*data(300, seed=100 + seed)).predict_set(new_X[hard])[1][:, :, 0]
+        assert NORMALIZED_RATIO in fitted.certificate_.assumptions
+        covered.append(sets[np.arange(hard.sum()), new_y[hard]].mean())
+    assert np.mean(covered) >= 0.8 - 3 * np.std(covered) / len(covered) ** 0.5
 
 
 def test_rejected_records_of_a_block_are_in_no_group_and_stay_so():

@@ -232,6 +232,11 @@ ANOTHER_POPULATION = _fixed(
     "calibration records is proportional to likelihood_ratio (if it is not, the promise moves by at most the total "
     "variation distance)",
 )
+NORMALIZED_RATIO = _fixed(
+    "normalized_ratio",
+    Concern.COVERAGE,
+    "the declared likelihood ratio has mean 1 over the population of these records",
+)
 PERSONS_OF_ANOTHER = _fixed(
     "persons_of_another_population",
     Concern.COVERAGE,

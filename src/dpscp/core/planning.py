@@ -341,6 +341,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         group_values=None if n_groups is None else tuple(range(check_count("groups", n_groups))),
         groups_per_record=1 if declared is None else declared.most_per_record,
         ratio_bound=None if other is None else other.bound,
+        ratio_is_normalized=other is not None and other.normalized,
         n_features=check_count("n_features", n_features),
         train_share=train_share,
         calibration_fraction=calibration_fraction,

@@ -41,6 +41,8 @@ class Problem:
     """How many groups one record may be in."""
     ratio_bound: float | None = None
     """The public bound of the likelihood ratio of another population that the promise is for (Result K)."""
+    ratio_is_normalized: bool = False
+    """Whether that ratio is declared to have mean 1 over the population of the records."""
     steps: int | None = None
     """The number of halvings of a search; None chooses it."""
     rank_buffer: float | None = None

@@ -113,11 +113,11 @@ class Plan:
         rank = Rank.LINEAR if grouped and not chosen.releases_size else chosen.rank
         has_released_size = chosen.releases_size and (grouped or part < 1 or not problem.n_found)
         if bound is not None:
-            # how many scores the coins keep depends on the records, so their number is released
+            # how many scores the coins keep depends on the records, so their number is released or has a known law
             part, has_released_size = (part / bound, True)
             if not chosen.held_out:
                 raise ValueError(
-                    f"likelihood_ratio needs guarantee='split', got {chosen.name!r}: a promise for another population "
+                    f"population needs guarantee='split', got {chosen.name!r}: a promise for another population "
                     "needs records that training did not see"
                 )
         nominal = part * problem.n_records * problem.groups_per_record / (problem.n_groups or 1)
@@ -210,13 +210,14 @@ class Plan:
         """Return the plan without a released size, if the coins' law is sharper.
 
         Both are valid, and public numbers choose. The law of the coins is sharper in small parts. Declared numbers and
-        groups have no such law.
+        groups have no such law, nor has a likelihood ratio that is known up to a factor only.
 
         Theory: section 14
         """
         problem = self.problem
         is_drawn = self.has_released_size and problem.n_found and self.part < 1
-        if not is_drawn or self.has_groups or problem.ratio_bound is not None:
+        by_factor = problem.ratio_bound is not None and not problem.ratio_is_normalized
+        if not is_drawn or self.has_groups or by_factor:
             return self
         counted = replace(self, has_released_size=False, counted_size=CountedSize(problem.n_records, self.part))
 

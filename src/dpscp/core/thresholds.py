@@ -15,6 +15,7 @@ from dpscp._base.assumptions import (
     COINS,
     FIXED_GROUPS,
     INDEPENDENT,
+    NORMALIZED_RATIO,
     OVERLAPPING_GROUPS,
     PERSONS_OF_ANOTHER,
     Assumption,
@@ -376,6 +377,8 @@ def _make_certificate(
         assumptions.insert(1, plan.problem.unit.nominal_is_true)
     if plan.counted_size is not None:
         assumptions.append(COINS.of(plan.problem.unit.noun))
+        if plan.problem.ratio_bound is not None:
+            assumptions.append(NORMALIZED_RATIO)
     coverage, advice = 1 - alpha, plan.guarantee.no_level
     if q is not None:
         smallest, smallest_part = _find_smallest_sizes(plan, index, q)

@@ -403,6 +403,7 @@ class PrivateConformal(FittedEstimator):
             input_shape=self.input_shape_,
             groups_are_labels=self._groups_are_labels,
             ratio_bound=None if population is None else population.bound,
+            ratio_is_normalized=population is not None and population.normalized,
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             evaluation_fraction=self.evaluation_fraction,
