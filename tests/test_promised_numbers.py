@@ -11,6 +11,7 @@ import pytest
 from scipy import integrate, optimize, stats
 
 import dpscp as dp
+from dpscp._base.assumptions import FIXED_GROUPS
 from dpscp.cli.run import summarize_fit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import (
@@ -205,10 +206,9 @@ def test_groups_have_their_assumption_and_no_rank_of_the_whole():
     whole = quiet(dp.PrivateConformalClassifier(**common, guarantee="split").fit, X, y).certificate_
     groups = quiet(dp.PrivateConformalClassifier(**common, guarantee="split", groups="label").fit, X, y).certificate_
     (added,) = set(groups.assumptions) - set(whole.assumptions)
-    assert "group" in added
-    assert "within each group" in added
-    assert added in str(groups)
-    assert added in html.unescape(groups._repr_html_())
+    assert added == FIXED_GROUPS
+    assert added.sentence in str(groups)
+    assert added.sentence in html.unescape(groups._repr_html_())
     assert {"smallest_group", "smallest_group_calibration"} <= set(groups.terms)
     assert not {"noise_offset", "rank_target", "released_size"} & set(groups.terms)
     assert str(groups.terms["smallest_group"]) in groups.advice

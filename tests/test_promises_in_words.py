@@ -206,7 +206,7 @@ def test_a_larger_budget_is_not_advised_where_it_makes_things_worse():
     assert smallest(richer) > 2 * smallest(now)
     assert "larger budget" not in now.advice
     plan = dp.plan(n=60, epsilon=3.0)
-    advice = _describe_remedies(plan.row("universal"), plan._numbers)
+    advice = _describe_remedies(plan.row("universal"), plan.problem)
     assert "64 records" in advice
     assert "or with epsilon" not in advice
 

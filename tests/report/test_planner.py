@@ -15,7 +15,7 @@ import dpscp as dp
 from dpscp.cli.main import main
 from dpscp.core.problem import Problem
 from dpscp.core.search_plan import Plan
-from dpscp.core.tasks import OwnScores
+from dpscp.core.tasks import OwnScores, Regression
 from dpscp.privacy import Budget, Ledger, epsilon_delta_tradeoff, gaussian_tradeoff, gdp_epsilon, gdp_mu
 from dpscp.privacy.split_budget import split_budget
 from dpscp.report import planner
@@ -89,7 +89,7 @@ def test_the_shipped_set_sizes_grow_with_the_level():
 @pytest.mark.parametrize(("n", "delta"), [(400, 1e-4), (3_000, 1e-6), (150_000, 1e-8)])
 def test_the_page_plans_what_the_library_plans(plan, n, delta):
     epsilons, levels = (0.2, 0.8, 3.0, 9.0), (0.7, 0.9, 0.98)
-    known = replace(plan, n=n, _numbers=plan._numbers.with_value("n", n).with_value("delta", delta))
+    known = replace(plan, n=n, problem=replace(plan.problem, n_records=n, budget=Budget(1.0, delta)))
     rows = known.what_if("split", epsilons, levels)
     cases = [(e, v) for e in epsilons for v in levels]
     found = ask(*(["plan", {"n": n, "epsilon": e, "delta": delta, "level": v}] for e, v in cases))
@@ -162,7 +162,7 @@ def test_the_page_stands_alone_and_starts_at_the_plan(tmp_path, plan, capsys):
     start = json.loads(re.search(r'"start":(\{[^}]*\})', page)[1])
     assert start == {"n": 3000, "epsilon": 1.0, "delta": 1e-6, "level": 0.9, "classes": 2, "rows": 1}
     with pytest.raises(ValueError, match="sets of labels"):
-        planner.planner_page(replace(plan, _numbers=None))
+        planner.planner_page(replace(plan, problem=replace(plan.problem, task=Regression())))
     assert main(["plan", "--n", "500", "--epsilon", "2", "--html", str(path), "--rows-per-person", "3"]) == 0
     assert f"page:   {path}" in capsys.readouterr().out
     start = json.loads(re.search(r'"start":(\{[^}]*\})', path.read_text())[1])
