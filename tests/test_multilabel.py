@@ -4,19 +4,23 @@ import json
 import warnings
 from dataclasses import replace
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
 
 import dpscp as dp
-from dpscp.estimators.multilabel import check_indicators
-from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of, gaussian_event
+from dpscp.core.indicators import Multilabel
+from dpscp.data.validation import validate_indicators
+from dpscp.deployment import statement_schema
+from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.report.page import html_report
 from dpscp.scores import class_costs, false_discoveries, missed_labels
 from dpscp.training import DPSGD
 from dpscp.training.mechanisms.one_vs_rest import LabelHeads, OneVsRest
+from dpscp.training.model import Model
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
 RNG, DELTA = np.random.default_rng, 1e-5
@@ -105,20 +109,6 @@ def test_the_heads_together_stay_within_the_budget():
     with pytest.raises(dp.BudgetError):
         OneVsRest(QUICK, 4).calibrated(2.0, 1e-300, accountant="rdp")
 
-    class NoisyEnough(dp.training.Mechanism):
-        """A mechanism whose noise does not follow the budget."""
-
-        event = gaussian_event(0.5)
-
-        def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
-            return self
-
-        def train_on(self, run):
-            raise NotImplementedError
-
-    with pytest.raises(dp.BudgetError, match="keeps 4 labels within"):
-        OneVsRest(NoisyEnough(), 4).calibrated(2.0, DELTA, accountant="rdp")
-
 
 def test_heads_of_different_widths_are_refused():
     X, truth = records(200, 0)
@@ -173,7 +163,7 @@ def test_a_costly_label_is_missed_less_often():
 
 
 def test_ledger_and_certificate():
-    fitted = multilabel(risk=[0.2, 0.1], labels=["a", "b", "c"], accountant="pld").fit(*records(1_500, 0))
+    fitted = multilabel(risk=[0.2, 0.1], classes=["a", "b", "c"], accountant="pld").fit(*records(1_500, 0))
     assert fitted.threshold_.shape == (2,)
     assert fitted.threshold_[0] <= fitted.threshold_[1]
     assert [c.risk for c in fitted.certificates_] == [0.2, 0.1]
@@ -194,22 +184,84 @@ def test_ledger_and_certificate():
 
 def test_records_train_or_calibrate_and_never_both(monkeypatch):
     seen = {}
-    train, losses = OneVsRest.train, dp.PrivateMultilabelClassifier._losses
+    train, losses = OneVsRest.train_on, Multilabel.losses
 
-    def spy_training(self, X, y, **options):
-        seen["trained"] = X[:, 0].tolist()
-        return train(self, X, y, **options)
+    def spy_training(self, run):
+        seen["trained"] = run.rows[:, 0].tolist()
+        return train(self, run)
 
     def spy_losses(self, probabilities, truth):
         seen["calibrated"] = len(truth)
         return losses(self, probabilities, truth)
 
-    monkeypatch.setattr(OneVsRest, "train", spy_training)
-    monkeypatch.setattr(dp.PrivateMultilabelClassifier, "_losses", spy_losses)
+    monkeypatch.setattr(OneVsRest, "train_on", spy_training)
+    monkeypatch.setattr(Multilabel, "losses", spy_losses)
     X, truth = records(1_000, 0)
     multilabel(calibration_fraction=0.3).fit(X, truth)
     assert len(set(seen["trained"])) + seen["calibrated"] == 1_000
     assert 200 < seen["calibrated"] < 400
+    multilabel(guarantee="universal").fit(X, truth)
+    assert len(seen["trained"]) == seen["calibrated"] == 1_000
+
+
+def covers_each_group(fitted, is_first, sets, truth):
+    missed = missed_share(sets, truth)
+    return [missed[is_first == side].mean() for side in (False, True)]
+
+
+def test_each_group_has_a_bound_of_its_own():
+    X, truth = records(6_000, 0)
+    new, new_truth = records(6_000, 1)
+    groups = dp.Groups(lambda X: np.asarray(X)[:, 0] > 0, values=[False, True])
+    found = []
+    for seed in range(8):
+        fitted = multilabel(groups=groups, random_state=seed).fit(X, truth)
+        assert fitted.threshold_.shape == (2, 1)
+        found.append(covers_each_group(fitted, new[:, 0] > 0, fitted.predict_set(new)[1][:, :, 0], new_truth))
+    assert (np.mean(found, axis=0) <= 0.1 + 3 * np.std(found, axis=0) / 8**0.5 + 0.005).all()
+    assert (np.mean(found, axis=0) > 0.05).all()
+    persons = np.repeat(np.arange(2_000), 3)
+    grouped = multilabel(groups=groups, rows_per_person=3, n_persons=2_000).fit(X, truth, persons=persons)
+    assert grouped.threshold_.shape == (2, 1)
+    assert grouped.certificate_.terms.is_grouped
+
+
+def test_blocks_give_the_release_of_an_array():
+    X, truth = records(1_500, 0)
+    options = {"classes": ["a", "b", "c"], "n_records": 1_500}
+    whole = multilabel(**options).fit(X, truth)
+    blocks = multilabel(**options).fit(dp.sources.ArraySource(X, truth, n_blocks=5))
+    np.testing.assert_array_equal(whole.threshold_, blocks.threshold_)
+    np.testing.assert_allclose(whole.predict_proba(X), blocks.predict_proba(X), atol=1e-6)
+    assert whole.ledger_ == blocks.ledger_
+    with pytest.raises(ValueError, match="classes is required"):
+        multilabel().fit(dp.sources.ArraySource(X, truth))
+
+
+def test_a_multilabel_release_has_a_statement_and_a_page(tmp_path):
+    fitted = multilabel(classes=["a", "b", "c"]).fit(*records(900, 0))
+    statement = json.loads(json.dumps(fitted.statement(), allow_nan=False))
+    jsonschema.validate(statement, statement_schema())
+    assert statement["release"]["task"] == "multilabel"
+    assert statement["coverage"][0]["words"].startswith("mean loss at most 10")
+    fitted.report(tmp_path / "page.html")
+    assert fitted.digest() in (tmp_path / "page.html").read_text()
+
+
+def test_another_population_is_bounded_too():
+    X, truth = records(8_000, 0)
+    population = dp.Population(lambda X: 2.0 * (np.asarray(X)[:, 0] > 0), bound=2.0)
+    fitted = multilabel(population=population).fit(X, truth)
+    new, new_truth = records(8_000, 1)
+    kept = new[:, 0] > 0
+    assert missed_share(fitted.predict_set(new)[1][:, :, 0], new_truth)[kept].mean() < 0.13
+    assert fitted.certificate_.terms.ratio_bound == 2.0
+
+
+@pytest.mark.parametrize("guarantee", ["stability", "corrected", "finite", "asymptotic"])
+def test_a_guarantee_without_a_bound_on_losses_is_refused(guarantee):
+    with pytest.raises(ValueError, match="'split' or 'universal'"):
+        multilabel(guarantee=guarantee).fit(*records(300, 0))
 
 
 def test_persons_are_protected_with_all_their_rows():
@@ -219,20 +271,21 @@ def test_persons_are_protected_with_all_their_rows():
     assert fitted.ledger_.unit.by_person
     assert fitted.certificate_.terms["n_persons"] == 400
     assert "random record of a new person" in str(fitted.certificate_) or "person" in str(fitted.certificate_)
-    with pytest.raises(ValueError, match="persons=ids"):
-        multilabel(rows_per_person=2).fit(X, truth)
+    without = multilabel(rows_per_person=2).fit(X, truth)
+    assert without.ledger_.unit.group == 2
+    assert without.ledger_.epsilon(DELTA, "rdp") <= 4.0
 
 
 def test_a_file_holds_the_release(tmp_path):
     X, truth = records(900, 0)
     frame = pd.DataFrame(X, columns=["u", "v", "w"])
-    fitted = clone(multilabel(labels=["a", "b", "c"])).fit(frame, truth)
+    fitted = clone(multilabel(classes=["a", "b", "c"])).fit(frame, truth)
     fitted.save(tmp_path / "m.dpscp")
     loaded = dp.load(tmp_path / "m.dpscp")
     assert isinstance(loaded, dp.PrivateMultilabelClassifier)
     for ours, theirs in zip(fitted.predict_set(frame), loaded.predict_set(frame), strict=True):
         assert np.array_equal(ours, theirs)
-    assert loaded.labels_ == ("a", "b", "c")
+    assert tuple(loaded.classes_) == ("a", "b", "c")
     assert loaded.ledger_.to_json() == fitted.ledger_.to_json()
     assert loaded.certificate_ == fitted.certificate_
     assert np.array_equal(loaded.predict(frame), (loaded.predict_proba(frame) >= 0.5).astype(int))
@@ -246,7 +299,7 @@ def test_a_file_holds_the_release(tmp_path):
         dp.load(tmp_path / "n.dpscp")
     from dpscp.cli import main
 
-    assert main(["statement", str(tmp_path / "m.dpscp")]) == 1  # a model for Python alone
+    assert main(["statement", str(tmp_path / "m.dpscp")]) == 0
 
 
 @pytest.mark.parametrize(
@@ -254,18 +307,17 @@ def test_a_file_holds_the_release(tmp_path):
     [
         ({"loss": "hamming"}, None, "loss"),
         ({"risk": 1.5}, None, "risk must lie"),
-        ({"labels": ["a", "b"]}, None, "3 distinct names"),
-        ({"labels": ["a", "b", "b"]}, None, "3 distinct names"),
+        ({"classes": ["a", "b"]}, None, "distinct names"),
+        ({"classes": ["a", "b", "b"]}, None, "distinct names"),
         ({"label_costs": [1, 2]}, None, "3 numbers"),
         ({"label_costs": [1, 2, 3], "loss": "false_discoveries"}, None, "remove it"),
-        ({"feature_bounds": (1, 2, "log")}, None, "scales are not"),
         ({"calibration_fraction": 2.0}, None, "calibration_fraction"),
         ({}, np.zeros(300), "indicator array"),
         ({}, np.full((300, 3), 7), "0 and 1 only"),
         ({}, np.full((300, 3), np.nan), "0 and 1 only"),
         ({}, np.zeros((299, 3)), "same number"),
         ({}, [[1], [0, 1]], "indicator array"),
-        ({"epsilon": 1e-9}, None, "epsilon|budget|noise"),
+        ({"epsilon": -1.0}, None, "epsilon"),
     ],
 )
 def test_wrong_arguments_are_named_and_nothing_is_spent(options, y, match, tmp_path):
@@ -284,7 +336,7 @@ def test_a_failed_refit_leaves_no_fitted_estimator():
     fitted.predict_set(X)  # refused before a fit began
     with pytest.raises(ValueError, match="0 and 1 only"):
         fitted.fit(X, truth + 7)
-    assert not {"model_", "threshold_", "ledger_", "labels_"} & set(vars(fitted))
+    assert not {"model_", "threshold_", "ledger_", "classes_"} & set(vars(fitted))
     for use in (fitted.predict_set, fitted.predict_proba, fitted.save):
         with pytest.raises(dp.NotFittedError):
             use(X)
@@ -329,7 +381,7 @@ def test_the_recipe_and_a_mechanism_with_its_own_noise():
     own = QUICK.calibrated(1.0, DELTA, accountant="rdp").configured(dp.training.Needs((0, 1)))
     fitted = dp.PrivateMultilabelClassifier(estimator=own, epsilon=4.0, accountant="rdp", random_state=0).fit(X, truth)
     assert fitted.ledger_.epsilon(DELTA, "rdp") <= 4.0
-    assert check_indicators(np.ones((2, 1), bool)).tolist() == [[1], [1]]
+    assert validate_indicators(np.ones((2, 1), bool), 2).tolist() == [[1], [1]]
     fitted = dp.PrivateMultilabelClassifier(epsilon=8.0, accountant="rdp", random_state=0).fit(X, truth)
     assert (fitted.predict(X) == truth).mean() > 0.6
 
@@ -373,15 +425,17 @@ def test_what_needs_coverage_refuses_a_bound_on_another_loss(use, small_release)
         use(small_release, *records(50, 1))
 
 
-class Overwrites:
+class Overwrites(Model):
     """A model of the caller's own that writes into the rows that it gets."""
+
+    task, classes = "classification", (0, 1)
 
     def __init__(self, inner):
         self.inner = inner
 
     @property
-    def classes(self):
-        return self.inner.classes
+    def n_features(self):
+        return self.inner.n_features
 
     def outputs(self, X):
         return self.inner.outputs(X)

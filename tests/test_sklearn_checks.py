@@ -3,7 +3,7 @@
 import pytest
 from sklearn.utils.estimator_checks import check_regressors_train, parametrize_with_checks
 
-from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, PrivateMultilabelClassifier
 from dpscp.training import DPSGD
 from dpscp.training.preprocessing.scaling import ScaledTarget
 
@@ -16,6 +16,7 @@ COMMON = {"epsilon": 50.0, "accountant": "rdp", "random_state": 0}
 REGRESSION = COMMON | {"y_bounds": (-5, 5)}
 CLASSIFIER = PrivateConformalClassifier(guarantee="split", **COMMON)
 REGRESSOR = PrivateConformalRegressor(guarantee="universal", **REGRESSION)
+MULTILABEL = PrivateMultilabelClassifier(**COMMON)
 OWN_MECHANISM = PrivateConformalRegressor(
     ScaledTarget(DPSGD(loss="huber", steps=30, learning_rate=0.3, dtype="float64"), (-5, 5)),
     guarantee="split",
@@ -31,6 +32,24 @@ def expected_failures(estimator):
 
 @parametrize_with_checks([CLASSIFIER, OWN_MECHANISM], expected_failed_checks=expected_failures)
 def test_scikit_learn_check(estimator, check):
+    check(estimator)
+
+
+INDICATORS = "the check passes labels, or one column of values that are not 0 and 1; several labels are indicators"
+MULTILABEL_FAILURES = {
+    "check_estimators_dtypes": INDICATORS,
+    "check_estimators_empty_data_messages": "the wanted text prints the shape of X: the number of rows is private",
+    "check_classifier_data_not_an_array": INDICATORS,
+    "check_classifiers_one_label": INDICATORS,
+    "check_classifiers_classes": INDICATORS,
+    "check_classifiers_train": INDICATORS,
+    "check_classifier_not_supporting_multiclass": INDICATORS,
+    "check_fit2d_1feature": INDICATORS,
+}
+
+
+@parametrize_with_checks([MULTILABEL], expected_failed_checks=lambda _: MULTILABEL_FAILURES)
+def test_scikit_learn_check_of_several_labels(estimator, check):
     check(estimator)
 
 

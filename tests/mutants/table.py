@@ -177,7 +177,7 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._problem",
-    "self._choose_bounds(records.width, names, signal)",
+    "self._choose_bounds(records.width, names, signal, task.trains)",
     "FeatureBounds(records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09)",
     "the estimator takes its feature bounds from the records",
     "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
@@ -332,7 +332,7 @@ mutant(
 )
 mutant(
     "core.release:_FitRun.count",
-    "problem.task.score_range",
+    "task.score_range",
     "(0.0, 1.001)",
     "the range of the scores comes from the records",
     "tests/test_wiring.py::test_the_score_range_is_public",
@@ -857,9 +857,9 @@ mutant(
     "tests/test_multilabel.py::test_the_heads_together_stay_within_the_budget",
 )
 mutant(
-    "estimators.multilabel:PrivateMultilabelClassifier._release",
-    "records.part(~is_held_out)",
-    "records.part(is_held_out | True)",
+    "core.release:_FitRun.count",
+    "count_losses(task, trained.model, for_threshold, n_groups=problem.n_group_places, steps=plan.steps, seed=seed)",
+    "count_losses(task, trained.model, records, n_groups=problem.n_group_places, steps=plan.steps, seed=seed)",
     "the records that find the threshold train as well",
     "tests/test_multilabel.py::test_records_train_or_calibrate_and_never_both",
 )

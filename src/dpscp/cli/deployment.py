@@ -13,7 +13,7 @@ from dpscp.cli.errors import CommandError
 from dpscp.cli.evaluation import read_origin, write_origin
 from dpscp.cli.fit import choose_csv_format, open_store
 from dpscp.cli.outputs import check_output
-from dpscp.cli.run import Estimator, describe_release, load_model, open_labeled_table, require_schema
+from dpscp.cli.run import Estimator, describe_release, load_model, load_release, open_labeled_table, require_schema
 from dpscp.cli.tables import open_table
 from dpscp.data.person_ids import PersonIds, read_person_ids
 from dpscp.deployment import CoverageMonitor, evaluate, recalibrate, statement_markdown
@@ -97,7 +97,7 @@ def write_statement(options: argparse.Namespace) -> tuple[dict[str, Any], list[s
     """Write the privacy statement of a model to a file, or return it as lines."""
     if options.output is not None:
         check_output(options.output, options.model)
-    estimator, study = load_model(options.model), None
+    estimator, study = load_release(options.model), None
     if options.budget is not None:
         from dpscp.privacy.store import BudgetStore
 

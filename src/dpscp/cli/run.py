@@ -64,12 +64,17 @@ def describe_size_mismatch(schema: Schema, size: int) -> str | None:
 
 def load_model(path: Path) -> Estimator:
     """Load the model in a file."""
-    if not path.is_file():
-        raise CommandError(f"model file {str(path)!r} does not exist; create one with 'dpscp fit'")
-    found = load(path)
+    found = load_release(path)
     if not isinstance(found, Estimator):
         raise CommandError(f"{str(path)!r} has a {type(found).__name__}, which is for Python: use dpscp.load(path)")
     return found
+
+
+def load_release(path: Path) -> Any:
+    """Load the release in a file, of whatever class."""
+    if not path.is_file():
+        raise CommandError(f"model file {str(path)!r} does not exist; create one with 'dpscp fit'")
+    return load(path)
 
 
 def require_schema(estimator: Estimator) -> Schema:

@@ -21,7 +21,7 @@ from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp.core.noisy_rates import rate_interval, size_reach
-from dpscp.core.tasks import Classification, Prediction, Regression
+from dpscp.core.tasks import Classification, Regression, Scored
 from dpscp.data.groups import has_group, largest_thresholds
 from dpscp.data.sources import Block
 from dpscp.data.sources.places import Places
@@ -358,7 +358,7 @@ class CountOutcomes:
     that a likelihood ratio rejected are in no group and are not counted (Result K).
     """
 
-    task: Prediction
+    task: Scored
     model: Model
     thresholds: NDArray[np.float64]
     n_groups: int

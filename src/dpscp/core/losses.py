@@ -6,7 +6,7 @@ Theory: Result J
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,18 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_range
+from dpscp.core.indicators import Multilabel
+from dpscp.core.thresholds import Counted
+from dpscp.data.groups import is_member
 from dpscp.data.persons import Persons
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.persons import OneRowEach
+from dpscp.data.sources.places import Places, places_of, unit_of_blocks
+from dpscp.data.validation import suppress_float_warnings
+from dpscp.privacy import Ledger
+from dpscp.privacy.random_streams import SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.threshold.loss_sums import LossSums
+from dpscp.training.model import Model
 
 # Losses that were computed in floating point may leave [0, 1], or rise, by this much: they are put back.
 _ROUNDING = 1e-9
@@ -39,6 +49,11 @@ class LossColumns:
         return cls(points, lambda j: table[:, j])
 
     @classmethod
+    def even(cls, losses: Callable[[float], Any], steps: int) -> "LossColumns":
+        """Losses as a function of a threshold between 0 and 1."""
+        return cls.of_function(losses, (0.0, 1.0), max(1, steps))
+
+    @classmethod
     def of_function(
         cls, losses: Callable[[float], Any], threshold_range: tuple[float, float], steps: int
     ) -> "LossColumns":
@@ -51,6 +66,11 @@ class LossColumns:
 
     def __len__(self) -> int:
         return len(self.thresholds)
+
+    def facts(self, resolution: int) -> dict[str, Any]:
+        """Return what a release of a loss declares public beside its searches."""
+        ends = [float(self.thresholds[0]), float(self.thresholds[-1])]
+        return {"score_range": ends, "n_thresholds": len(self), "loss_resolution": resolution}
 
     def thresholds_at(self, places: FloatArray) -> FloatArray:
         """Return the thresholds at released places, infinite beyond the last one."""
@@ -74,20 +94,19 @@ def sum_losses(
     rows: NDArray[np.int64] | None,
     owners: Persons,
     groups: Sequence[NDArray[np.int64]] | None,
-    generator: np.random.Generator,
+    dither: FloatArray,
     resolution: int,
     running_maximum: bool,
 ) -> list[LossSums]:
     """Return the exact sums of one minus the loss for each group of units, rounded by one secret uniform a unit.
 
     ``rows`` are the used rows, person by person as ``owners`` says (None: all); ``groups`` the units of each group
-    (None: one group of all). A unit's loss is the mean over its rows. It is rounded to a multiple of 1 / ``resolution``
-    by the same uniform at every threshold, which keeps its order and its mean. Columns are read from the last to the
-    first, one at a time. Bad losses are refused without a word about which.
+    (None: one group of all); ``dither`` one uniform number of each unit. A unit's loss is the mean over its rows. It is
+    rounded to a multiple of 1 / ``resolution`` by the same uniform at every threshold, which keeps its order and its
+    mean. Columns are read from the last to the first, one at a time. Bad losses are refused without a word about which.
 
     Theory: Result J
     """
-    dither = generator.random(owners.count)
     members = [np.arange(owners.count)] if groups is None else list(groups)
     sums = np.zeros((len(members), len(columns)), dtype=np.int64)
     after: FloatArray | None = None
@@ -135,3 +154,74 @@ def _person_means(losses: FloatArray, owners: Persons) -> FloatArray:
 def _round_gains(losses: FloatArray, dither: FloatArray, resolution: int) -> NDArray[np.int64]:
     """floor(resolution (1 - loss) + U): never falls as the loss falls, ``resolution`` where there is no loss."""
     return np.minimum(np.floor(resolution * (1 - losses) + dither), resolution).astype(np.int64)
+
+
+def count_losses(
+    task: Multilabel, model: Model, records: RecordSource, *, n_groups: int, steps: int, seed: int | None
+) -> Counted:
+    """Return what counts in a fit that bounds a loss: exact sums over blocks, for each group.
+
+    Without groups a person's loss is the mean over their rows; with groups one random row of each person counts. The
+    caller adds what was spent.
+
+    Theory: Results H and J
+    """
+    row_seed, dither_seed = child_seeds(stream_seed(seed, SCORED_ROWS), 2)
+    places = places_of(records)
+    if n_groups and unit_of_blocks(records).by_person:
+        records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
+    total = records.sum(_BlockLosses(task, model, n_groups, steps, PlacedDraws.of(dither_seed), places))
+    columns = LossColumns.even(_no_losses, steps)
+    sums = [LossSums(int(size), task.resolution, row) for size, row in zip(*total, strict=True)]
+    return Counted(
+        sums,
+        Ledger(),
+        sums[0].place_range,
+        task.assumptions,
+        facts=columns.facts(task.resolution),
+        threshold_at=columns.thresholds_at,
+    )
+
+
+def _no_losses(threshold: float) -> FloatArray:  # noqa: ARG001 (a function of the threshold)
+    return np.empty(0)
+
+
+@dataclass(frozen=True)
+class _BlockLosses:
+    """Add up the rounded losses of the units of a block at every threshold, for each group."""
+
+    task: Multilabel
+    model: Model
+    n_groups: int
+    steps: int
+    draws: PlacedDraws
+    places: Places
+
+    def for_block(self, number: int) -> "_BlockLosses":
+        """Return the same with the places of one block alone."""
+        return replace(self, places=self.places.for_block(number))
+
+    def __call__(self, block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the number of units of each group, and their sums, (n_groups, n_thresholds)."""
+        # a model of the caller's own sees its rows at once, as in prediction
+        own = not self.model.is_row_wise
+        with suppress_float_warnings():
+            parts = block.parts(max(1, len(block)) if own else None)
+            found = [np.asarray(self.model.predict_proba(rows)) for _, rows in parts]
+        truth = block.targets
+        shown = np.concatenate(found) if found else np.empty((0, len(self.task.labels)))
+        groups = None
+        if self.n_groups:
+            assert block.groups is not None
+            groups = [np.flatnonzero(is_member(block.groups, group)) for group in range(self.n_groups)]
+        sums = sum_losses(
+            LossColumns.even(self.task.losses(shown, truth), self.steps),
+            rows=None,
+            owners=block.owners,
+            groups=groups,
+            dither=self.draws.uniform(self.places.persons[block.id]),
+            resolution=self.task.resolution,
+            running_maximum=self.task.running_maximum,
+        )
+        return np.array([one.size for one in sums]), np.stack([one.sums for one in sums])

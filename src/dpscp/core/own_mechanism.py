@@ -48,7 +48,7 @@ def _train_module(problem: "FitProblem", module: Any) -> Mechanism:
     from dpscp.training.torch.trainer import OpacusTraining
 
     device = next((str(p.device) for p in module.parameters()), "cpu")
-    if problem.task.classes is not None:
+    if problem.task.trains == "classification":
         return OpacusTraining(module, device=device)
     training = OpacusTraining(module, loss="squared", device=device)
     bounds = problem.task.scaled_bounds
@@ -63,10 +63,10 @@ def _check_task(problem: "FitProblem", mechanism: Any) -> None:
     loss = getattr(mechanism, "loss", None)
     if callable(loss):  # a function may be for either task; the dry run shows whether it fits
         return
-    if trains != problem.task.name:
-        remedy = "'cross_entropy'" if problem.task.name == "classification" else "'squared' or 'huber'"
+    if trains != problem.task.trains:
+        remedy = "'cross_entropy'" if problem.task.trains == "classification" else "'squared' or 'huber'"
         raise ValueError(
-            f"estimator must train a {problem.task.name} model, this one trains a {trains} model; its loss is "
+            f"estimator must train a {problem.task.trains} model, this one trains a {trains} model; its loss is "
             f"{loss!r}, pass loss={remedy}"
         )
 

@@ -24,7 +24,7 @@ from dpscp.data.sources.base import Collective
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.base import Guarantee
-from dpscp.guarantees.certificate import check_release_confidence
+from dpscp.guarantees.certificate import Promise, check_release_confidence
 from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, automatic, guarantee_of
 from dpscp.privacy import (
     Ledger,
@@ -250,6 +250,8 @@ def choose_guarantee(problem: FitProblem) -> Guarantee:
     """Return the requested guarantee; public numbers resolve ``"auto"``."""
     if problem.guarantee != AUTO:
         return guarantee_of(problem.guarantee)
+    if problem.task.promise is Promise.RISK:
+        return SPLIT
     needs_held_out = (problem.release_confidence, problem.evaluation_fraction, problem.ratio_bound)
     if any(value is not None for value in needs_held_out):
         return SPLIT  # the only one for a single release, for another population, or with records to evaluate
@@ -322,6 +324,7 @@ def _mechanism(
             mechanism = ScaledTarget(mechanism, problem.task.scaled_bounds)
     else:
         mechanism = own_mechanism(problem)
+    mechanism = problem.task.around(mechanism)
     if missing := _list_missing_bounds(problem):
         if guarantee.needs_stability:
             raise ValueError(
@@ -341,8 +344,7 @@ def _mechanism(
         facts["bounds_share"] = mechanism.share
     if problem.feature_scales is not None:
         mechanism = Preprocessed((ColumnScales(problem.feature_scales),), mechanism)
-    # labels travel as their index, so that a class without a record keeps its place
-    indices, labels = _indices(problem.task), problem.task.classes
+    indices, labels = problem.task.training_labels, problem.task.classes
     needs = Needs(indices, guarantee.needs_trajectory, problem.input_shape, n_training, labels)
     mechanism = mechanism.configured(needs)
     if problem.unit.by_person:
@@ -388,8 +390,8 @@ def _run_dry(problem: FitProblem, mechanism: Mechanism) -> None:
     _check_shape(problem, None if seen is None else shape)
     if seen is None:
         return
-    if seen.task != problem.task.name:
-        raise ValueError(f"estimator must train a {problem.task.name} model, this one trains a {seen.task} model")
+    if seen.task != problem.task.trains:
+        raise ValueError(f"estimator must train a {problem.task.trains} model, this one trains a {seen.task} model")
     _check_outputs(problem.task, seen.n_outputs)
     if seen.looks_up_rows:
         _refuse_scaled_ids(problem)
@@ -417,7 +419,7 @@ def _try_model(problem: FitProblem, model: Model) -> None:
 
 
 def _check_outputs(task: Prediction, n_outputs: int) -> None:
-    if task.classes is None and n_outputs != (2 if task.quantile_pair else 1):
+    if task.trains == "regression" and n_outputs != (2 if task.quantile_pair else 1):
         needs = "a pair of quantiles" if task.quantile_pair else "one output"
         raise ValueError(f"conformity_score needs a model with {needs}, but this one has {n_outputs}")
 
@@ -434,11 +436,6 @@ def _check_shape(problem: FitProblem, taken: tuple[int, ...] | None) -> None:
     raise ValueError(f"X must have records of the model's shape {taken}, got {problem.input_shape}")
 
 
-def _indices(task: Prediction) -> tuple[int, ...] | None:
-    """Return the labels as training sees them."""
-    return None if task.classes is None else tuple(range(len(task.classes)))
-
-
 def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
     """Return the library's own model for this fit."""
     features, bounds = "unit", problem.scaled_feature_bounds
@@ -449,10 +446,10 @@ def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
     signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta)
     quantiles = pair_levels(problem.alphas[0], signal) if problem.task.quantile_pair else None
     return recipe(
-        problem.task.name,
+        problem.task.trains,
         n_records=problem.n_records,
         n_features=problem.n_features,
-        classes=_indices(problem.task),
+        classes=problem.task.training_labels,
         epsilon=problem.budget.epsilon,
         delta=problem.budget.delta,
         guarantee=guarantee,

@@ -10,7 +10,7 @@ from dpscp.core.tasks import Prediction, Task
 from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.groups import RecordGroups, group_facts
 from dpscp.guarantees.base import Guarantee
-from dpscp.guarantees.certificate import check_release_confidence
+from dpscp.guarantees.certificate import Promise, check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, guarantee_of
 from dpscp.privacy import RECORDS, Accountant, Budget, Unit, release_accountant
 from dpscp.privacy.store import BudgetStore
@@ -108,6 +108,10 @@ class FitProblem(Problem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.task.promise is Promise.RISK and self.guarantee != AUTO:
+            chosen = guarantee_of(self.guarantee)
+            if not chosen.certified or chosen.needs_stability:
+                raise ValueError(f"guarantee must be 'auto', 'split' or 'universal' for a loss, got {chosen.name!r}")
         check_count("verbose", self.verbose, minimum=0)
         if self.evaluation_fraction is not None:
             self._check_evaluation_fraction(self.evaluation_fraction)

@@ -19,10 +19,12 @@ from dpscp.core.evaluation import (
     OutcomeCounts,
     PrivateEvaluation,
 )
+from dpscp.core.indicators import Multilabel
+from dpscp.core.losses import count_losses
 from dpscp.core.plan import FitPlan, plan_fit
 from dpscp.core.problem import FitProblem
 from dpscp.core.score import BlockCounts, Scoring
-from dpscp.core.tasks import Prediction
+from dpscp.core.tasks import Prediction, Scored
 from dpscp.core.thresholds import Counted, Release, release_counts
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.sources import Block, RecordSource
@@ -125,13 +127,20 @@ class _FitRun:
         facts = problem.public_facts() | dict(plan.facts)
         spent = declare_all(Ledger(seeded=self.search_seed is not None), trained, facts).take(*problem.taken_from_data)
         spent = plan.enter(spent, trained).assume(*self.assumed)
-        scoring = Scoring(problem.task, trained, corrected=plan.guarantee.needs_trajectory)
+        task, seed = problem.task, self.search_seed
+        if isinstance(task, Multilabel):
+            counted = count_losses(
+                task, trained.model, for_threshold, n_groups=problem.n_group_places, steps=plan.steps, seed=seed
+            )
+            return replace(counted, spent=spent)
+        assert isinstance(task, Scored)
+        scoring = Scoring(task, trained, corrected=plan.guarantee.needs_trajectory)
         return Counted(
-            _scores_by_group(scoring, for_threshold, problem, self.search_seed),
+            _scores_by_group(scoring, for_threshold, problem, seed),
             spent,
-            problem.task.score_range,
-            (*problem.task.assumptions, *scoring.assumptions),
-            trained.stability if problem.task.natural_score else None,
+            task.score_range,
+            (*task.assumptions, *scoring.assumptions),
+            trained.stability if task.natural_score else None,
         )
 
     def finish(self, found: Release) -> Fit:
@@ -199,6 +208,7 @@ def _count_outcomes(
     """
     if plan.evaluation is None:
         return None
+    assert isinstance(problem.task, Scored)
     announce("evaluate the release on records of its own")
     row_seed, dither_seed, noise_seed = child_seeds(stream_seed(seed, EVALUATED), 3)
     places = places_of(records)

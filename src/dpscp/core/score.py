@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
 from dpscp._base.assumptions import Assumption
-from dpscp.core.tasks import Prediction, correction_notes
+from dpscp.core.tasks import Scored, correction_notes
 from dpscp.data.groups import is_member
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.validation import suppress_float_warnings
@@ -29,7 +29,7 @@ class Scoring:
     Theory: section 4; Results D and H
     """
 
-    task: Prediction
+    task: Scored
     trained: Trained
     corrected: bool
 

@@ -9,7 +9,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._base.assumptions import ALL_LABELS, CORRECTED, HARD_BOUNDS, NOT_CORRECTED, Assumption
+from dpscp._base.assumptions import (
+    ALL_LABELS,
+    CORRECTED,
+    HARD_BOUNDS,
+    NOT_CORRECTED,
+    Assumption,
+)
 from dpscp._base.checks import check_count, check_range
 from dpscp.data.persons import Persons
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, to_scale
@@ -19,7 +25,7 @@ from dpscp.scores import Pair, interval_score, label_score
 from dpscp.scores.intervals import CheckedIntervalScore, score_name
 from dpscp.scores.labels import LABEL_SCORES, CheckedLabelScore
 from dpscp.scores.missing import MissingScore
-from dpscp.training.base import Trained
+from dpscp.training.base import Mechanism, Trained
 from dpscp.training.engine.influence import corrected_outputs, has_influence_form
 from dpscp.training.engine.networks import softmax
 from dpscp.training.model import Model, NoInfluenceFormError
@@ -71,9 +77,9 @@ class Task(ABC):
         return 1
 
     @property
+    @abstractmethod
     def running_maximum(self) -> bool:
         """Whether the promise is about the running maximum of a loss that may rise with the threshold."""
-        return False
 
     @property
     def most_steps(self) -> int | None:
@@ -98,6 +104,7 @@ class OwnScores(Task):
 
     name = "scores"
     score_facts = _NO_FACTS
+    running_maximum = False
 
     def __post_init__(self) -> None:
         check_range("score_range", self.score_range)
@@ -179,9 +186,38 @@ class Prediction(Task):
     def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return the targets as training sees them."""
 
+    @property
+    @abstractmethod
+    def trains(self) -> str:
+        """The task of the mechanism that a caller passes: "classification" or "regression"."""
+
+    @property
+    @abstractmethod
+    def training_labels(self) -> tuple[int, ...] | None:
+        """The labels as training sees them; None for regression."""
+
+    @abstractmethod
+    def around(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism that trains the model of this task by the caller's or the recipe's."""
+
     @abstractmethod
     def check_model(self, model: Model) -> None:
         """Refuse a model for another task."""
+
+
+class Scored(Prediction):
+    """A task whose sets are those of the answers with a score at most the threshold; its promise is coverage."""
+
+    running_maximum = False
+
+    def around(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism unchanged."""
+        return mechanism
+
+    @property
+    def trains(self) -> str:
+        """The task of the mechanism."""
+        return self.name
 
     @abstractmethod
     def scores(
@@ -200,7 +236,7 @@ class Prediction(Task):
 
 
 @dataclass(frozen=True)
-class Classification(Prediction):
+class Classification(Scored):
     """Labels from a public list, used as their indices.
 
     Attributes
@@ -232,7 +268,7 @@ class Classification(Prediction):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], classes: tuple[Any, ...]) -> "Classification":
         """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values."""
-        score, found = _fields(data, "score", "classes_found")
+        score, found = task_fields(data, "score", "classes_found")
         return cls(classes, _saved_score(score, label_score, 1), classes_found=_truth("classes_found", found))
 
     @property
@@ -277,6 +313,11 @@ class Classification(Prediction):
         """Return the indices unchanged."""
         return targets
 
+    @property
+    def training_labels(self) -> tuple[int, ...]:
+        """The indices of the labels, so that a class without a record keeps its place."""
+        return tuple(range(len(self.classes)))
+
     def check_model(self, model: Model) -> None:
         """Refuse a model without one output for each class, in order."""
         if model.task != self.name:
@@ -315,7 +356,7 @@ class Classification(Prediction):
 
 
 @dataclass(frozen=True)
-class Regression(Prediction):
+class Regression(Scored):
     """Real targets: clipped to the public range for training, unclipped in scores.
 
     Attributes
@@ -344,6 +385,7 @@ class Regression(Prediction):
     found_range: tuple[float, float] | None = None
 
     name = "regression"
+    training_labels = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values."""
@@ -360,7 +402,7 @@ class Regression(Prediction):
     def from_dict(cls, data: Mapping[str, Any]) -> "Regression":
         """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values."""
         names = ("score", "score_outputs", "y_bounds", "hard_bounds", "y_scale", "found_range")
-        score, outputs, bounds, hard, scale, found = _fields(data, *names)
+        score, outputs, bounds, hard, scale, found = task_fields(data, *names)
         return cls(
             check_range("y_bounds", bounds),
             _saved_score(score, interval_score, check_count("score_outputs", outputs)),
@@ -494,7 +536,7 @@ class Regression(Prediction):
         return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
 
 
-def _fields(data: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
+def task_fields(data: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
     """Return the fields of a task in a file, which has these and no others."""
     if not isinstance(data, dict) or set(data) != set(names):
         raise ValueError(f"its task must have the fields {', '.join(names)}")

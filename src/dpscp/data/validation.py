@@ -150,6 +150,27 @@ def validate_labels(y: Any, n: int) -> NDArray[Any]:
     return labels
 
 
+def validate_indicators(y: Any, n: int) -> NDArray[np.int64]:
+    """Return indicators of true labels, (n, n_labels); ValueError without a value for anything else."""
+    if y is None:
+        raise ValueError("This estimator requires y to be passed, but the target y is None")
+    try:
+        found = np.asarray(y)
+    except (ValueError, TypeError):
+        found = np.empty(0)
+    if found.ndim != 2 or not found.shape[1] or found.dtype.kind not in "biuf":
+        raise ValueError(
+            "Unknown label type: y must be an indicator array of shape (n, n_labels): 1 where a label is true, else 0"
+        )
+    if len(found) != n:
+        raise ValueError("X and y must have the same number of records")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise ValueError("Input y contains NaN or infinity; it must hold 0 and 1 only")
+    if not np.isin(found, (0, 1)).all():
+        raise ValueError("Unknown label type: y must hold 0 and 1 only")
+    return found.astype(np.int64)
+
+
 def _validate_one_dimension(y: Any, n: int) -> NDArray[Any]:
     if y is None:
         raise ValueError("This estimator requires y to be passed, but the target y is None")

@@ -147,7 +147,7 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
         sums,
         spent,
         sums[0].place_range,
-        facts=_facts(columns, resolution, data.groups),
+        facts=columns.facts(resolution) | ({} if data.groups is None else data.groups.facts),
         threshold_at=lambda places: _shaped(columns.thresholds_at(places), alpha, data.groups),
     )
     return release_counts(plan, lambda: counted, random_state=search_seed, store=budget, note="risk").warn_if_full()
@@ -224,7 +224,7 @@ class _Units:
             rows=self.rows,
             owners=self.owners,
             groups=None if self.groups is None else [np.flatnonzero(member) for member in self.groups.members],
-            generator=secure_generator(seed),
+            dither=secure_generator(seed).random(self.owners.count),
             resolution=resolution,
             running_maximum=running_maximum,
         )
@@ -239,13 +239,6 @@ def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, floa
         return len(check_losses(losses(check_range("threshold_range", threshold_range)[1])))
     LossColumns.of_table(losses, thresholds)
     return len(np.asarray(losses))
-
-
-def _facts(columns: LossColumns, resolution: int, groups: RecordGroups | None) -> dict[str, Any]:
-    """What a release declares public beside its searches."""
-    ends = [float(columns.thresholds[0]), float(columns.thresholds[-1])]
-    facts: dict[str, Any] = {"score_range": ends, "n_thresholds": len(columns), "loss_resolution": resolution}
-    return facts if groups is None else facts | groups.facts
 
 
 def _shaped(values: NDArray[np.float64], alpha: Any, groups: RecordGroups | None) -> Any:

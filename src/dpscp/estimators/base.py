@@ -1,10 +1,10 @@
-"""The part of the two estimators that is the same: read, request, release, keep."""
+"""The part of the estimators that is the same: read, request, release, keep."""
 
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Self
 
@@ -57,7 +57,7 @@ from dpscp.training.torch.records import inputs_of, labeled_arrays, takes_float6
 
 
 class PrivateConformal(FittedEstimator):
-    """Base class of the two estimators."""
+    """Base class of the estimators."""
 
     @property
     def _prefit(self) -> Prefit | None:
@@ -72,6 +72,10 @@ class PrivateConformal(FittedEstimator):
     @abstractmethod
     def _validate_y(y: Any, n: int) -> NDArray[Any]:
         """Return the targets of ``n`` records in memory."""
+
+    @abstractmethod
+    def _promise(self) -> dict[str, Any]:
+        """Return the fields of the problem that say what is promised."""
 
     @abstractmethod
     def _keep_task(self, records: FitRecords) -> None:
@@ -375,7 +379,6 @@ class PrivateConformal(FittedEstimator):
 
     def _problem(self, task: Prediction, records: FitRecords) -> FitProblem:
         """Return the checked public numbers of this fit."""
-        alphas, _ = check_levels(self.confidence_level)
         unit = records.unit
         names = vars(self).get("feature_names_in_") if self.schema_ is None else self.schema_.feature_names
         declared = self._declared(unit.count_name)
@@ -384,13 +387,12 @@ class PrivateConformal(FittedEstimator):
         population, model = read_population(self.population), self._find_pretrained_model(records.width)
         budget = Budget(self.epsilon, self.delta)
         signal = n_records * gdp_mu(budget.epsilon, budget.delta)
-        bounds = self._choose_bounds(records.width, names, signal)
+        bounds = self._choose_bounds(records.width, names, signal, task.trains)
         return FitProblem(
             task=task,
             estimator=None if model is not None else self.estimator,
             model=model,
             budget=budget,
-            alphas=alphas,
             guarantee=SPLIT if self._prefit is not None else self.guarantee,
             feature_bound=bounds.bound if isinstance(bounds, RowNorm) else None,
             feature_bounds=None if isinstance(bounds, RowNorm) else bounds,
@@ -406,20 +408,19 @@ class PrivateConformal(FittedEstimator):
             ratio_is_normalized=population is not None and population.normalized,
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
-            evaluation_fraction=self.evaluation_fraction,
-            release_confidence=self.release_confidence,
             accountant=self.accountant,
             verbose=self.verbose,
+            **self._promise(),
         )
 
-    def _choose_bounds(self, width: int, names: Any, signal: float) -> FeatureBounds | RowNorm | None:
+    def _choose_bounds(self, width: int, names: Any, signal: float, trains: str) -> FeatureBounds | RowNorm | None:
         """Return the bounds of the features: declared ones, or those that the fit finds where that pays."""
         declared = self._declared("feature_bounds")
         if isinstance(declared, RowNorm):
             return declared
         choice = BoundsChoice(width, names, signal, self.schema_ is not None, self._needs_public_bounds)
         has_own_rule = self.estimator is not None
-        return choice.of_declared(declared) if declared is not None or has_own_rule else choice.of_table(self._name)
+        return choice.of_declared(declared) if declared is not None or has_own_rule else choice.of_table(trains)
 
     def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
         """Return the model of a release that trains none; None for one that does."""
@@ -481,3 +482,20 @@ class PrivateConformal(FittedEstimator):
         if fitted:
             return bool(self.model_.checks_rows)
         return self.estimator is None or (isinstance(self.estimator, Mechanism) and self.estimator.trains_sources)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateCoverage(PrivateConformal):
+    """Base class of the estimators that promise coverage."""
+
+    confidence_level: float | Sequence[float] = 0.9
+    evaluation_fraction: float | None = None
+    release_confidence: float | None = None
+
+    def _promise(self) -> dict[str, Any]:
+        levels, _ = check_levels(self.confidence_level)
+        return {
+            "alphas": levels,
+            "evaluation_fraction": self.evaluation_fraction,
+            "release_confidence": self.release_confidence,
+        }

@@ -14,7 +14,7 @@ from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
 from dpscp.data.validation import class_list, label_index, validate_labels
-from dpscp.estimators.base import PrivateConformal
+from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
@@ -25,7 +25,7 @@ from dpscp.training.torch.records import inputs_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
+class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     """Differentially private classifier with prediction sets of proven coverage.
 
     ``fit`` trains a model under differential privacy, scores records and finds the threshold by a private search. The

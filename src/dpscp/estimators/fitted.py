@@ -26,6 +26,7 @@ from dpscp.data.schema import Frame, Schema
 from dpscp.data.table_writer import open_writer
 from dpscp.estimators.file_predictions import read_frames
 from dpscp.guarantees import Certificate, Guarantee
+from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import Accountant, Ledger
 from dpscp.privacy.store import BudgetStore
 from dpscp.training.model import Model, load_model, require_loadable
@@ -86,12 +87,9 @@ class _Parameters(BaseEstimator):
     _: KW_ONLY
     epsilon: float = 1.0
     delta: float = 1e-5
-    confidence_level: float | Sequence[float] = 0.9
     guarantee: str | Guarantee = "auto"
     train_share: float | str = 0.5
     calibration_fraction: float | str = "auto"
-    evaluation_fraction: float | None = None
-    release_confidence: float | None = None
     feature_bounds: Any = None
     groups: Groups | str | Callable[[Any], Any] | Sequence[str | Callable[[Any], Any]] | None = None
     population: Population | None = None
@@ -139,7 +137,7 @@ class FittedEstimator(_Parameters, ABC):
 
     def _task(self) -> Any:
         """Return the task of the fit, with the caller's own score where it was set again after loading."""
-        return self.task_.with_own_score(vars(self)["conformity_score"])
+        return self.task_.with_own_score(vars(self).get("conformity_score", ""))
 
     @abstractmethod
     def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
@@ -324,11 +322,14 @@ class FittedEstimator(_Parameters, ABC):
             The same by key: purpose, data, responsible, contact, legal_basis, collection_period, recipients.
         """
         from dpscp.report.numbers import evaluate
-        from dpscp.report.page import write_report
+        from dpscp.report.page import write_release, write_report
 
         check_is_fitted(self)
         if (X is None) != (y is None):
             raise ValueError("pass both X and y for an evaluation, or neither")
+        if self.certificate_.promise is not Promise.COVERAGE:  # pictures and evaluation are those of coverage
+            write_release(path, self, title=title or "Private release")
+            return
         evaluation = None if X is None else evaluate(self, X, self._read_targets(X, y))
         write_report(path, self, evaluation=evaluation, title=title, about=about, metadata=metadata)
 

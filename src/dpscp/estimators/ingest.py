@@ -53,7 +53,11 @@ class BlockReader:
 
     def __call__(self, block: Block) -> Block:
         """Return the block with encoded targets and groups."""
-        targets = self.targets(block.targets, len(block)) if len(block) else np.empty(0, dtype=np.int64)
+        targets = (
+            self.targets(block.targets, len(block))
+            if len(block)
+            else np.empty((0, *block.targets.shape[1:]), dtype=np.int64)
+        )
         groups: NDArray[np.int64] | None = None
         if isinstance(self.groups, RowGroups):
             groups = self.groups.places(block.read(), len(block))

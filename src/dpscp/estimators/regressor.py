@@ -15,7 +15,7 @@ from dpscp.core.tasks import Regression
 from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
-from dpscp.estimators.base import PrivateConformal
+from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
@@ -25,7 +25,7 @@ from dpscp.training.torch.records import inputs_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
+class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     """Differentially private regressor with prediction intervals of proven coverage.
 
     It is the counterpart of ``PrivateConformalClassifier`` for real targets. Targets are clipped to ``y_bounds`` for

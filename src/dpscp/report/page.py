@@ -20,7 +20,6 @@ from dpscp._base.format import at_least, at_most, format_epsilon, format_level, 
 from dpscp.core.plan_rows import plan_others
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification, Regression
-from dpscp.core.thresholds import Release
 from dpscp.data.model_files import open_atomically
 from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
@@ -282,9 +281,9 @@ def _list_thresholds(estimator: Any) -> list[tuple[str, float, float]]:
     ]
 
 
-def write_release(path: str | PathLike[str], released: Release, *, title: str) -> None:
-    """Write a page about a release that is no estimator: its ledger, certificates and statement."""
-    statement = html.escape(json.dumps(privacy_statement(released), indent=1))
+def write_release(path: str | PathLike[str], released: Any, *, title: str) -> None:
+    """Write a page about a release that promises no coverage of a model: ledger, certificates and statement."""
+    statement = html.escape(json.dumps(released.statement(), indent=1))
     body = f"<h1>{html.escape(title)}</h1>{released._repr_html_()}<h2>Privacy statement</h2><pre>{statement}</pre>"
     style = "body{font-family:sans-serif;max-width:60rem;margin:2rem auto}pre{white-space:pre-wrap}"
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{style}</style>'

@@ -36,8 +36,8 @@ class ArraySource:
         rows, targets = np.asanyarray(X), np.asanyarray(y)
         if rows.ndim != 2 or rows.dtype.kind not in "fiub":
             raise ValueError("X must be a two-dimensional array of real numbers (records, features)")
-        if targets.ndim != 1 or len(targets) != len(rows):
-            raise ValueError("y must be a one-dimensional array with one target for each row of X")
+        if targets.ndim not in (1, 2) or len(targets) != len(rows):
+            raise ValueError("y must have one target, or one row of indicators, for each row of X")
         count = check_count("n_blocks", n_blocks)
         ends = [len(rows) * i // count for i in range(count + 1)]
         parts = [slice(a, b) for a, b in pairwise(ends)]

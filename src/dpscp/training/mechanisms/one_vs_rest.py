@@ -1,43 +1,63 @@
 """One private binary model for each of several labels."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp.exceptions import BudgetError
-from dpscp.privacy import compose, epsilon_of, gdp_epsilon, gdp_mu
+from dpscp.data.sources import Block
+from dpscp.privacy import compose
 from dpscp.privacy.random_streams import child_seeds
-from dpscp.training.base import Mechanism, Needs, paid_event
+from dpscp.training.base import Around, Mechanism, Stages, Trained, TrainingRun, paid_event
 from dpscp.training.model import Model, load_model, require_loadable, saved_as
+from dpscp.training.private_model import model_for_records
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
-    from dpscp.data.persons import Persons
-    from dpscp.privacy import Accountant
-
-# Trials to bring the heads' composition below the budget, each with a smaller budget for one head.
-_MOST_TRIALS = 12
-
 
 @saved_as("label heads")
 @dataclass(frozen=True)
-class LabelHeads:
+class LabelHeads(Model):
     """Binary models of the same rows, one for each label; each has the classes 0 and 1."""
 
     heads: tuple[Model, ...]
+
+    task = "multilabel"
+    classes = None
 
     @property
     def n_features(self) -> int:
         """Return the width of a row."""
         return self.heads[0].n_features
 
-    def probabilities(self, X: ArrayLike) -> NDArray[np.float64]:
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Return the shape of one record that is not a row of a table; None for rows."""
+        return self.heads[0].input_shape
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Return whether only code of this package reads the rows, so that they may come in parts."""
+        return all(head.is_row_wise for head in self.heads)
+
+    @property
+    def checks_rows(self) -> bool:
+        """Return whether every head refuses NaN and infinity itself."""
+        return all(head.checks_rows for head in self.heads)
+
+    def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the probability of each label, (n, n_labels)."""
-        return np.column_stack([np.asarray(head.predict_proba(X))[:, 1] for head in self.heads])
+        # a head of the caller's own gets copies of the rows
+        heads = map(model_for_records, self.heads)
+        return np.column_stack([np.asarray(head.predict_proba(X))[:, 1] for head in heads])
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the probability of each label, (n, n_labels)."""
+        return self.outputs(X)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the parameters of all heads, for saving."""
@@ -66,7 +86,7 @@ class LabelHeads:
 
 
 @dataclass(frozen=True)
-class OneVsRest:
+class OneVsRest(Around):
     """Train one binary model for each label, on the same records.
 
     Privacy: a record takes part in the training of every head, so the event is the composition of all of them.
@@ -86,45 +106,37 @@ class OneVsRest:
         """Return the cost of all heads together; None while the noise is not set."""
         return None if self.mechanism.event is None else compose(*[self.mechanism.event] * self.n_labels)
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> "OneVsRest":
-        """Return the heads with noise that keeps all of them together within the budget."""
-        head = self.mechanism.configured(Needs((0, 1)))
-        tried = gdp_epsilon(delta, gdp_mu(epsilon, delta) / self.n_labels**0.5)
-        for _ in range(_MOST_TRIALS):
-            found = replace(self, mechanism=head.calibrated(tried, delta, accountant=accountant))
-            spent = epsilon_of(paid_event(found), delta, accountant)
-            if spent <= epsilon:
-                return found
-            tried *= 0.99 * epsilon / spent
-        raise BudgetError(
-            f"no noise keeps {self.n_labels} labels within epsilon = {epsilon:g} and delta = {delta:g}; increase "
-            "epsilon or delta"
-        )
+    @property
+    def stages(self) -> Stages:
+        """Return one entry of a ledger for all heads."""
+        return (("training", paid_event(self)),)
 
-    def train(
-        self,
-        X: NDArray[Any],
-        y: NDArray[Any],
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: "Persons | None" = None,
-    ) -> LabelHeads:
-        """Train all heads.
+    @property
+    def task(self) -> str:
+        return "multilabel"
 
-        Parameters
-        ----------
-        X : array of shape (n, n_features)
-        y : int array of shape (n, n_labels) of 0 and 1
-        random_state : int or None
-        n_records : int or None
-            The public nominal number of records, or of persons.
-        persons : Persons, optional
-        """
-        seeds = child_seeds(random_state, self.n_labels)
-        return LabelHeads(
-            tuple(
-                self.mechanism.train(X, y[:, place], persons=persons, random_state=seed, n_records=n_records).model
-                for place, seed in enumerate(seeds)
-            )
+    def with_shares(self, mu: float) -> Self:
+        return self._with_inner(self.mechanism.with_shares(mu / math.sqrt(self.n_labels)))
+
+    def guess_noise(self, mu: float) -> float:
+        return self.mechanism.guess_noise(mu / math.sqrt(self.n_labels))
+
+    def train_on(self, run: TrainingRun) -> Trained:
+        """Train a head on each column of the targets, with randomness of its own."""
+        heads = tuple(
+            self.mechanism.train_source(
+                run.source.map(_OneLabel(place)), random_state=seed, n_records=run.n_records
+            ).model
+            for place, seed in enumerate(child_seeds(run.random_state, self.n_labels))
         )
+        return run.result(LabelHeads(heads), {"mechanism": f"{self.n_labels} binary models, one for each label"})
+
+
+@dataclass(frozen=True)
+class _OneLabel:
+    """Replace the indicators of a block by those of one label."""
+
+    place: int
+
+    def __call__(self, block: Block) -> Block:
+        return block.with_targets(block.targets[:, self.place])
