@@ -231,6 +231,24 @@ def test_rejected_records_of_a_block_are_in_no_group_and_stay_so():
     assert np.array_equal(labels, np.where(first == 0, y, -1))
 
 
+def test_a_loaded_fit_does_not_forget_its_population(tmp_path):
+    """Set to its default, the parameter would move the promise of a new fit to another population in silence."""
+    X, y = data(800)
+    fitted = classifier(population=Population(ratio_of_rows, bound=2.0), groups=lambda X: X[:, 0] > 0).fit(X, y)
+    fitted.save(tmp_path / "model.dpscp")
+    loaded = dp.load(tmp_path / "model.dpscp")
+    with pytest.raises(ValueError, match=r"does not hold groups, population. To fit again, set them first"):
+        loaded.fit(X, y)
+    with pytest.raises(ValueError, match="set it first"):
+        loaded.set_params(groups=fitted.groups).fit(X, y)
+    again = loaded.set_params(population=fitted.population).fit(X, y)
+    np.testing.assert_array_equal(again.threshold_, fitted.threshold_)
+    again.save(tmp_path / "again.dpscp")
+    whole = classifier(feature_bounds=dp.RowNorm(2.0)).fit(X, y)
+    whole.save(tmp_path / "whole.dpscp")
+    assert dp.load(tmp_path / "whole.dpscp").fit(X, y).get_params() == whole.get_params()
+
+
 def test_a_source_of_blocks_is_thinned_too():
     X, y = data(3_000)
     source = ArraySource.of_blocks([Block(0, X[:1_500], y[:1_500]), Block(1, X[1_500:], y[1_500:])])

@@ -33,6 +33,10 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     (epsilon, delta)-differentially private for adding or removing one record (or one person, see ``rows_per_person``).
     ``certificate_`` states what is proven about coverage and under which assumptions.
 
+    Behind ``estimator`` the parameters come in groups. Budget: ``epsilon`` to ``accountant``. Promise:
+    ``confidence_level`` to ``population``. Data: ``feature_bounds`` to ``n_records``. People: ``rows_per_person`` and
+    ``n_persons``. Computing: ``random_state`` and ``verbose``.
+
     Parameters
     ----------
     estimator : None, mechanism, torch.nn.Module, PrivateModel or Prefit
@@ -44,6 +48,11 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         The privacy budget of training and calibration together.
     delta : float, default 1e-5
         The second parameter of that budget.
+    train_share : float or "auto", default 0.5
+        Training gets (train_share * epsilon, delta), calibration gets the rest. ``"auto"`` chooses from public numbers.
+        Not used by ``"split"``, where each part gets the whole budget.
+    accountant : str or Accountant, default "pld"
+        ``"pld"`` (tight), ``"rdp"``, or your own ``dpscp.privacy.Accountant`` or its registered name.
     confidence_level : float or list of floats, default 0.9
         The wanted coverage. Several levels share the budget.
     guarantee : str or Guarantee, default "auto"
@@ -54,12 +63,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         ``"lac"`` (1 - p_y), ``"aps"``, ``"raps"``, or your own: a ``dpscp.scores.LabelScore``, or a function of the
         probabilities (n, n_classes) that returns scores between 0 and 1 of the same shape. Each row's scores must
         depend on that row alone: this is an assumption, and the scores of different blocks of rows are compared.
-    classes : list, optional
-        The public list of all labels that can occur. None declares the labels in y public, with a warning. Then nothing
-        is certified, because a label without a record is in no set.
-    train_share : float or "auto", default 0.5
-        Training gets (train_share * epsilon, delta), calibration gets the rest. ``"auto"`` chooses from public numbers.
-        Not used by ``"split"``, where each part gets the whole budget.
     calibration_fraction : float or "auto", default "auto"
         The share of the records that ``guarantee="split"`` holds out.
     evaluation_fraction : float, optional
@@ -69,16 +72,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         The probability, over records and noise, with which this single release covers the level, in addition to the
         average (Result I; independent records). It needs held-out records: ``"auto"`` becomes ``"split"``, and other
         guarantees are refused.
-    feature_bounds : (low, high), array, mapping, "private" or RowNorm, optional
-        The public bounds of the features. Values are clipped and rescaled. Pass (low, high) for all features, two
-        arrays of shape (n_features,), an array of shape (n_features, 2), or {column: (low, high)} (by index where X has
-        no names). ``"private"`` finds bounds by noisy counts on a public grid of powers of two, for 5 % of the squared
-        training budget. Known bounds cost nothing and are better. A mapping may contain ``"private"``, and
-        ``"indicator"`` for a column of 0 and 1, which then costs no budget. A scale may follow for features that span
-        orders of magnitude: ``(low, high, "log")``, or ``"log1p"`` for numbers from 0 on, or ``("private", "log")``.
-        ``dp.RowNorm(b)`` bounds the norm of a row instead: longer rows are scaled down to it. None: the bounds of a
-        table are found as with ``"private"`` where records and budget suffice (``pays_as_quantiles``), else every row
-        is scaled to norm one.
     groups : "label", function, column, list or Groups, optional
         ``"label"`` gives each class its own threshold and promise. A column is a categorical one of the schema. A
         function of X returns a boolean for each row, from that row alone; ``dp.Groups(function, values=[...])`` has
@@ -89,6 +82,19 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         ``dp.Population(likelihood_ratio, bound=W)`` makes the promise for another population than that of the records
         (guarantee ``"split"`` only): secret coins keep each held-out record in proportion to its ratio.
         ``dp.Population.from_class_priors(target, source)`` declares the probabilities of the classes.
+    feature_bounds : (low, high), array, mapping, "private" or RowNorm, optional
+        The public bounds of the features. Values are clipped and rescaled. Pass (low, high) for all features, two
+        arrays of shape (n_features,), an array of shape (n_features, 2), or {column: (low, high)} (by index where X has
+        no names). ``"private"`` finds bounds by noisy counts on a public grid of powers of two, for 5 % of the squared
+        training budget. Known bounds cost nothing and are better. A mapping may contain ``"private"``, and
+        ``"indicator"`` for a column of 0 and 1, which then costs no budget. A scale may follow for features that span
+        orders of magnitude: ``(low, high, "log")``, or ``"log1p"`` for numbers from 0 on, or ``("private", "log")``.
+        ``dp.RowNorm(b)`` bounds the norm of a row instead: longer rows are scaled down to it. None: the bounds of a
+        table are found as with ``"private"`` where records and budget suffice (``pays_as_quantiles``), else every row
+        is scaled to norm one.
+    classes : list, optional
+        The public list of all labels that can occur. None declares the labels in y public, with a warning. Then nothing
+        is certified, because a label without a record is in no set.
     n_records : int, optional
         The public nominal number of records. None declares len(X) public.
     rows_per_person : int, optional
@@ -99,8 +105,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         record.
     n_persons : int, optional
         The public nominal number of persons. None declares the true number public. Needs ids.
-    accountant : str or Accountant, default "pld"
-        ``"pld"`` (tight), ``"rdp"``, or your own ``dpscp.privacy.Accountant`` or its registered name.
     random_state : int, optional
         None uses system entropy. An integer makes the run repeatable and NOT private.
     verbose : int, default 0

@@ -25,8 +25,9 @@ def load(path: str | PathLike[str], module: Any = None) -> Any:
     Returns
     -------
     PrivateConformalClassifier, PrivateConformalRegressor or PrivateMultilabelClassifier
-        It predicts. A file does not hold the caller's mechanism or module, so ``fit`` is refused until ``estimator`` is
-        set again; a fit of the recipe (``estimator=None``) needs nothing.
+        It predicts. A file does not hold the caller's mechanism, module or functions (of groups, scores and
+        populations), so ``fit`` is refused until they are set again; a fit of the recipe (``estimator=None``) without
+        such functions needs nothing.
 
     Raises
     ------

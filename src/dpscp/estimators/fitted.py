@@ -54,6 +54,13 @@ def start_fit(estimator: Any, store: Any) -> None:
     """Refuse what can neither train nor pay; then drop an earlier fit, so that a fit that fails leaves none."""
     if isinstance(estimator.estimator, MissingEstimator):
         estimator.estimator.refuse_fit()
+    unwritten = vars(estimator).get("unwritten_", ())
+    lost = [name for name in unwritten if getattr(estimator, name) is getattr(type(estimator), name)]
+    if lost:
+        raise ValueError(
+            f"this estimator was loaded from a file, which does not hold {', '.join(lost)}. To fit again, set "
+            f"{'it' if len(lost) == 1 else 'them'} first: set_params({lost[0]}=...)"
+        )
     if store is not None:
         if not isinstance(store, BudgetStore):
             raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
@@ -67,6 +74,12 @@ def _without_answers(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of a model without outputs on synthetic rows, whose last bits depend on the machine."""
     kept = {name: value for name, value in config.items() if name != "answers"}
     return kept | ({"inner": _without_answers(config["inner"])} if "inner" in config else {})
+
+
+def list_unwritten(estimator: Any, header: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parameters that a file does not hold: functions, and values with functions."""
+    names: list[str] = estimator._get_param_names()
+    return tuple(name for name in names if name not in header["parameters"] and name != "estimator")
 
 
 def is_fitted_name(name: str) -> bool:
@@ -87,16 +100,16 @@ class _Parameters(BaseEstimator):
     _: KW_ONLY
     epsilon: float = 1.0
     delta: float = 1e-5
-    guarantee: str | Guarantee = "auto"
     train_share: float | str = 0.5
+    accountant: str | Accountant = "pld"
+    guarantee: str | Guarantee = "auto"
     calibration_fraction: float | str = "auto"
-    feature_bounds: Any = None
     groups: Groups | str | Callable[[Any], Any] | Sequence[str | Callable[[Any], Any]] | None = None
     population: Population | None = None
+    feature_bounds: Any = None
     n_records: int | None = None
     rows_per_person: int | None = None
     n_persons: int | None = None
-    accountant: str | Accountant = "pld"
     random_state: int | None = None
     verbose: int = 0
 
@@ -385,3 +398,4 @@ class FittedEstimator(_Parameters, ABC):
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
         self._restore_task(header, arrays)
         self.estimator = loaded_estimator(header)
+        self.unwritten_ = list_unwritten(self, header)

@@ -52,9 +52,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     clip_to_bounds : bool, default False
         Declares that no target can lie outside ``y_bounds`` and cuts the intervals there. The certificate then states
         this assumption: a target outside is in no interval.
-    epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, evaluation_fraction, \
-    release_confidence, feature_bounds, groups, population, n_records, rows_per_person, n_persons, accountant, \
-    random_state, verbose
+    epsilon, delta, train_share, accountant, confidence_level, guarantee, calibration_fraction, evaluation_fraction, \
+    release_confidence, groups, population, feature_bounds, n_records, rows_per_person, n_persons, random_state, verbose
         See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
 
     Attributes
