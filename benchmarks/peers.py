@@ -354,7 +354,7 @@ def modules(peers: Peers, rounds: int) -> list[Table]:  # noqa: ARG001 (Opacus i
         subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
         columns, rows, ahead = torch_modules.compare(json.loads(written.read_text())["rows"])
     note = (
-        "CPU milliseconds a step of `OpacusTraining`, of every mode of Opacus, and of plain torch without privacy. "
+        "CPU milliseconds a step of `TorchDPSGD`, of every mode of Opacus, and of plain torch without privacy. "
         '"Ghost, safe sums" is Opacus\' ghost mode with the noise of its `secure_mode`, the sum of four draws against '
         "attacks on the last bits. It protects its sums as the grid protects ours. Its cryptographic generator cannot "
         "be installed any more, so torch's own draws. The peak includes everything before the first step, with the "

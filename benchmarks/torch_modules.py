@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpscp.training import OpacusTraining
+from dpscp.training import TorchDPSGD
 
 Steps = Callable[[int], None]
 Results = dict[str, dict[str, dict[str, float | str]]]
@@ -130,7 +130,7 @@ def make_module(row: Row) -> nn.Module:
 
 def ours(row: Row, device: str) -> Steps:
     X, y = row.data()
-    mechanism = OpacusTraining(
+    mechanism = TorchDPSGD(
         make_module(row), sampling_rate=row.batch / row.n, learning_rate=1e-3, noise_multiplier=1.0, steps=10**6,
         classes=tuple(range(_CLASSES)), device=device,
     )  # fmt: skip

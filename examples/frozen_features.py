@@ -39,7 +39,7 @@ def main(quick: bool) -> None:
     body = backbone(torch.from_numpy(images[:500]), torch.from_numpy(labels[:500]), steps=30 if quick else 100)
     X, y, new, truth = images[500:1400], labels[500:1400], images[1400:], labels[1400:]
     clf = dp.PrivateConformalClassifier(
-        dp.training.OpacusTraining(
+        dp.training.TorchDPSGD(
             torch.nn.Sequential(body, torch.nn.Linear(32, 10)),
             steps=20 if quick else 60,
             sampling_rate=0.25,

@@ -44,7 +44,7 @@ def main(quick: bool, figure: str | None) -> None:
     images = digits.reshape(-1, 1, 8, 8).astype(np.float32)
     n = 1400
     records = torch.utils.data.TensorDataset(torch.from_numpy(images[:n]), torch.from_numpy(labels[:n]))
-    training = dp.training.OpacusTraining(
+    training = dp.training.TorchDPSGD(
         network(), steps=15 if quick else 60, sampling_rate=0.25, learning_rate=1.0, momentum=0.9
     )
     clf = dp.PrivateConformalClassifier(

@@ -20,7 +20,7 @@ def main(quick: bool) -> None:
     X, y = frame[COLUMNS].to_numpy(), (frame["mdvis"] > 0).to_numpy().astype(int)
     n = int(0.75 * len(y))
     module = torch.nn.Sequential(torch.nn.Linear(len(COLUMNS), 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
-    training = dp.training.OpacusTraining(
+    training = dp.training.TorchDPSGD(
         module, loss="cross_entropy", steps=60 if quick else 400, sampling_rate=256 / n, learning_rate=0.1
     )
     clf = dp.PrivateConformalClassifier(

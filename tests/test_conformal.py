@@ -35,10 +35,10 @@ from dpscp.training import (
     DPSGD,
     FunctionModel,
     ObjectivePerturbation,
-    OpacusTraining,
     OutputPerturbation,
     Preprocessed,
     SufficientStatistics,
+    TorchDPSGD,
     UnitNorm,
 )
 from dpscp.training.recipe import pays_as_pair
@@ -498,7 +498,7 @@ class TestTorch:
     @pytest.mark.parametrize("guarantee", ["universal", pytest.param("split", marks=pytest.mark.slow), "corrected"])
     def test_mechanism(self, guarantee):
         X, y = labeled()
-        training = OpacusTraining(self.torch.nn.Linear(4, 3), steps=15, sampling_rate=0.1, learning_rate=1.0)
+        training = TorchDPSGD(self.torch.nn.Linear(4, 3), steps=15, sampling_rate=0.1, learning_rate=1.0)
         model = classifier(training, guarantee=guarantee).fit(X, y)
         assert coverage(model.predict_set(X)[1], y) >= 0.85
         assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
@@ -506,7 +506,7 @@ class TestTorch:
     def test_module(self):
         X, y = labeled(300)
         model = classifier(self.torch.nn.Linear(4, 3), guarantee="split").fit(X, y)
-        assert model.ledger_.public_facts["mechanism"] == "OpacusTraining"
+        assert model.ledger_.public_facts["mechanism"] == "TorchDPSGD"
         assert model.predict_set(X)[1].shape == (300, 3, 1)
 
     def test_regression_module(self):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.training import DPSGD, OpacusTraining
-from dpscp.training.torch.records import inputs_of, labeled_arrays
+from dpscp.torch.records import inputs_of, labeled_arrays
+from dpscp.training import DPSGD, TorchDPSGD
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -38,7 +38,7 @@ def net(outputs=2):
 
 
 def training(module=None, **options):
-    return OpacusTraining(module or net(), steps=20, sampling_rate=0.2, learning_rate=0.5, **options)
+    return TorchDPSGD(module or net(), steps=20, sampling_rate=0.2, learning_rate=0.5, **options)
 
 
 def classifier(estimator=None, **options):

@@ -247,7 +247,7 @@ def test_a_torch_module_is_fitted_on_persons():
     model = classifier(rows_per_person=K, guarantee="split").set_params(estimator=torch.nn.Linear(3, 2))
     one = fitted(model, X, y, persons=ids)
     assert one.ledger_.neighbors == PERSON
-    assert one.ledger_.public_facts["mechanism"] == "OpacusTraining"
+    assert one.ledger_.public_facts["mechanism"] == "TorchDPSGD"
 
 
 # ---- without ids

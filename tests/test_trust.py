@@ -12,7 +12,7 @@ from dpscp.data.sources import ArraySource, Block
 from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
 from dpscp.privacy import gaussian_event
 from dpscp.report import html_report
-from dpscp.training import DPSGD, OpacusTraining, Preprocessed, UnitNorm
+from dpscp.training import DPSGD, Preprocessed, TorchDPSGD, UnitNorm
 
 torch = pytest.importorskip("torch")
 da = pytest.importorskip("dask.array")
@@ -126,7 +126,7 @@ class Fixed:
 
 def test_torch_modules_are_found_behind_every_wrapper():
     module = torch.nn.Linear(2, 2)
-    training = OpacusTraining(module, sampling_rate=0.5, steps=2, learning_rate=1.0)
+    training = TorchDPSGD(module, sampling_rate=0.5, steps=2, learning_rate=1.0)
     for estimator in (module, training, Preprocessed((UnitNorm(),), training)):
         assert list(list_training_assumptions(estimator)) == [_trust.TORCH_MODULE]
     assert list(list_training_assumptions(dp.Prefit(Fixed()))) == [_trust.PREFIT]

@@ -166,7 +166,7 @@ def _model_bytes(torch: bool) -> bytes:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     clf = dp.PrivateConformalClassifier(
-        dp.training.OpacusTraining(_module(), steps=3, sampling_rate=0.1, noise_multiplier=20.0)
+        dp.training.TorchDPSGD(_module(), steps=3, sampling_rate=0.1, noise_multiplier=20.0)
         if torch
         else dp.training.DPSGD(steps=3, noise_multiplier=20.0),
         epsilon=1.0,

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import dpscp as dp  # noqa: E402 (after the check for torch)
-from dpscp.training import OpacusTraining, PrivateStandardize  # noqa: E402
+from dpscp.training import PrivateStandardize, TorchDPSGD  # noqa: E402
 
 
 def pictures(n, seed):
@@ -27,7 +27,7 @@ def network():
 
 def test_a_network_becomes_a_release_and_comes_back_from_its_file(tmp_path):
     (X, y), (new, truth) = pictures(1500, 0), pictures(500, 1)
-    training = OpacusTraining(network(), steps=20, sampling_rate=0.2, learning_rate=0.5)
+    training = TorchDPSGD(network(), steps=20, sampling_rate=0.2, learning_rate=0.5)
     clf = dp.PrivateConformalClassifier(training, epsilon=3.0, classes=[0, 1], accountant="rdp", n_records=1500)
     data = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(y))
     clf.fit(data)
@@ -49,7 +49,7 @@ def test_a_network_behind_a_private_step():
     y = rng.integers(0, 2, 1500)
     X = (rng.normal(size=(1500, 4)) + 2 * y[:, None]) * [1, 5, 10, 20]
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-    steps = [PrivateStandardize(-100, 100), OpacusTraining(net, steps=15, sampling_rate=0.2, learning_rate=0.5)]
+    steps = [PrivateStandardize(-100, 100), TorchDPSGD(net, steps=15, sampling_rate=0.2, learning_rate=0.5)]
     clf = dp.PrivateConformalClassifier(steps, epsilon=3.0, classes=[0, 1], accountant="rdp", n_records=1500).fit(X, y)
     assert clf.ledger_.epsilon(1e-5, "rdp") <= 3.0
     assert any("torch module" in text.sentence for text in clf.ledger_.assumptions)

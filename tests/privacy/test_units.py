@@ -29,8 +29,8 @@ from dpscp.privacy import (
     gdp_epsilon,
     secret_split,
 )
+from dpscp.torch.opacus import ledger_of_engine
 from dpscp.training import DPSGD, OutputPerturbation
-from dpscp.training.torch.trainer import ledger_of_engine
 
 DELTA, MU, K = 1e-5, 0.3, 5
 UNITS = {"record": RECORDS, "ids": PersonWithIds(K), "no ids": PersonWithoutIds(K)}

@@ -75,7 +75,7 @@ def test_a_module_gets_images_in_the_shape_of_the_items():
     pytest.importorskip("opacus")
     X, y = records((1, 4, 4))
     module = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 2))
-    training = dp.training.OpacusTraining(module, sampling_rate=0.2, steps=10, learning_rate=0.5)
+    training = dp.training.TorchDPSGD(module, sampling_rate=0.2, steps=10, learning_rate=0.5)
     found, expected = (
         fitted(training, *given) for given in ((dp.sources.DatasetSource(Items(X, y), block_rows=250),), (X, y))
     )

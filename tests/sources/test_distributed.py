@@ -20,7 +20,7 @@ import dpscp as dp
 from dpscp.data.sources import ArraySource, Block, DistributedSource, ParquetSource, distributed
 from dpscp.data.sources.persons import join_person_block, split_by_person
 from dpscp.exceptions import SeededWarning
-from dpscp.training import DPSGD, OpacusTraining
+from dpscp.training import DPSGD, TorchDPSGD
 from dpscp.training.engine import batching as feeding
 
 torch = pytest.importorskip("torch")
@@ -54,7 +54,7 @@ def mechanisms():
     net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     return {
         "numpy": DPSGD(hidden=(4,), sampling_rate=0.3, steps=6, learning_rate=1.0, dtype="float64"),
-        "torch": OpacusTraining(net, sampling_rate=0.3, steps=6, learning_rate=1.0),
+        "torch": TorchDPSGD(net, sampling_rate=0.3, steps=6, learning_rate=1.0),
     }
 
 

@@ -21,7 +21,7 @@ from dpscp.data.sources.places import Places, UnitSource, take_census
 from dpscp.privacy import PersonWithIds
 from dpscp.privacy.noise import lattice_noise
 from dpscp.privacy.random_streams import PlacedDraws
-from dpscp.training import DPSGD, OpacusTraining, Preprocessed, PrivateBounds, PrivateStandardize
+from dpscp.training import DPSGD, Preprocessed, PrivateBounds, PrivateStandardize, TorchDPSGD
 from dpscp.training.preprocessing.private_target import PrivateTarget
 
 dd = pytest.importorskip("dask.dataframe")
@@ -188,7 +188,7 @@ def test_repeating_a_persons_only_row_changes_no_sum_and_no_batch(monkeypatch):
 
     torch.manual_seed(0)
     sgd = DPSGD(loss="squared", sampling_rate=0.3, steps=5, learning_rate=0.1, noise_multiplier=1.0, dtype="float64")
-    net = OpacusTraining(torch.nn.Linear(2, 1), "squared", 0.3, 5, 0.1, noise_multiplier=1.0)
+    net = TorchDPSGD(torch.nn.Linear(2, 1), "squared", 0.3, 5, 0.1, noise_multiplier=1.0)
     mechanisms = [
         sgd,
         net,

@@ -13,7 +13,7 @@ from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, DaskSource, ParquetSource, added
 from dpscp.data.sources.places import Places, places_of, take_census
 from dpscp.privacy.random_streams import BlockStreams, PlacedDraws
-from dpscp.training import DPSGD, OpacusTraining, OutputPerturbation, Preprocessed, PrivateStandardize
+from dpscp.training import DPSGD, OutputPerturbation, Preprocessed, PrivateStandardize, TorchDPSGD
 from dpscp.training.engine.loop import poisson_batches
 
 N, WIDTH = 900, 3
@@ -116,7 +116,7 @@ def test_torch_modules_give_the_fit_of_an_array(table, tmp_path):
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     X, y = table
-    module = OpacusTraining(torch.nn.Linear(WIDTH, 2), "cross_entropy", 0.2, 10, 0.5, noise_multiplier=4.0)
+    module = TorchDPSGD(torch.nn.Linear(WIDTH, 2), "cross_entropy", 0.2, 10, 0.5, noise_multiplier=4.0)
     options = {"estimator": module, "guarantee": "split", "feature_bounds": None}
     fit = classifier(**options).fit(X, y)
     assert_same(fit, classifier(**options).fit(cut(X, y, "blocks", tmp_path)))

@@ -45,7 +45,7 @@ class Traced:
 
     def gradients(self, inputs=None, target=None):
         terms, failed = self.terms(inputs, target)
-        found = [term.single_gradients().double().flatten(1) for term in terms]
+        found = [term.single_gradients().double().reshape(len(self.target), -1) for term in terms]
         return torch.cat(found, 1), failed
 
     def moved(self, place=1):

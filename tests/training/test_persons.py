@@ -1,6 +1,5 @@
 """Result H in training: a person with any number of rows moves every private sum by one record's sensitivity."""
 
-import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -246,12 +245,12 @@ def test_the_correction_removes_the_whole_person():
 def test_torch_modules_train_on_persons():
     """One row a person is the row-level run; k equal rows are one; a person's integers stay within one clip norm."""
     torch = pytest.importorskip("torch")
-    opacus = pytest.importorskip("dpscp.training.torch.trainer")
+    trainer = pytest.importorskip("dpscp.torch.trainer")
     torch.manual_seed(0)
     module = torch.nn.Linear(3, 2)
-    X, y, persons = persons_of(100, alike=True)
+    X, y, _ = persons_of(100, alike=True)
     for rate in (1.0, 0.4):
-        mechanism = opacus.OpacusTraining(module, classes=(0, 1), steps=3, sampling_rate=rate, noise_multiplier=1.0)
+        mechanism = trainer.TorchDPSGD(module, classes=(0, 1), steps=3, sampling_rate=rate, noise_multiplier=1.0)
         kept, single = keep_rows(range(len(X)), n_rows=len(X), rows_per_person=2, random_state=1)
         rows = mechanism.train(X, y, random_state=1, n_records=20)
         same = mechanism.train(X[kept], y[kept], random_state=1, n_records=20, persons=single)
@@ -259,9 +258,10 @@ def test_torch_modules_train_on_persons():
         twice = Persons(np.arange(0, 2 * len(X) + 1, 2), 2)
         two = mechanism.train(X.repeat(2, axis=0), y.repeat(2), random_state=1, n_records=20, persons=twice)
         np.testing.assert_allclose(numbers(rows), numbers(two), rtol=1e-4, atol=1e-4)
-    gradients = torch.full((K, 4), 30.0)
-    total = torch.zeros(4, dtype=torch.int64)
-    sums = importlib.import_module("dpscp.training.torch.batch_sums")
-    sums.add_clipped([gradients], 0.3, [total], torch.from_numpy(persons.weights[-K:]))
-    length = float(torch.linalg.vector_norm(total.double())) / 2**32
-    assert 1 - 1e-6 <= length <= 1
+    # the rows of one person together move the parameters by one clip norm
+    one = trainer.TorchDPSGD(module, "squared", 1.0, 1, 1.0, clip_norm=0.3, noise_multiplier=0.0)
+    alone = Persons(np.array([0, K]), K)
+    after = one.train(np.full((K, 3), 30.0), np.full(K, -99.0), n_records=1, persons=alone).model
+    start = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
+    length = float(np.linalg.norm(np.concatenate([v.ravel() for v in after.arrays().values()]) - start))
+    assert 0.3 * (1 - 1e-4) <= length <= 0.3 * (1 + 1e-4)

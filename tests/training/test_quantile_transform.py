@@ -17,12 +17,12 @@ from dpscp.privacy.events import discrete_gaussian_event
 from dpscp.privacy.units import PersonWithIds
 from dpscp.training import (
     DPSGD,
-    OpacusTraining,
     Preprocessed,
     PreprocessedModel,
     PrivateStandardize,
     PublicBounds,
     QuantileTransform,
+    TorchDPSGD,
 )
 from dpscp.training.preprocessing.count_trees import cell_edges, column_counts, distribution_function, lies_at_ends
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
@@ -239,7 +239,7 @@ def test_a_torch_module_behind_the_step_is_refused_before_a_record_is_counted(wi
     torch = pytest.importorskip("torch")
     X, y = table(60)
     monkeypatch.setattr(QuantileTransform, "counts", lambda *_: pytest.fail("records were counted"))
-    inner = OpacusTraining(torch.nn.Linear(width, 1), loss="squared", steps=2, sampling_rate=0.5, learning_rate=0.1)
+    inner = TorchDPSGD(torch.nn.Linear(width, 1), loss="squared", steps=2, sampling_rate=0.5, learning_rate=0.1)
     open_steps = Preprocessed((QuantileTransform(*BOUNDS, n_features=4),), inner)
     with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
         open_steps.check((4,))

@@ -35,20 +35,15 @@ def test_training_beside_a_second_thread_gives_the_same_bits(rate, width, monkey
 
 def test_a_torch_module_beside_a_second_thread_gets_the_same_bits(monkeypatch):
     torch = pytest.importorskip("torch")
-    pytest.importorskip("opacus")
-    from dpscp.training.torch import release
+    from dpscp.torch.release import Release
 
     monkeypatch.setattr(blocks, "_WORTH_A_THREAD", 1)
     drawn_by = set()
-    plain = release._ProcessorRelease.draw
-    monkeypatch.setattr(
-        release._ProcessorRelease,
-        "draw",
-        lambda self: drawn_by.add(threading.current_thread().name) or plain(self),
-    )
+    plain = Release.draw
+    monkeypatch.setattr(Release, "draw", lambda self: drawn_by.add(threading.current_thread().name) or plain(self))
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 6)).astype(np.float32), rng.integers(0, 3, 300)
-    mechanism = dp_training.OpacusTraining(
+    mechanism = dp_training.TorchDPSGD(
         torch.nn.Linear(6, 3), classes=(0, 1, 2), sampling_rate=0.2, steps=9, noise_multiplier=1.0
     )
     outputs, before = [], torch.get_num_threads()

@@ -144,8 +144,9 @@ PRIVATE_MODEL = _fixed(
 TORCH_MODULE = _fixed(
     "torch_module",
     Concern.BOTH,
-    "the torch module and its loss treat each record separately, on real records as on the synthetic rows of the dry "
-    "run; the starting weights of the module do not come from the records",
+    "PyTorch traces its own operations faithfully, and maps them over records by rules that keep records apart; the "
+    "rounding of a record's gradient and outputs does not depend on its place in a block; the starting weights and the "
+    "constants of the torch module and its loss do not come from the records",
 )
 OWN_MECHANISM = _fixed(
     "own_mechanism",

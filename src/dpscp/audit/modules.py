@@ -8,9 +8,9 @@ from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice
+from dpscp.torch.library import torch
+from dpscp.torch.trainer import TorchDPSGD
 from dpscp.training.base import paid_event
-from dpscp.training.torch.modules import load_torch
-from dpscp.training.torch.trainer import OpacusTraining
 
 _TOKENS = 16
 _OTHERS = 3
@@ -19,7 +19,7 @@ _SHIFTED = 300
 
 @dataclass(frozen=True)
 class ModuleGame:
-    """Attack one step of ``OpacusTraining``; the attacker sees all numbers of the released module.
+    """Attack one step of ``TorchDPSGD``; the attacker sees all numbers of the released module.
 
     If the module is refused, nothing is released, and no attack succeeds. The attacker sees a refusal during training.
 
@@ -81,8 +81,7 @@ class ModuleGame:
         first = 0 if with_record else 1
         return rows[first:], targets[first:]
 
-    def _train(self, mechanism: OpacusTraining, rows: FloatArray, targets: FloatArray, size: int) -> FloatArray:
-        torch = load_torch()
+    def _train(self, mechanism: TorchDPSGD, rows: FloatArray, targets: FloatArray, size: int) -> FloatArray:
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)  # known to the attacker
@@ -91,12 +90,12 @@ class ModuleGame:
             return np.append(np.zeros(size), 1.0)
         return np.append(np.concatenate([np.ravel(v) for v in model.arrays().values()]), 0.0)
 
-    def _mechanism(self) -> OpacusTraining:
+    def _mechanism(self) -> TorchDPSGD:
         noise = self.noise_multiplier
-        return OpacusTraining(self._build_module(), "squared", 1.0, 1, learning_rate=1.0, noise_multiplier=noise)
+        return TorchDPSGD(self._build_module(), "squared", 1.0, 1, learning_rate=1.0, noise_multiplier=noise)
 
     def _build_module(self) -> Any:
-        nn = load_torch().nn
+        nn = torch.nn
         if self.module == "dropout":
             layers = [nn.Dropout(0.5), nn.Linear(_TOKENS, 1, bias=False)]
         elif self.module == "buffers":

@@ -17,8 +17,8 @@ from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice
 from dpscp._base.object_state import has_array, reachable
 from dpscp.estimators import PrivateConformalClassifier
-from dpscp.training.torch.modules import load_torch
-from dpscp.training.torch.trainer import OpacusTraining
+from dpscp.torch.library import torch
+from dpscp.torch.trainer import TorchDPSGD
 
 _WIDTH = 6
 _RECORD = 1234.5678
@@ -122,7 +122,7 @@ class ReleasedModuleGame:
         """Fit with or without the record; return None if the module is refused."""
         X, y = self.records(with_record)
         try:
-            mechanism = OpacusTraining(
+            mechanism = TorchDPSGD(
                 self._module, "cross_entropy", 1.0, 1, learning_rate=0.1, noise_multiplier=self.noise_multiplier
             )
             with warnings.catch_warnings():
@@ -151,7 +151,6 @@ class ReleasedModuleGame:
     @cached_property
     def _module(self) -> Any:
         """Module of the caller, the same for all fits, which do not change it."""
-        torch = load_torch()
         if self.module == "words":
             return torch.nn.Sequential(torch.nn.Embedding(10, 2, max_norm=1.0), torch.nn.Flatten())
         module = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Linear(_WIDTH, 2))

@@ -4,11 +4,11 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from dpscp.exceptions import HintWarning
+from dpscp.torch.records import comes_from_torch
 from dpscp.training import DPSGD, Mechanism, NormClip, Preprocessed, PublicBounds
 from dpscp.training.preprocessing.preprocess import put_steps_before
 from dpscp.training.preprocessing.scaling import ScaledTarget
 from dpscp.training.preprocessing.step import Step
-from dpscp.training.torch.modules import comes_from_torch
 
 if TYPE_CHECKING:
     from dpscp.core.problem import FitProblem
@@ -45,12 +45,11 @@ def _train_module(problem: "FitProblem", module: Any) -> Mechanism:
 
     Outputs of a new module are near zero, so targets are scaled to [-1, 1], as for the models of this library.
     """
-    from dpscp.training.torch.trainer import OpacusTraining
+    from dpscp.torch.trainer import TorchDPSGD
 
-    device = next((str(p.device) for p in module.parameters()), "cpu")
     if problem.task.trains == "classification":
-        return OpacusTraining(module, device=device)
-    training = OpacusTraining(module, loss="squared", device=device)
+        return TorchDPSGD(module)
+    training = TorchDPSGD(module, loss="squared")
     bounds = problem.task.scaled_bounds
     return training if bounds is None or problem.task.private_range else ScaledTarget(training, bounds)
 
@@ -83,7 +82,7 @@ def _hint_at_scaled_targets(problem: "FitProblem", mechanism: Any) -> None:
     low, high = problem.task.scaled_bounds
     if max(-low, high) > _FAR_TARGET:
         warnings.warn(
-            f"OpacusTraining trains the module on targets between {low:g} and {high:g}, and outputs of a new module "
+            f"TorchDPSGD trains the module on targets between {low:g} and {high:g}, and outputs of a new module "
             "are near 0, so noisy steps may not reach them. Pass dp.training.ScaledTarget(training, "
             f"({low:g}, {high:g})) as estimator: it trains on targets in [-1, 1] and predicts in their units",
             HintWarning,

@@ -424,7 +424,7 @@ def _check_outputs(task: Prediction, n_outputs: int) -> None:
         raise ValueError(f"conformity_score needs a model with {needs}, but this one has {n_outputs}")
 
 
-def _check_shape(problem: FitProblem, taken: tuple[int, ...] | None) -> None:
+def _check_shape(problem: FitProblem, taken: tuple[Any, ...] | None) -> None:
     """Refuse records of another shape than the model's."""
     if problem.input_shape is None or problem.input_shape == taken:
         return

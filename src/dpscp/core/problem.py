@@ -99,7 +99,7 @@ class FitProblem(Problem):
     calibration_fraction: float | str = "auto"
     feature_bound: float | None = None
     feature_bounds: FeatureBounds | None = None
-    input_shape: tuple[int, ...] | None = None
+    input_shape: tuple[Any, ...] | None = None
     """The shape of one record that is not a row of a table; its numbers come as a row."""
     evaluation_fraction: float | None = None
     """The share of the records that measures the release; None: nothing is measured."""

@@ -1,6 +1,5 @@
 """The part of the estimators that is the same: read, request, release, keep."""
 
-import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from dpscp.core.release import Fit, release
 from dpscp.core.tasks import Prediction
 from dpscp.data.feature_bounds import FeatureBounds, RowNorm
 from dpscp.data.groups import LABEL, read_groups
+from dpscp.data.named_inputs import NamedInputs, count_numbers
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
@@ -50,10 +50,10 @@ from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
+from dpscp.torch.records import inputs_of, labeled_arrays, takes_float64
 from dpscp.training.base import Mechanism
 from dpscp.training.model import digest_parameters
 from dpscp.training.private_model import PrivateModel, find_private_model
-from dpscp.training.torch.records import inputs_of, labeled_arrays, takes_float64
 
 
 class PrivateConformal(FittedEstimator):
@@ -353,7 +353,9 @@ class PrivateConformal(FittedEstimator):
             if reset:
                 return model.outputs_of_records(self, X)
             return model.outputs(X) if len(X) else np.empty((0, self.model_.n_features))
-        shape = X.shape[1:] if isinstance(X, np.ndarray) and X.ndim > 2 else None
+        shape: tuple[Any, ...] | None = X.shape[1:] if isinstance(X, np.ndarray) and X.ndim > 2 else None
+        if isinstance(X, NamedInputs):
+            X, shape = X.rows, X.input_shape
         if reset:
             self.input_shape_ = shape
         if self.input_shape_ is None:
@@ -363,7 +365,7 @@ class PrivateConformal(FittedEstimator):
         if shape != self.input_shape_:
             found = "rows of a table" if shape is None else f"records of shape {shape}"
             raise ValueError(f"X must have records of shape {self.input_shape_}, as in fit, got {found}")
-        flat = X.reshape(len(X), math.prod(self.input_shape_))
+        flat = X.reshape(len(X), count_numbers(self.input_shape_))
         dtype = np.float64 if takes_float64(self.estimator if reset else self.model_) else np.float32
         return validate_rows(self, flat, reset=reset, finite=finite, dtype=dtype)
 

@@ -20,8 +20,8 @@ from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.sets import label_set
+from dpscp.torch.records import inputs_of
 from dpscp.training.private_model import find_private_model
-from dpscp.training.torch.records import inputs_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

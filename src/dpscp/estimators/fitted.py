@@ -1,6 +1,5 @@
 """The state of a fitted estimator, how it is saved and how it is reported."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp._base.checks import check_count
 from dpscp._base.format import html_cards
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.evaluation import PrivateEvaluation, evaluation_from_state
@@ -21,6 +19,7 @@ from dpscp.core.tasks import Prediction
 from dpscp.data import model_files as persistence
 from dpscp.data.groups import LABEL, Groups, RowGroups, largest_thresholds, read_groups
 from dpscp.data.model_files import plain, plain_parameters
+from dpscp.data.named_inputs import count_numbers, read_shape
 from dpscp.data.populations import Population
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.table_writer import open_writer
@@ -127,7 +126,7 @@ class FittedEstimator(_Parameters, ABC):
     evaluation_: PrivateEvaluation | None
     schema_: Schema | None
     n_features_in_: int
-    input_shape_: tuple[int, ...] | None
+    input_shape_: tuple[Any, ...] | None
     feature_names_in_: NDArray[Any]
     _name: ClassVar[str]
 
@@ -381,12 +380,12 @@ class FittedEstimator(_Parameters, ABC):
         self.group_values_ = None if header["group_values"] is None else tuple(header["group_values"])
         self.n_features_in_ = int(header["n_features_in"])
         written = header["input_shape"]
-        self.input_shape_ = None if written is None else tuple(check_count("input_shape", size) for size in written)
+        self.input_shape_ = None if written is None else read_shape(written)
         shape: tuple[int, ...] = (len(self.certificates_),)
         if self.group_values_ is not None:
             shape = (len(self.group_values_), *shape)
         fits = self.threshold_.dtype == np.float64 and self.threshold_.shape == shape
-        fits = fits and math.prod(self.input_shape_ or (self.n_features_in_,)) == self.n_features_in_
+        fits = fits and count_numbers(self.input_shape_ or (self.n_features_in_,)) == self.n_features_in_
         if not fits or np.isnan(self.threshold_).any() or self.model_.n_features != self.n_features_in_:
             raise ValueError("its thresholds, levels, groups and model do not match")
         measured, classes = header.get("evaluation"), arrays["classes"].tolist() if "classes" in arrays else ()

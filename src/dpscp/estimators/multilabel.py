@@ -16,7 +16,7 @@ from dpscp.data.validation import validate_indicators
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
-from dpscp.training.torch.records import inputs_of
+from dpscp.torch.records import inputs_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

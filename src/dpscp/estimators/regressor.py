@@ -21,7 +21,7 @@ from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.scores.intervals import INTERVAL_SCORES, score_name
-from dpscp.training.torch.records import inputs_of
+from dpscp.torch.records import inputs_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -18,11 +18,10 @@ from dpscp._base.callers import is_of_caller
 from dpscp.data.sources.base import HasAssumption, is_source
 from dpscp.data.sources.dispatch import is_dask
 from dpscp.estimators.prefit import Prefit
+from dpscp.torch.records import comes_from_torch, has_own_items
 from dpscp.training.base import Mechanism
 from dpscp.training.preprocessing.step import Step
 from dpscp.training.private_model import find_private_model
-from dpscp.training.torch.modules import comes_from_torch
-from dpscp.training.torch.records import has_own_items
 
 
 def list_training_assumptions(estimator: Any) -> Iterator[Assumption]:

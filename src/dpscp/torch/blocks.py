@@ -6,6 +6,7 @@ record hold a synthetic one, which counts as zero. Only this graph gets records:
 Theory: sections 15.3 and 15.4
 """
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,8 @@ class BlockGraph:
 
     def __init__(self, graph: GraphModule, fixed: Sequence[Tensor], records: Sequence[Tensor]) -> None:
         """Map the graph; ``records``: a block of synthetic ones, with their draws."""
+        self.device = fixed[0].device
+        graph, records = _on_device(graph, self.device), [value.to(self.device) for value in records]
         places = (*[None] * len(fixed), *[0] * len(records))
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of operations that it maps one record at a time
@@ -81,7 +84,7 @@ class BlockGraph:
         if start is None:
             raise RuntimeError("the module fails on synthetic records")
         results = [torch.zeros_like(value, memory_format=torch.contiguous_format) for value in start]
-        failed = torch.ones(self.size, dtype=torch.bool)
+        failed = torch.ones(self.size, dtype=torch.bool, device=self.device)
         for place in range(count):
             alone = [value.clone() for value in self._synthetic]
             for here, values in zip(alone, block, strict=True):
@@ -92,6 +95,19 @@ class BlockGraph:
                 for result, value in zip(results, found, strict=True):
                     result[place] = value[place]
         return results, failed
+
+
+def _on_device(graph: GraphModule, device: Any) -> GraphModule:
+    """Return the graph with its constants on a device, and what it makes there too; it was traced on the processor."""
+    if device.type == "cpu":
+        return graph
+    moved = copy.deepcopy(graph).to(device)
+    for node in moved.graph.nodes:
+        node.args = torch.fx.node.map_aggregate(node.args, lambda v: device if isinstance(v, torch.device) else v)
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": device}
+    moved.recompile()
+    return moved
 
 
 # ---- scores
@@ -113,7 +129,7 @@ class Scorer:
             values = found[: len(some)].reshape(len(some), -1)
             if failed is not None:
                 values = values.masked_fill(failed[: len(some), None], math.nan)
-            parts.append(values.numpy())
+            parts.append(values.cpu().numpy())
         return np.concatenate(parts)
 
 
@@ -170,9 +186,9 @@ class BatchSum:
         run, last = self.run, self.step == self.run.steps - 1
         batch = block.owners.rows_of(self.shares[block.id])
         layers = self.layers.generator(block.id, self.step)
-        with _ENGINES.of(run.name, partial(Engine, run), last=last) as engine:
+        with _ENGINES.of(run.name, partial(_take_engine, run), last=last) as engine:
             totals = engine.sum(block, batch, self.parameters, layers.bytes)
-        return TensorSums(totals, len(batch))
+        return TensorSums([total.cpu() for total in totals], len(batch))
 
 
 @dataclass(frozen=True)
@@ -222,7 +238,8 @@ class Engine:
                 f"a batch has more than {MOST_BLOCKS} blocks of physical_batch records, the most for which the "
                 "rounding of a sum is bounded; lower sampling_rate, or give a larger physical_batch"
             )
-        totals: list[Any] = [torch.zeros(shape, dtype=torch.float64) for _, shape in traced.trained]
+        device = self._block.device
+        totals: list[Any] = [torch.zeros(shape, dtype=torch.float64, device=device) for _, shape in traced.trained]
         generator = secret_generator(random_bytes) if traced.draws else None
         # where torch has one thread, NumPy's products have one too
         with torch.no_grad(), one_blas_thread() if torch.get_num_threads() == 1 else nullcontext():
@@ -234,7 +251,7 @@ class Engine:
                     *draw_numbers(traced.draws, len(part), generator),
                 ]
                 terms, failed = self.terms(parameters, records)
-                weights = None if block.weights is None else torch.from_numpy(np.take(block.weights, part))
+                weights = None if block.weights is None else torch.from_numpy(np.take(block.weights, part)).to(device)
                 self._add(terms, failed, weights, len(part), totals)
         return totals
 
@@ -255,6 +272,16 @@ class Engine:
 
 
 _ENGINES: PerThread[Engine] = PerThread()
+_READY: dict[bytes, Engine] = {}
+
+
+def keep_engine(engine: Engine) -> None:
+    """Keep an engine for the first thread of its run; other threads and processes make their own."""
+    _READY[engine.run.name] = engine
+
+
+def _take_engine(run: TorchRun) -> Engine:
+    return _READY.pop(run.name, None) or Engine(run)
 
 
 # ---- memory
@@ -285,6 +312,6 @@ def check_ranges(form: RecordForm, sizes: Sequence[tuple[int, int]], rows: NDArr
     starts = np.cumsum([0, *(part.numbers for part in form.inputs)])
     for place, size in sizes:
         values = rows[:, starts[place] : starts[place + 1]]
-        if not (np.all(values >= 0) and np.all(values < size)):
+        if not (np.all(values >= 0) and np.all(values < size) and np.all(values == np.floor(values))):
             name = form.inputs[place].name or "X"
             raise ValueError(f"{name} must hold indices of an embedding, whole numbers from 0 to {size - 1}")

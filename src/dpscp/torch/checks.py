@@ -21,6 +21,9 @@ _EMPTY = {
     _aten.empty_like.default: _aten.zeros_like.default,
 }
 _VIEWS = (_aten.view.default, _aten._unsafe_view.default)
+# What leaves the numbers of an argument as they are, and what only shifts, cuts or takes some of them.
+_SAME = {"_to_copy", "unsqueeze", "squeeze", "reshape", "view", "expand", "clone", "detach", "alias"}
+_SHIFTED = {"add", "sub", "clamp", "clamp_min", "clamp_max", "floor", "round", "slice", "select"}
 _UNCHECKED = ("as_strided", "as_strided_copy", "as_strided_scatter", "from_file", "set_", "resize", "empty_permuted")
 
 
@@ -35,7 +38,6 @@ def check_graph(
 
     ``records``: the names of the arguments that hold a record. RefusedError names the operation and the remedy.
     """
-    _own_constants(graph)
     secret = _dependents(graph, records)
     draws = list[Draw]()
     for node in list(graph.graph.nodes):
@@ -50,24 +52,27 @@ def check_graph(
             _rewrite(graph, node)
             draws += _replace_draw(graph, node, may_draw)
     graph.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+    _own_constants(graph)
     graph.graph.set_codegen(torch.fx.graph.CodeGen())
     graph.recompile()
     return graph, tuple(draws)
 
 
-def find_tables(graph: GraphModule, records: Collection[str]) -> Iterator[tuple[str | None, int]]:
+def find_tables(graph: GraphModule, records: Collection[str]) -> Iterator[tuple[str, int, bool]]:
     """Yield the arguments in whose numbers a table is looked up, and the number of its rows.
 
-    None for an index that follows from a record in some other way than by its shape and kind of number.
+    And whether all numbers of the argument are indices as they are. Else some of them are, perhaps shifted or cut.
     """
-    same = {"_to_copy", "unsqueeze", "squeeze", "reshape", "view", "expand", "clone", "detach", "alias"}
-    secret = _dependents(graph, records)
     for node in graph.graph.nodes:
-        if node.op == "call_function" and node.target is _aten.embedding.default and node.args[1] in secret:
-            table, index = node.args[:2]
-            while index.op == "call_function" and _name(index).partition(".")[2] in same:
-                index = index.args[0]
-            yield index.name if index.op == "placeholder" else None, int(table.meta["val"].shape[0])
+        if node.op != "call_function" or node.target is not _aten.embedding.default:
+            continue
+        table, index = node.args[:2]
+        names = set[str]()
+        while index.op == "call_function" and (name := _name(index).partition(".")[2]) in _SAME | _SHIFTED:
+            names.add(name)
+            index = index.args[0]
+        if index.name in records:
+            yield index.name, int(table.meta["val"].shape[0]), names <= _SAME
 
 
 def _own_constants(graph: GraphModule) -> None:

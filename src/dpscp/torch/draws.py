@@ -158,6 +158,11 @@ _RULES: dict[str, Callable[..., Any]] = {
     "exponential": _exponential,
     "multinomial": _multinomial,
     "rrelu_with_noise_functional": _rrelu,
+    # in place, as eager code draws; a graph has none of these
+    "bernoulli_": _bernoulli_p,
+    "uniform_": _uniform,
+    "normal_": _normal_like,
+    "exponential_": _exponential,
 }
 _NORMAL = (_standard_normal, _normal, _normal_like)
 _WIDE = (_integers, _permutation, _multinomial)

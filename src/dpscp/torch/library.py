@@ -1,5 +1,7 @@
 """Import torch; no other module of the package does."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 try:
@@ -26,6 +28,7 @@ __all__ = [
     "functionalize",
     "grad",
     "make_fx",
+    "on_processor",
     "sdpa_kernel",
     "torch",
     "tracing",
@@ -34,3 +37,13 @@ __all__ = [
 
 Tensor = Any
 """A torch tensor: the type checker does not read torch."""
+
+
+@contextmanager
+def on_processor() -> Iterator[None]:
+    """Make new tensors on the processor, whatever torch's default device is."""
+    if torch.get_default_device().type == "cpu":
+        yield
+        return
+    with torch.device("cpu"):
+        yield

@@ -301,7 +301,7 @@ class ClipRule:
         sizes = [term.squared_magnitudes() for term in terms]
         slack = (sum(term.roundings for term in terms) + 64) * ROUNDING
         longest = torch.stack(norms).sum(0).sqrt().clamp(min=self.clip_norm)
-        if any(size is not None for size in sizes):
+        if any(size is not None for size in sizes) or self.cancellation(terms) < 1:
             size = torch.stack([n if s is None else s for n, s in zip(norms, sizes, strict=True)]).sum(0).sqrt()
             longest = torch.maximum(longest, size / self.cancellation(terms))
         finite = torch.isfinite(longest)

@@ -197,6 +197,7 @@ class ScoreGraph:
     graph: GraphModule = field(repr=False)
     form: RecordForm
     n_outputs: int
+    ends_in_softmax: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,8 @@ class TracedModule:
     def outputs(self, state: Sequence[Tensor], form: RecordForm, inputs: Sequence[Tensor]) -> Tensor:
         """Return the outputs of one record, (1, ...)."""
         names = [*self.parameters, *self.buffers]
-        args, kwargs = form.arguments([value.unsqueeze(0) for value in inputs])
+        # copies, because the first layer may change its input in place
+        args, kwargs = form.arguments([value.unsqueeze(0).clone() for value in inputs])
         found = functional_call(self.module, dict(zip(names, state, strict=True)), tuple(args), kwargs)
         found = getattr(found, "logits", found)
         if not isinstance(found, torch.Tensor) or not found.ndim or len(found) != 1:
@@ -256,7 +258,7 @@ class TracedModule:
 
     def graph_of(self, function: Callable[..., Any], arguments: Sequence[Tensor], seed: int) -> GraphModule:
         """Trace a function of tensors; RefusedError names the layer where that fails."""
-        with _plain_operations(seed):
+        with plain_operations(seed):
             try:
                 traced = functionalize(function)  # what is written in place becomes a new tensor
                 return make_fx(lambda *values: traced(*values))(*arguments)  # make_fx counts the arguments
@@ -265,7 +267,7 @@ class TracedModule:
 
 
 @contextmanager
-def _plain_operations(seed: int) -> Iterator[None]:
+def plain_operations(seed: int) -> Iterator[None]:
     """Use operations that PyTorch can map over records, and random states that nobody else has."""
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -275,6 +277,8 @@ def _plain_operations(seed: int) -> Iterator[None]:
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         # one of these for all nodes; else each node makes its own, which takes half of the time
         stack.enter_context(tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))))
+        # libraries then leave out branches on values, such as "is any of this masked"
+        stack.enter_context(torch.compiler._compile_session_context())
         torch.manual_seed(seed)
         yield
 
@@ -292,7 +296,9 @@ def trace_outputs(module: Any, form: RecordForm) -> ScoreGraph:
     _require_same(*graphs)
     graph, _ = check_graph(graphs[0], _names(graphs[0])[count:], may_draw=False)
     output = next(node for node in graph.graph.nodes if node.op == "output").args[0]
-    return ScoreGraph(graph, form, int(output.meta["val"].numel()))
+    ends = output.all_input_nodes[0] if output.all_input_nodes else output
+    is_softmax = getattr(ends.target, "_schema", None) and ends.target._schema.name == "aten::_softmax"
+    return ScoreGraph(graph, form, int(output.meta["val"].numel()), bool(is_softmax))
 
 
 def trace_gradients(
@@ -407,10 +413,9 @@ def _sizes(graph: GraphModule, count: int, form: RecordForm) -> tuple[tuple[tupl
     And whether numbers of a record are indices at all; with two rows, a comparison gives them too.
     """
     names, sizes, looks_up = _names(graph)[count : count + len(form.inputs)], dict[int, int](), False
-    for name, size in find_tables(graph, names):
-        looks_up = looks_up or size > _FEWEST_IDS
-        if name in names and not form.inputs[names.index(name)].is_real:
-            place = names.index(name)
+    for name, size, is_whole in find_tables(graph, names):
+        looks_up, place = looks_up or size > _FEWEST_IDS, names.index(name)
+        if is_whole and not form.inputs[place].is_real:
             sizes[place] = min(size, sizes.get(place, size))
     return tuple(sizes.items()), looks_up
 
@@ -431,6 +436,8 @@ def _require_same(first: GraphModule, second: GraphModule) -> None:
     same = str(first.graph) == str(second.graph)
     for name in {node.target for node in first.graph.nodes if node.op == "get_attr"} if same else ():
         a, b = getattr(first, name), getattr(second, name)
+        if not isinstance(a, torch.Tensor):  # a generator, which is not used
+            continue
         same = same and a.shape == b.shape and a.dtype == b.dtype
         same = same and a.numpy(force=True).tobytes() == b.numpy(force=True).tobytes()
     if not same:

@@ -31,9 +31,9 @@ from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.recalibration import Recalibrated
 
 if TYPE_CHECKING:
-    from dpscp.training.torch.trainer import OpacusTraining
+    from dpscp.torch.trainer import TorchDPSGD
 else:  # six modules that only users of torch need
-    __getattr__ = lazy_exports({"OpacusTraining": "dpscp.training.torch.trainer"}, __name__)
+    __getattr__ = lazy_exports({"TorchDPSGD": "dpscp.torch.trainer"}, __name__)
 
 __all__ = [
     "DPSGD",
@@ -47,7 +47,6 @@ __all__ = [
     "Needs",
     "NormClip",
     "ObjectivePerturbation",
-    "OpacusTraining",
     "OutputPerturbation",
     "Preprocessed",
     "PreprocessedModel",
@@ -67,6 +66,7 @@ __all__ = [
     "Step",
     "SufficientStatistics",
     "SummedStep",
+    "TorchDPSGD",
     "Trained",
     "TrainingRun",
     "Trajectory",

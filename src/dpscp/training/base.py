@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_positive, check_probability
+from dpscp.data.named_inputs import count_numbers
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
 from dpscp.data.sources.places import (
@@ -105,7 +106,8 @@ class Needs:
     trajectory : bool
         Whether the self-influence correction needs the iterates.
     input_shape : tuple of int or None
-        The shape of a record that is not a row of a table (an image). Rows hold its numbers one after the other.
+        The shape of a record that is not a row of a table (an image), or (name, shape, kind) of each of its inputs.
+        Rows hold its numbers one after the other.
     n_records : int or None
         The public nominal number of records, or persons, that training reads.
     labels : tuple or None
@@ -114,7 +116,7 @@ class Needs:
 
     classes: tuple[Any, ...] | None = None
     trajectory: bool = False
-    input_shape: tuple[int, ...] | None = None
+    input_shape: tuple[Any, ...] | None = None
     n_records: int | None = None
     labels: tuple[Any, ...] | None = None
 
@@ -286,13 +288,13 @@ class Mechanism(ABC):
         """Return the same mechanism for this nominal number of records."""
         return self
 
-    def check(self, input_shape: tuple[int, ...]) -> Checked | None:
+    def check(self, input_shape: tuple[Any, ...]) -> Checked | None:
         """Check the mechanism for records of this shape, before any budget is reserved or any record is used.
 
         A mechanism with the caller's own code says what it found out about it. None: there is only code of this
         package. ValueError says what is wrong.
         """
-        check_width(self, math.prod(input_shape))
+        check_width(self, count_numbers(input_shape))
         return None
 
     def stability(
@@ -473,8 +475,8 @@ class Around(Mechanism):
     def with_records(self, n_records: int) -> Self:
         return self._with_inner(self.mechanism.with_records(n_records))
 
-    def check(self, input_shape: tuple[int, ...]) -> Checked | None:
-        check_width(self, math.prod(input_shape))
+    def check(self, input_shape: tuple[Any, ...]) -> Checked | None:
+        check_width(self, count_numbers(input_shape))
         return self.mechanism.check(input_shape)
 
     def _with_inner(self, mechanism: Mechanism) -> Self:
@@ -563,7 +565,7 @@ def require_persons(mechanism: Mechanism) -> None:
     if not mechanism.trains_persons:
         raise TypeError(
             f"{type(mechanism).__name__} cannot train on persons with several rows; use DPSGD, OutputPerturbation, "
-            "SufficientStatistics or OpacusTraining, or leave persons out and set rows_per_person, which protects "
+            "SufficientStatistics or TorchDPSGD, or leave persons out and set rows_per_person, which protects "
             "persons with more noise"
         )
 
@@ -573,7 +575,7 @@ def require_sources(mechanism: Mechanism) -> None:
     if not mechanism.trains_sources:
         raise TypeError(
             f"{type(mechanism).__name__} needs all records in one array; fit it on X and y, or use the recipe's model "
-            "(estimator=None), DPSGD or OpacusTraining, which train block by block"
+            "(estimator=None), DPSGD or TorchDPSGD, which train block by block"
         )
 
 

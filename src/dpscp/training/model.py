@@ -8,6 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
@@ -225,6 +226,8 @@ def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], mo
 
     ``module`` is the architecture of a torch model; ValueError for a model that needs none.
     """
+    if config["model"] == "torch":
+        import_module("dpscp.torch.model")  # a layer above, which only users of torch need
     kind = _SAVED[check_choice("model", config["model"], _SAVED)]
     return kind.from_parts(config if module is None else _with_module(config, module), arrays)
 

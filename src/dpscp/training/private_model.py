@@ -5,6 +5,7 @@ Nothing here imports torch; ``PrivateModel.from_opacus`` imports it when it is c
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
@@ -203,8 +204,7 @@ class PrivateModel:
         privacy_engine: Any,
         *,
         classes: tuple[Any, ...] | None = None,
-        input_shape: tuple[int, ...] | None = None,
-        device: str = "cpu",
+        input_shape: tuple[Any, ...] | None = None,
         start_buffers: Mapping[str, Any] | None = None,
     ) -> Self:
         """Wrap a module that Opacus' PrivacyEngine trained.
@@ -221,9 +221,8 @@ class PrivateModel:
             The engine that trained it.
         classes : tuple or None
             The names of the columns of the outputs; None: a regression module.
-        input_shape : tuple of int or None
-            The shape of one record; needed if the first layer is not Linear.
-        device : str
+        input_shape : tuple or None
+            The shape of one record, as in `TorchDPSGD`; needed if the first layer is not Linear.
         start_buffers : mapping or None
             Copies of the buffers, made before training. The engine does not account for buffers such as running
             statistics, so a module with buffers is refused unless these copies are equal to them.
@@ -232,19 +231,15 @@ class PrivateModel:
         -------
         PrivateModel
 
-        Raises: ValueError for a module whose layers mix records, or whose per-record gradients on synthetic rows are
-        not those of a record.
+        Raises: ValueError for a module that cannot be traced in evaluation mode.
 
         Assumes: the engine used Poisson sampling (its default).
 
         Paper: Supplement S6.1 [supp:privacy_accounting]
         """
-        from dpscp.training.torch.trainer import ledger_of_engine, torch_model  # torch is an optional extra
-
-        model = torch_model(
-            module, classes=classes, input_shape=input_shape, device=device, start_buffers=start_buffers
-        )
-        return cls(model, ledger_of_engine(privacy_engine))
+        opacus = import_module("dpscp.torch.opacus")  # a layer above; torch is an optional extra
+        model = opacus.torch_model(module, classes=classes, input_shape=input_shape, start_buffers=start_buffers)
+        return cls(model, opacus.ledger_of_engine(privacy_engine))
 
     @property
     def event(self) -> DpEvent:

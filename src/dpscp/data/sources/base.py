@@ -258,7 +258,7 @@ class HasInputShape(Protocol):
     """A source whose records are images, sequences or the like, laid out as rows."""
 
     @property
-    def input_shape(self) -> tuple[int, ...] | None:
+    def input_shape(self) -> tuple[Any, ...] | None:
         """Return the shape of a record; None: it is a row of a table."""
 
 

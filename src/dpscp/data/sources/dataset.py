@@ -1,7 +1,6 @@
 """Read records item by item from a data set of torch, block by block."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -10,23 +9,28 @@ from numpy.typing import NDArray
 
 from dpscp._base.assumptions import OWN_DATASET
 from dpscp._base.checks import check_count
+from dpscp.data.named_inputs import NamedInputs, count_numbers, is_named, split_target
 from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block
 from dpscp.data.sources.files import BLOCK_NUMBERS, ReadSource
 
 Total = TypeVar("Total")
 # Items that are read twice before anything else: a random change of one in two items shows here.
-_READ_TWICE = 16
+READ_TWICE = 16
 _REMEDY = (
     "Items must be the same at every reading: turn random augmentation off in the data set, or move it into the "
     "module, which may draw at every step"
 )
-_ITEMS = "each item must be a pair (input, target): a tensor or an array of real numbers in one shape, and one target"
+_ITEMS = (
+    "each item must be a pair (input, target): a tensor or an array of real numbers in one shape, and one target. Or "
+    "it is a dictionary of inputs, with the target under 'labels' or 'label'"
+)
 
 
 class DatasetSource:
     """Read records from a ``torch.utils.data.Dataset`` that does not fit into memory.
 
-    An item is one record, (input, target). Items are read one by one, in the order of their indices. One block of them
+    An item is one record: (input, target), or a dictionary of several inputs with the target under "labels" or "label".
+    Items are read one by one, in the order of their indices. One block of them
     is in memory. ``fit`` reads the data set several times, so items must not change (random augmentation). The first
     items are read twice here, and every later reading is compared with the first. What training reads at every step is
     in a scratch file.
@@ -60,9 +64,9 @@ class DatasetSource:
             )
         self._dataset, self._count = dataset, len(dataset)
         shape = _record_shape(dataset)
-        _refuse_changing_items(dataset, min(self._count, _READ_TWICE))
-        self.input_shape: tuple[int, ...] | None = tuple(shape) if len(shape) > 1 else None
-        self.width = math.prod(shape)
+        refuse_changing_items(dataset, min(self._count, READ_TWICE))
+        self.input_shape: tuple[Any, ...] | None = tuple(shape) if len(shape) > 1 or is_named(shape) else None
+        self.width = count_numbers(shape)
         rows = BLOCK_NUMBERS // max(1, self.width) if block_rows is None else check_count("block_rows", block_rows)
         self._shape, self._rows = shape, min(max(1, rows), MOST_IN_A_BLOCK)
         self._source = ReadSource(self._blocks, self.width, scratch)
@@ -80,17 +84,17 @@ class DatasetSource:
             yield Block(0, np.empty((0, self.width)), np.empty(0, dtype=np.int64))
         for number, start in enumerate(range(0, self._count, self._rows)):
             stop = min(self._count, start + self._rows)
-            pairs = [_pair(self._dataset[place]) for place in range(start, stop)]
-            if any(row.shape != self._shape for row, _ in pairs):
+            items = [_read_item(self._dataset[place]) for place in range(start, stop)]
+            if any(shape != self._shape for _, _, shape in items):
                 raise ValueError(_ITEMS)
-            rows = np.stack([row for row, _ in pairs]).reshape(len(pairs), self.width)
-            yield Block(number, rows, np.stack([target for _, target in pairs]))
+            rows = np.stack([row for row, _, _ in items]).reshape(len(items), self.width)
+            yield Block(number, rows, np.stack([target for _, target, _ in items]))
 
 
-def _record_shape(dataset: Any) -> tuple[int, ...]:
+def _record_shape(dataset: Any) -> tuple[Any, ...]:
     """Return the public shape of a record: that of the first item, or of the tensors of a ``TensorDataset``."""
     if len(dataset):
-        return _pair(dataset[0])[0].shape
+        return _read_item(dataset[0])[2]
     tensors: Any = getattr(dataset, "tensors", ())
     if len(tensors) != 2:
         raise ValueError(
@@ -100,22 +104,37 @@ def _record_shape(dataset: Any) -> tuple[int, ...]:
     return tuple(tensors[0].shape[1:])
 
 
-def _refuse_changing_items(dataset: Any, count: int) -> None:
+def refuse_changing_items(dataset: Any, count: int) -> None:
     """Refuse a data set whose first items differ from one reading to the next."""
     for place in range(count):
-        first, second = _pair(dataset[place]), _pair(dataset[place])
-        if any(a.shape != b.shape or a.tobytes() != b.tobytes() for a, b in zip(first, second, strict=True)):
+        if _item_bytes(dataset[place]) != _item_bytes(dataset[place]):
             raise ValueError(f"an item of the {type(dataset).__name__} changed when it was read again. {_REMEDY}")
 
 
-def _pair(item: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the input and the target of an item as arrays."""
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise ValueError(_ITEMS)
+def _item_bytes(item: Any) -> list[bytes]:
+    parts = item.values() if isinstance(item, Mapping) else item if isinstance(item, tuple | list) else (item,)
+    return [_array(part).tobytes() for part in parts]
+
+
+def _array(value: Any) -> NDArray[Any]:
     try:
-        row, target = (np.asarray(part.detach().cpu() if hasattr(part, "detach") else part) for part in item)
+        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except Exception:  # its message may describe the item
         raise ValueError(_ITEMS) from None
-    if row.dtype.kind not in "fiub" or not row.ndim or target.size != 1:
+
+
+def _read_item(item: Any) -> tuple[NDArray[Any], NDArray[Any], tuple[Any, ...]]:
+    """Return the input, the target and the shape of the input of an item."""
+    if isinstance(item, Mapping):
+        inputs, target = split_target(item)
+        packed = NamedInputs.of({name: _array(value)[None] for name, value in inputs.items()})
+        row, shape = packed.rows[0], packed.input_shape
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        row, target = _array(item[0]), item[1]
+        shape = row.shape
+    else:
         raise ValueError(_ITEMS)
-    return row, target.reshape(())
+    found = _array(target)
+    if row.dtype.kind not in "fiub" or not row.ndim or target is None or found.size != 1:
+        raise ValueError(_ITEMS)
+    return row, found.reshape(()), shape

@@ -17,6 +17,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice, check_positive, check_probability
+from dpscp.data.named_inputs import count_numbers
 from dpscp.data.sources import Block
 from dpscp.data.sources.base import Rows
 from dpscp.data.sources.places import resize_rows
@@ -207,7 +208,7 @@ class Preprocessed(Around):
         steps = (step.with_noise(each) if step.event is None else step for step in self.steps)
         return replace(self, steps=tuple(steps))
 
-    def check(self, input_shape: tuple[int, ...]) -> Checked | None:
+    def check(self, input_shape: tuple[Any, ...]) -> Checked | None:
         """Check steps and mechanism for records of this shape.
 
         ValueError for a step that is for rows of another width. ValueError also for a mechanism with the caller's own
@@ -228,12 +229,12 @@ class Preprocessed(Around):
             )
         return None
 
-    def _shape_after(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _shape_after(self, input_shape: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the shape of a record behind the steps; ValueError for a step that is for another width.
 
         Behind a step whose release decides the width, this is the width without what it adds.
         """
-        width = before = math.prod(input_shape)
+        width = before = count_numbers(input_shape)
         adding: Step | None = None
         for step in self.steps:
             _check_width(step, width, before, adding)

@@ -1,4 +1,4 @@
-"""Check the arguments of ``OpacusTraining`` against each other, and compute those that follow from others."""
+"""Check the arguments of ``TorchDPSGD`` against each other, and compute those that follow from others."""
 
 import functools
 import math
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_positive
-from dpscp.training.torch.modules import load_torch
+from dpscp.torch.library import torch
 
 LOSSES = ("cross_entropy", "squared", "huber")
 OPTIMIZERS = ("sgd", "adam")
@@ -71,7 +71,7 @@ def check_loss(loss: str | Callable[..., Any]) -> None:
     if not callable(loss):
         check_choice("loss", loss, LOSSES)
         return
-    modules = load_torch().nn.modules.loss._Loss
+    modules = torch.nn.modules.loss._Loss
     if isinstance(loss, type):
         example = f"{loss.__name__}(reduction='none')" if issubclass(loss, modules) else f"{loss.__name__}(...)"
         raise TypeError(f"loss must be a function of (outputs, targets), got the class {loss.__name__}; pass {example}")
@@ -101,7 +101,7 @@ def _check_optimizer_name(optimizer: Any) -> None:
     if isinstance(optimizer, str) and optimizer in OPTIMIZERS:
         return
     needed = "optimizer must be 'sgd', 'adam' or a function of (parameters, lr)"
-    optimizers = load_torch().optim
+    optimizers = torch.optim
     if isinstance(optimizer, str):
         own = getattr(optimizers, optimizer, None)
         example = optimizer if isinstance(own, type) and issubclass(own, optimizers.Optimizer) else "AdamW"
@@ -120,7 +120,7 @@ def check_scheduler(scheduler: Any) -> None:
     if scheduler is None or callable(scheduler):
         return
     name, example = type(scheduler).__name__, "StepLR"
-    if isinstance(scheduler, load_torch().optim.lr_scheduler.LRScheduler):
+    if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
         example = name
     raise TypeError(
         f"scheduler must be a function that is called with the optimizer and returns a scheduler, got an instance of "
@@ -133,7 +133,7 @@ def check_labels(classes: tuple[Any, ...] | None, labels: tuple[Any, ...] | None
     if classes is not None and labels is not None and classes != labels:
         given = list(classes)  # the estimator's may come from the records
         raise ValueError(
-            f"classes={given} of OpacusTraining differs from classes of the estimator in its labels or their order, "
+            f"classes={given} of TorchDPSGD differs from classes of the estimator in its labels or their order, "
             f"which is that of the module's outputs. Pass classes={given} to the estimator too, or leave classes out "
-            "of OpacusTraining"
+            "of TorchDPSGD"
         )

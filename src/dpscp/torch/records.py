@@ -1,48 +1,75 @@
-"""Read tensors, a ``Dataset`` or a ``DataLoader`` once into NumPy arrays.
+"""Read tensors, inputs by name, a ``Dataset`` or a ``DataLoader`` once into NumPy arrays.
 
 Training draws its own batches, so only the data set of a loader counts: a record is one item of it. A loader that would
 drop or repeat records is refused, because its records are not the data set that the promises are about. So is one with
 the caller's own ``collate_fn``, which sees several records at once. Padding to the longest of them would publish a
 length, and a mean over them would spread one record over all others.
+
+This module is read without torch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.training.torch.modules import comes_from_torch, load_torch, rows_dtype
+from dpscp.data.named_inputs import NamedInputs, split_target
+from dpscp.data.sources.dataset import READ_TWICE, refuse_changing_items
 
 _ITEMS_AT_ONCE = 1024
-_UNEQUAL_ITEMS = "the items must be equally shaped tensors or numbers: (input, target), or the input alone"
+_UNEQUAL_ITEMS = (
+    "the items must be equally shaped tensors or numbers: (input, target), the input alone, or a dictionary of inputs "
+    "with the target under 'labels'"
+)
+
+
+def comes_from_torch(value: Any) -> bool:
+    """Return whether an object's class comes from torch, which is not imported for that."""
+    return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
 
 
 def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
     """Return inputs and targets as arrays.
 
-    What does not come from torch stays as it is.
-
-    A ``Dataset`` or ``DataLoader`` holds both, (input, target) in each item; its order is that of the data set.
+    Other values stay as they are. A ``Dataset`` or ``DataLoader`` holds both in each item, (input, target) or a
+    dictionary; its order is that of the data set. Inputs by name, such as a ``BatchEncoding`` or a
+    ``datasets.Dataset``, may hold the target under "labels" or "label"; ``y`` may be the name of its column.
     """
+    if _is_table_of_columns(X) or isinstance(X, Mapping):
+        columns, target = split_target(_columns_of(X), y)
+        if (target is None) == (y is None or isinstance(y, str)):
+            raise ValueError("pass the targets as y, or in X under 'labels', and not twice")
+        return NamedInputs.of(columns), _array(y if target is None else target)
     if not _holds_items(X):
         return _array(X), _array(y)
     if y is not None:
         raise ValueError(f"y must be left out, because the items of a {type(X).__name__} contain the targets")
-    columns = _columns(X)
-    if len(columns) != 2:
+    found = _items_of(X)
+    if isinstance(found, dict):
+        columns, target = split_target(found)
+        if target is None:
+            raise ValueError("each item must hold its target under 'labels' or 'label'")
+        return NamedInputs.of(columns), target
+    if len(found) != 2:
         raise ValueError("each item must be a pair (input, target) of tensors or numbers")
-    return columns[0], columns[1]
+    return found[0], found[1]
 
 
 def inputs_of(X: Any) -> Any:
-    """Return the inputs alone, as an array.
+    """Return the inputs alone, as an array or as inputs by name.
 
     Of a ``Dataset`` or ``DataLoader`` the first part of each item.
     """
-    return _columns(X)[0] if _holds_items(X) else _array(X)
+    if _is_table_of_columns(X) or isinstance(X, Mapping):
+        return NamedInputs.of(split_target(_columns_of(X))[0])
+    if not _holds_items(X):
+        return _array(X)
+    found = _items_of(X)
+    return NamedInputs.of(split_target(found)[0]) if isinstance(found, dict) else found[0]
 
 
 def has_own_items(value: Any) -> bool:
@@ -52,7 +79,7 @@ def has_own_items(value: Any) -> bool:
     """
     if not _holds_items(value):
         return False
-    data = load_torch().utils.data
+    data = _torch().utils.data
     dataset = value.dataset if isinstance(value, data.DataLoader) else value
     return type(dataset) is not data.TensorDataset
 
@@ -65,31 +92,48 @@ def takes_float64(owner: Any) -> bool:
         else:
             inside = (getattr(owner, name, None) for name in ("module", "mechanism", "inner", "model"))
             owner = next((part for part in inside if part is not None), None)
-    if owner is None or not isinstance(owner, load_torch().nn.Module):
+    if owner is None or not isinstance(owner, _torch().nn.Module):
         return False
-    return bool(rows_dtype(owner) == load_torch().float64)
+    return {p.dtype for p in owner.parameters()} == {_torch().float64}
+
+
+def _torch() -> Any:
+    """Return torch, which an object of it has imported already."""
+    return import_module("dpscp.torch.library").torch
+
+
+def _is_table_of_columns(value: Any) -> bool:
+    """Return whether this is a ``datasets.Dataset``, a table with lists as columns."""
+    return any(f"{base.__module__}.{base.__name__}" == "datasets.arrow_dataset.Dataset" for base in type(value).__mro__)
+
+
+def _columns_of(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    table = value.with_format("numpy")
+    return {name: table[name][:] for name in table.column_names}
 
 
 def _holds_items(value: Any) -> bool:
     if not comes_from_torch(value):
         return False
-    data = load_torch().utils.data
+    data = _torch().utils.data
     return isinstance(value, data.Dataset | data.DataLoader)
 
 
 def _array(value: Any) -> Any:
     if isinstance(value, list | tuple) and len(value) and comes_from_torch(value[0]):
         return _stacked(value)
-    if not comes_from_torch(value) or not isinstance(value, load_torch().Tensor):
+    if not comes_from_torch(value) or not isinstance(value, _torch().Tensor):
         return value
     plain = value.detach().cpu()
     # NumPy has no bfloat16, and all its numbers are float32 numbers too
-    return (plain.float() if plain.dtype == load_torch().bfloat16 else plain).numpy()
+    return (plain.float() if plain.dtype == _torch().bfloat16 else plain).numpy()
 
 
 def _stacked(tensors: Sequence[Any]) -> NDArray[Any]:
     """Return a list of tensors, one for each record, as one array."""
-    torch, found = load_torch(), None
+    torch, found = _torch(), None
     if all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         with suppress(RuntimeError):  # its message prints shapes of the records
             found = _array(torch.stack([tensor.detach().cpu() for tensor in tensors]))
@@ -98,54 +142,58 @@ def _stacked(tensors: Sequence[Any]) -> NDArray[Any]:
     return np.asarray(found)
 
 
-def _columns(source: Any) -> tuple[NDArray[Any], ...]:
-    """Return the parts of all items, one array each."""
-    torch = load_torch()
-    dataset = source
-    if isinstance(source, torch.utils.data.DataLoader):
+def _items_of(source: Any) -> tuple[NDArray[Any], ...] | dict[str, NDArray[Any]]:
+    """Return the parts of all items, one array each, by name where the items are dictionaries."""
+    data, dataset = _torch().utils.data, source
+    if isinstance(source, data.DataLoader):
         _refuse_other_records(source)
         dataset = source.dataset
-    if type(dataset) is torch.utils.data.TensorDataset:  # its items are rows of its tensors, which may have none
+    if type(dataset) is data.TensorDataset:  # its items are rows of its tensors, which may have none
         return tuple(np.asarray(_array(part)) for part in dataset.tensors)
+    if not isinstance(dataset, data.IterableDataset):
+        refuse_changing_items(dataset, min(len(dataset), READ_TWICE))
     batches = list(_batches(_items(dataset)))
     if not batches:
         raise ValueError(
             f"the {type(source).__name__} contains 0 sample(s), so the shape of its records is not known; pass arrays "
             "or a TensorDataset of shape (0, ...) for a part without records"
         )
+    names = tuple(batches[0]) if isinstance(batches[0], dict) else None
     try:
-        return tuple(
-            np.concatenate([np.asarray(_array(part)) for part in parts]) for parts in zip(*batches, strict=True)
-        )
+        if any((tuple(batch) if isinstance(batch, dict) else None) != names for batch in batches):
+            raise ValueError(_UNEQUAL_ITEMS)
+        parts = [tuple(batch.values()) if isinstance(batch, dict) else batch for batch in batches]
+        found = tuple(np.concatenate([np.asarray(_array(part)) for part in some]) for some in zip(*parts, strict=True))
     except (TypeError, ValueError):
         raise ValueError(_UNEQUAL_ITEMS) from None
+    return found if names is None else dict(zip(names, found, strict=True))
 
 
 def _items(dataset: Any) -> Iterator[Any]:
-    if isinstance(dataset, load_torch().utils.data.IterableDataset):
+    if isinstance(dataset, _torch().utils.data.IterableDataset):
         return iter(dataset)
     return (dataset[place] for place in range(len(dataset)))
 
 
-def _batches(items: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
+def _batches(items: Iterator[Any]) -> Iterator[Any]:
     """Yield the parts of some items at a time, collated as torch does it.
 
     Items of other shapes do not fit.
     """
-    collate = load_torch().utils.data.default_collate
+    collate = _torch().utils.data.default_collate
     while some := list(islice(items, _ITEMS_AT_ONCE)):
         try:
-            batch = collate(some)
+            batch = collate([dict(item) if isinstance(item, Mapping) else item for item in some])
         except Exception:  # its message may print items
             batch = None
         if batch is None:
             raise ValueError(_UNEQUAL_ITEMS)
-        yield tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+        yield batch if isinstance(batch, dict) else tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 
 def _refuse_other_records(loader: Any) -> None:
     """Refuse a loader that does not return every record once and unchanged."""
-    data = load_torch().utils.data
+    data = _torch().utils.data
     if loader.collate_fn is not data.default_collate:
         raise ValueError(
             "collate_fn sees several records at once, so its result for one record may depend on the others (padding "

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dpscp.training.torch.modules import load_torch
+from dpscp.torch.library import torch
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class RecordLosses:
         """Return the losses, (records,)."""
         if callable(self.loss):
             return self.loss(outputs, target)
-        functional = load_torch().nn.functional
+        functional = torch.nn.functional
         if self.loss == "cross_entropy":
             if outputs.ndim != 2:
                 raise ValueError("cross_entropy needs module outputs of shape (records, classes)")
@@ -35,7 +35,7 @@ class RecordLosses:
 
 @dataclass(frozen=True)
 class Updates:
-    """An optimizer and a scheduler of torch; see ``OpacusTraining``.
+    """An optimizer and a scheduler of torch; see ``TorchDPSGD``.
 
     They see parameters and private gradients only, so what they do is post-processing. ``steps`` is the number of
     training steps, None while it is not known.
@@ -52,7 +52,6 @@ class Updates:
 
         TypeError for one that needs a loss, ValueError for one that fails or belongs to other parameters.
         """
-        torch = load_torch()
         optimizer = self._make_optimizer(parameters)
         if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
             raise TypeError(
@@ -68,7 +67,7 @@ class Updates:
         return optimizer, None if self.scheduler is None else self._make_scheduler(optimizer)
 
     def _make_optimizer(self, parameters: list[Any]) -> Any:
-        torch, rate = load_torch(), float(self.learning_rate)
+        rate = float(self.learning_rate)
         if self.optimizer == "adam":
             return torch.optim.Adam(parameters, lr=rate)
         if self.optimizer == "sgd":
@@ -84,7 +83,7 @@ class Updates:
 
     def _make_scheduler(self, optimizer: Any) -> Any:
         assert self.scheduler is not None
-        schedulers = load_torch().optim.lr_scheduler
+        schedulers = torch.optim.lr_scheduler
         count = {"steps": int(self.steps)} if self.steps is not None and _takes_steps(self.scheduler) else {}
         try:
             scheduler = self.scheduler(optimizer, **count)
@@ -106,14 +105,13 @@ class Updates:
             )
         return scheduler
 
-    def run_dry(self, parameters: list[Any], device: str) -> None:
+    def try_steps(self, parameters: list[Any]) -> None:
         """Make two steps with synthetic gradients of these shapes, and all steps of the schedule.
 
         ValueError for what would fail in training, before any record or budget is used. The parameters stay as they
         are.
         """
-        torch = load_torch()
-        copies = [torch.nn.Parameter(p.detach().to(device, copy=True)) for p in parameters]
+        copies = [torch.nn.Parameter(p.detach().clone()) for p in parameters]
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")  # torch warns about its own arguments, and does so again in training
             optimizer, scheduler = self.start(copies)
@@ -159,11 +157,5 @@ def _name(function: Any) -> str:
 
 def set_gradients(parameters: list[Any], sums: list[Any], scale: float) -> None:
     """Make the sums times ``scale`` the gradients of the parameters; the sums change."""
-    kinds = {parameter.dtype for parameter in parameters}
-    if parameters[0].device.type == "cpu" or len(kinds) > 1:
-        parts = [total.mul_(scale).to(parameter.dtype) for parameter, total in zip(parameters, sums, strict=True)]
-    else:  # few kernels: each one takes as long to start as to run
-        flat = (load_torch().cat([total.flatten() for total in sums]) * scale).to(kinds.pop())
-        parts = flat.split([parameter.numel() for parameter in parameters])
-    for parameter, part in zip(parameters, parts, strict=True):
-        parameter.grad = part.view(parameter.shape)
+    for parameter, total in zip(parameters, sums, strict=True):
+        parameter.grad = total.mul_(scale).to(device=parameter.device, dtype=parameter.dtype).view(parameter.shape)

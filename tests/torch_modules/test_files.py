@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.training import DPSGD, OpacusTraining
+from dpscp.training import DPSGD, TorchDPSGD
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -34,7 +34,7 @@ def net(activation=torch.nn.Tanh, hidden=6):
 
 
 def fitted(module, **options):
-    training = OpacusTraining(module, steps=4, sampling_rate=0.2, learning_rate=0.5)
+    training = TorchDPSGD(module, steps=4, sampling_rate=0.2, learning_rate=0.5)
     return dp.PrivateConformalClassifier(training, classes=[0, 1], **OPTIONS, **options).fit(*labeled())
 
 
@@ -77,8 +77,8 @@ def test_the_file_holds_arrays_and_text_only(path):
     [
         (None, r"not its code; give the architecture, dp\.load\(path, module=net\)"),
         ("net", "must be a torch.nn.Module, got str"),
-        (net(torch.nn.ReLU), "gives other outputs on synthetic rows"),
-        (net(torch.nn.Hardtanh), "gives other outputs on synthetic rows"),
+        (net(torch.nn.ReLU), "gives other outputs on synthetic records"),
+        (net(torch.nn.Hardtanh), "gives other outputs on synthetic records"),
         (net(hidden=7), r"'0.bias' is float32 of shape \(6,\) in the file"),
         (net().double(), "'0.bias' is float32 of shape"),
         (torch.nn.Linear(4, 2), "the file has '0.bias', and the state dict of module has not"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.training import OpacusTraining
+from dpscp.training import TorchDPSGD
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -30,7 +30,7 @@ def records(n=200):
 def trained(**changed):
     """The weights after a few seeded steps."""
     options = {"classes": (0, 1), "noise_multiplier": 1.0, "steps": 4, "sampling_rate": 0.5} | changed
-    return OpacusTraining(head(), **options).train(*records(), random_state=0, n_records=200)
+    return TorchDPSGD(head(), **options).train(*records(), random_state=0, n_records=200)
 
 
 # ---- arguments beside each other
@@ -51,18 +51,18 @@ def trained(**changed):
 )
 def test_of_two_arguments_for_one_thing_none_is_ignored(given, names):
     with pytest.raises(ValueError, match=r"pass|remove") as refused:
-        OpacusTraining(head(), **given)
+        TorchDPSGD(head(), **given)
     assert all(name in str(refused.value) for name in names)
 
 
 def test_numbers_that_follow_from_others_stay_so_in_copies():
-    by_rate = OpacusTraining(head(), epochs=2, sampling_rate=0.5)
+    by_rate = TorchDPSGD(head(), epochs=2, sampling_rate=0.5)
     assert (by_rate.steps, replace(by_rate, sampling_rate=0.25).steps) == (4, 8)
     assert pickle.loads(pickle.dumps(by_rate)).steps == 4
-    by_size = OpacusTraining(head(), epochs=2, batch_size=20)
+    by_size = TorchDPSGD(head(), epochs=2, batch_size=20)
     assert by_size.with_records(100).with_noise(2.0).releases == (0.2, 10)
-    assert OpacusTraining(head(), epochs=2, batch_size=20, n_records=100).releases == (0.2, 10)
-    plain = OpacusTraining(head())
+    assert TorchDPSGD(head(), epochs=2, batch_size=20, n_records=100).releases == (0.2, 10)
+    plain = TorchDPSGD(head())
     assert (plain.sampling_rate, plain.steps, plain.learning_rate) == (0.01, 1000, 0.1)
 
 
@@ -106,7 +106,7 @@ def test_the_learning_rate_of_a_partial_is_used_and_stated():
 )
 def test_messages_name_what_to_pass(given, error, message):
     with pytest.raises(error, match=message) as refused:
-        OpacusTraining(head(), **given)
+        TorchDPSGD(head(), **given)
     assert "4711" not in str(refused.value)
 
 
@@ -114,7 +114,7 @@ def test_messages_name_what_to_pass(given, error, message):
 def test_a_loss_of_another_shape_is_explained(loss):
     module = nn.Linear(4, 1) if isinstance(loss, nn.Module) else head()
     with pytest.raises(ValueError, match=r"reduction='none' to a loss of torch.*outputs\[:, 0\]"):
-        OpacusTraining(module, loss=loss, classes=None if isinstance(loss, nn.Module) else (0, 1)).check((4,))
+        TorchDPSGD(module, loss=loss, classes=None if isinstance(loss, nn.Module) else (0, 1)).check((4,))
 
 
 # ---- the optimizer and the schedule are tried first
@@ -159,7 +159,7 @@ if hasattr(optim, "Muon"):
 def test_what_would_fail_in_training_spends_nothing(name, tmp_path):
     changed, error, message = WRONG[name]
     store = dp.BudgetStore.create(tmp_path / "b", epsilon=5.0, delta=1e-5, dataset="x")
-    mechanism = OpacusTraining(head(), steps=3, sampling_rate=0.2, **changed)
+    mechanism = TorchDPSGD(head(), steps=3, sampling_rate=0.2, **changed)
     estimator = dp.PrivateConformalClassifier(
         mechanism, epsilon=3.0, classes=[0, 1], n_records=200, guarantee="split", accountant="rdp"
     )
@@ -171,7 +171,7 @@ def test_what_would_fail_in_training_spends_nothing(name, tmp_path):
 def test_the_dry_run_of_the_optimizer_changes_no_parameter():
     module = head()
     before = module.weight.detach().clone()
-    OpacusTraining(module, classes=(0, 1), optimizer=optim.AdamW, steps=3).check((4,))
+    TorchDPSGD(module, classes=(0, 1), optimizer=optim.AdamW, steps=3).check((4,))
     assert torch.equal(module.weight, before)
     assert module.weight.grad is None
 
@@ -193,7 +193,7 @@ def test_a_schedule_gets_the_number_of_steps():
     assert seen[-1][0] == 9
     # in an estimator: the steps of the records that train
     estimator = dp.PrivateConformalClassifier(
-        OpacusTraining(head(), epochs=2, batch_size=20, scheduler=cosine),
+        TorchDPSGD(head(), epochs=2, batch_size=20, scheduler=cosine),
         epsilon=3.0,
         classes=[0, 1],
         n_records=200,

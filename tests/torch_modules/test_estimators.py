@@ -13,9 +13,8 @@ from dpscp._base.progress import verbosity
 from dpscp.audit.model_game import ModelGame
 from dpscp.estimators.fitted import MissingEstimator
 from dpscp.privacy import compose, dpsgd_event, epsilon_of, secret_split
-from dpscp.training import DPSGD, OpacusTraining, ScaledTarget, UnitNorm
+from dpscp.training import DPSGD, ScaledTarget, TorchDPSGD, UnitNorm
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
-from dpscp.training.torch.token_ids import looks_up_rows
 
 torch = pytest.importorskip("torch")
 opacus_layers = pytest.importorskip("opacus.layers")
@@ -35,7 +34,7 @@ def records(n=300):
 
 
 def training(module, **options):
-    return OpacusTraining(module, **({"steps": 3, "sampling_rate": 0.2} | options))
+    return TorchDPSGD(module, **({"steps": 3, "sampling_rate": 0.2} | options))
 
 
 def classifier(estimator, **options):
@@ -69,7 +68,7 @@ def test_labels_of_the_outputs_in_another_order_are_refused_and_the_same_order_i
     mechanism = training(public_head(), classes=(2, 1, 0), learning_rate=1e-9)
     for options in ({}, {"classes": ["a", "b", "c"]}, {"classes": None}):
         labels = np.array(options["classes"])[y] if options.get("classes") else y
-        with pytest.raises(ValueError, match=r"classes=\[2, 1, 0\] of OpacusTraining differs") as refused:
+        with pytest.raises(ValueError, match=r"classes=\[2, 1, 0\] of TorchDPSGD differs") as refused:
             classifier(mechanism, **options).fit(X, labels, budget=store)
         assert "Pass classes=[2, 1, 0] to the estimator" in str(refused.value)
         assert "'a'" not in str(refused.value)
@@ -178,7 +177,7 @@ class Positions(nn.Module):
     ],
 )
 def test_modules_that_look_numbers_of_a_row_up_are_noticed(module, looked_up):
-    assert looks_up_rows(module, (6,)) == looked_up
+    assert training(module, classes=(0, 1, 2)).check((6,)).looks_up_rows == looked_up
 
 
 @pytest.mark.parametrize(
@@ -248,34 +247,6 @@ def test_a_softmax_is_noticed_in_every_fit():
         assert len([hint for hint in hints if hint.category is dp.HintWarning]) == 1
         with pytest.warns(dp.HintWarning, match="remove the last layer"):
             training(module, noise_multiplier=1.0, classes=(0, 1, 2)).train(X, y)
-
-
-class Recurrent(nn.Module):
-    def __init__(self, core):
-        super().__init__()
-        self.core, self.last = core, nn.Linear(6, 2)
-
-    def forward(self, x):
-        return self.last(self.core(x)[0].mean(1))
-
-
-@pytest.mark.parametrize(
-    "core",
-    [
-        nn.LSTM(4, 3, num_layers=2, bias=False, dropout=0.1, bidirectional=True, batch_first=True),
-        nn.GRU(4, 3, bidirectional=True, batch_first=True),
-        nn.RNN(4, 6, nonlinearity="relu", batch_first=True),
-    ],
-)
-def test_the_suggested_layer_fits_in_the_place_of_the_refused_one(core):
-    with pytest.raises(ValueError, match=r"at 'core': use opacus\.layers\.DP") as refused:
-        OpacusTraining(Recurrent(core))
-    call = re.search(r"opacus\.layers\.(DP\w+)\((.*)\)$", str(refused.value))
-    assert call
-    replacement = eval(f"layer({call[2]})", {"layer": getattr(opacus_layers, call[1])})
-    rows = torch.zeros(2, 5, 4)
-    assert Recurrent(replacement)(rows).shape == Recurrent(core)(rows).shape
-    assert OpacusTraining(Recurrent(replacement)).module is not None
 
 
 def test_lists_of_tensors_are_records():
@@ -374,12 +345,11 @@ def test_the_last_line_of_a_verbose_fit_is_what_the_ledger_says_of_training(guar
 
 
 def test_a_bare_module_trains_where_its_parameters_are(monkeypatch):
-    def dry_run(*_, device, **__):
-        raise LookupError(f"tried on {device}")
-
-    monkeypatch.setattr("dpscp.training.torch.trainer.dry_run", dry_run)
-    X, y = np.zeros((50, 6)), np.arange(50) % 2
-    for device in ("cpu", "meta"):
-        clf = dp.PrivateConformalClassifier(torch.nn.Linear(6, 2, device=device), classes=[0, 1], n_records=50)
-        with pytest.raises(LookupError, match=f"tried on {device}"):
-            clf.fit(X, y)
+    seen = []
+    monkeypatch.setattr("dpscp.torch.trainer.released_module", lambda module, _: seen.append(module) or 1 / 0)
+    X, y = np.random.default_rng(0).normal(size=(50, 6)), np.arange(50) % 2
+    module = torch.nn.Linear(6, 2)
+    with pytest.raises(ZeroDivisionError):
+        dp.PrivateConformalClassifier(module, classes=[0, 1], n_records=50).fit(X, y)
+    assert seen == [module]
+    assert TorchDPSGD(module).device is None

@@ -1,0 +1,79 @@
+"""Compare the terms of synthetic records with autograd, once, before any record is used.
+
+It notices a parameter whose uses were not all seen. This is about the meaning of training, not about privacy: what is
+clipped and added is one and the same.
+
+Theory: section 15.7
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dpscp.torch.blocks import Engine
+from dpscp.torch.checks import RefusedError
+from dpscp.torch.draws import draw_numbers, draws_nothing, find_rule
+from dpscp.torch.library import Tensor, TorchDispatchMode, torch
+from dpscp.torch.trace import Losses, plain_operations, synthetic_record
+
+_TOLERANCE, _SEEDS = 1e-3, (31, 32)
+
+
+class _UnknownDrawError(Exception):
+    """An operation that draws in another way in a graph."""
+
+
+class _SameDraws(TorchDispatchMode):  # type: ignore[misc]  # torch is not read by the type checker
+    """Give the operations that draw these numbers, in order."""
+
+    def __init__(self, numbers: Iterator[Tensor]) -> None:
+        super().__init__()
+        self._numbers = numbers
+
+    def __torch_dispatch__(self, operation: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in operation.tags or draws_nothing(operation, args, kwargs):
+            return operation(*args, **kwargs)
+        if (rule := find_rule(operation)) is None:
+            raise _UnknownDrawError
+        named = {name: value for name, value in kwargs.items() if name == "dtype"}
+        found = rule[0](next(self._numbers)[0], *args, **named)
+        return args[0].copy_(found) if operation._schema.is_mutable else found
+
+
+def compare_with_autograd(engine: Engine, module: Any, losses: Losses, parameters: Sequence[Tensor]) -> None:
+    """Refuse a module whose terms are not its gradients; ``module`` is a copy in training mode.
+
+    Records without a finite gradient are not compared.
+    """
+    traced, trained = engine.run.traced, [p for p in module.parameters() if p.requires_grad]
+    for seed in _SEEDS:
+        generator = torch.Generator().manual_seed(seed)
+        record = [value[None] for value in synthetic_record(traced.form, traced.target, seed)]
+        draws = draw_numbers(traced.draws, 1, generator)
+        terms, failed = engine.terms(parameters, [*record, *draws])
+        args, named = traced.form.arguments([value.to(parameters[0].device) for value in record[:-1]])
+        target = record[-1].to(parameters[0].device)
+        try:
+            with plain_operations(seed), torch.enable_grad(), _SameDraws(iter(draws)):
+                outputs = module(*args, **named)
+                loss = losses(getattr(outputs, "logits", outputs), target).sum()
+                gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        except _UnknownDrawError:
+            return
+        if failed is not None:
+            raise RefusedError("the module fails on synthetic records in a block")
+        _compare(traced.trained, terms, gradients)
+
+
+def _compare(trained: Sequence[tuple[str, Any]], terms: Sequence[Any], gradients: Sequence[Any]) -> None:
+    known = [torch.zeros(shape) if g is None else g for (_, shape), g in zip(trained, gradients, strict=True)]
+    length = torch.stack([g.double().norm().cpu() for g in known]).norm()
+    if not bool(torch.isfinite(length)):
+        return
+    for (name, _), term, gradient in zip(trained, terms, known, strict=True):
+        own = term.single_gradients()[0].double().cpu()
+        if float((own - gradient.double().cpu()).norm()) > _TOLERANCE * float(length) + 1e-12:
+            raise RefusedError(
+                f"the gradient of {name!r} is not what autograd computes on a synthetic record; call each layer with "
+                "trained parameters by its forward, and use its parameters nowhere else"
+            )

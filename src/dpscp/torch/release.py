@@ -1,0 +1,56 @@
+"""Draw the noise of the steps of a torch run, add it to sums and round them to the grid.
+
+Noise is drawn on the processor, from the library's own cryptographic stream, for every device.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.torch.library import torch
+from dpscp.training.engine.loop import GRID, GridNoise, round_to_grid
+from dpscp.training.engine.padding import second_thread
+
+Noise = NDArray[np.float64]
+Step = tuple[NDArray[np.int64], Noise]
+"""The persons of a batch, and the noise of the step."""
+
+
+class Release:
+    """Noise of one standard deviation, for sums in clip norms; without noise they are released as they are."""
+
+    def __init__(self, noise: float, rng: np.random.Generator, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._spacing = GRID * noise
+        self._stream = GridNoise(rng, sum(math.prod(shape) for shape in shapes)) if noise else None
+
+    def draw(self) -> Noise:
+        """Return the noise of the next step in units of the grid."""
+        return np.empty(0) if self._stream is None else self._stream.next()
+
+    def __call__(self, sums: list[Any], drawn: Noise) -> list[Any]:
+        """Return the sums with this noise, rounded to the grid; the sums may change."""
+        if self._stream is None:
+            return sums
+        start, released = 0, [total.cpu().contiguous() for total in sums]
+        for total in released:
+            stop = start + total.numel()
+            round_to_grid(total.view(-1).numpy(), drawn[start:stop], self._spacing)
+            start = stop
+        return released
+
+
+@contextmanager
+def draw_ahead(steps: Iterator[Step], n_parameters: int) -> Iterator[Iterator[Step]]:
+    """Return the same steps; a second thread, where torch may use two, draws the next one meanwhile.
+
+    They are drawn in the same order, so nothing that is computed changes.
+    """
+    if torch.get_num_threads() == 1:
+        yield steps
+        return
+    with second_thread(n_parameters) as second:
+        yield steps if second is None else second.ahead(steps)

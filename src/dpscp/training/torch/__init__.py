@@ -1,1 +1,0 @@
-"""Train, save and load torch modules."""

@@ -1,0 +1,106 @@
+"""Draws of a module: they have the law that torch's own have, and are numbers of the record alone."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from dpscp.torch.checks import RefusedError
+from dpscp.torch.draws import draw_numbers, secret_generator
+
+functional = nn.functional
+MANY = 20_000
+
+
+def generator(x):
+    return torch.Generator().manual_seed(3)
+
+
+ONES = torch.ones(8)
+DRAWS = {
+    "rand": (lambda x: torch.rand(len(x), 1), stats.uniform()),
+    "rand of a generator": (lambda x: torch.rand(len(x), 1, generator=generator(x)), stats.uniform()),
+    "rand_like": (lambda x: torch.rand_like(x), stats.uniform()),
+    "uniform_": (lambda x: torch.empty_like(x).uniform_(-1, 3), stats.uniform(-1, 4)),
+    "randn": (lambda x: torch.randn(len(x), 1), stats.norm()),
+    "normal_": (lambda x: torch.empty_like(x).normal_(2, 3), stats.norm(2, 3)),
+    "normal of tensors": (lambda x: torch.normal(x * 0 + 1, 2.0), stats.norm(1, 2)),
+    "exponential_": (lambda x: torch.empty_like(x).exponential_(2.0), stats.expon(scale=0.5)),
+    "randint": (lambda x: torch.randint(3, 7, (len(x), 1)).float(), stats.randint(3, 7)),
+    "randperm": (lambda _: torch.randperm(5)[:1, None].float(), stats.randint(0, 5)),
+    "bernoulli": (lambda x: torch.bernoulli(x * 0 + 0.3), stats.bernoulli(0.3)),
+    "bernoulli_": (lambda x: torch.empty_like(x).bernoulli_(0.3), stats.bernoulli(0.3)),
+    "dropout": (lambda x: functional.dropout(x * 0 + 1, 0.2) * 0.8, stats.bernoulli(0.8)),
+    "feature dropout": (lambda x: functional.dropout1d(x[..., None] * 0 + 1, 0.2)[..., 0] * 0.8, stats.bernoulli(0.8)),
+    "multinomial": (lambda _: torch.multinomial(ONES[:4], 1)[None].float(), stats.randint(0, 4)),
+    "rrelu": (lambda x: functional.rrelu(x * 0 - 1, 0.1, 0.5, training=True), stats.uniform(-0.5, 0.4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_have_the_law_of_torch(trace, name):
+    draw, law = DRAWS[name]
+    traced = trace(Weighted(draw), (1,), lambda z, _: z[:, 0], size=4)
+    source = secret_generator(np.random.default_rng(7).bytes)
+    found = []
+    for _ in range(MANY // 4 // 100):
+        wide = draw_numbers(traced.graph.draws, 400, source)
+        for start in range(0, 400, 4):
+            traced.draws = [numbers[start : start + 4] for numbers in wide]
+            found.append(traced.gradients()[0][:, 0].numpy())
+        if len(found) * 4 >= 2000:
+            break
+    values = np.concatenate(found)
+    if hasattr(law.dist, "pmf"):
+        support = np.unique(np.round(values, 4))
+        observed = np.array([(np.abs(values - v) < 1e-3).sum() for v in support])
+        expected = law.pmf(np.round(support)) * len(values)
+        assert observed.sum() == len(values)
+        assert stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue > 1e-5
+        assert expected.sum() == pytest.approx(len(values), rel=1e-6)
+    else:
+        assert stats.kstest(values, law.cdf).pvalue > 1e-5
+
+
+class Weighted(nn.Module):
+    """A parameter times what is drawn: its gradient is the draw."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw, self.weight = draw, nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.weight * self.draw(x)
+
+
+def test_draws_of_records_are_independent(trace):
+    traced = trace(Weighted(lambda x: torch.randn(len(x), 1)), (1,), lambda z, _: z[:, 0], size=256)
+    source = secret_generator(np.random.default_rng(1).bytes)
+    rows = []
+    for _ in range(2):
+        traced.draws = draw_numbers(traced.graph.draws, 256, source)
+        rows.append(traced.gradients()[0][:, 0].numpy())
+    assert len(np.unique(np.concatenate(rows))) == 512
+    assert abs(np.corrcoef(*rows)[0, 1]) < 5 / 16
+    assert abs(np.corrcoef(rows[0][1:], rows[0][:-1])[0, 1]) < 5 / 16
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.poisson(x * 0 + 3),
+        lambda _: torch.multinomial(ONES[:4], 3, replacement=True)[:1, None].float(),
+    ],
+)
+def test_other_draws_are_refused_by_name(trace, draw):
+    with pytest.raises((RefusedError, ValueError), match="draw"):
+        trace(Weighted(draw), (1,), lambda z, _: z[:, 0])
+
+
+def test_the_state_of_a_generator_comes_from_all_bytes():
+    streams = [bytes(2496), bytes(2495) + b"\1", bytes(4) + b"\1" + bytes(2491)]
+    drawn = [torch.rand(2000, generator=secret_generator(lambda size, s=s: s[:size])) for s in streams]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[1], drawn[2])
