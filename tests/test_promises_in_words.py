@@ -175,7 +175,8 @@ def searched(guarantee, n, epsilon, *, alpha=0.1, train_epsilon=None, part=1.0):
     given = {"task": OwnScores(), "budget": Budget(epsilon, DELTA), "accountant": "rdp", "n_found": True}
     problem = Problem(alphas=(alpha,), n_records=n, guarantee=guarantee, **given)
     plan = Plan.outline(problem, spent, part=part).with_noise()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "epsilon is above 10", GuaranteeWarning)
         # as if the size came out as it is: advice follows from numbers, not from luck
         patch.setattr(search, "release_size", lambda size, noise, _: ReleasedSize(Fraction(size), noise))
         scores = np.zeros(max(1, round(part * n)))
