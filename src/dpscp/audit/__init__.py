@@ -14,15 +14,12 @@ from dpscp.audit.run import Game, audit
 if TYPE_CHECKING:
     from dpscp.audit.bounds import Audit, audited_epsilons
     from dpscp.audit.model_game import ModelGame
-    from dpscp.audit.modules import ModuleGame
-    from dpscp.audit.released import ReleasedModuleGame, find_traces
+    from dpscp.audit.released import find_traces
 else:  # ``import dpscp`` imports this package: the games are imported when they are used
     _MODULES = {
         "Audit": "dpscp.audit.bounds",
         "audited_epsilons": "dpscp.audit.bounds",
         "ModelGame": "dpscp.audit.model_game",
-        "ModuleGame": "dpscp.audit.modules",
-        "ReleasedModuleGame": "dpscp.audit.released",
         "find_traces": "dpscp.audit.released",
     }
     __getattr__ = lazy_exports(_MODULES, __name__)
@@ -31,8 +28,6 @@ __all__ = [
     "Audit",
     "Game",
     "ModelGame",
-    "ModuleGame",
-    "ReleasedModuleGame",
     "audit",
     "audited_epsilons",
     "find_traces",
