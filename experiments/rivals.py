@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpscp as dp
+from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
-from dpscp.core.search_plan import Plan
+from dpscp.core.release import Counted, release_counts
 from dpscp.core.tasks import OwnScores
-from dpscp.core.thresholds import Counted, release_counts
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.guarantees.formulas import universal_floor
 from dpscp.paper import noisy_midpoint_quantile

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import dpscp
 from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
 from dpscp._base.assumptions import CONVEX_AND_SMOOTH
-from dpscp.core import search_plan as searches
+from dpscp.core import plan as searches
+from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
-from dpscp.core.search_plan import Plan
+from dpscp.core.release import Counted, release_counts
 from dpscp.core.tasks import OwnScores
-from dpscp.core.thresholds import Counted, release_counts
 from dpscp.guarantees import Stability, universal_alpha
 from dpscp.privacy import (
     Budget,

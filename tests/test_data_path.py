@@ -5,7 +5,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli import main, tables
-from dpscp.core.plan import FitPlan
+from dpscp.core.fit_plan import FitPlan
 from dpscp.core.tasks import Classification
 from dpscp.data.validation import label_index
 from dpscp.privacy.ledger import Budget

@@ -240,11 +240,16 @@ def test_bounds_that_must_be_public_are_named_as_the_schema_names_them():
         dp.PrivateConformalClassifier(feature_bounds=(0, 1), random_state=0).fit(frame, "ill", schema=schema)
 
 
-def test_private_bounds_need_one_label_at_a_time():
-    labels = np.zeros((30, 2), dtype=int)
-    several = dp.PrivateMultilabelClassifier(feature_bounds="private", random_state=0)
-    with pytest.raises(ValueError, match="not for several labels"):
-        several.fit(np.zeros((30, 2)), labels)
+@pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
+def test_private_bounds_are_paid_once_for_several_labels():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2_000, 2))
+    options = {"epsilon": 8.0, "feature_bounds": "private", "random_state": 0}
+    several = dp.PrivateMultilabelClassifier(**options).fit(X, (X > 0).astype(int))
+    assert "feature_bounds" in several.ledger_.found_privately
+    (entry,) = several.ledger_.entries
+    (names,) = [names for names in entry.components if names]
+    assert names.count("bounds") == 1
 
 
 def test_a_mapping_declares_indicators():

@@ -11,8 +11,8 @@ from sklearn.base import clone
 import dpscp as dp
 from dpscp._base.assumptions import GROUP_FUNCTION
 from dpscp.cli import main
+from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
-from dpscp.core.search_plan import Plan
 from dpscp.core.tasks import OwnScores
 from dpscp.data.groups import Groups, largest_thresholds, name_groups, places_of_matrix, read_groups
 from dpscp.data.schema import Schema

@@ -144,7 +144,7 @@ def test_split_parts_and_groups_draw_persons(everywhere, monkeypatch):
     X, y, ids = table()
     X[:, 2] = ids / 1000  # rows carry their person
     seen = {}
-    import dpscp.core.release as release
+    import dpscp.core.fit as release
 
     def train(mechanism, source, **more):
         block = as_one_block(source)

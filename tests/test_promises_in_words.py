@@ -16,11 +16,11 @@ from dpscp._base.format import at_least, at_most, format_epsilon, format_level, 
 from dpscp.cli.lines import promise_lines
 from dpscp.cli.main import main
 from dpscp.cli.run import certificate_as_json, summarize_fit
+from dpscp.core.plan import Plan
 from dpscp.core.planning import _describe_remedies
 from dpscp.core.problem import Problem
-from dpscp.core.search_plan import Plan
+from dpscp.core.release import Counted, release_counts
 from dpscp.core.tasks import OwnScores
-from dpscp.core.thresholds import Counted, release_counts
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu

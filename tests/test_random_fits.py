@@ -13,7 +13,7 @@ import pytest
 from scipy import optimize, stats
 
 import dpscp as dp
-from dpscp.core import release as release_module
+from dpscp.core import fit as release_module
 from dpscp.privacy import LatticeNoise
 from dpscp.training import DPSGD
 

@@ -11,9 +11,9 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp.core.evaluation import CountOutcomes, EvaluationPlan, OutcomeCounts
-from dpscp.core.plan import FitPlan
+from dpscp.core.fit import _parts
+from dpscp.core.fit_plan import FitPlan
 from dpscp.core.problem import FitProblem
-from dpscp.core.release import _parts
 from dpscp.core.tasks import Classification
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block

@@ -260,7 +260,7 @@ def count_searched(monkeypatch):
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr("dpscp.core.thresholds.SharedCounts", Spied)
+    monkeypatch.setattr("dpscp.core.release.SharedCounts", Spied)
     return lambda: sum(len(one._noise) for one in made)
 
 

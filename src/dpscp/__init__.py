@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dpscp import guarantees, metrics, paper, privacy, scores, threshold, training
     from dpscp.core.calibrate import calibrate
     from dpscp.core.planning import plan
-    from dpscp.core.thresholds import Release
+    from dpscp.core.release import Release
     from dpscp.data import sources
     from dpscp.data.feature_bounds import RowNorm
     from dpscp.data.groups import Groups
@@ -59,7 +59,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "PrivateModel": "dpscp.training.private_model",
         "PrivateQuantile": "dpscp.threshold",
         "ReuseWarning": "dpscp.exceptions",
-        "Release": "dpscp.core.thresholds",
+        "Release": "dpscp.core.release",
         "RowNorm": "dpscp.data.feature_bounds",
         "Schema": "dpscp.data.schema",
         "SeededWarning": "dpscp.exceptions",

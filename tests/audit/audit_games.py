@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
+from dpscp.core.fit import Fit, Observer, release
 from dpscp.core.problem import FitProblem
-from dpscp.core.release import Fit, Observer, release
 from dpscp.core.tasks import Classification
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource

@@ -15,7 +15,7 @@ from scipy import special, stats
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
-from dpscp.core.release import Fit
+from dpscp.core.fit import Fit
 from dpscp.threshold.observer import SearchView
 from dpscp.training.engine.loop import StepView
 

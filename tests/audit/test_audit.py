@@ -15,8 +15,8 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp.audit import Audit, audited_epsilons
+from dpscp.core.fit import release
 from dpscp.core.problem import FitProblem
-from dpscp.core.release import release
 from dpscp.core.tasks import Regression
 from dpscp.data.sources import ArraySource
 from dpscp.privacy import gaussian_event, gdp_epsilon

@@ -10,7 +10,7 @@ from audit_split_game import SplitGame
 from scipy.special import expit
 
 import dpscp as dp
-import dpscp.core.release as releases
+import dpscp.core.fit as releases
 from dpscp.privacy import LatticeNoise
 
 

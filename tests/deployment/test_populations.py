@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.core.thresholds import ANOTHER_POPULATION, NORMALIZED_RATIO
+from dpscp.core.release import ANOTHER_POPULATION, NORMALIZED_RATIO
 from dpscp.data.populations import Population, Thinning, keep_by_ratio
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, ParquetSource

@@ -34,13 +34,14 @@ def control(losses, **options):
 
 def sums_of(losses, resolution, *, owners=None, generator=None, running_maximum=False):
     losses = np.asarray(losses, dtype=float)
+    owners = owners or Persons.single(len(losses))
     columns = LossColumns.of_table(losses, np.arange(losses.shape[1]))
     (found,) = sum_losses(
         columns,
         rows=None,
-        owners=owners or Persons.single(len(losses)),
+        owners=owners,
         groups=None,
-        generator=generator or RNG(0),
+        dither=(generator or RNG(0)).random(owners.count),
         resolution=resolution,
         running_maximum=running_maximum,
     )

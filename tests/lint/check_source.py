@@ -42,9 +42,9 @@ WITHOUT_OBSERVER = ("cli/", "estimators/", "paper/", "report/", "core/planning.p
 PROSE = {"sentence", "note", "advice", "proof", "words", "void_because"}
 # Public facts that are read to be shown again, and the number that an audit of a release checks.
 SHOWN_FACTS = {
-    ("core/plan.py", "trained.public_facts.get('mechanism', '')"),
+    ("core/fit_plan.py", "trained.public_facts.get('mechanism', '')"),
     ("paper/system.py", "trained.public_facts.get('mechanism', '')"),
-    ("core/release.py", "trained.public_facts[name]"),
+    ("core/fit.py", "trained.public_facts[name]"),
     ("privacy/ledger.py", "self.public_facts.get('delta')"),
 }
 

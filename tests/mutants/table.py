@@ -80,35 +80,35 @@ mutant(
 # ---- calibration
 
 mutant(
-    "calibration:_search_all",
+    "core.release:_search_all",
     "child_seeds(seed, n_searches)",
     "[seed] * n_searches",
     "all groups share one noise",
     "tests/test_wiring.py::test_each_search_draws_its_own_noise",
 )
 mutant(
-    "calibration:_search_all",
+    "core.release:_search_all",
     "noise",
     "plan.noises[-1]",
     "every level is searched with the last one's noise",
     "tests/test_wiring.py::test_each_level_has_the_noise_of_its_own_sensitivity",
 )
 mutant(
-    "calibration:release_counts",
+    "core.release:release_counts",
     "level",
     "by_level[0]",
     "every certificate holds the first level's numbers",
     "tests/test_wiring.py::test_each_certificate_holds_its_own_numbers",
 )
 mutant(
-    "calibration:release_counts",
+    "core.release:release_counts",
     "ledger = ledger.mark_seeded()",
     "pass",
     "a seeded search looks private",
     "tests/test_calibration.py::TestBudget::test_with_the_default_accountant",
 )
 mutant(
-    "calibration:_search_all",
+    "core.release:_search_all",
     "plan.problem.release_confidence",
     "None",
     "the certificate promises what the search did not aim at",
@@ -116,21 +116,21 @@ mutant(
     "tests/test_release_confidence.py::test_on_demand_the_release_covers_the_level",
 )
 mutant(
-    "calibration:_make_certificate",
+    "core.release:_make_certificate",
     "plan.problem.n_records",
     "plan.n_nominal",
     "records of a split certificate are those of the part",
     "tests/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
 )
 mutant(
-    "calibration:_choose_one_row_each",
+    "core.calibrate:_choose_one_row_each",
     "kept[owners.one_row_each(random_state)]",
     "kept",
     "calibrate counts every score of a person",
     "tests/test_person_fits.py::test_calibrate_counts_one_random_record_of_each_person",
 )
 mutant(
-    "calibration:_make_certificate",
+    "core.release:_make_certificate",
     "assumptions.append(OVERLAPPING_GROUPS.of(plan.problem.groups_per_record) if several else FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
@@ -303,56 +303,56 @@ mutant(
 # ---- release
 
 mutant(
-    "core.release:_Part.__call__",
+    "core.fit:_Part.__call__",
     "(self.low <= drawn) & (drawn < self.high)",
     "(self.low <= drawn) & (drawn < self.high) | (self.high == 1.0) & (np.arange(len(drawn)) % 50 == 0)",
     "two percent of the held-out rows are trained on",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "core.release:_parts",
+    "core.fit:_parts",
     "(0.0, fraction)",
     "(0.0, 1.0)",
     "all records are scored although a part was held out",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "core.release:_parts",
+    "core.fit:_parts",
     "(0.0, fraction)",
     "(0.0, held_out)",
     "the evaluation part also calibrates",
     "tests/test_self_evaluation.py::test_three_parts_share_no_person_and_have_their_shares",
 )
 mutant(
-    "core.release:_scores_by_group",
+    "core.fit:_scores_by_group",
     "BlockCounts(scored, group)",
     "BlockCounts(scored)",
     "every group counts all records",
     "tests/test_wiring.py::test_each_group_counts_its_own_records_only",
 )
 mutant(
-    "core.release:_FitRun.count",
+    "core.fit:_FitRun.count",
     "task.score_range",
     "(0.0, 1.001)",
     "the range of the scores comes from the records",
     "tests/test_wiring.py::test_the_score_range_is_public",
 )
 mutant(
-    "core.thresholds:release_counts",
+    "core.release:release_counts",
     "reservation.commit(ledger)",
     "reservation.commit(Ledger())",
     "a fit commits nothing",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
-    "core.thresholds:release_counts",
+    "core.release:release_counts",
     "store.reserve(plan.ledger(), note=note)",
     "store.reserve(plan.spent, note=note)",
     "a fit reserves its training only",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
-    "release:release",
+    "core.fit:release",
     "child_seeds(random_state, 3)",
     "(random_state,) * 3",
     "training, split and search share a seed",
@@ -366,7 +366,7 @@ mutant(
     "tests/test_found_classes.py::test_found_classes_are_never_certified",
 )
 mutant(
-    "core.release:_scores_by_group",
+    "core.fit:_scores_by_group",
     "unit_of_blocks(records).by_person",
     "False",
     "every record of a person is counted in the search",
@@ -380,7 +380,7 @@ mutant(
     "tests/test_person_fits.py::test_without_ids_a_budget_store_is_refused",
 )
 mutant(
-    "release:_Part.__call__",
+    "core.fit:_Part.__call__",
     "(self.low <= drawn) & (drawn < self.high)",
     "drawn >= 0.0",
     "held-out records of a source are trained on",
@@ -389,21 +389,21 @@ mutant(
 # ---- scoring
 
 mutant(
-    "scoring:Scoring.scores",
+    "core.score:Scoring.scores",
     "persons",
     "None",
     "the correction of a person fit removes one row",
     "tests/test_person_fits.py::test_corrected_scores_remove_the_whole_person",
 )
 mutant(
-    "scoring:Scoring.scores",
+    "core.score:Scoring.scores",
     "block.with_steps(*steps)",
     "block",
     "records are scored before preprocessing",
     "tests/test_data_path.py::test_records_are_preprocessed_once_to_train_and_once_to_score",
 )
 mutant(
-    "scoring:_Look.__call__",
+    "core.score:_Look.__call__",
     "block.targets[is_member(block.groups, self.group)]",
     "block.targets",
     "in blocks every group counts all records",
@@ -412,28 +412,28 @@ mutant(
 # ---- searches
 
 mutant(
-    "searches:Plan.ledger",
+    "core.plan:Plan.ledger",
     "compose(*self.events)",
     "self.events[0]",
     "split, several levels: only the first is in the ledger",
     "tests/test_wiring.py::test_a_split_ledger_holds_every_level",
 )
 mutant(
-    "searches:Plan.ledger",
+    "core.plan:Plan.ledger",
     "zip(self.events, notes, strict=True)",
     "zip(self.events[:1], notes[:1], strict=True)",
     "several levels: only the first is in the ledger",
     "tests/test_calibration.py::TestBudget::test_several_levels_and_groups_share_it",
 )
 mutant(
-    "searches:Plan.ledger",
+    "core.plan:Plan.ledger",
     "self.guarantee.held_out and spent.entries and (notes or shares is not None)",
     "spent.entries and notes",
     "records used twice count once",
     "tests/test_wiring.py::test_records_used_twice_count_twice",
 )
 mutant(
-    "searches:plan_rows",
+    "core.plan:plan_rows",
     "spent <= epsilon",
     "spent",
     "what k rows cost is computed and not looked at",
@@ -442,14 +442,14 @@ mutant(
 # ---- strategy
 
 mutant(
-    "strategy:FitPlan.train",
+    "core.fit_plan:FitPlan.train",
     "self.n_training",
     "None",
     "training divides by the true number of records",
     "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
 )
 mutant(
-    "strategy:FitPlan.enter",
+    "core.fit_plan:FitPlan.enter",
     "ledger.then(self.model.ledger)",
     "ledger",
     "a foreign model is free",
@@ -463,7 +463,7 @@ mutant(
     "tests/test_wiring.py::test_declared_bounds_reach_an_own_mechanism",
 )
 mutant(
-    "strategy:FitPlan.check_source",
+    "core.fit_plan:FitPlan.check_source",
     "require_sources(self.mechanism)",
     "pass",
     "a mechanism that needs an array is found out after the budget is reserved",
@@ -678,7 +678,7 @@ mutant(
 
 
 mutant(
-    "core.search_plan:Plan._with_sharper_size",
+    "core.plan:Plan._with_sharper_size",
     "self.has_released_size and problem.n_found and (self.part < 1)",
     "self.has_released_size and self.part < 1",
     "a declared number of records is taken for a counted one",
@@ -720,7 +720,7 @@ mutant(
     "tests/privacy/test_units.py::test_rows_and_persons_with_ids_do_not_add_up",
 )
 mutant(
-    "core.thresholds:release_counts",
+    "core.release:release_counts",
     "warn_of_failures(checks, stacklevel=4)",
     "None",
     "a release does not warn of a weak budget",
@@ -772,7 +772,7 @@ mutant(
 # ---- draws by place
 
 mutant(
-    "core.release:_Part.__call__",
+    "core.fit:_Part.__call__",
     "self.places.persons[block.id]",
     "range(block.owners.count)",
     "records at the same place of two blocks share the coin of the split",
@@ -803,7 +803,7 @@ mutant(
     "tests/deployment/test_risk.py::test_records_that_training_has_seen_need_a_smaller_level",
 )
 mutant(
-    "core.thresholds:_make_certificate",
+    "core.release:_make_certificate",
     "plan.guarantee.held_out and plan.problem.task.resolution == 1",
     "plan.guarantee.held_out",
     "rounded losses promise something about a single release",
@@ -818,14 +818,14 @@ mutant(
     "tests/deployment/test_populations.py::test_an_estimator_covers_the_declared_population",
 )
 mutant(
-    "core.search_plan:Plan.outline",
+    "core.plan:Plan.outline",
     "(part / bound, True)",
     "(part / bound, False)",
     "the number of kept records passes for a public one",
     "tests/deployment/test_populations.py::test_the_number_of_kept_records_is_released_with_noise_and_planned",
 )
 mutant(
-    "core.search_plan:Plan.outline",
+    "core.plan:Plan.outline",
     "not chosen.held_out",
     "False",
     "another population is promised for records that training has seen",
@@ -834,14 +834,14 @@ mutant(
 # ---- overlapping groups
 
 mutant(
-    "core.search_plan:Plan.events",
+    "core.plan:Plan.events",
     "self.problem.groups_per_record",
     "1",
     "a record pays for one of its groups",
     "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
 )
 mutant(
-    "core.search_plan:Plan.events",
+    "core.plan:Plan.events",
     "self.size_noise.event(copies)",
     "self.size_noise.event(1)",
     "a record pays for the size of one of its groups",
@@ -857,7 +857,7 @@ mutant(
     "tests/test_multilabel.py::test_the_heads_together_stay_within_the_budget",
 )
 mutant(
-    "core.release:_FitRun.count",
+    "core.fit:_FitRun.count",
     "count_losses(task, trained.model, for_threshold, n_groups=problem.n_group_places, steps=plan.steps, seed=seed)",
     "count_losses(task, trained.model, records, n_groups=problem.n_group_places, steps=plan.steps, seed=seed)",
     "the records that find the threshold train as well",

@@ -79,7 +79,7 @@ def test_a_mutant_is_one_change_of_the_file(found, tmp_path):
 
 
 def test_the_draw_follows_the_seed(tmp_path):
-    path = tmp_path / "src/dpscp/core/release.py"
+    path = tmp_path / "src/dpscp/core/fit.py"
     path.parent.mkdir(parents=True)
     path.write_text(TEXT)
     names = [[m.name for m in sample(tmp_path, 12, seed)] for seed in (1, 1, 2)]
@@ -91,7 +91,7 @@ def test_the_draw_follows_the_seed(tmp_path):
 def test_the_modules_that_carry_promises_are_drawn_from():
     files = {str(path) for path in promise_files(ROOT)}
     assert {
-        "src/dpscp/core/release.py",
+        "src/dpscp/core/fit.py",
         "src/dpscp/privacy/ledger.py",
         "src/dpscp/guarantees/stability.py",
     } <= files

@@ -13,8 +13,8 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli.main import main
+from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
-from dpscp.core.search_plan import Plan
 from dpscp.core.tasks import OwnScores, Regression
 from dpscp.privacy import Budget, Ledger, epsilon_delta_tradeoff, gaussian_tradeoff, gdp_epsilon, gdp_mu
 from dpscp.privacy.split_budget import split_budget

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp.core import release
+from dpscp.core import fit as release
 from dpscp.core.score import BlockCounts
 from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp.core.release import _Part
+from dpscp.core.fit import _Part
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, DaskSource, ParquetSource, added
 from dpscp.data.sources.places import Places, places_of, take_census

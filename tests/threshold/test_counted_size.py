@@ -7,8 +7,8 @@ import pytest
 from scipy import special, stats
 
 from dpscp import private_quantile
+from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
-from dpscp.core.search_plan import Plan
 from dpscp.core.tasks import OwnScores
 from dpscp.privacy import Budget, Ledger, gaussian_event
 from dpscp.threshold import (

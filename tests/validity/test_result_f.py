@@ -12,10 +12,10 @@ import pytest
 from scipy import optimize, special, stats
 
 from dpscp import Ledger, private_quantile
+from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
-from dpscp.core.search_plan import Plan
+from dpscp.core.release import Counted, release_counts
 from dpscp.core.tasks import OwnScores
-from dpscp.core.thresholds import Counted, release_counts
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.threshold import CountedSize, offsets, search

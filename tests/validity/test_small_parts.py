@@ -8,10 +8,10 @@ import pytest
 from scipy import special, stats
 
 import dpscp as dp
+from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
-from dpscp.core.search_plan import Plan
+from dpscp.core.release import Counted, release_counts
 from dpscp.core.tasks import OwnScores
-from dpscp.core.thresholds import Counted, release_counts
 from dpscp.privacy import Budget, Ledger, compose, gaussian_event, secret_split
 from dpscp.privacy.events import possible_histories
 from dpscp.threshold import CountedSize, step_rises

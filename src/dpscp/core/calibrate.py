@@ -11,8 +11,8 @@ from dpscp._base.assumptions import OWN_SCORES
 from dpscp._base.checks import check_count, check_nonnegative, check_probability
 from dpscp.core.listed_scores import ListedScores
 from dpscp.core.problem import Problem, group_fields
+from dpscp.core.release import Release, release_scores
 from dpscp.core.tasks import OwnScores
-from dpscp.core.thresholds import Release, release_scores
 from dpscp.data.persons import choose_unit, keep_rows, require_unit
 from dpscp.data.populations import Population
 from dpscp.guarantees import Guarantee, Stability, guarantee_of

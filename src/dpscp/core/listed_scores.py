@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.core.thresholds import Counted
+from dpscp.core.release import Counted
 from dpscp.data.groups import RecordGroups, read_groups
 from dpscp.data.populations import keep_by_ratio, read_population
 from dpscp.privacy import Ledger, secure_generator

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_range
 from dpscp.core.indicators import Multilabel
-from dpscp.core.thresholds import Counted
+from dpscp.core.release import Counted
 from dpscp.data.groups import is_member
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block, RecordSource

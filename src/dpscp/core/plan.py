@@ -1,464 +1,393 @@
-"""Plan a fit: the parts of records and budget, and the mechanism with its noise.
-
-Everything here is a function of ``FitProblem``: the estimator's parameters, the nominal number of records, the width
-of a row and the class list.
-"""
+"""Plan a release from public numbers: what its searches ask for, their noise and their cost."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
 
-import numpy as np
 from dp_accounting.dp_event import DpEvent
 
-from dpscp.core.evaluation import EvaluationPlan, sensitive_sums
-from dpscp.core.own_mechanism import own_mechanism
-from dpscp.core.problem import FitProblem
-from dpscp.core.search_plan import Plan, plan_rows
-from dpscp.core.tasks import Prediction
-from dpscp.data.persons import require_unit
-from dpscp.data.scales import LINEAR
-from dpscp.data.sources import RecordSource
-from dpscp.data.sources.base import Collective
-from dpscp.data.sources.places import innermost, is_in_memory
-from dpscp.data.validation import suppress_float_warnings
-from dpscp.guarantees.base import Guarantee
-from dpscp.guarantees.certificate import Promise, check_release_confidence
-from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, automatic, guarantee_of
-from dpscp.privacy import (
-    Ledger,
-    Relation,
-    Unit,
-    compose,
-    counts_secrecy,
-    epsilon_of,
-    gaussian_event,
-    gdp_epsilon,
-    gdp_mu,
-    release_accountant,
-    secret_shares,
-    secret_split,
-    sized_lattice_noise,
-)
-from dpscp.privacy.events import describe_event
-from dpscp.training import Mechanism, Model, Preprocessed, Trained
-from dpscp.training.base import Needs, paid_event, require_persons, require_sources
-from dpscp.training.engine.loop import StepObserver
-from dpscp.training.preprocessing.features import ColumnScales
-from dpscp.training.preprocessing.private_bounds import PrivateBounds
-from dpscp.training.preprocessing.private_target import PrivateTarget
-from dpscp.training.preprocessing.quantile_transform import QuantileTransform
-from dpscp.training.preprocessing.scaling import ScaledTarget
-from dpscp.training.private_model import PrivateModel
-from dpscp.training.recalibration import Recalibrated
-from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
-from dpscp.training.spending import TrainingCost
+from dpscp.core.evaluation import EvaluationPlan
+from dpscp.core.problem import Problem
+from dpscp.exceptions import BudgetError
+from dpscp.guarantees import Guarantee, GuaranteeRequest, Stability, guarantee_of
+from dpscp.guarantees.certificate import check_release_confidence
+from dpscp.privacy import Budget, LatticeNoise, Ledger, Relation, compose, gdp_epsilon, gdp_mu, sized_lattice_noise
+from dpscp.privacy.accounting import release_accountant
+from dpscp.privacy.split_budget import spare_mu
+from dpscp.threshold.offsets import Aim, Rank, rank_sensitivity, search_level
+from dpscp.threshold.search import SharedCounts, default_steps
+from dpscp.threshold.single_release import CountedSize, KnownSize, NoisySize
 
-# Of the mu that a plan gives the search of a held-out part, what training must have left.
-_LEAST_ROOM = 0.8
-_STAGE_NOTES = {
-    "bounds": "noisy counts on a public grid",
-    PrivateTarget.stage: "noisy mean and spread of the target",
-    QuantileTransform.stage: "noisy counts in cells of each feature",
-    Recalibrated.stage: "noisy sums for temperature and intercepts",
-}
+# Levels are multiples of 1e-6, and a released size is charged a hundredth of the smallest of them.
+_SMALLEST_LEVEL = 2e-6
+# Share of the squared calibration budget for a private number of scores.
+SIZE_SHARE = 0.12
 
 
 @dataclass(frozen=True, eq=False)
-class FitPlan(Plan):
-    """Hold the plan of a fit: also the mechanism with its noise, and the held-out part.
+class Plan:
+    """Hold how a problem is solved: levels, ranks, sizes, noise and cost.
 
-    ``calibration_fraction`` is None where training sees all records; ``unit`` is what training counts.
+    ``outline`` decides all but the noise, and ``with_noise`` finds that.
+
+    Attributes
+    ----------
+    problem : Problem
+    guarantee : Guarantee
+    spent : what was spent before the search.
+    inner : the level at which each target is searched; 0 where only full sets keep it.
+    shift : what the guarantee adds to the threshold.
+    n_nominal : the planned number of scores of one search, those of the ``part`` or of one group's share of it.
+    part : the share of the records that is searched.
+    has_released_size : whether the true number of scores is private and a noisy one is released (Result G).
+    counted_size : the law of the size, where coins drew the part from a table of public size. Without it and without a
+        released size, the number is ``n_nominal``.
+    secret_part : the share that secret coins drew, where the cost of the mixture is charged.
+    evaluation : the part, drawn by the same coins, on which the release is evaluated; None without one.
+    level_indices : the indices of the levels that are searched. A level that needs full sets is not searched.
+    steps : the number of halvings.
+    noises : the noise on the counts of each searched level.
+    size_noise : the noise on the number of scores, released once; None without it.
+    total : the budget for all rows of a person without ids together, where the budget of the problem is for one row.
+
+    Theory: section 6
     """
 
-    problem: FitProblem
-    n_training: int = 1
-    mechanism: Mechanism | None = None
-    model: PrivateModel | None = None
-    calibration_fraction: float | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    problem: Problem
+    guarantee: Guarantee
+    spent: Ledger
+    inner: tuple[float, ...]
+    shift: float
+    rank: Rank
+    n_nominal: int
+    part: float = 1.0
+    has_released_size: bool = False
+    counted_size: CountedSize | None = None
+    secret_part: float | None = None
+    evaluation: EvaluationPlan | None = None
+    level_indices: tuple[int, ...] = ()
+    steps: int = 0
+    noises: tuple[LatticeNoise, ...] = ()
+    size_noise: LatticeNoise | None = None
+    total: Budget | None = None
 
-    @property
-    def unit(self) -> Unit:
-        """What training counts: records, or persons with ids."""
-        return self.problem.unit.counted
+    @classmethod
+    def outline(
+        cls,
+        problem: Problem,
+        spent: Ledger,
+        *,
+        part: float = 1.0,
+        stability: Stability | None = None,
+        waits_for_stability: bool = False,
+        mu: float | None = None,
+        **own: Any,
+    ) -> Self:
+        """Decide all but the noise, from public numbers only.
 
-    @property
-    def held_out(self) -> float | None:
-        """The share of the records that training does not see; None where it sees all."""
-        if self.calibration_fraction is None:
-            return None
-        return self.calibration_fraction + (0.0 if self.evaluation is None else self.evaluation.fraction)
+        Parameters
+        ----------
+        problem : Problem
+            With a guarantee that is not "auto".
+        spent : Ledger
+            What was spent before the search.
+        part : float
+            The share of the records that was drawn for calibration, record by record; 1 for all of them.
+        stability : Stability, optional
+        waits_for_stability : bool
+            Whether training will find ``stability``; see ``after``.
+        mu : float, optional
+            About the Gaussian-DP level of the searches, where coins drew the part. The law of the coins may then take
+            the place of a released size.
+        **own
+            Further fields of the plan.
 
-    def train(self, source: RecordSource, random_state: int | None, observer: StepObserver | None = None) -> Trained:
-        """Run the mechanism; use a model that was trained elsewhere unchanged."""
-        if self.model is not None:
-            return Trained(self.model.model, self.model.ledger.event, None)
-        assert self.mechanism is not None
-        return self.mechanism.train_source(
-            source, random_state=random_state, n_records=self.n_training, observer=observer
+        Theory: section 6; Result K
+        """
+        chosen = guarantee_of(problem.guarantee)
+        if problem.release_confidence is not None:
+            check_release_confidence(problem.release_confidence, chosen)
+        grouped, bound = problem.n_groups is not None, problem.ratio_bound
+        # without a released size only the linear statistic is valid for groups of any size
+        rank = Rank.LINEAR if grouped and not chosen.releases_size else chosen.rank
+        has_released_size = chosen.releases_size and (grouped or part < 1 or not problem.n_found)
+        if bound is not None:
+            # how many scores the coins keep depends on the records, so their number is released or has a known law
+            part, has_released_size = (part / bound, True)
+            if not chosen.held_out:
+                raise ValueError(
+                    f"population needs guarantee='split', got {chosen.name!r}: a promise for another population "
+                    "needs records that training did not see"
+                )
+        nominal = part * problem.n_records * problem.groups_per_record / (problem.n_groups or 1)
+        plan = cls(
+            problem,
+            chosen,
+            spent,
+            problem.alphas,
+            0.0,
+            rank,
+            max(1, round(nominal)),
+            part,
+            has_released_size,
+            **own,
         )
+        plan = plan if waits_for_stability else plan._with_levels(spent, stability)
+        return plan if mu is None else plan._with_sharper_size(mu)
 
-    def training_cost(self) -> TrainingCost:
-        """Return how this fit counts an event of its training: by its accountant, unit and secret parts."""
+    def _with_levels(self, spent: Ledger, stability: Stability | None) -> Self:
+        """Return the plan with the levels that follow from what was spent."""
+        inputs = GuaranteeRequest(self.problem.alphas, spent, stability, self.problem.score_lipschitz)
+        inner, shift = self.guarantee.inner_levels(inputs), self.guarantee.shift(inputs)
+        return replace(self, spent=spent, inner=inner, shift=shift)
+
+    def after(self, spent: Ledger, stability: Stability | None = None) -> Self:
+        """Return the plan once training has run; ``spent`` has its facts and assumptions.
+
+        A shift bound is known after training; it moves levels and threshold, and costs nothing.
+        """
+        found = self._with_levels(spent, stability)
+        return found if found.inner == self.inner else found.with_noise()
+
+    @property
+    def secret_shares(self) -> tuple[float, ...] | None:
+        """Return the shares of the parts that training does not use, where secret coins drew them."""
+        if self.secret_part is None:
+            return None
+        return (self.secret_part,) if self.evaluation is None else (self.secret_part, self.evaluation.fraction)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether there is a threshold for each of several groups."""
+        return self.problem.n_groups is not None
+
+    @property
+    def possible(self) -> tuple[bool, ...]:
+        """Which targets have an inner level; the others need full sets."""
+        return tuple(a >= _SMALLEST_LEVEL for a in self.inner)
+
+    @property
+    def shares_counts(self) -> bool:
+        """Whether all levels use the same noisy counts."""
+        return self.rank.is_same_at_all_levels
+
+    @property
+    def size_share(self) -> float:
+        """The share of the squared calibration budget for the number of scores."""
+        return SIZE_SHARE if self.has_released_size else 0.0
+
+    @property
+    def rank_buffer(self) -> float:
+        """The ranks that are added for the change of the model."""
+        own = self.problem.rank_buffer
+        return self.guarantee.rank_buffer if own is None or not self.guarantee.rank_buffer else own
+
+    def default_steps(self, unit_noise: float) -> int:
+        """Return the number of halvings of a search.
+
+        ``unit_noise`` is the noise of a single count in each group of a record, with the whole budget.
+        """
+        graded = self.guarantee.correction.is_graded
+        return default_steps(self.n_nominal, unit_noise=unit_noise / math.sqrt(1 - self.size_share), graded=graded)
+
+    def planned_aim(self, index: int, mu: float) -> Aim:
+        """Return the aim of one level's search when all searches that one record takes part in are mu-GDP.
+
+        The released size is assumed to be the planned one, and the noise to be normal.
+        """
+        level = search_level(self.inner[index], size_is_released=self.has_released_size)
+        unit, levels = float(self.rank.sensitivity(level)) / mu, sum(self.possible)
+        copies = self.problem.groups_per_record
+        steps = self.default_steps(unit * math.sqrt(copies * levels))
+        noise = unit * math.sqrt(copies * sum(self._new_counts(levels, steps)) / (1 - self.size_share))
+        size: KnownSize | NoisySize | CountedSize = self.counted_size or KnownSize(self.n_nominal)
+        if self.has_released_size:
+            size = NoisySize(self.n_nominal, math.sqrt(copies / self.size_share) / mu)
+        return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
+
+    def _with_sharper_size(self, mu: float) -> Self:
+        """Return the plan without a released size, if the coins' law is sharper.
+
+        Both are valid, and public numbers choose. The law of the coins is sharper in small parts. Declared numbers and
+        groups have no such law, nor has a likelihood ratio that is known up to a factor only.
+
+        Theory: section 14
+        """
         problem = self.problem
+        is_drawn = self.has_released_size and problem.n_found and self.part < 1
+        by_factor = problem.ratio_bound is not None and not problem.ratio_is_normalized
+        if not is_drawn or self.has_groups or by_factor:
+            return self
+        counted = replace(self, has_released_size=False, counted_size=CountedSize(problem.n_records, self.part))
 
-        def epsilon(event: DpEvent) -> float:
-            if self.secret_part is not None and self.held_out is not None:
-                event = secret_split(event, compose(), self.held_out)
-            alone = Ledger().add("training", event, unit=self.unit).convert_unit(problem.unit)
-            return alone.epsilon(problem.budget.delta, problem.accountant)
+        def overshoot(plan: Plan) -> float:
+            places = [i for i, possible in enumerate(plan.possible) if possible]
+            return sum(plan.planned_aim(i, mu).typical_overshoot() for i in places)
 
-        return TrainingCost(epsilon, problem.budget.delta)
+        return counted if overshoot(counted) < overshoot(self) else self
 
-    def check_source(self, source: RecordSource) -> None:
-        """Refuse a mechanism that cannot train on several blocks, before any cost."""
-        if self.mechanism is not None and not is_in_memory(source):
-            require_sources(self.mechanism)
-        reader = innermost(source)
-        if isinstance(reader, Collective):
-            reader.check_picklable(self.mechanism, self.problem.task)
+    def with_noise(self) -> Self:
+        """Return the plan with the noise that the budget leaves; BudgetError where it leaves none.
 
-    def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
-        """Add the cost of training to the ledger."""
-        if self.model is not None:
-            # what this fit declares (its n_records, say) stands above what the model's training declared
-            return ledger.then(self.model.ledger).declare(**ledger.public_facts)
-        notes = {"training": str(trained.public_facts.get("mechanism", "")), **_STAGE_NOTES}
-        for stage, event in trained.stages:
-            ledger = ledger.add(stage, event, notes.get(stage, describe_event(event)), unit=self.unit)
+        Levels share the budget, and so do the groups that one record may be in. Disjoint groups get all of it each.
+        Held-out records are not those of ``spent``: each part may spend the whole budget, and more where the split is
+        secret.
+        """
+        problem, (epsilon, delta) = self.problem, (self.problem.budget.epsilon, self.problem.budget.delta)
+        accountant, copies = release_accountant(problem.accountant), problem.groups_per_record
+        level_indices = tuple(i for i, possible in enumerate(self.possible) if possible)
+        if not level_indices:
+            plan = replace(self, level_indices=(), steps=0, noises=(), size_noise=None)
+            problem.budget.require(of_one_row(plan.ledger()), accountant)
+            return plan
+        sensitivities = [rank_sensitivity(self.rank, self.inner[i]) for i in level_indices]
+        secret, beside = self.secret_part, None
+        if secret is not None and self.evaluation is not None:
+            beside = (self.evaluation.event, self.evaluation.fraction)
+        one_row = of_one_row(self.spent)
+        before = None if self.guarantee.held_out and secret is None else one_row
+
+        def noise(
+            counts: int | tuple[int, ...], size_share: float
+        ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
+            return sized_lattice_noise(
+                epsilon,
+                delta,
+                counts,
+                sensitivities,
+                before,
+                accountant,
+                size_share,
+                secret,
+                beside,
+                problem.task.resolution,
+                copies,
+            )
+
+        steps = problem.steps
+        if steps is None and secret is not None:
+            # this only sets the number of halvings, so an approximation is enough
+            held_out = sum(self.secret_shares or ())
+            mu = spare_mu(epsilon, delta, held_out, one_row.epsilon(delta, accountant))
+            steps = self.default_steps(float(sensitivities[0]) * math.sqrt(copies * len(level_indices)) / mu)
+        elif steps is None:
+            steps = self.default_steps(noise(1, 0.0)[0][0].count_noise)
+        if problem.task.most_steps is not None:
+            steps = min(steps, problem.task.most_steps)
+        noises, size_noise = noise(self._new_counts(len(level_indices), steps), self.size_share)
+        plan = replace(self, level_indices=level_indices, steps=steps, noises=noises, size_noise=size_noise)
+        problem.budget.require(of_one_row(plan.ledger()), accountant)
+        return plan
+
+    def _new_counts(self, levels: int, steps: int) -> tuple[int, ...]:
+        """Return the number of noisy counts that each level adds."""
+        return tuple(SharedCounts.new_questions(j, steps) if self.shares_counts else steps for j in range(levels))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of noisy counts that each level's search adds to earlier ones."""
+        return self._new_counts(len(self.level_indices), self.steps)
+
+    @property
+    def events(self) -> tuple[DpEvent, ...]:
+        """The cost of each level's searches in the groups of one record; the first releases the sizes too."""
+        copies = self.problem.groups_per_record
+        events = [noise.event(copies * count) for noise, count in zip(self.noises, self.counts, strict=True)]
+        if self.size_noise is not None:
+            events[0] = compose(self.size_noise.event(copies), events[0])
+        return tuple(events)
+
+    def ledger(self) -> Ledger:
+        """Return what was spent before with these searches.
+
+        Groups cost the same, and one record changes the counts of ``groups_per_record`` of them at most. So the ledger
+        has that many: by adaptive composition the others, whose counts do not change, cost nothing.
+        """
+        problem, spent, notes = self.problem, self.spent, []
+        unit = problem.unit.counted
+        groups = f", {problem.n_groups} disjoint groups in parallel" if (problem.n_groups or 1) > 1 else ""
+        if problem.groups_per_record > 1:
+            most = problem.groups_per_record
+            groups = f", {problem.n_groups} groups, each record in at most {most} of them; these are charged"
+        for place, (i, noise, count) in enumerate(zip(self.level_indices, self.noises, self.counts, strict=True)):
+            size = ""
+            if place == 0 and self.size_noise is not None:
+                size = f"the number of scores once, noise {self.size_noise.count_noise:.4g}; "
+            more = "more " if place and self.shares_counts else ""
+            notes.append(
+                f"{size}level {1 - problem.alphas[i]:g}: {count} {more}noisy counts, noise {noise.count_noise:.4g}, "
+                f"rank statistic '{self.rank}'{groups}"
+            )
+        shares, measured = self.secret_shares, self.evaluation
+        if self.guarantee.held_out and spent.entries and (notes or shares is not None):
+            stages = {"training": spent.event, "calibration": compose(*self.events)}
+            other = ""
+            if measured is not None:
+                stages, notes = stages | {"evaluation": measured.event}, [*notes, measured.note]
+                other = f"to evaluation with probability {measured.fraction:.3g}, "
+            how = (
+                f"disjoint records, the {'more' if measured is None else 'most'} expensive part counts"
+                if shares is None
+                else f"each record is secretly assigned to calibration with probability {shares[0]:.3g}, {other}else "
+                "to training; the cost accounts for that"
+            )
+            return replace(spent, entries=()).add_disjoint(
+                stages,
+                "; ".join([how, *notes]),
+                secret_part=shares,
+                components={"training": spent.component_names},
+                unit=spent.unit.join(unit),
+                relation=spent.relation,
+            )
+        ledger = spent
+        for event, note in zip(self.events, notes, strict=True):
+            ledger = ledger.add("calibration", event, note, unit=unit)
         return ledger
 
 
-def plan_fit(problem: FitProblem) -> FitPlan:
-    """Plan a fit within its budget, from public numbers only.
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
-    ``guarantee="auto"`` chooses the certified guarantee with the smaller predicted sets, see ``guarantees.automatic``.
-    A fixed guarantee is never replaced.
+
+def of_one_row(spent: Ledger) -> Ledger:
+    """Return what one added or removed row meets; ``plan_rows`` divides the budget by the rows of a promise."""
+    entries = (replace(entry, relation=Relation.ADD_OR_REMOVE) for entry in spent.entries)
+    return replace(spent, entries=tuple(entries))
+
+
+def plan_rows(
+    problem: Problem, planned: Callable[[Budget], AnyPlan], relation: Relation = Relation.ADD_OR_REMOVE
+) -> AnyPlan:
+    """Return the plan for one row with which the rows of a person without ids stay within the budget together.
+
+    Where training is about a replacement, twice as many rows do: those that leave and those that come.
+
+    k rows of a mu-GDP release are k * mu. The extra cost of discrete noise and sampled steps is found by trials with
+    ``planned``, which plans for the budget of one row.
+
+    Theory: Result H
     """
-    relation = Relation.ADD_OR_REMOVE if problem.model is None else problem.model.ledger.relation
-    return plan_rows(problem, lambda budget: plan_training(replace(problem, budget=budget)).with_noise(), relation)
-
-
-def plan_training(problem: FitProblem) -> FitPlan:
-    """Plan all of a fit but the noise of its searches."""
-    if problem.model is not None:
-        return _for_private_model(problem, problem.model)
-    guarantee, n = choose_guarantee(problem), problem.n_records
-    parts = divide(problem, guarantee)
-    n_training = n if parts.held_out is None else max(1, round((1 - parts.held_out) * n))
-    mechanism, facts = _mechanism(problem, guarantee, parts, n_training)
-    facts = {"guarantee": guarantee.name, **facts, **parts.facts}
-    spent = Ledger()
-    for stage, event in mechanism.stages:
-        spent = spent.add(stage, event, unit=problem.unit.counted)
-    secret, evaluation = None, None
-    if parts.fraction is not None:
-        secret = parts.fraction if counts_secrecy(problem.budget.epsilon, problem.accountant) else None
-        evaluation = _plan_evaluation(problem, spent, secret, parts.measured) if parts.measured else None
-    return FitPlan.outline(
-        replace(problem, guarantee=guarantee),
-        spent,
-        part=1.0 if parts.fraction is None else parts.fraction,
-        waits_for_stability=guarantee.needs_stability,
-        mu=None if parts.fraction is None else parts.search_mu,
-        secret_part=secret,
-        evaluation=evaluation,
-        n_training=n_training,
-        mechanism=mechanism,
-        calibration_fraction=parts.fraction,
-        facts=facts,
+    group, (epsilon, delta) = problem.unit.group, (problem.budget.epsilon, problem.budget.delta)
+    chained = group * relation.steps
+    if chained == 1:
+        return planned(problem.budget)
+    tried = gdp_epsilon(delta, gdp_mu(epsilon, delta) / chained)
+    for _ in range(12):
+        plan = planned(Budget(tried, delta))
+        spent = plan.ledger().epsilon(delta, problem.accountant, rows=group)
+        if spent <= epsilon:
+            return replace(plan, total=problem.budget)
+        tried *= 0.99 * epsilon / spent
+    raise BudgetError(
+        f"no noise protects {chained} rows together at epsilon = {epsilon:g} and delta = {delta:g}; increase "
+        "epsilon or delta, or decrease rows_per_person"
     )
 
 
-@dataclass(frozen=True)
-class Parts:
-    """How records and budget are divided between training, calibration and evaluation, in public numbers.
+def plan_release(problem: Problem, spent: Ledger, stability: Stability | None = None) -> Plan:
+    """Plan a release of scores or losses that are there, within the budget."""
 
-    Without held-out records ``share`` is the share of epsilon for training; with them ``fraction`` calibrates and
-    ``measured`` evaluates. ``search_mu`` is about the Gaussian-DP level that is left for the searches.
-    """
+    def planned(budget: Budget) -> Plan:
+        return Plan.outline(replace(problem, budget=budget), spent, stability=stability).with_noise()
 
-    train_epsilon: float
-    search_mu: float
-    share: float | None = None
-    fraction: float | None = None
-    measured: float = 0.0
-    is_mixed: bool = False
-
-    @property
-    def held_out(self) -> float | None:
-        """The share of the records that training does not see; None where it sees all."""
-        return None if self.fraction is None else self.fraction + self.measured
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The shares as public facts."""
-        if self.fraction is None:
-            return {"train_share": self.share}
-        facts = {"calibration_fraction": self.fraction}
-        return facts | ({"evaluation_fraction": self.measured} if self.measured else {})
-
-
-def divide(problem: FitProblem, guarantee: Guarantee) -> Parts:
-    """Divide records and budget for a guarantee."""
-    (epsilon, delta), n = (problem.budget.epsilon, problem.budget.delta), problem.n_records
-    if guarantee.held_out:
-        given = problem.calibration_fraction
-        fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
-        measured = check_evaluation_part(fraction, problem.evaluation_fraction)
-        shared = secret_shares(epsilon, delta, fraction + measured, n, problem.accountant)
-        return Parts(shared.train_epsilon, shared.held_out_mu, None, fraction, measured, shared.mixed)
-    share = best_train_share(problem, guarantee) if problem.train_share == "auto" else float(problem.train_share)
-    left = gdp_mu(epsilon, delta) ** 2 - gdp_mu(share * epsilon, delta) ** 2
-    return Parts(share * epsilon, math.sqrt(max(0.0, left)), share)
-
-
-def _plan_evaluation(problem: FitProblem, spent: Ledger, secret: float | None, measured: float) -> EvaluationPlan:
-    """Plan the evaluation with the noise that the whole held-out share could afford beside training.
-
-    A search of the same cost then fits as well: the mixture of three parts is at most the mean of two mixtures, each
-    with all the held-out records in one part.
-
-    Theory: section 13
-    """
-    epsilon, delta = problem.budget.epsilon, problem.budget.delta
-    n_groups = 0 if problem.groups_are_labels else len(problem.group_values or ())
-    counts = sensitive_sums(
-        len(problem.alphas), len(problem.task.classes or ()), n_groups and problem.groups_per_record
-    )
-    before, held_out = (None, None) if secret is None else (spent, secret + measured)
-    (noise,), _ = sized_lattice_noise(
-        epsilon, delta, counts, (1.0,), before, release_accountant(problem.accountant), 0.0, held_out
-    )
-    return EvaluationPlan(measured, noise, counts)
-
-
-def check_evaluation_part(calibration: float, evaluation: float | None) -> float:
-    """Return the share of the evaluation part, 0 without one; refuse parts that leave nothing for training."""
-    measured = evaluation or 0.0
-    if calibration + measured >= 1:
-        raise ValueError(
-            f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
-            f"{calibration + measured:g}, and must be below 1"
-        )
-    return measured
-
-
-def choose_guarantee(problem: FitProblem) -> Guarantee:
-    """Return the requested guarantee; public numbers resolve ``"auto"``."""
-    if problem.guarantee != AUTO:
-        return guarantee_of(problem.guarantee)
-    if problem.task.promise is Promise.RISK:
-        return SPLIT
-    needs_held_out = (problem.release_confidence, problem.evaluation_fraction, problem.ratio_bound)
-    if any(value is not None for value in needs_held_out):
-        return SPLIT  # the only one for a single release, for another population, or with records to evaluate
-    return automatic(problem.n_records, gdp_mu(problem.budget.epsilon, problem.budget.delta))
-
-
-def choose_score(problem: FitProblem) -> str:
-    """Return the score of ``conformity_score="auto"``, from public numbers.
-
-    A caller's own mechanism or model has one output by default, and shift bounds are about the absolute residual. These
-    get ``"absolute"``; for the others see ``recipe.pays_as_pair``.
-    """
-    if problem.estimator is not None or problem.model is not None or choose_guarantee(problem).needs_stability:
-        return "absolute"
-    signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta) / problem.unit.group
-    return "cqr" if pays_as_pair(signal, problem.n_features) else "absolute"
-
-
-def best_train_share(problem: FitProblem, guarantee: Guarantee) -> float:
-    """Return the share of epsilon for the recipe's share of the squared budget."""
-    epsilon, delta = problem.budget.epsilon, problem.budget.delta
-    mu = math.sqrt(train_share(guarantee, epsilon, delta, problem.n_records)) * gdp_mu(epsilon, delta)
-    return gdp_epsilon(delta, mu) / epsilon
-
-
-def _for_private_model(problem: FitProblem, model: PrivateModel) -> FitPlan:
-    """Plan for a model from elsewhere; only ``split`` means it saw other records."""
-    guarantee = UNIVERSAL if problem.guarantee == AUTO else guarantee_of(problem.guarantee)
-    if problem.release_confidence is not None:
-        check_release_confidence(problem.release_confidence, guarantee)
-    if guarantee.needs_stability:
-        raise ValueError(
-            f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel has none"
-        )
-    if missing := _list_missing_bounds(problem):
-        raise ValueError(
-            f"{missing[0]} is left out or 'private', which needs training in this fit, but a PrivateModel was trained "
-            f"elsewhere; pass public bounds: {_show_pairs(missing)}"
-        )
-    if problem.task.y_scale != LINEAR or problem.feature_scales is not None:
-        raise ValueError(
-            "y_scale and scales in feature_bounds need training in this fit, but a PrivateModel was trained elsewhere; "
-            "transform target and features yourself, and leave them out"
-        )
-    spent = require_unit(model.ledger, problem.unit)
-    _check_shape(problem, model.model.input_shape)
-    if model.model.n_features != problem.n_features:
-        raise ValueError(f"X must have the model's {model.model.n_features} features, got {problem.n_features}")
-    problem.task.check_model(model.model)
-    _try_model(problem, model.model)
-    return FitPlan.outline(
-        replace(problem, guarantee=guarantee),
-        spent,
-        n_training=problem.n_records,
-        model=PrivateModel(model.model, spent),
-        facts={"guarantee": guarantee.name},
-    )
-
-
-def _mechanism(
-    problem: FitProblem, guarantee: Guarantee, parts: Parts, n_training: int
-) -> tuple[Mechanism, dict[str, Any]]:
-    """Return the training mechanism with its noise, and its public numbers."""
-    mechanism: Mechanism
-    facts: dict[str, Any] = {}
-    if problem.estimator is None:
-        plan = _recipe(problem, guarantee, parts)
-        mechanism, facts = plan.mechanism, plan.public_facts()
-        if guarantee.needs_stability and problem.task.scaled_bounds is not None:
-            mechanism = ScaledTarget(mechanism, problem.task.scaled_bounds)
-    else:
-        mechanism = own_mechanism(problem)
-    mechanism = problem.task.around(mechanism)
-    if missing := _list_missing_bounds(problem):
-        if guarantee.needs_stability:
-            raise ValueError(
-                f"{missing[0]} is left out or 'private', so it would depend on the records, but guarantee="
-                f"{guarantee.name!r} needs public constants; pass public bounds, {_show_pairs(missing)}, or another "
-                "guarantee"
-            )
-        columns = problem.private_features
-        mechanism = PrivateBounds(
-            mechanism,
-            problem.n_features if columns else 0,
-            target=problem.task.private_range,
-            target_scale=problem.task.y_scale,
-            columns=columns if 0 < len(columns) < problem.n_features else None,
-            feature_scales=problem.feature_scales if columns else None,
-        )
-        facts["bounds_share"] = mechanism.share
-    if problem.feature_scales is not None:
-        mechanism = Preprocessed((ColumnScales(problem.feature_scales),), mechanism)
-    indices, labels = problem.task.training_labels, problem.task.classes
-    needs = Needs(indices, guarantee.needs_trajectory, problem.input_shape, n_training, labels)
-    mechanism = mechanism.configured(needs)
-    if problem.unit.by_person:
-        require_persons(mechanism)
-    _run_dry(problem, mechanism)
-    if mechanism.event is None:
-        mechanism = _with_noise(problem, mechanism, parts)
-    # a mechanism that came with its noise may be over the budget: better known before it has seen a record
-    training = paid_event(mechanism)
-    if parts.held_out is not None and counts_secrecy(problem.budget.epsilon, problem.accountant):
-        training = secret_split(training, compose(), parts.held_out)
-    problem.budget.require(Ledger().add("training", training), problem.accountant)
-    return mechanism, facts
-
-
-def _list_missing_bounds(problem: FitProblem) -> list[str]:
-    """Return the names of the bounds that are to be found privately."""
-    are_missing = {"feature_bounds": problem.private_features, "y_bounds": problem.task.private_range}
-    return [name for name, is_missing in are_missing.items() if is_missing]
-
-
-def _show_pairs(names: list[str]) -> str:
-    return " and ".join(f"{name}=(low, high)" for name in names)
-
-
-def _with_noise(problem: FitProblem, mechanism: Mechanism, parts: Parts) -> Mechanism:
-    """Set the noise for a share of the budget, or for a part of a secret split."""
-    (epsilon, delta), accountant = (problem.budget.epsilon, problem.budget.delta), problem.accountant
-    solved = mechanism.calibrated(parts.train_epsilon, delta, accountant=accountant)
-    if not parts.is_mixed or parts.held_out is None:
-        return solved
-    # training that is far from Gaussian may leave less budget than planned: then each part has the whole budget
-    search = gaussian_event(1 / (_LEAST_ROOM * parts.search_mu))
-    if epsilon_of(secret_split(paid_event(solved), search, parts.held_out), delta, accountant) <= epsilon:
-        return solved
-    return mechanism.calibrated(epsilon, delta, accountant=accountant)
-
-
-def _run_dry(problem: FitProblem, mechanism: Mechanism) -> None:
-    """Run the caller's code on synthetic records before any budget is reserved."""
-    shape = problem.input_shape or (problem.n_features,)
-    seen = mechanism.check(shape)
-    _check_shape(problem, None if seen is None else shape)
-    if seen is None:
-        return
-    if seen.task != problem.task.trains:
-        raise ValueError(f"estimator must train a {problem.task.trains} model, this one trains a {seen.task} model")
-    _check_outputs(problem.task, seen.n_outputs)
-    if seen.looks_up_rows:
-        _refuse_scaled_ids(problem)
-
-
-def _refuse_scaled_ids(problem: FitProblem) -> None:
-    """Refuse to scale rows whose numbers are indices of a module's embedding."""
-    scaling = [] if problem.feature_bounds is None and problem.feature_bound is None else ["feature_bounds"]
-    scaling += ["steps before the module"] if isinstance(problem.estimator, list | tuple) else []
-    if scaling:
-        raise ValueError(
-            f"the module looks numbers of a row up in an Embedding, so they are ids, but {' and '.join(scaling)} would "
-            "scale them to other numbers; leave out what scales, and scale other features inside the module"
-        )
-
-
-def _try_model(problem: FitProblem, model: Model) -> None:
-    """Evaluate a model from elsewhere on a synthetic row, to check its outputs."""
-    try:
-        with suppress_float_warnings():
-            outputs = np.asarray(model.outputs(np.zeros((1, model.n_features))))
-    except Exception as error:
-        raise ValueError("the model fails on a synthetic row of zeros; no record was used") from error
-    _check_outputs(problem.task, outputs.shape[1])
-
-
-def _check_outputs(task: Prediction, n_outputs: int) -> None:
-    if task.trains == "regression" and n_outputs != (2 if task.quantile_pair else 1):
-        needs = "a pair of quantiles" if task.quantile_pair else "one output"
-        raise ValueError(f"conformity_score needs a model with {needs}, but this one has {n_outputs}")
-
-
-def _check_shape(problem: FitProblem, taken: tuple[Any, ...] | None) -> None:
-    """Refuse records of another shape than the model's."""
-    if problem.input_shape is None or problem.input_shape == taken:
-        return
-    if taken is None:
-        raise ValueError(
-            "Expected 2D array for X, got another shape. Reshape your data to (n, n_features), or pass a torch module "
-            "as estimator, which takes records of any shape"
-        )
-    raise ValueError(f"X must have records of the model's shape {taken}, got {problem.input_shape}")
-
-
-def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
-    """Return the library's own model for this fit."""
-    features, bounds = "unit", problem.scaled_feature_bounds
-    if bounds is not None:
-        features = "bounded"
-    elif problem.feature_bound is not None:
-        features = "clipped"
-    signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta)
-    quantiles = pair_levels(problem.alphas[0], signal) if problem.task.quantile_pair else None
-    return recipe(
-        problem.task.trains,
-        n_records=problem.n_records,
-        n_features=problem.n_features,
-        classes=problem.task.training_labels,
-        epsilon=problem.budget.epsilon,
-        delta=problem.budget.delta,
-        guarantee=guarantee,
-        features=features,
-        feature_bound=problem.feature_bound,
-        feature_bounds=None if bounds is None else bounds.pair,
-        indicators=() if bounds is None else bounds.indicators,
-        y_bounds=problem.task.scaled_bounds,
-        quantiles=quantiles,
-        train_epsilon=parts.train_epsilon,
-        held_out_fraction=parts.held_out,
-    )
+    return plan_rows(problem, planned, spent.relation)

@@ -7,10 +7,10 @@ from fractions import Fraction
 from typing import Any
 
 from dpscp.core.evaluation import SELF_CONFIDENCE, sensitive_sums
+from dpscp.core.fit_plan import Parts, best_train_share, divide, plan_training
 from dpscp.core.noisy_rates import rate_interval
-from dpscp.core.plan import Parts, best_train_share, divide, plan_training
+from dpscp.core.plan import Plan
 from dpscp.core.problem import FitProblem
-from dpscp.core.search_plan import Plan
 from dpscp.guarantees import Guarantee, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.privacy import RECORDS, Budget, Ledger, gaussian_event, gdp_mu, lattice_noise

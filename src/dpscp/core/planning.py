@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.format import at_least, format_level, format_odds, format_rate, html_paragraph, html_table, text_table
-from dpscp.core.plan import choose_guarantee
+from dpscp.core.fit_plan import choose_guarantee
 from dpscp.core.plan_rows import SIZES, PlanRow, find_first, plan_others, plan_row, with_value
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification, Prediction, Regression

@@ -1,270 +1,477 @@
-"""Train and score: the part of a fit before the one way to a release.
+"""The one way from something that counts to a release: reserve, count, search, ledger, certificates, commit."""
 
-A problem is public numbers, records and randomness are arguments, and a release is what may be published. This module
-does not use scikit-learn: the estimators check the arguments, call ``release`` and keep its result.
-"""
-
+import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self
 
-from dpscp._base.assumptions import Assumption
-from dpscp._base.progress import announce, verbosity
-from dpscp.core.evaluation import (
-    SELF_CONFIDENCE,
-    CountedRelease,
-    CountOutcomes,
-    OutcomeCounts,
-    PrivateEvaluation,
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._base.assumptions import (
+    ANOTHER_POPULATION,
+    COINS,
+    FIXED_GROUPS,
+    INDEPENDENT,
+    NORMALIZED_RATIO,
+    OVERLAPPING_GROUPS,
+    PERSONS_OF_ANOTHER,
+    Assumption,
 )
-from dpscp.core.indicators import Multilabel
-from dpscp.core.losses import count_losses
-from dpscp.core.plan import FitPlan, plan_fit
-from dpscp.core.problem import FitProblem
-from dpscp.core.score import BlockCounts, Scoring
-from dpscp.core.tasks import Prediction, Scored
-from dpscp.core.thresholds import Counted, Release, release_counts
-from dpscp.data.model_files import NOT_PLAIN, plain
-from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import Places, is_in_memory, places_of, unit_of_blocks
-from dpscp.data.validation import suppress_float_warnings
-from dpscp.exceptions import SeededWarning
-from dpscp.privacy import IntegerSource, Ledger
-from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
+from dpscp._base.checks import check_range
+from dpscp._base.format import html_cards
+from dpscp._base.progress import announce
+from dpscp.core.plan import Plan, plan_release
+from dpscp.core.problem import Problem
+from dpscp.data.model_files import digest_of
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.guarantees import Certificate, Stability
+from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
+from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, universal_floor
+from dpscp.guarantees.terms import Terms
+from dpscp.privacy import Accountant, Budget, Ledger
+from dpscp.privacy.checks import check_budget, warn_of_failures
+from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
-from dpscp.threshold.observer import SearchView
-from dpscp.training.base import Trained
-from dpscp.training.engine.loop import StepView
-from dpscp.training.model import Model
-from dpscp.training.spending import count_training
+from dpscp.threshold import PrivateQuantile, private_quantile
+from dpscp.threshold.observer import SearchObserver
+from dpscp.threshold.search import SharedCounts
 
-Observer = Callable[[StepView | SearchView], None]
+if TYPE_CHECKING:
+    from dpscp.report.numbers import StudyBudget
+
+__all__ = ["Counted", "Release", "release_counts"]
+
+_WIDE_BUFFER_ADVICE = (
+    "The buffer for the change that one record can cause is wider than the range of the scores. More records make it "
+    "smaller; guarantee='universal' and 'split' need no buffer."
+)
+_WEAK_PROOF_ADVICE = "A smaller train_share would prove more; guarantee='split' proves the target itself."
 
 
 @dataclass(frozen=True)
-class Fit(Release):
-    """Hold what a fit publishes: also the model, the task with what training found, and the evaluation.
+class Release:
+    """Hold a released threshold with its ledger and certificates.
 
-    ``evaluation`` is the private evaluation of the release on a part of its own; None without one.
+    Attributes
+    ----------
+    threshold : float, or array
+        One number for each group and level, where there are several. Infinite where no finite one keeps the promise.
+    ledger : Ledger
+        What was spent, with training.
+    certificates : tuple of Certificate
+        One for each level; ``certificate`` is the first one.
+    budget : Budget
+        What the release was allowed to spend.
+    accountant : str or Accountant
+    kind : str
+        The name of the task: ``"classification"``, ``"regression"``, ``"multilabel"``, ``"scores"`` or ``"losses"``.
+    quantiles : tuple of PrivateQuantile
+        The searches, group by group.
     """
 
-    model: Model = field(kw_only=True)
-    task: Prediction = field(kw_only=True)
-    evaluation: PrivateEvaluation | None = None
+    threshold: Any
+    ledger: Ledger
+    certificates: tuple[Certificate, ...]
+    budget: Budget
+    accountant: str | Accountant = "pld"
+    kind: str = "scores"
+    quantiles: tuple[PrivateQuantile, ...] = field(default=(), repr=False)
+
+    @property
+    def certificate(self) -> Certificate:
+        """The certificate of the first level."""
+        return self.certificates[0]
+
+    @property
+    def thresholds(self) -> NDArray[np.float64]:
+        """All thresholds, (n_groups, n_levels); one group where there are none."""
+        return np.asarray(self.threshold, dtype=np.float64).reshape(-1, len(self.certificates))
+
+    @property
+    def quantile(self) -> PrivateQuantile | None:
+        """The search of a single threshold; None where the level is impossible, and with groups or several levels."""
+        return self.quantiles[0] if len(self.quantiles) == 1 == np.size(self.threshold) else None
+
+    def digest(self) -> str:
+        """Return the SHA-256 digest of this release, as its statement has it.
+
+        Returns
+        -------
+        str
+        """
+        texts = {"ledger": self.ledger.to_dict(), "certificates": [c.to_dict() for c in self.certificates]}
+        budget = {"epsilon": self.budget.epsilon, "delta": self.budget.delta}
+        return digest_of({"kind": self.kind, "budget": budget, **texts}, {"threshold": self.thresholds})
+
+    def statement(self, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
+        """Return the privacy statement of this release as JSON values, see ``dpscp.deployment.privacy_statement``.
+
+        ``study``: what all releases about these records may spend and have spent (``dpscp.report.StudyBudget``).
+        """
+        from dpscp.deployment.statement import privacy_statement
+
+        return privacy_statement(self, study=study)
+
+    def report(self, path: str | PathLike[str], *, title: str = "Private release") -> None:
+        """Write an HTML page with ledger, certificates and privacy statement.
+
+        Parameters
+        ----------
+        path : str or path
+            The file to write.
+        title : str
+        """
+        from dpscp.report.page import write_release
+
+        write_release(path, self, title=title)
+
+    def _repr_html_(self) -> str:
+        cards = [self.ledger.html_card(self.budget.delta), *(c._repr_html_() for c in self.certificates)]
+        return html_cards(cards)
+
+    def warn_if_full(self) -> Self:
+        """Return the release; warn if some promise is kept without a finite threshold only."""
+        if any(c.is_vacuous for c in self.certificates) or not np.isfinite(self.threshold).all():
+            warnings.warn(str(self.certificate), GuaranteeWarning, stacklevel=3)
+        return self
+
+    def __str__(self) -> str:
+        return f"threshold {self.threshold}. {self.certificate}"
 
 
-def release(
-    problem: FitProblem,
-    records: RecordSource,
+@dataclass(frozen=True)
+class Counted:
+    """Hold something that counts, and what is known of it beside the plan.
+
+    Attributes
+    ----------
+    counts : sequence, one item for each group
+        Scores, arrays of shape (n,), or objects that count.
+    spent : Ledger
+        What was spent before the search, with public facts and assumptions.
+    score_range : (low, high), optional
+        The public range of the scores; None: that of the task.
+    assumptions : tuple of Assumption
+        Further assumptions of the certificates.
+    stability : Stability, optional
+        The shift bound of training.
+    facts : mapping
+        Further public facts of the ledger.
+    threshold_at : function, optional
+        Turns what was searched into thresholds.
+    """
+
+    counts: Sequence[Any]
+    spent: Ledger
+    score_range: tuple[float, float] | None = None
+    assumptions: tuple[Assumption, ...] = ()
+    stability: Stability | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    threshold_at: Callable[[NDArray[np.float64]], Any] | None = None
+
+
+def release_counts(
+    plan: Plan,
+    count: Callable[[], Counted],
     *,
-    assumed: tuple[Assumption, ...] = (),
     random_state: int | None = None,
     store: BudgetStore | None = None,
     note: str = "",
-    observer: Observer | None = None,
-) -> Fit:
-    """Train, score, find the thresholds, and state what was spent and proven.
+    observer: SearchObserver | None = None,
+) -> Release:
+    """Go from something that counts to a release: reserve, count, search, ledger, certificates, commit.
+
+    Every release goes this way. A fit trains in ``count``; other callers have their scores or losses already.
 
     Parameters
     ----------
-    problem : FitProblem
-        The public side of the fit.
-    records : RecordSource
-        The private side, checked: finite numbers, known targets (labels as indices), and each record's public group, if
-        any. They are used only while the release is made and never stored.
-    assumed : tuple of str
-        The assumptions about the caller's functions.
+    plan : Plan
+        With its noise.
+    count : function without arguments that returns Counted
+        Called after the cost was reserved, and before anything is drawn.
     random_state : int, optional
     store : BudgetStore, optional
-        The cost is reserved before a record is used and committed at the end.
+        The planned cost is reserved before ``count`` is called, and the true cost is committed at the end.
     note : str
         The note of the reservation.
-    observer : function, optional
-        Called with every noisy step and every search, for tests and audits of training by ``DPSGD``. What it sees is
-        not private.
+    observer : SearchObserver, optional
+        Called with every search, for tests and audits. What it sees is not private.
 
-    Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
+    Returns
+    -------
+    Release
+        Its ``threshold`` has the shape (n_groups, n_levels).
+
+    Theory: section 6
     """
-    problem.require_payable(store, seeded=random_state is not None)
-    plan = plan_fit(problem)  # what does not fit the budget is refused before a record is used
-    plan.check_source(records)
-    run = _FitRun(plan, child_seeds(random_state, 3), assumed, observer)
-    with quiet_steps(), verbosity(problem.verbose):
-        found = release_counts(
-            plan, lambda: run.count(records), random_state=run.search_seed, store=store, note=note, observer=observer
-        )
-        return run.finish(found)
-
-
-class _FitRun:
-    """Train and score one fit; what it knows of the records lives as long as the release is made."""
-
-    def __init__(
-        self,
-        plan: FitPlan,
-        seeds: Sequence[int | None],
-        assumed: tuple[Assumption, ...],
-        observer: Observer | None,
-    ) -> None:
-        self.plan, self.problem, self.assumed, self.observer = plan, plan.problem, assumed, observer
-        self.training_seed, self.split_seed, self.search_seed = seeds
-
-    def count(self, records: RecordSource) -> Counted:
-        """Train on one part of the records and score another one, or all of them."""
-        plan = self.plan
-        announce(f"train with guarantee {plan.guarantee.name!r}")
-        for_training, for_threshold, self.for_evaluation = _parts(records, plan, self.split_seed)
-        with count_training(plan.training_cost()):
-            trained = plan.train(
-                for_training.map(_TrainingTargets(self.problem.task)), self.training_seed, self.observer
-            )
-        self.problem.task.check_model(trained.model)
-        problem = self.problem = self.problem.with_found_ranges(trained)
-        self.model = trained.model
-        facts = problem.public_facts() | dict(plan.facts)
-        spent = declare_all(Ledger(seeded=self.search_seed is not None), trained, facts).take(*problem.taken_from_data)
-        spent = plan.enter(spent, trained).assume(*self.assumed)
-        task, seed = problem.task, self.search_seed
-        if isinstance(task, Multilabel):
-            counted = count_losses(
-                task, trained.model, for_threshold, n_groups=problem.n_group_places, steps=plan.steps, seed=seed
-            )
-            return replace(counted, spent=spent)
-        assert isinstance(task, Scored)
-        scoring = Scoring(task, trained, corrected=plan.guarantee.needs_trajectory)
-        return Counted(
-            _scores_by_group(scoring, for_threshold, problem, seed),
-            spent,
-            task.score_range,
-            (*task.assumptions, *scoring.assumptions),
-            trained.stability if task.natural_score else None,
-        )
-
-    def finish(self, found: Release) -> Fit:
-        """Evaluate the release where a part of the records is for that."""
-        counted = _count_outcomes(
-            self.for_evaluation, self.problem, self.plan, self.model, found.threshold, self.search_seed
-        )
-        return Fit(
-            **vars(found),
-            model=self.model,
-            task=self.problem.task,
-            evaluation=_evaluate_counts(counted, self.problem, self.plan, found.ledger),
-        )
-
-
-@dataclass(frozen=True)
-class _TrainingTargets:
-    """Replace the targets of a block by those that training sees."""
-
-    task: Prediction
-
-    def __call__(self, block: Block) -> Block:
-        return block.with_targets(self.task.training_targets(block.targets))
-
-
-def _parts(records: RecordSource, plan: FitPlan, seed: int | None) -> tuple[RecordSource, ...]:
-    """Return the records for training, for calibration and for evaluation.
-
-    One secret uniform number of each person decides. Without held-out records, all records train and calibrate; the
-    third source is then not used.
-    """
-    fraction, held_out = plan.calibration_fraction, plan.held_out
-    if fraction is None or held_out is None:
-        return records, records, records
-    coins, places, here = PlacedDraws.of(seed), places_of(records), is_in_memory(records)
-    faces = ((held_out, 1.0), (0.0, fraction), (fraction, held_out))
-    return tuple(records.map(_Part(coins, places, low, high), keep=here) for low, high in faces)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Select the persons of a block whose uniform number is at least ``low`` and below ``high``."""
-
-    coins: PlacedDraws
-    places: Places
-    low: float
-    high: float
-
-    def for_block(self, number: int) -> "_Part":
-        return replace(self, places=self.places.for_block(number))
-
-    def __call__(self, block: Block) -> Block:
-        drawn = self.coins.uniform(self.places.persons[block.id])
-        return block.part((self.low <= drawn) & (drawn < self.high))
-
-
-def _count_outcomes(
-    records: RecordSource, problem: FitProblem, plan: FitPlan, model: Model, thresholds: Any, seed: int | None
-) -> OutcomeCounts | None:
-    """Return noisy counts of the outcomes on the evaluation part; None without one.
-
-    One random record of each person is counted.
-
-    Theory: section 13
-    """
-    if plan.evaluation is None:
-        return None
-    assert isinstance(problem.task, Scored)
-    announce("evaluate the release on records of its own")
-    row_seed, dither_seed, noise_seed = child_seeds(stream_seed(seed, EVALUATED), 3)
-    places = places_of(records)
-    if unit_of_blocks(records).by_person:
-        records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
-    n_groups, by_label = len(problem.group_values or ()), problem.groups_are_labels
-    draws, by_ratio = PlacedDraws.of(dither_seed), problem.ratio_bound is not None
-    found = records.sum(CountOutcomes(problem.task, model, thresholds, n_groups, by_label, draws, places, by_ratio))
-    return OutcomeCounts(*found).with_noise(plan.evaluation.noise, IntegerSource(noise_seed))
-
-
-def _evaluate_counts(
-    counts: OutcomeCounts | None, problem: FitProblem, plan: FitPlan, ledger: Ledger
-) -> PrivateEvaluation | None:
-    """Return the private evaluation of a release; its ledger is that of the whole fit."""
-    if counts is None or plan.evaluation is None:
-        return None
-    low, high = problem.task.y_bounds or (0.0, float(len(problem.task.classes or ())))
-    counted = CountedRelease(
-        targets=tuple(1 - alpha for alpha in problem.alphas),
-        classes=problem.task.classes,
-        group_values=() if problem.groups_are_labels else problem.group_values or (),
-        limit=high - low,
+    budget = plan.total or plan.problem.budget
+    checks = check_budget(budget, plan.problem.n_records, plan.spent.relation)
+    warn_of_failures(checks, stacklevel=4)
+    reservation = None if store is None else store.reserve(plan.ledger(), note=note)
+    counted, problem = count(), plan.problem
+    plan = plan.after(counted.spent, counted.stability)
+    announce("search the thresholds")
+    values, found, score_range = _search(plan, counted, random_state, observer)
+    facts = _list_search_facts(plan, found, score_range)
+    # what one row meets becomes the promise to a person without ids
+    ledger = plan.ledger().declare(**facts).convert_unit(problem.unit)
+    ledger = ledger.declare(**problem.unit.limit_facts, **counted.facts).show_at(problem.budget.delta)
+    if random_state is not None:
+        ledger = ledger.mark_seeded()
+    if reservation is not None:
+        reservation.commit(ledger)
+    by_level: list[list[PrivateQuantile]] = [[] for _ in problem.alphas]
+    for place, i in enumerate(plan.level_indices):
+        by_level[i] = [row[place] for row in found]
+    assumed = counted.assumptions
+    if plan.guarantee.needs_stability and counted.stability is not None:
+        assumed = (*assumed, *counted.stability.assumptions)
+    certificates = [_make_certificate(plan, i, level, assumed) for i, level in enumerate(by_level)]
+    certificates = [replace(certificate, checks=checks) for certificate in certificates]
+    return Release(
+        values if counted.threshold_at is None else counted.threshold_at(values),
+        ledger,
+        tuple(map(problem.task.finish, certificates)),
+        budget,
+        problem.accountant,
+        problem.task.name,
+        tuple(q for row in found for q in row),
     )
-    noise, delta = plan.evaluation.noise, problem.budget.delta
-    return counted.evaluation(counts, noise, confidence=SELF_CONFIDENCE, ledger=ledger, delta=delta)
 
 
-def _scores_by_group(
-    scoring: Scoring, records: RecordSource, problem: FitProblem, seed: int | None
-) -> list[BlockCounts]:
-    """Return the counts of the scores of each public group.
+def release_scores(
+    problem: Problem, counted: Counted, *, random_state: int | None, store: BudgetStore | None, note: str
+) -> Release:
+    """Plan and make a release of scores that are there; see ``release_counts``."""
+    problem.require_payable(store, seeded=random_state is not None)
+    plan = plan_release(problem, counted.spent, counted.stability)
+    return release_counts(plan, lambda: counted, random_state=random_state, store=store, note=note)
 
-    A record outside all groups is counted in none. One random record of each person is counted, so no person is in two
-    groups.
 
-    Theory: Result H
+def _search(
+    plan: Plan, counted: Counted, random_state: int | None, observer: SearchObserver | None
+) -> tuple[NDArray[np.float64], list[list[PrivateQuantile]], tuple[float, float]]:
+    """Return the thresholds, (n_groups, n_levels), the searches of each group and the range of the scores."""
+    task = plan.problem.task
+    score_range = check_range("score_range", task.score_range if counted.score_range is None else counted.score_range)
+    values = np.full((len(counted.counts), len(plan.problem.alphas)), np.inf)
+    found = _search_all(plan, counted.counts, score_range, task.fine_near, random_state, observer)
+    if plan.level_indices:
+        values[:, plan.level_indices] = [
+            [q.threshold + plan.shift if q.is_finite else np.inf for q in row] for row in found
+        ]
+        # levels with separate noise: raise each threshold to those of lower levels, so that sets are nested
+        rising = np.argsort([-a for a in plan.problem.alphas], kind="stable")
+        values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
+    return values, found, score_range
+
+
+def _search_all(
+    plan: Plan,
+    scores_by_group: Sequence[Any],
+    score_range: tuple[float, float],
+    fine_near: float | tuple[float, float] | None,
+    random_state: int | None,
+    observer: SearchObserver | None,
+) -> list[list[PrivateQuantile]]:
+    """Run one search for each group and level.
+
+    A group's levels share its released size and its noisy counts.
     """
-    scored = records.map(scoring, keep=True)
-    if unit_of_blocks(records).by_person:
-        draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
-        scored = scored.map(OneRowEach(draws, places_of(scored)), keep=True)
-    return [BlockCounts(scored, group) for group in range(problem.n_group_places)] or [BlockCounts(scored)]
+    seed = seed_of(random_state)
+    n_searches = len(scores_by_group) * len(plan.level_indices)
+    seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
+    found: list[list[PrivateQuantile]] = []
+    with warnings.catch_warnings():
+        # the caller warns once, from the certificate and the released thresholds
+        warnings.simplefilter("ignore", GuaranteeWarning)
+        for scores in scores_by_group:
+            row: list[PrivateQuantile] = []
+            counts = SharedCounts() if plan.shares_counts else None
+            for i, noise in zip(plan.level_indices, plan.noises, strict=True):
+                row.append(
+                    private_quantile(
+                        scores,
+                        alpha=plan.inner[i],
+                        score_range=score_range,
+                        count_noise=noise,
+                        steps=plan.steps,
+                        correction=plan.guarantee.correction,
+                        rank=plan.rank,
+                        rank_buffer=plan.rank_buffer,
+                        failure_probability=plan.problem.failure_probability,
+                        n_records=plan.n_nominal,
+                        # the paper's variants promise nothing for groups; an empty group is searched as well
+                        n_min=0.0 if plan.has_groups and not plan.has_released_size else None,
+                        size_noise=None if row else plan.size_noise,
+                        released_size=row[0].released_size if row else None,
+                        counted_size=plan.counted_size,
+                        release_confidence=plan.problem.release_confidence,
+                        asked=counts,
+                        fine_near=fine_near,
+                        random_state=next(seeds),
+                        observer=observer,
+                    )
+                )
+            found.append(row)
+    return found
 
 
-def declare_all(ledger: Ledger, trained: Trained, own: Mapping[str, Any]) -> Ledger:
-    """Declare everything that training and this fit (``own``) make public, as JSON values."""
-    found = {name: plain(value) for name, value in trained.public_facts.items()}
-    facts = {name: str(trained.public_facts[name]) if v is NOT_PLAIN else v for name, v in found.items()}
-    declared = ledger.declare(**(facts | dict(own)))
-    return declared.take(*trained.taken_from_data).find(*trained.found_privately)
+def _list_search_facts(
+    plan: Plan, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
+) -> dict[str, Any]:
+    """List what the searches declare public; nothing without a search."""
+    if not plan.level_indices:
+        return {}
+    unit, n, near = plan.problem.unit, plan.problem.n_records, found[0][0].fine_near
+    facts: dict[str, Any] = {
+        **(unit.facts(n) if unit.by_person else {}),
+        unit.count_name: n,
+        "score_range": list(score_range),
+        **({} if near is None else {"fine_near": list(near) if isinstance(near, tuple) else near}),
+        "search_steps": plan.steps,
+        "inner_levels": [1 - q.alpha for q in found[0]],
+    }
+    if plan.has_released_size:
+        facts["released_sizes"] = [_round_released_size(row[0]) for row in found]
+    return facts
 
 
-@contextmanager
-def quiet_steps() -> Iterator[None]:
-    """Let no message of a step reveal a record; the caller has warned about the seed already."""
-    with suppress_float_warnings(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", SeededWarning)
-        yield
+def _round_released_size(q: PrivateQuantile) -> float:
+    """Round the noisy number of scores for display."""
+    return math.nan if q.released_size is None else round(float(q.released_size.value), 2)
+
+
+def _make_certificate(
+    plan: Plan,
+    index: int,
+    searches: Sequence[PrivateQuantile],
+    extra_assumptions: tuple[Assumption, ...],
+) -> Certificate:
+    """Make the certificate of one level.
+
+    ``searches`` has one search for each group, and none for an impossible level.
+    """
+    alpha = plan.problem.alphas[index]
+    q = searches[0] if searches else None
+    terms = Terms(
+        unit=plan.problem.unit,
+        relation=plan.spent.relation,
+        n_units=plan.problem.n_records,
+        calibration_units=plan.n_nominal if plan.part < 1 else None,
+        inner_level=1 - (q.alpha if q else 0.0),
+        finite_threshold_expected=False,
+    )
+    exchangeable, *others = plan.problem.unit.assumptions
+    if plan.problem.ratio_bound is not None:
+        terms = replace(terms, ratio_bound=plan.problem.ratio_bound)
+        exchangeable = PERSONS_OF_ANOTHER if plan.problem.unit.by_person else ANOTHER_POPULATION
+    assumptions = [exchangeable, *others, plan.guarantee.assumption]
+    several = plan.problem.groups_per_record > 1
+    if plan.has_groups:
+        assumptions.append(OVERLAPPING_GROUPS.of(plan.problem.groups_per_record) if several else FIXED_GROUPS)
+    elif not plan.has_released_size:
+        assumptions.insert(1, plan.problem.unit.nominal_is_true)
+    if plan.counted_size is not None:
+        assumptions.append(COINS.of(plan.problem.unit.noun))
+        if plan.problem.ratio_bound is not None:
+            assumptions.append(NORMALIZED_RATIO)
+    coverage, advice = 1 - alpha, plan.guarantee.no_level
+    if q is not None:
+        smallest, smallest_part = _find_smallest_sizes(plan, index, q)
+        too_wide = plan.shift >= q.score_range[1] - q.score_range[0]  # the buffer alone contains every score
+        is_reachable = q.rank_target <= plan.n_nominal
+        if q.released_size is not None:
+            is_reachable = q.released_size.value >= (smallest if smallest_part is None else smallest_part)
+        expected = (plan.has_groups or is_reachable) and not too_wide
+        terms = replace(_add_search_terms(terms, plan, q), finite_threshold_expected=expected)
+        if plan.has_groups:
+            terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
+            terms = replace(terms, groups_per_record=plan.problem.groups_per_record if several else None)
+        else:
+            terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part)
+        if not plan.guarantee.certified:
+            miss = _ideal_miss_bound(plan, index, q)
+            terms = replace(terms, ideal_miss_bound=miss)
+            coverage = universal_floor(miss, plan.spent.tradeoff_function("add"))
+        if plan.guarantee.held_out and plan.problem.task.resolution == 1:  # larger ones have no such bound (Result J)
+            confidence, level = _bound_single_release(plan, index, searches)
+            terms = replace(terms, release_confidence=confidence, release_level=level)
+            assumptions.append(INDEPENDENT.of(plan.problem.unit.noun))
+        advice = _WIDE_BUFFER_ADVICE if too_wide else _choose_advice(plan, smallest, expected)
+    assumed = (*assumptions, *extra_assumptions, *plan.spent.assumptions)
+    found = Certificate(plan.guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
+    return replace(found, advice=_WEAK_PROOF_ADVICE) if found.is_vacuous and not advice else found
+
+
+def _add_search_terms(terms: Terms, plan: Plan, q: PrivateQuantile) -> Terms:
+    """Add the numbers of a search to the terms."""
+    terms = replace(terms, count_noise=q.count_noise, steps=q.steps, value_buffer=plan.shift or None)
+    size = q.released_size
+    if size is not None:
+        terms = replace(terms, size_noise=size.size_noise)
+    if plan.has_groups:  # each group has its own offset, target and size; the ledger lists the sizes
+        return terms
+    released = None if size is None else _round_released_size(q)
+    return replace(terms, noise_offset=q.offset, rank_target=q.rank_target, released_size=released)
+
+
+def _ideal_miss_bound(plan: Plan, index: int, q: PrivateQuantile) -> float:
+    """Bound the miscoverage of an unproven guarantee if reuse had no effect."""
+    if plan.guarantee.correction.keeps_the_level:
+        return plan.inner[index]
+    # without a correction nothing holds for groups of unknown size
+    return 1.0 if plan.has_groups else minimax_miss_bound(plan.n_nominal, q.rank_target, q.count_noise, q.steps)
+
+
+def _choose_advice(plan: Plan, smallest: int, expected: bool) -> str:
+    """Return what helps where full sets are expected."""
+    if plan.has_groups:
+        return f"A group with fewer than {smallest} {plan.problem.unit.noun}s is expected to get full sets."
+    if expected:
+        return ""
+    # more records may need more steps, so this is the smallest possible number
+    more = f"More {plan.problem.unit.noun}s (at least {smallest} at this noise)"
+    return f"{more}, {plan.guarantee.more_room} would give smaller sets."
+
+
+def _bound_single_release(plan: Plan, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, float]:
+    """Return a confidence and what a single release covers with it.
+
+    With groups, it is the lowest coverage of a group.
+
+    Theory: Result I
+    """
+    if plan.problem.release_confidence is not None:  # the searches aimed at it
+        return plan.problem.release_confidence, 1 - plan.problem.alphas[index]
+    covered = [q.aim.level_of_one_release(RELEASE_CONFIDENCE, q.last_offset) for q in searches]
+    return RELEASE_CONFIDENCE, min(covered)
+
+
+def _find_smallest_sizes(plan: Plan, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
+    """Return the fewest records with a finite threshold: of table and of part."""
+    smallest = _find_smallest_size(plan, index, q)
+    if plan.part == 1:
+        return smallest, None
+    whole = math.ceil((smallest - 0.5) / plan.part)
+    while round(plan.part * whole) < smallest:
+        whole += 1
+    return whole, smallest
+
+
+def _find_smallest_size(plan: Plan, index: int, q: PrivateQuantile) -> int:
+    """Return the smallest number of scores for which a finite threshold is expected."""
+    if q.released_size is None and q.counted_size is None:
+        return max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
+
+    def useful(n: int) -> bool:
+        aim = q.aim.with_size(n)
+        offset = aim.whole_offset(
+            plan.rank_buffer, None, plan.problem.release_confidence, 1 - plan.problem.alphas[index]
+        )
+        return aim.has_target_within(n, float(offset))
+
+    return smallest_where(useful)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpscp._base.assumptions import OTHER_PERSONS
 from dpscp._base.checks import check_count
 from dpscp.core.problem import Problem, group_fields
-from dpscp.core.thresholds import Counted, release_scores
+from dpscp.core.release import Counted, release_scores
 from dpscp.data.groups import RecordGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.used_records import remember_use, warn_if_used

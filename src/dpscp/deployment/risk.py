@@ -18,10 +18,10 @@ from dpscp._base.assumptions import OWN_LOSSES
 from dpscp._base.checks import check_count, check_probability, check_range
 from dpscp.core.calibrate import read_training_cost
 from dpscp.core.losses import LossColumns, check_losses, sum_losses
+from dpscp.core.plan import plan_release
 from dpscp.core.problem import Problem, group_fields
-from dpscp.core.search_plan import plan_release
+from dpscp.core.release import Counted, Release, release_counts
 from dpscp.core.tasks import OwnLosses
-from dpscp.core.thresholds import Counted, Release, release_counts
 from dpscp.data.groups import Groups, RecordGroups, read_groups
 from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.data.populations import Population, keep_by_ratio, read_population

@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.assumptions import Assumption, first_words
 from dpscp._base.format import at_least, at_most, format_epsilon
+from dpscp.core.release import Release
 from dpscp.core.tasks import FOUND_RANGE
-from dpscp.core.thresholds import Release
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Certificate, Promise
 from dpscp.privacy import Accountant, Budget, Ledger, SecretSplitDpEvent

@@ -16,8 +16,8 @@ from dpscp._base.assumptions import (
     LIKELIHOOD_RATIO,
 )
 from dpscp._base.checks import check_count
+from dpscp.core.fit import Fit, release
 from dpscp.core.problem import FitProblem
-from dpscp.core.release import Fit, release
 from dpscp.core.tasks import Prediction
 from dpscp.data.feature_bounds import FeatureBounds, RowNorm
 from dpscp.data.groups import LABEL, read_groups

@@ -23,7 +23,7 @@ import numpy as np
 
 from dpscp._base.assumptions import OUTER_STEPS, Assumption
 from dpscp._base.sklearn_compat import BaseEstimator
-from dpscp.core.release import Fit
+from dpscp.core.fit import Fit
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger, non_private_event

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
-from dpscp.core.plan import choose_score
+from dpscp.core.fit_plan import choose_score
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Regression
 from dpscp.data.feature_bounds import PRIVATE, check_private

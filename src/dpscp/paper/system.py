@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_nonnegative, check_probability, check_range
-from dpscp.core.release import declare_all, quiet_steps
+from dpscp.core.fit import declare_all, quiet_steps
 from dpscp.estimators.outer_steps import OuterUse, find_outer_use
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.paper.base import Predictor, find_kind

@@ -15,9 +15,9 @@ from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from dpscp.core.plan import Plan
 from dpscp.core.plan_rows import SEARCH_MARGIN
 from dpscp.core.problem import Problem
-from dpscp.core.search_plan import Plan
 from dpscp.core.tasks import OwnScores
 from dpscp.data.model_files import open_atomically
 from dpscp.guarantees import guarantee_of

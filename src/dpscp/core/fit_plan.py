@@ -1,0 +1,464 @@
+"""Plan a fit: the parts of records and budget, and the mechanism with its noise.
+
+Everything here is a function of ``FitProblem``: the estimator's parameters, the nominal number of records, the width
+of a row and the class list.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+
+from dpscp.core.evaluation import EvaluationPlan, sensitive_sums
+from dpscp.core.own_mechanism import own_mechanism
+from dpscp.core.plan import Plan, plan_rows
+from dpscp.core.problem import FitProblem
+from dpscp.core.tasks import Prediction
+from dpscp.data.persons import require_unit
+from dpscp.data.scales import LINEAR
+from dpscp.data.sources import RecordSource
+from dpscp.data.sources.base import Collective
+from dpscp.data.sources.places import innermost, is_in_memory
+from dpscp.data.validation import suppress_float_warnings
+from dpscp.guarantees.base import Guarantee
+from dpscp.guarantees.certificate import Promise, check_release_confidence
+from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, automatic, guarantee_of
+from dpscp.privacy import (
+    Ledger,
+    Relation,
+    Unit,
+    compose,
+    counts_secrecy,
+    epsilon_of,
+    gaussian_event,
+    gdp_epsilon,
+    gdp_mu,
+    release_accountant,
+    secret_shares,
+    secret_split,
+    sized_lattice_noise,
+)
+from dpscp.privacy.events import describe_event
+from dpscp.training import Mechanism, Model, Preprocessed, Trained
+from dpscp.training.base import Needs, paid_event, require_persons, require_sources
+from dpscp.training.engine.loop import StepObserver
+from dpscp.training.preprocessing.features import ColumnScales
+from dpscp.training.preprocessing.private_bounds import PrivateBounds
+from dpscp.training.preprocessing.private_target import PrivateTarget
+from dpscp.training.preprocessing.quantile_transform import QuantileTransform
+from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.private_model import PrivateModel
+from dpscp.training.recalibration import Recalibrated
+from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
+from dpscp.training.spending import TrainingCost
+
+# Of the mu that a plan gives the search of a held-out part, what training must have left.
+_LEAST_ROOM = 0.8
+_STAGE_NOTES = {
+    "bounds": "noisy counts on a public grid",
+    PrivateTarget.stage: "noisy mean and spread of the target",
+    QuantileTransform.stage: "noisy counts in cells of each feature",
+    Recalibrated.stage: "noisy sums for temperature and intercepts",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class FitPlan(Plan):
+    """Hold the plan of a fit: also the mechanism with its noise, and the held-out part.
+
+    ``calibration_fraction`` is None where training sees all records; ``unit`` is what training counts.
+    """
+
+    problem: FitProblem
+    n_training: int = 1
+    mechanism: Mechanism | None = None
+    model: PrivateModel | None = None
+    calibration_fraction: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def unit(self) -> Unit:
+        """What training counts: records, or persons with ids."""
+        return self.problem.unit.counted
+
+    @property
+    def held_out(self) -> float | None:
+        """The share of the records that training does not see; None where it sees all."""
+        if self.calibration_fraction is None:
+            return None
+        return self.calibration_fraction + (0.0 if self.evaluation is None else self.evaluation.fraction)
+
+    def train(self, source: RecordSource, random_state: int | None, observer: StepObserver | None = None) -> Trained:
+        """Run the mechanism; use a model that was trained elsewhere unchanged."""
+        if self.model is not None:
+            return Trained(self.model.model, self.model.ledger.event, None)
+        assert self.mechanism is not None
+        return self.mechanism.train_source(
+            source, random_state=random_state, n_records=self.n_training, observer=observer
+        )
+
+    def training_cost(self) -> TrainingCost:
+        """Return how this fit counts an event of its training: by its accountant, unit and secret parts."""
+        problem = self.problem
+
+        def epsilon(event: DpEvent) -> float:
+            if self.secret_part is not None and self.held_out is not None:
+                event = secret_split(event, compose(), self.held_out)
+            alone = Ledger().add("training", event, unit=self.unit).convert_unit(problem.unit)
+            return alone.epsilon(problem.budget.delta, problem.accountant)
+
+        return TrainingCost(epsilon, problem.budget.delta)
+
+    def check_source(self, source: RecordSource) -> None:
+        """Refuse a mechanism that cannot train on several blocks, before any cost."""
+        if self.mechanism is not None and not is_in_memory(source):
+            require_sources(self.mechanism)
+        reader = innermost(source)
+        if isinstance(reader, Collective):
+            reader.check_picklable(self.mechanism, self.problem.task)
+
+    def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
+        """Add the cost of training to the ledger."""
+        if self.model is not None:
+            # what this fit declares (its n_records, say) stands above what the model's training declared
+            return ledger.then(self.model.ledger).declare(**ledger.public_facts)
+        notes = {"training": str(trained.public_facts.get("mechanism", "")), **_STAGE_NOTES}
+        for stage, event in trained.stages:
+            ledger = ledger.add(stage, event, notes.get(stage, describe_event(event)), unit=self.unit)
+        return ledger
+
+
+def plan_fit(problem: FitProblem) -> FitPlan:
+    """Plan a fit within its budget, from public numbers only.
+
+    ``guarantee="auto"`` chooses the certified guarantee with the smaller predicted sets, see ``guarantees.automatic``.
+    A fixed guarantee is never replaced.
+    """
+    relation = Relation.ADD_OR_REMOVE if problem.model is None else problem.model.ledger.relation
+    return plan_rows(problem, lambda budget: plan_training(replace(problem, budget=budget)).with_noise(), relation)
+
+
+def plan_training(problem: FitProblem) -> FitPlan:
+    """Plan all of a fit but the noise of its searches."""
+    if problem.model is not None:
+        return _for_private_model(problem, problem.model)
+    guarantee, n = choose_guarantee(problem), problem.n_records
+    parts = divide(problem, guarantee)
+    n_training = n if parts.held_out is None else max(1, round((1 - parts.held_out) * n))
+    mechanism, facts = _mechanism(problem, guarantee, parts, n_training)
+    facts = {"guarantee": guarantee.name, **facts, **parts.facts}
+    spent = Ledger()
+    for stage, event in mechanism.stages:
+        spent = spent.add(stage, event, unit=problem.unit.counted)
+    secret, evaluation = None, None
+    if parts.fraction is not None:
+        secret = parts.fraction if counts_secrecy(problem.budget.epsilon, problem.accountant) else None
+        evaluation = _plan_evaluation(problem, spent, secret, parts.measured) if parts.measured else None
+    return FitPlan.outline(
+        replace(problem, guarantee=guarantee),
+        spent,
+        part=1.0 if parts.fraction is None else parts.fraction,
+        waits_for_stability=guarantee.needs_stability,
+        mu=None if parts.fraction is None else parts.search_mu,
+        secret_part=secret,
+        evaluation=evaluation,
+        n_training=n_training,
+        mechanism=mechanism,
+        calibration_fraction=parts.fraction,
+        facts=facts,
+    )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How records and budget are divided between training, calibration and evaluation, in public numbers.
+
+    Without held-out records ``share`` is the share of epsilon for training; with them ``fraction`` calibrates and
+    ``measured`` evaluates. ``search_mu`` is about the Gaussian-DP level that is left for the searches.
+    """
+
+    train_epsilon: float
+    search_mu: float
+    share: float | None = None
+    fraction: float | None = None
+    measured: float = 0.0
+    is_mixed: bool = False
+
+    @property
+    def held_out(self) -> float | None:
+        """The share of the records that training does not see; None where it sees all."""
+        return None if self.fraction is None else self.fraction + self.measured
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The shares as public facts."""
+        if self.fraction is None:
+            return {"train_share": self.share}
+        facts = {"calibration_fraction": self.fraction}
+        return facts | ({"evaluation_fraction": self.measured} if self.measured else {})
+
+
+def divide(problem: FitProblem, guarantee: Guarantee) -> Parts:
+    """Divide records and budget for a guarantee."""
+    (epsilon, delta), n = (problem.budget.epsilon, problem.budget.delta), problem.n_records
+    if guarantee.held_out:
+        given = problem.calibration_fraction
+        fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
+        measured = check_evaluation_part(fraction, problem.evaluation_fraction)
+        shared = secret_shares(epsilon, delta, fraction + measured, n, problem.accountant)
+        return Parts(shared.train_epsilon, shared.held_out_mu, None, fraction, measured, shared.mixed)
+    share = best_train_share(problem, guarantee) if problem.train_share == "auto" else float(problem.train_share)
+    left = gdp_mu(epsilon, delta) ** 2 - gdp_mu(share * epsilon, delta) ** 2
+    return Parts(share * epsilon, math.sqrt(max(0.0, left)), share)
+
+
+def _plan_evaluation(problem: FitProblem, spent: Ledger, secret: float | None, measured: float) -> EvaluationPlan:
+    """Plan the evaluation with the noise that the whole held-out share could afford beside training.
+
+    A search of the same cost then fits as well: the mixture of three parts is at most the mean of two mixtures, each
+    with all the held-out records in one part.
+
+    Theory: section 13
+    """
+    epsilon, delta = problem.budget.epsilon, problem.budget.delta
+    n_groups = 0 if problem.groups_are_labels else len(problem.group_values or ())
+    counts = sensitive_sums(
+        len(problem.alphas), len(problem.task.classes or ()), n_groups and problem.groups_per_record
+    )
+    before, held_out = (None, None) if secret is None else (spent, secret + measured)
+    (noise,), _ = sized_lattice_noise(
+        epsilon, delta, counts, (1.0,), before, release_accountant(problem.accountant), 0.0, held_out
+    )
+    return EvaluationPlan(measured, noise, counts)
+
+
+def check_evaluation_part(calibration: float, evaluation: float | None) -> float:
+    """Return the share of the evaluation part, 0 without one; refuse parts that leave nothing for training."""
+    measured = evaluation or 0.0
+    if calibration + measured >= 1:
+        raise ValueError(
+            f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
+            f"{calibration + measured:g}, and must be below 1"
+        )
+    return measured
+
+
+def choose_guarantee(problem: FitProblem) -> Guarantee:
+    """Return the requested guarantee; public numbers resolve ``"auto"``."""
+    if problem.guarantee != AUTO:
+        return guarantee_of(problem.guarantee)
+    if problem.task.promise is Promise.RISK:
+        return SPLIT
+    needs_held_out = (problem.release_confidence, problem.evaluation_fraction, problem.ratio_bound)
+    if any(value is not None for value in needs_held_out):
+        return SPLIT  # the only one for a single release, for another population, or with records to evaluate
+    return automatic(problem.n_records, gdp_mu(problem.budget.epsilon, problem.budget.delta))
+
+
+def choose_score(problem: FitProblem) -> str:
+    """Return the score of ``conformity_score="auto"``, from public numbers.
+
+    A caller's own mechanism or model has one output by default, and shift bounds are about the absolute residual. These
+    get ``"absolute"``; for the others see ``recipe.pays_as_pair``.
+    """
+    if problem.estimator is not None or problem.model is not None or choose_guarantee(problem).needs_stability:
+        return "absolute"
+    signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta) / problem.unit.group
+    return "cqr" if pays_as_pair(signal, problem.n_features) else "absolute"
+
+
+def best_train_share(problem: FitProblem, guarantee: Guarantee) -> float:
+    """Return the share of epsilon for the recipe's share of the squared budget."""
+    epsilon, delta = problem.budget.epsilon, problem.budget.delta
+    mu = math.sqrt(train_share(guarantee, epsilon, delta, problem.n_records)) * gdp_mu(epsilon, delta)
+    return gdp_epsilon(delta, mu) / epsilon
+
+
+def _for_private_model(problem: FitProblem, model: PrivateModel) -> FitPlan:
+    """Plan for a model from elsewhere; only ``split`` means it saw other records."""
+    guarantee = UNIVERSAL if problem.guarantee == AUTO else guarantee_of(problem.guarantee)
+    if problem.release_confidence is not None:
+        check_release_confidence(problem.release_confidence, guarantee)
+    if guarantee.needs_stability:
+        raise ValueError(
+            f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel has none"
+        )
+    if missing := _list_missing_bounds(problem):
+        raise ValueError(
+            f"{missing[0]} is left out or 'private', which needs training in this fit, but a PrivateModel was trained "
+            f"elsewhere; pass public bounds: {_show_pairs(missing)}"
+        )
+    if problem.task.y_scale != LINEAR or problem.feature_scales is not None:
+        raise ValueError(
+            "y_scale and scales in feature_bounds need training in this fit, but a PrivateModel was trained elsewhere; "
+            "transform target and features yourself, and leave them out"
+        )
+    spent = require_unit(model.ledger, problem.unit)
+    _check_shape(problem, model.model.input_shape)
+    if model.model.n_features != problem.n_features:
+        raise ValueError(f"X must have the model's {model.model.n_features} features, got {problem.n_features}")
+    problem.task.check_model(model.model)
+    _try_model(problem, model.model)
+    return FitPlan.outline(
+        replace(problem, guarantee=guarantee),
+        spent,
+        n_training=problem.n_records,
+        model=PrivateModel(model.model, spent),
+        facts={"guarantee": guarantee.name},
+    )
+
+
+def _mechanism(
+    problem: FitProblem, guarantee: Guarantee, parts: Parts, n_training: int
+) -> tuple[Mechanism, dict[str, Any]]:
+    """Return the training mechanism with its noise, and its public numbers."""
+    mechanism: Mechanism
+    facts: dict[str, Any] = {}
+    if problem.estimator is None:
+        plan = _recipe(problem, guarantee, parts)
+        mechanism, facts = plan.mechanism, plan.public_facts()
+        if guarantee.needs_stability and problem.task.scaled_bounds is not None:
+            mechanism = ScaledTarget(mechanism, problem.task.scaled_bounds)
+    else:
+        mechanism = own_mechanism(problem)
+    mechanism = problem.task.around(mechanism)
+    if missing := _list_missing_bounds(problem):
+        if guarantee.needs_stability:
+            raise ValueError(
+                f"{missing[0]} is left out or 'private', so it would depend on the records, but guarantee="
+                f"{guarantee.name!r} needs public constants; pass public bounds, {_show_pairs(missing)}, or another "
+                "guarantee"
+            )
+        columns = problem.private_features
+        mechanism = PrivateBounds(
+            mechanism,
+            problem.n_features if columns else 0,
+            target=problem.task.private_range,
+            target_scale=problem.task.y_scale,
+            columns=columns if 0 < len(columns) < problem.n_features else None,
+            feature_scales=problem.feature_scales if columns else None,
+        )
+        facts["bounds_share"] = mechanism.share
+    if problem.feature_scales is not None:
+        mechanism = Preprocessed((ColumnScales(problem.feature_scales),), mechanism)
+    indices, labels = problem.task.training_labels, problem.task.classes
+    needs = Needs(indices, guarantee.needs_trajectory, problem.input_shape, n_training, labels)
+    mechanism = mechanism.configured(needs)
+    if problem.unit.by_person:
+        require_persons(mechanism)
+    _run_dry(problem, mechanism)
+    if mechanism.event is None:
+        mechanism = _with_noise(problem, mechanism, parts)
+    # a mechanism that came with its noise may be over the budget: better known before it has seen a record
+    training = paid_event(mechanism)
+    if parts.held_out is not None and counts_secrecy(problem.budget.epsilon, problem.accountant):
+        training = secret_split(training, compose(), parts.held_out)
+    problem.budget.require(Ledger().add("training", training), problem.accountant)
+    return mechanism, facts
+
+
+def _list_missing_bounds(problem: FitProblem) -> list[str]:
+    """Return the names of the bounds that are to be found privately."""
+    are_missing = {"feature_bounds": problem.private_features, "y_bounds": problem.task.private_range}
+    return [name for name, is_missing in are_missing.items() if is_missing]
+
+
+def _show_pairs(names: list[str]) -> str:
+    return " and ".join(f"{name}=(low, high)" for name in names)
+
+
+def _with_noise(problem: FitProblem, mechanism: Mechanism, parts: Parts) -> Mechanism:
+    """Set the noise for a share of the budget, or for a part of a secret split."""
+    (epsilon, delta), accountant = (problem.budget.epsilon, problem.budget.delta), problem.accountant
+    solved = mechanism.calibrated(parts.train_epsilon, delta, accountant=accountant)
+    if not parts.is_mixed or parts.held_out is None:
+        return solved
+    # training that is far from Gaussian may leave less budget than planned: then each part has the whole budget
+    search = gaussian_event(1 / (_LEAST_ROOM * parts.search_mu))
+    if epsilon_of(secret_split(paid_event(solved), search, parts.held_out), delta, accountant) <= epsilon:
+        return solved
+    return mechanism.calibrated(epsilon, delta, accountant=accountant)
+
+
+def _run_dry(problem: FitProblem, mechanism: Mechanism) -> None:
+    """Run the caller's code on synthetic records before any budget is reserved."""
+    shape = problem.input_shape or (problem.n_features,)
+    seen = mechanism.check(shape)
+    _check_shape(problem, None if seen is None else shape)
+    if seen is None:
+        return
+    if seen.task != problem.task.trains:
+        raise ValueError(f"estimator must train a {problem.task.trains} model, this one trains a {seen.task} model")
+    _check_outputs(problem.task, seen.n_outputs)
+    if seen.looks_up_rows:
+        _refuse_scaled_ids(problem)
+
+
+def _refuse_scaled_ids(problem: FitProblem) -> None:
+    """Refuse to scale rows whose numbers are indices of a module's embedding."""
+    scaling = [] if problem.feature_bounds is None and problem.feature_bound is None else ["feature_bounds"]
+    scaling += ["steps before the module"] if isinstance(problem.estimator, list | tuple) else []
+    if scaling:
+        raise ValueError(
+            f"the module looks numbers of a row up in an Embedding, so they are ids, but {' and '.join(scaling)} would "
+            "scale them to other numbers; leave out what scales, and scale other features inside the module"
+        )
+
+
+def _try_model(problem: FitProblem, model: Model) -> None:
+    """Evaluate a model from elsewhere on a synthetic row, to check its outputs."""
+    try:
+        with suppress_float_warnings():
+            outputs = np.asarray(model.outputs(np.zeros((1, model.n_features))))
+    except Exception as error:
+        raise ValueError("the model fails on a synthetic row of zeros; no record was used") from error
+    _check_outputs(problem.task, outputs.shape[1])
+
+
+def _check_outputs(task: Prediction, n_outputs: int) -> None:
+    if task.trains == "regression" and n_outputs != (2 if task.quantile_pair else 1):
+        needs = "a pair of quantiles" if task.quantile_pair else "one output"
+        raise ValueError(f"conformity_score needs a model with {needs}, but this one has {n_outputs}")
+
+
+def _check_shape(problem: FitProblem, taken: tuple[Any, ...] | None) -> None:
+    """Refuse records of another shape than the model's."""
+    if problem.input_shape is None or problem.input_shape == taken:
+        return
+    if taken is None:
+        raise ValueError(
+            "Expected 2D array for X, got another shape. Reshape your data to (n, n_features), or pass a torch module "
+            "as estimator, which takes records of any shape"
+        )
+    raise ValueError(f"X must have records of the model's shape {taken}, got {problem.input_shape}")
+
+
+def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
+    """Return the library's own model for this fit."""
+    features, bounds = "unit", problem.scaled_feature_bounds
+    if bounds is not None:
+        features = "bounded"
+    elif problem.feature_bound is not None:
+        features = "clipped"
+    signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta)
+    quantiles = pair_levels(problem.alphas[0], signal) if problem.task.quantile_pair else None
+    return recipe(
+        problem.task.trains,
+        n_records=problem.n_records,
+        n_features=problem.n_features,
+        classes=problem.task.training_labels,
+        epsilon=problem.budget.epsilon,
+        delta=problem.budget.delta,
+        guarantee=guarantee,
+        features=features,
+        feature_bound=problem.feature_bound,
+        feature_bounds=None if bounds is None else bounds.pair,
+        indicators=() if bounds is None else bounds.indicators,
+        y_bounds=problem.task.scaled_bounds,
+        quantiles=quantiles,
+        train_epsilon=parts.train_epsilon,
+        held_out_fraction=parts.held_out,
+    )
