@@ -79,6 +79,33 @@ def test_mapped_code_and_tests_exist(row):
         assert set(name.split("::")) <= names, node
 
 
+THEORY = "\n".join((ROOT / "docs" / name).read_text() for name in ("guarantees.md", "torch_isolation.md"))
+
+
+def theory_references():
+    """Every ``Theory:`` line of the package, in its parts."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for found in re.findall(r"Theory: ([^\"\n]+)", path.read_text()):
+            yield from ((path.name, part.strip()) for part in found.rstrip(".").split(";"))
+
+
+def is_in_the_documents(part):
+    results, facts = re.findall(r"\b[A-M]\b", part), re.findall(r"\b\d\b", part)
+    if part.startswith("Result"):
+        return bool(results) and all(f"\n## Result {name}: " in THEORY for name in results)
+    if part.startswith("Fact"):
+        return bool(facts) and all(f"\n**Fact {number}: " in THEORY for number in facts)
+    return re.search(rf"^#+ {re.escape(part)}", THEORY, re.MULTILINE | re.IGNORECASE) is not None
+
+
+def test_what_docstrings_cite_as_theory_is_in_the_documents():
+    references = list(theory_references())
+    assert len(references) > 100
+    assert not [reference for reference in references if not is_in_the_documents(reference[1])]
+    assert not is_in_the_documents("Result Z")
+    assert not is_in_the_documents("section 9")
+
+
 def test_the_version_is_that_of_changelog_and_citation():
     released = re.findall(
         r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE

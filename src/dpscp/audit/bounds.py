@@ -101,7 +101,7 @@ def audited_epsilons(
     >>> bool((audited_epsilons(rng.normal(size=4000), rng.normal(size=4000)) == 0).all())
     True
 
-    Theory: section 1.8 (the claims it tests)
+    Theory: Fact 8
     """
     check_probability("confidence", confidence)
     deltas = [check_probability("delta", d) for d in deltas]

@@ -31,7 +31,7 @@ class ModelGame:
     n : number of records; a small number gives each record the most weight.
     knowledge : "black-box"
 
-    Theory: section 1.8 (the claims it tests)
+    Theory: Fact 8
     """
 
     model: PrivateConformalClassifier | PrivateConformalRegressor

@@ -72,7 +72,7 @@ def audit(
     >>> dp.audit(clf.fit(X, (X[:, 0] > 0).astype(int)), runs=8).passed
     True
 
-    Theory: section 1
+    Theory: Facts 1 to 8
     """
     from dpscp._base.checks import check_count
     from dpscp.audit.bounds import Audit, audited_epsilons

@@ -3,7 +3,7 @@
 ``deployment.evaluate`` counts new records; a fit with ``evaluation_fraction`` counts a part of its own, kept secret.
 Every number is a ratio of two noisy counts, and its interval holds with the noise.
 
-Theory: section 13
+Theory: Private evaluation
 """
 
 import math
@@ -331,7 +331,7 @@ class EvaluationPlan:
 
     ``counts`` is how many sums one record may change. Known before a record is used.
 
-    Theory: section 13
+    Theory: Private evaluation
     """
 
     fraction: float

@@ -1,6 +1,6 @@
 """Compute confidence intervals for a rate from noisy counts.
 
-Theory: section 13
+Theory: Private evaluation
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def rate_interval(noisy_count: float, noisy_size: float, noise: LatticeNoise, co
     every n and p: P(Bin(n, p) + Z <= m) is inverted in p, at the smallest n within reach of n + Y for the upper limit
     and at the largest for the lower one. The reach fails with a tenth of the allowed error.
 
-    Theory: section 13
+    Theory: Private evaluation
     """
     error = 1 - confidence
     reach = size_reach(noise, _SIZE_TAIL * error)

@@ -321,7 +321,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     >>> plan(epsilon=1.0, overshoot=0.01).needed[PLANNED.index("split")] < 10_000
     True
 
-    Theory: Results B, C, E, F, G, H, I and K; section 6
+    Theory: Results B, C, E, F, G, H, I and K; Which one to use
     """
     solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)
     labels = _list_labels(classes)

@@ -26,7 +26,7 @@ class Scoring:
 
     ``corrected`` removes the influence of the record's person, if a form is known.
 
-    Theory: section 4; Results D and H
+    Theory: Results B, D and H
     """
 
     task: Scored

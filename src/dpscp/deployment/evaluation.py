@@ -2,7 +2,7 @@
 
 Every number is a ratio of two noisy counts, and its interval accounts for the noise.
 
-Theory: section 13
+Theory: Private evaluation
 """
 
 from typing import Any
@@ -75,7 +75,7 @@ def evaluate(
 
     Assumes: the records are independent draws from the population of interest.
 
-    Theory: section 13
+    Theory: Private evaluation
     """
     confidence = check_probability("confidence", confidence)
     warn_of_failures(check_budget(Budget(epsilon, delta)))

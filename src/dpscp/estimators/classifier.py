@@ -143,7 +143,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     >>> sets.shape, clf.ledger_.epsilon(1e-5) <= 2.0, clf.certificate_.coverage
     ((1000, 2, 1), True, 0.9)
 
-    Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
+    Paper: Algorithm 1 [alg: dp-scp]; Theory: Which one to use
     """
 
     conformity_score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]] = "lac"

@@ -76,7 +76,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     >>> prediction.shape, intervals.shape
     ((1000,), (1000, 2, 1))
 
-    Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
+    Paper: Algorithm 1 [alg: dp-scp]; Theory: Which one to use
     """
 
     conformity_score: str | IntervalScore = "auto"

@@ -76,7 +76,7 @@ class Guarantee:
     more_room, no_level : str
         The advice if only full sets keep the promise.
 
-    Theory: section 6
+    Theory: Which one to use
     """
 
     name: str

@@ -55,7 +55,7 @@ class Terms(Mapping[str, Any]):
     relation : Relation
         Between which tables training is private.
 
-    Theory: sections 5 and 6
+    Theory: Result C; Which one to use
     """
 
     unit: Unit = RECORDS

@@ -4,7 +4,7 @@ A share is charged a pair (mu, slack). Its privacy profile lies nowhere above th
 everything with probability slack, otherwise release a normal number with mean mu (with the record) or 0 (without)".
 Shares may be chosen in any way while the sum of mu^2 and the sum of slack stay within fixed totals.
 
-Theory: docs/guarantees.md, the budget store
+Theory: The budget store
 """
 
 import math

@@ -90,7 +90,7 @@ class SecretSplitDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no
     fraction : float
         The probability that a record is held out.
 
-    Theory: docs/guarantees.md, the secret split
+    Theory: The secret split
     """
 
     training: DpEvent

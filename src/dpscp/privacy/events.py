@@ -236,7 +236,7 @@ def secret_split(training: DpEvent, held_out: DpEvent, fraction: float) -> DpEve
     -------
     DpEvent
 
-    Theory: docs/guarantees.md, the secret split
+    Theory: The secret split
     """
     check_probability("fraction", fraction)
     return SecretSplitDpEvent(
@@ -261,7 +261,7 @@ def secret_parts(training: DpEvent, *held_out: tuple[DpEvent, float]) -> DpEvent
     -------
     DpEvent
 
-    Theory: docs/guarantees.md, the secret split
+    Theory: The secret split
     """
     (event, share), *others = held_out
     if not others:

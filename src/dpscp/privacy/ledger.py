@@ -309,7 +309,7 @@ class Ledger:
             and the larger epsilon is returned. This is exact (k * mu) for continuous Gaussian noise, otherwise an upper
             bound. It is infinite if the accountant proves nothing at this ``delta``.
 
-        Theory: section 9
+        Theory: Result H
         """
         return self.cost_of(self.event, delta, accountant, rows)
 
@@ -340,7 +340,7 @@ class Ledger:
 
         Replacing is removing and adding: two chained steps, each bounded by the worse direction.
 
-        Theory: section 9
+        Theory: Result H
         """
         return as_accountant(accountant).replacement_epsilon(self.event, delta, self.rows)
 

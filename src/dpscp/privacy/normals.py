@@ -14,7 +14,7 @@ Bits: ten choose the part, 54 the sign and the place in a rectangle. The spacing
 before the number is rounded to float64, where that of NumPy is 2**-50.1. The tail ends where NumPy's exponential
 numbers end, beyond 13 standard deviations.
 
-Theory: Marsaglia and Tsang (2000), The ziggurat method for generating random variables
+Reference: Marsaglia and Tsang (2000), The ziggurat method for generating random variables
 """
 
 import math

@@ -4,7 +4,7 @@
 ``SequenceRule`` is for shares that were declared in advance, and its total is tighter. Both use events only, never
 records.
 
-Theory: docs/guarantees.md, the budget store
+Theory: The budget store
 """
 
 import math

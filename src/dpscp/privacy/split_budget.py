@@ -47,7 +47,7 @@ def split_budget(epsilon: float, delta: float, fraction: float, n_records: int) 
     >>> round(found.train_epsilon, 3), round(found.held_out_mu / gdp_mu(1.0, 1e-5), 2)
     (1.084, 2.15)
 
-    Theory: docs/guarantees.md, the secret split
+    Theory: The secret split
     """
     largest = _sampled_mu(epsilon, delta, 1 - fraction)
 

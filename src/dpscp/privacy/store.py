@@ -124,7 +124,7 @@ class BudgetStore:
     >>> 0 < store.remaining() < 1, BudgetStore.open(path).ledger().entries[0].note
     (True, 'first model')
 
-    Theory: docs/guarantees.md, the budget store
+    Theory: The budget store
     """
 
     def __init__(

@@ -92,7 +92,7 @@ def write_planner(path: str | PathLike[str], plan: "BudgetPlan") -> None:
 def planner_tables() -> dict[str, Any]:
     """Return all numbers of the page as JSON values.
 
-    Theory: Results E, F and G; docs/guarantees.md, the secret split
+    Theory: Results E, F and G; The secret split
     """
     search = json.loads(resources.files("dpscp.report").joinpath("planner.json").read_text(encoding="utf-8"))
     return {

@@ -67,7 +67,7 @@ def budget_bar(ledger: Ledger, epsilon: float, delta: float) -> tuple[BarPart, .
     -------
     tuple of BarPart
 
-    Theory: docs/guarantees.md, the secret split
+    Theory: The secret split
     """
     bar: list[BarPart] = []
     for entry in ledger.entries:

@@ -89,7 +89,7 @@ class _Function:
 class OwnLabelScore:
     """Wrap a caller's score: it gets copies of the rows.
 
-    Theory: section 4 (a score may depend on its record, the model and independent noise only)
+    Theory: Result B
     """
 
     score: LabelScore

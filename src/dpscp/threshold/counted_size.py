@@ -14,7 +14,7 @@ exchangeable, so the factor 1/(k + 1) is inside the mean over k. The offset c is
 W subtracts alpha (k + 1) at its start. So the left side is the mean of (V_N(l_k) - l_k) noise / (k + 1) less alpha,
 with l_k = c - alpha (k + 1) + (1/2 - alpha)(f n - k). Numbers of similar size are never subtracted.
 
-Theory: section 14
+Theory: Sizes of small parts that were counted
 """
 
 from functools import lru_cache
@@ -33,7 +33,7 @@ def counted_miss_bound(
 
     It is an average over the random assignment.
 
-    Theory: section 14
+    Theory: Sizes of small parts that were counted
     """
     alpha, count_noise = check_probability("alpha", alpha), check_positive("count_noise", count_noise)
     sizes, masses = size.law
@@ -67,7 +67,7 @@ def counted_offset(alpha: float, size: CountedSize, count_noise: float, steps: i
     >>> round(counted_offset(0.1, CountedSize(150, 0.5), 5.6, 6, graded=True), 1)
     0.5
 
-    Theory: section 14
+    Theory: Sizes of small parts that were counted
     """
 
     def holds(c: float) -> bool:

@@ -33,7 +33,7 @@ _UNIT_SHARE = 1e-3
 class Rank(StrEnum):
     """The rank statistic of a search: the count C minus a function of the size n.
 
-    Theory: section 1.2
+    Theory: Fact 2
     """
 
     CENTERED = "centered"
@@ -150,7 +150,7 @@ def rank_sensitivity(rank: str, alpha: float) -> Fraction:
     Fraction
         1/2, max(alpha, 1 - alpha), or 1.
 
-    Theory: section 1.2
+    Theory: Fact 2
     """
     return Rank.parse(rank).sensitivity(round_level(alpha))
 

@@ -110,7 +110,7 @@ class SharedCounts:
     k paths reach at most min(2^d, k) different brackets. So all k searches together release at most the sum of their
     ``new_questions``.
 
-    Theory: Result F; section 1.2
+    Theory: Result F; Fact 2
     """
 
     def __init__(self) -> None:

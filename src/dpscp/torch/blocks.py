@@ -3,7 +3,7 @@
 The graph of one record is mapped over a block by ``vmap`` and traced again. Blocks have one size. Places without a
 record hold a synthetic one, which counts as zero. Only this graph gets records: no code of the caller runs on them.
 
-Theory: sections 15.3 and 15.4
+Theory: Torch modules: records cannot meet
 """
 
 import copy
@@ -164,7 +164,7 @@ class BatchSum:
     A function of the block and of these constants alone. ``shares`` says which persons of each block are in the batch.
     Draws of the module come from ``layers``, the same when a block is read again.
 
-    Theory: section 1.6
+    Theory: Fact 6
     """
 
     run: TorchRun

@@ -3,7 +3,7 @@
 The graph must consist of PyTorch's own operations, which PyTorch maps over a block of records by its own rules. It must
 write to nothing, read no file, and have results whose shapes do not depend on values.
 
-Theory: section 15.2
+Theory: Torch modules: records cannot meet
 """
 
 import operator

@@ -3,7 +3,7 @@
 It notices a parameter whose uses were not all seen. This is about the meaning of training, not about privacy: what is
 clipped and added is one and the same.
 
-Theory: section 15.7
+Theory: Torch modules: records cannot meet
 """
 
 from collections.abc import Iterator, Sequence

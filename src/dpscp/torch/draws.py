@@ -3,7 +3,7 @@
 A node that draws becomes a function of numbers that the caller of the graph passes: uniform on [0, 1), or normal. So
 the graph has no randomness of its own, the generators of torch are not used, and each record has numbers of its own.
 
-Theory: section 15.5
+Theory: Torch modules: records cannot meet
 """
 
 from collections.abc import Callable, Sequence

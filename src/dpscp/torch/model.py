@@ -43,7 +43,7 @@ class TorchModel(Model):
     record. ``arrays`` holds its state dict. The module's code is not data: reading it back needs a module of the same
     architecture.
 
-    Theory: section 1.7
+    Theory: Fact 7
     """
 
     module: "torch.nn.Module"

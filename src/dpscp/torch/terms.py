@@ -274,7 +274,7 @@ class LookupTerm:
 class ClipRule:
     """The public constants of clipping: the norm, and how much may cancel inside a record.
 
-    Theory: section 1.6
+    Theory: Fact 6
     """
 
     clip_norm: float

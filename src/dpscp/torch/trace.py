@@ -7,7 +7,7 @@ A parameter that functions of torch use as a weight or bias (``torch.nn.function
 the graph. The function's input and the gradient at its output are results of the graph, and ``layers`` makes the
 parameter's part of a record's gradient of them. Other parameters get their gradient from the graph.
 
-Theory: section 15.1
+Theory: Torch modules: records cannot meet
 """
 
 import traceback

@@ -130,7 +130,7 @@ class TorchDPSGD(GaussianSums):
     Raises: ValueError, before any record is used, for a module that cannot be traced or does not pass the checks. The
     message names the layer and the remedy.
 
-    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normalizer of Theory: section 1.6
+    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normalizer of Theory: Fact 6
     """
 
     module: "torch.nn.Module"

@@ -80,7 +80,7 @@ class Trained:
     is_seeded : bool
         Whether the noise came from a seed.
 
-    Theory: section 1 (public facts), Result C (stability)
+    Theory: Fact 1 and Result C
     """
 
     model: Model
@@ -224,7 +224,7 @@ class Mechanism(ABC):
 
     Assumes: a caller's own mechanism keeps to its event; the certificate lists that assumption.
 
-    Theory: section 1
+    Theory: Facts 1 to 8
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -414,7 +414,7 @@ class Around(Mechanism):
 
     Privacy: the event composes what this mechanism releases itself (``own_parts``) with that of the inner one.
 
-    Theory: section 1.5; Result B
+    Theory: Fact 5; Result B
     """
 
     releases_last: ClassVar[bool] = False

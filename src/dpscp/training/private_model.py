@@ -36,7 +36,7 @@ class FunctionModel(Model):
     n_features : int
     classes : tuple or None
 
-    Theory: section 1.7
+    Theory: Fact 7
     """
 
     function: Callable[[NDArray[Any]], ArrayLike]

@@ -9,7 +9,7 @@ The steps solve the equations sum_i (p_i - e_i) = 0 and sum_i <p_i - e_i, h_i> =
 label, and h_i are the logits below the largest one, cut at -2. Wherever the recalibrated probabilities are right, both
 sums have mean zero whatever h is. So the cut bounds what one record adds and bends nothing.
 
-Theory: sections 1.1, 1.5; Result B
+Theory: Facts 1 and 5; Result B
 """
 
 import math
@@ -67,7 +67,7 @@ class Recalibrated(Around):
     Assumes: the wrapped mechanism releases a `DenseModel` with logits and intercept, possibly behind preprocessing.
     There is no stability bound, and no trajectory is passed on, because the released parameters are others.
 
-    Theory: sections 1.1, 1.5; Result B
+    Theory: Facts 1 and 5; Result B
     """
 
     mechanism: Mechanism

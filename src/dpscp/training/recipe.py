@@ -77,7 +77,7 @@ class Recipe:
     `mechanism` has no noise yet: `calibrated` solves it from the training budget (`train_epsilon`, `delta`).
     `n_training` is the nominal number of records that training sees: pass it to `train` as n_records.
 
-    Theory: sections 1.1, 5c, 6
+    Theory: Fact 1; Result E; Which one to use
     """
 
     mechanism: Mechanism
@@ -217,7 +217,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     >>> [type(step).__name__ for step in plan.mechanism.mechanism.steps]
     ['UnitNorm', 'PrivateCentering', 'UnitNorm', 'PrivateWhitening']
 
-    Theory: sections 1.1 and 6; Results A to E
+    Theory: Fact 1; Results A to E; Which one to use
     """
     check_choice("task", task, TASKS)
     chosen = guarantee_of(guarantee)

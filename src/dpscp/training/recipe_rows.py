@@ -1,6 +1,6 @@
 """The preprocessing of the recipe: how rows are bounded and scaled, from public numbers only.
 
-Theory: sections 1.1, 1.5
+Theory: Facts 1 and 5
 """
 
 import math

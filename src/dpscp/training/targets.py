@@ -9,7 +9,7 @@ from dpscp.training.labels import real_targets
 def bounded_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.float64]:
     """Return finite real targets, one per record, clipped to the public bounds.
 
-    Theory: section 1.1
+    Theory: Fact 1
     """
     return np.clip(real_targets(y, "float64"), *y_bounds)
 
@@ -17,7 +17,7 @@ def bounded_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.f
 def unit_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.float64]:
     """Clip targets to the public bounds and scale these to -1 and 1.
 
-    Theory: section 1.1
+    Theory: Fact 1
     """
     low, high = y_bounds
     unit = (bounded_targets(y, y_bounds) - (low + high) / 2) * (2 / (high - low))

@@ -12,7 +12,7 @@ more the same holds for all of them. The proofs couple the two tables by inserti
 All others keep theirs, and the sums differ by what the new person adds. The streams are secret and fresh in each run,
 so it is not needed that nobody repeats a draw in the two tables.
 
-Theory: section 1.6; Result H
+Theory: Fact 6; Result H
 """
 
 from collections.abc import Callable, Mapping

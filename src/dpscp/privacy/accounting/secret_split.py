@@ -5,7 +5,7 @@ marks the part that contains the record. This is a mixture, and the more expensi
 part is dominated by a pair of discrete laws (connect-the-dots on its privacy profile). The mixture of the pairs
 dominates the mixture of the parts.
 
-Theory: docs/guarantees.md, the secret split
+Theory: The secret split
 """
 
 import math
@@ -33,7 +33,7 @@ _LARGEST_LOSS = 300.0
 def secret_split_loss(event: SecretSplitDpEvent, bucket: float) -> Loss:
     """Return the loss of the mixture, in buckets of this width, rounded up.
 
-    Theory: docs/guarantees.md, the secret split
+    Theory: The secret split
     """
     event = _regroup(event)
     return Loss(_mixture_pmf(event, "remove", bucket), _mixture_pmf(event, "add", bucket))

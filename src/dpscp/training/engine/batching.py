@@ -141,7 +141,7 @@ class BatchGradient:
     A function of the block and of these values alone. `shares` says which persons of each block are in the batch
     (None: all).
 
-    Theory: section 1.6
+    Theory: Fact 6
     """
 
     constants: GradientConstants

@@ -129,7 +129,7 @@ def gaussian_release(
     Rounding is post-processing: the event is the Gaussian mechanism's. A sum of more than 2^26 nominal records gets a
     grid that grows with them, as the floats of its size do; at 10^10 it is still 4,000 times finer than the noise.
 
-    Theory: section 1.3
+    Theory: Fact 3
     """
     value = np.asarray(exact, dtype=np.float64)
     growth = max(1.0, n_records * _MORE_THAN_NOMINAL / _MOST_RECORDS)

@@ -71,7 +71,7 @@ class ClippedGradient:
     clip_norm * (1 + CLIP_SLACK), rounding included. The proof is in `docs/floating_point.md`. A record whose gradient
     is not finite (an overflow at extreme parameters) adds zero.
 
-    Theory: section 1.6
+    Theory: Fact 6
     """
 
     def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float = math.inf) -> None:

@@ -256,7 +256,7 @@ class RowOutputs:
     Rows go through the layers in padded, aligned blocks of sizes that round alike in every place (see `AlikeBlocks`).
     Where no size does so in float32, the layers are computed in float64, and the outputs rounded.
 
-    Theory: section 4 (a score may depend on its record, the model and independent noise only)
+    Theory: Result B
     """
 
     def __init__(self, network: Network, parameters: Array) -> None:

@@ -140,7 +140,7 @@ class DPSGD(GaussianSums):
     >>> trained.model.predict_proba(X[:2]).shape
     (2, 2)
 
-    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normalizer of Theory: section 1.6
+    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normalizer of Theory: Fact 6
     """
 
     hidden: tuple[int, ...] = ()

@@ -143,7 +143,7 @@ def dominating_mu(loss: ObjectiveLoss) -> float:
     Between the points of the epsilon grid both profiles are bracketed by their monotonicity, so the
     comparison holds at every epsilon >= 0, not only on the grid.
 
-    Theory: section 1.8
+    Theory: Fact 8
     """
     good = loss.mu
     while not _dominates(good, loss):

@@ -18,7 +18,7 @@ from dpscp.training.preprocessing.step import Transform
 class ComponentTransform(MatrixTransform, Transform):
     """Shorten a row to norm ``bound`` and project it on released orthonormal directions.
 
-    Theory: section 1.5
+    Theory: Fact 5
     """
 
     bound: float = 1.0
@@ -61,7 +61,7 @@ class PrivatePCA(SecondMomentStep):
     >>> step.fit(rows, n_records=500, rng=np.random.default_rng(1)).apply(rows).shape
     (500, 1)
 
-    Theory: sections 1.1, 1.5
+    Theory: Facts 1 and 5
     """
 
     n_components: int

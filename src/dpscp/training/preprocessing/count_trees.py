@@ -4,7 +4,7 @@ A column's cells form a regular tree: ``branching = (8, 8, 8)`` has 8 cells, eac
 The records in every cell of every level are counted and integer noise is added. One record changes one count of each
 level by one. What follows uses the noisy counts only, so it costs nothing.
 
-Theory: section 1.5
+Theory: Fact 5
 """
 
 import math

@@ -5,7 +5,7 @@ uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, `
 sums over rows whose size it enforces (``PrivateCentering``, ``PrivateStandardize``: Gaussian events). Sums are divided
 by the public ``n_records``, never by the number of rows.
 
-Theory: section 1.5
+Theory: Fact 5
 """
 
 import math
@@ -36,7 +36,7 @@ class PublicBounds(PublicStep):
     low, high : float, or array of shape (n_features,)
         They must come from outside the data.
 
-    Theory: section 1.1
+    Theory: Fact 1
     """
 
     low: Any
@@ -64,7 +64,7 @@ class ColumnScales(PublicStep):
     scales : tuple of str
         The public scale of each column.
 
-    Theory: section 1.1
+    Theory: Fact 1
     """
 
     scales: tuple[str, ...]
@@ -87,7 +87,7 @@ class ColumnScales(PublicStep):
 class UnitNorm(PublicStep):
     """Scale every row to norm one; no constant and no privacy cost.
 
-    Theory: section 1.1
+    Theory: Fact 1
     """
 
     def transform_of(self, width: int) -> RowTransform:
@@ -103,7 +103,7 @@ class NormClip(PublicStep):
     bound : float
         The largest norm of a row.
 
-    Theory: section 1.1
+    Theory: Fact 1
     """
 
     bound: float
@@ -132,7 +132,7 @@ class PrivateCentering(SummedStep):
     noise_multiplier : float or None
         None while it is not set.
 
-    Theory: sections 1.1, 1.5
+    Theory: Facts 1 and 5
     """
 
     bound: float = 1.0
@@ -174,7 +174,7 @@ class PrivateStandardize(SummedStep):
         None while it is not set.
     scale_floor, limit : float
 
-    Theory: sections 1.1, 1.5
+    Theory: Facts 1 and 5
     """
 
     low: Any

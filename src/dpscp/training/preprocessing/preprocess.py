@@ -3,7 +3,7 @@
 ``Preprocessed`` puts steps (``sums``) in front of any mechanism and is itself a mechanism with one event in the ledger.
 What its steps learn counts as training. ``PreprocessedModel`` is its released model.
 
-Theory: section 1.5; Result B
+Theory: Fact 5; Result B
 """
 
 import math
@@ -52,7 +52,7 @@ class PreprocessedModel(Model):
     n_features : int
         The width of a row before the transforms.
 
-    Theory: section 1.7
+    Theory: Fact 7
     """
 
     transforms: tuple[Transform, ...]
@@ -171,7 +171,7 @@ class Preprocessed(Around):
 
     A stability bound of the mechanism is kept only if every step is public.
 
-    Theory: section 1.5; Results B and C
+    Theory: Fact 5; Results B and C
     """
 
     steps: tuple[Step, ...]

@@ -81,7 +81,7 @@ class PrivateBounds(Around):
 
     Coverage does not need the bounds to hold: scores use targets unchanged, also those outside.
 
-    Theory: sections 1.1, 1.5; Result B
+    Theory: Facts 1 and 5; Result B
     """
 
     mechanism: Mechanism

@@ -58,7 +58,7 @@ class PrivateTarget(Around):
     last layer, in the units of the target or, where its parameters are too short for them, in those of ``y_bounds``.
     There is no stability bound, and no trajectory is passed on (it would be in the standardized units).
 
-    Theory: sections 1.1, 1.5; Result B
+    Theory: Facts 1 and 5; Result B
     """
 
     mechanism: Mechanism

@@ -4,7 +4,7 @@ A few large values, or public bounds far wider than the values, leave a scaled c
 spread evenly whatever the column is like. One release of noisy counts (``count_trees``) gives the distribution function
 of every column. Mean, scale and quantile follow from it, so this step replaces ``PrivateStandardize``.
 
-Theory: section 1.5
+Theory: Fact 5
 """
 
 import math
@@ -52,7 +52,7 @@ class QuantileRows(Transform):
 
     Quantiles lie in [-sqrt(3), sqrt(3)]: those of a column spread evenly have mean 0 and variance 1.
 
-    Theory: section 1.5
+    Theory: Fact 5
     """
 
     scaled: FeatureTransform
@@ -126,7 +126,7 @@ class QuantileTransform(Step):
     others : float
         The largest value of a feature that is not counted; at most ``limit``.
 
-    Theory: sections 1.1 and 1.5; Result H; docs/guarantees.md
+    Theory: Facts 1 and 5; Result H; What preprocessing and recalibration release
     """
 
     low: Any

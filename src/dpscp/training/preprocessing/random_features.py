@@ -4,7 +4,7 @@ A hidden layer has noise in the directions and in the weights behind them. With 
 learns. Here the directions are public and fixed, so only the weights are learned. The noise in an output depends on the
 length of a row, whatever the number of directions.
 
-Theory: section 1.5
+Theory: Fact 5
 """
 
 import math
@@ -31,7 +31,7 @@ class RandomFeatureRows(Transform):
 
     m is about the mean of |x . v| over all directions.
 
-    Theory: section 1.5
+    Theory: Fact 5
     """
 
     directions: MatrixTransform
@@ -87,7 +87,7 @@ class RandomFeatures(PublicStep):
     >>> RandomFeatures(8.0, count=16).width_after(4)
     20
 
-    Theory: sections 1.1, 1.5
+    Theory: Facts 1 and 5
     """
 
     bound: float

@@ -20,7 +20,7 @@ from dpscp.training.targets import target_units, unit_targets
 class ScaledTargetModel(Model):
     """A regression model whose outputs in [-1, 1] stand for targets in ``y_bounds``.
 
-    Theory: section 1.1
+    Theory: Fact 1
     """
 
     inner: Model
@@ -75,7 +75,7 @@ class ScaledTarget(Around):
     y_bounds : (low, high)
         The public range of the target.
 
-    Theory: section 1.1
+    Theory: Fact 1
     """
 
     mechanism: Mechanism

@@ -61,7 +61,7 @@ class SecondMomentStep(SummedStep):
     deviation noise_multiplier in an orthonormal basis of the symmetric matrices. The sum is divided by the public
     n_records.
 
-    Theory: sections 1.1, 1.5
+    Theory: Facts 1 and 5
     """
 
     bound: float

@@ -7,7 +7,7 @@ public constants and the row itself only (`PublicStep`: no cost), or it releases
 To add a step, write its class and the class of its `Transform` in one module of this package, and enter the step in
 ``dpscp.training.__init__``. Outside this package the two classes alone are enough.
 
-Theory: section 1.5
+Theory: Fact 5
 """
 
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ class Transform(ABC):
     kind : str
         The name of the class in files; set by every class that files may hold.
 
-    Theory: section 1.5
+    Theory: Fact 5
     """
 
     kind: ClassVar[str]
@@ -116,7 +116,7 @@ class Step(ABC):
     stage : str
         The name of the step's entry in a ledger.
 
-    Theory: section 1.5; Result H
+    Theory: Fact 5; Result H
     """
 
     stage: ClassVar[str] = "preprocessing"
@@ -205,7 +205,7 @@ class SummedStep(Step):
     Privacy: one Gaussian release of ``noise_multiplier``. The noise must be the multiplier times what one record can
     change in the sum, in Euclidean norm. A sum is divided by the public ``n_records``, never by the number of rows.
 
-    Theory: section 1.5; Result H
+    Theory: Fact 5; Result H
     """
 
     noise_multiplier: float | None

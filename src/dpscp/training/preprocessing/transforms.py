@@ -26,7 +26,7 @@ class FeatureTransform(Transform):
 
     An infinite ``limit`` or bound switches that clipping off.
 
-    Theory: section 1.5
+    Theory: Fact 5
     """
 
     low: FloatArray
@@ -64,7 +64,7 @@ class FeatureTransform(Transform):
 class ScaleTransform(Transform):
     """Put each feature on its public scale; numbers where it is not defined become its smallest one.
 
-    Theory: section 1.1
+    Theory: Fact 1
     """
 
     scales: tuple[str, ...]
@@ -100,7 +100,7 @@ class RowTransform(Transform):
 
     A row of zeros stays a row of zeros. The result depends on the row and on released numbers only.
 
-    Theory: section 1.5
+    Theory: Fact 5
     """
 
     bound: float

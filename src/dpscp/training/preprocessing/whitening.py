@@ -26,7 +26,7 @@ class WhiteningTransform(MatrixTransform, Transform):
 
     A row of zeros stays zero.
 
-    Theory: section 1.5
+    Theory: Fact 5
     """
 
     kind: ClassVar[str] = "whitening"
@@ -67,7 +67,7 @@ class PrivateWhitening(SecondMomentStep):
     >>> step.fit(rows, n_records=500, rng=np.random.default_rng(1)).apply(rows).shape
     (500, 3)
 
-    Theory: sections 1.1, 1.5
+    Theory: Facts 1 and 5
     """
 
     bound: float = 1.0
