@@ -86,7 +86,7 @@ def release(
         Called with every noisy step and every search, for tests and audits of training by ``DPSGD``. What it sees is
         not private.
 
-    Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
+    Paper: Algorithm 1 [alg: dp-scp]; Theory: Which one to use
     """
     problem.require_payable(store, seeded=random_state is not None)
     plan = plan_fit(problem)  # what does not fit the budget is refused before a record is used
@@ -204,7 +204,7 @@ def _count_outcomes(
 
     One random record of each person is counted.
 
-    Theory: section 13
+    Theory: Private evaluation
     """
     if plan.evaluation is None:
         return None

@@ -221,7 +221,7 @@ def _plan_evaluation(problem: FitProblem, spent: Ledger, secret: float | None, m
     A search of the same cost then fits as well: the mixture of three parts is at most the mean of two mixtures, each
     with all the held-out records in one part.
 
-    Theory: section 13
+    Theory: Private evaluation
     """
     epsilon, delta = problem.budget.epsilon, problem.budget.delta
     n_groups = 0 if problem.groups_are_labels else len(problem.group_values or ())

@@ -51,7 +51,7 @@ class Plan:
     size_noise : the noise on the number of scores, released once; None without it.
     total : the budget for all rows of a person without ids together, where the budget of the problem is for one row.
 
-    Theory: section 6
+    Theory: Which one to use
     """
 
     problem: Problem
@@ -103,7 +103,7 @@ class Plan:
         **own
             Further fields of the plan.
 
-        Theory: section 6; Result K
+        Theory: Which one to use; Result K
         """
         chosen = guarantee_of(problem.guarantee)
         if problem.release_confidence is not None:
@@ -212,7 +212,7 @@ class Plan:
         Both are valid, and public numbers choose. The law of the coins is sharper in small parts. Declared numbers and
         groups have no such law, nor has a likelihood ratio that is known up to a factor only.
 
-        Theory: section 14
+        Theory: Sizes of small parts that were counted
         """
         problem = self.problem
         is_drawn = self.has_released_size and problem.n_found and self.part < 1

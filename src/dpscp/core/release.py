@@ -205,7 +205,7 @@ def release_counts(
     Release
         Its ``threshold`` has the shape (n_groups, n_levels).
 
-    Theory: section 6
+    Theory: Which one to use
     """
     budget = plan.total or plan.problem.budget
     checks = check_budget(budget, plan.problem.n_records, plan.spent.relation)
