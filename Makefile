@@ -48,7 +48,13 @@ TRACED := --cov --cov-report=term-missing:skip-covered
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest $(BOTH_CORES) -m "not slow" $(if $(COVERAGE),$(TRACED))
 
-test-all: $(VENV)/dev.stamp
+# models of transformers, timm and peft; without their dependencies, one of which is another build of torch
+MODELS := tests/torch_modules/requirements.txt
+$(VENV)/models.stamp: $(MODELS) $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(MODELS)
+	@touch $@
+
+test-all: $(VENV)/models.stamp
 	$(BIN)/python -m pytest $(BOTH_CORES) $(TRACED)
 
 # tests of the core that need no optional package
