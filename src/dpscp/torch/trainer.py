@@ -253,24 +253,12 @@ class TorchDPSGD(GaussianSums):
         depend on how records are divided into blocks and processes. Numbers that layers draw follow a secret key, block
         and step.
         """
-        shape, classes, from_data = self._describe(run.source)
-        traced = self._take_traced(shape, classes)
-        labels = classes if self.task == "classification" else None
-        block = TorchBlock(traced.gradients.form, traced.gradients.sizes, labels, rows_dtype(self.module))
-        ready = run.source.map(block, keep=True)
-        state = released_module(self.module, {})
-        state = state if self.device is None else state.to(self.device)
-        public = self._public_run(self.sampling_rate * run.n_records, traced, state)
-        announce("mapping the module over blocks of records")
-        engine = translate_memory_errors(lambda: Engine(public))
-        trained = [p for p in state.parameters() if p.requires_grad]
-        compare_with_autograd(engine, training_copy(self.module).to(trained[0].device), self._losses, trained)
-        keep_engine(engine)
+        setup = self._prepare(run.source, run.n_records)
         announce("private training")
-        steps = self._descend(ready, public, trained, run.random_state)
-        for _ in progress(steps, self.steps, "private training", note=self._spent):
+        for _ in progress(self._descend(setup, run.random_state), self.steps, "private training", note=self._spent):
             pass
-        released = {name: p.detach() for name, p in state.named_parameters() if p.requires_grad}
+        shape, classes, trained = setup.shape, setup.classes, zip(setup.names, setup.trained, strict=True)
+        released = {name: parameter.detach() for name, parameter in trained}
         facts: dict[str, object] = {
             "training_steps": int(self.steps),
             "sampling_rate": float(self.sampling_rate),
@@ -285,8 +273,27 @@ class TorchDPSGD(GaussianSums):
                 facts[name] = getattr(self, name)
         if classes is not None:
             facts["classes"] = classes
-        model = TorchModel(released_module(self.module, released), shape, classes, traced.scores)
-        return run.result(model, facts, taken_from_data=tuple(from_data))
+        model = TorchModel(released_module(self.module, released), shape, classes, setup.scores)
+        return run.result(model, facts, taken_from_data=setup.taken_from_data)
+
+    def _prepare(self, source: RecordSource, n_records: int) -> "_Setup":
+        """Convert the records, and map the graph over blocks."""
+        shape, classes, from_data = self._describe(source)
+        traced = self._take_traced(shape, classes)
+        labels = classes if self.task == "classification" else None
+        block = TorchBlock(traced.gradients.form, traced.gradients.sizes, labels, rows_dtype(self.module))
+        state = released_module(self.module, {})
+        state = state if self.device is None else state.to(self.device)
+        public = self._public_run(self.sampling_rate * n_records, traced, state)
+        announce("mapping the module over blocks of records")
+        engine = translate_memory_errors(lambda: Engine(public))
+        named = {name: p for name, p in state.named_parameters() if p.requires_grad}
+        trained = list(named.values())
+        compare_with_autograd(engine, training_copy(self.module).to(trained[0].device), self._losses, trained)
+        keep_engine(engine)
+        return _Setup(
+            source.map(block, keep=True), public, tuple(named), trained, shape, classes, tuple(from_data), traced.scores
+        )
 
     def _describe(self, source: RecordSource) -> tuple[tuple[Any, ...], tuple[Any, ...] | None, list[str]]:
         """Return the shape of a record, the classes, and what of it was taken from the records."""
@@ -325,10 +332,9 @@ class TorchDPSGD(GaussianSums):
             secure_bytes()(16),
         )
 
-    def _descend(
-        self, source: RecordSource, run: TorchRun, trained: list[Any], random_state: int | None
-    ) -> Iterator[int]:
+    def _descend(self, setup: "_Setup", random_state: int | None) -> Iterator[int]:
         """Take the steps, one for each yield; the trained parameters move."""
+        source, run, trained = setup.source, setup.run, setup.trained
         rng = secure_generator(random_state)
         optimizer, scheduler = self._updates.start(trained)
         # in clip norms; the slack is for the rounding of gradients and sums
@@ -390,6 +396,20 @@ _SOFTMAX = (
     "the module's last layer is a softmax. loss='cross_entropy' and the prediction sets apply one themselves, and a "
     "second one flattens the probabilities: remove the last layer, so that the module returns logits"
 )
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """A run before its first step."""
+
+    source: RecordSource
+    run: TorchRun
+    names: tuple[str, ...]
+    trained: list[Any]
+    shape: tuple[Any, ...]
+    classes: tuple[Any, ...] | None
+    taken_from_data: tuple[str, ...]
+    scores: ScoreGraph
 
 
 @dataclass(frozen=True)
