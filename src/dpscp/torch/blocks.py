@@ -221,8 +221,9 @@ class Engine:
         for place, value in zip(self.run.places, parameters, strict=True):
             fixed[place] = value
         results, failed = self._block.run(fixed, records)
+        count = len(records[0])  # padding has no terms
         with torch.no_grad():
-            return list(make_terms(self.run.traced, results).values()), failed
+            return list(make_terms(self.run.traced, [value[:count] for value in results]).values()), failed
 
     def sum(
         self,

@@ -59,6 +59,8 @@ __all__ = ["TorchDPSGD", "TorchModel"]
 
 # Records that go through the graph at once, at most; what it returns for them, so many numbers, stays in cache.
 _AT_ONCE, _FEWEST_AT_ONCE, _CACHED_NUMBERS = 320, 32, 2**21
+# Standard deviations of the size of a batch that blocks allow for: more is more padding, less one more block.
+_SPREAD = 1.5
 # What the graph returns for a block, at most so many numbers.
 _MOST_HELD = 2**26
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
@@ -318,7 +320,10 @@ class TorchDPSGD(GaussianSums):
         needed = math.ceil(most_records / MOST_BLOCKS)
         most = min(_AT_ONCE, max(_FEWEST_AT_ONCE, _CACHED_NUMBERS // numbers, needed))
         most = most if self.physical_batch is None else min(most, self.physical_batch)
-        most = max(1, min(most, _MOST_HELD // numbers, math.ceil(batch + 3 * math.sqrt(batch) + 1)))
+        most = max(1, min(most, _MOST_HELD // numbers))
+        # most batches fill a whole number of blocks, with little padding
+        usual = batch + _SPREAD * math.sqrt(batch) + 1
+        most = math.ceil(usual / math.ceil(usual / most))
         names = [name for name, _ in state.named_parameters()]
         return TorchRun(
             traced.gradients,
