@@ -26,7 +26,7 @@ from dpscp import (
     SeededWarning,
 )
 from dpscp._base.assumptions import HARD_BOUNDS
-from dpscp.exceptions import HintWarning
+from dpscp.exceptions import HintWarning, ReuseWarning
 from dpscp.privacy import dpsgd_event, gaussian_event
 from dpscp.privacy.events import possible_histories
 from dpscp.scores.sets import residual_interval
@@ -720,6 +720,7 @@ class TestRandomness:
         X, y = measured()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.simplefilter("ignore", ReuseWarning)  # a second fit on the same records
             first, second = (
                 regressor(QUICK_REGRESSION, guarantee="universal", random_state=None).fit(X.copy(), y) for _ in range(2)
             )
@@ -822,7 +823,7 @@ class TestBudget:
             classifier(QUICK, **{name: value}).fit(*labeled(100))
 
     def test_delta_above_one_in_n_is_remarked_upon(self):
-        with pytest.warns(GuaranteeWarning, match="smaller delta"):
+        with pytest.warns(GuaranteeWarning, match="A delta this large"):
             classifier(QUICK, guarantee="asymptotic", delta=0.01).fit(*labeled(500))
 
 

@@ -145,15 +145,13 @@ class _FitRun:
 
     def finish(self, found: Release) -> Fit:
         """Evaluate the release where a part of the records is for that."""
-        counted = _count_outcomes(
-            self.for_evaluation, self.problem, self.plan, self.model, found.threshold, self.search_seed
-        )
-        return Fit(
-            **vars(found),
-            model=self.model,
-            task=self.problem.task,
-            evaluation=_evaluate_counts(counted, self.problem, self.plan, found.ledger),
-        )
+        measured = None
+        if self.plan.evaluation is not None:
+            counted = _count_outcomes(
+                self.for_evaluation, self.problem, self.plan, self.model, found.threshold, self.search_seed
+            )
+            measured = _evaluate_counts(counted, self.problem, self.plan, found.ledger)
+        return Fit(**vars(found), model=self.model, task=self.problem.task, evaluation=measured)
 
 
 @dataclass(frozen=True)
@@ -199,15 +197,14 @@ class _Part:
 
 def _count_outcomes(
     records: RecordSource, problem: FitProblem, plan: FitPlan, model: Model, thresholds: Any, seed: int | None
-) -> OutcomeCounts | None:
-    """Return noisy counts of the outcomes on the evaluation part; None without one.
+) -> OutcomeCounts:
+    """Return noisy counts of the outcomes on the evaluation part.
 
     One random record of each person is counted.
 
     Theory: Private evaluation
     """
-    if plan.evaluation is None:
-        return None
+    assert plan.evaluation is not None
     assert isinstance(problem.task, Scored)
     announce("evaluate the release on records of its own")
     row_seed, dither_seed, noise_seed = child_seeds(stream_seed(seed, EVALUATED), 3)
@@ -220,12 +217,9 @@ def _count_outcomes(
     return OutcomeCounts(*found).with_noise(plan.evaluation.noise, IntegerSource(noise_seed))
 
 
-def _evaluate_counts(
-    counts: OutcomeCounts | None, problem: FitProblem, plan: FitPlan, ledger: Ledger
-) -> PrivateEvaluation | None:
+def _evaluate_counts(counts: OutcomeCounts, problem: FitProblem, plan: FitPlan, ledger: Ledger) -> PrivateEvaluation:
     """Return the private evaluation of a release; its ledger is that of the whole fit."""
-    if counts is None or plan.evaluation is None:
-        return None
+    assert plan.evaluation is not None
     low, high = problem.task.y_bounds or (0.0, float(len(problem.task.classes or ())))
     counted = CountedRelease(
         targets=tuple(1 - alpha for alpha in problem.alphas),

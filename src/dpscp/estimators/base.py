@@ -208,7 +208,7 @@ class PrivateConformal(FittedEstimator):
     def _keep(self, released: Fit, records: FitRecords) -> None:
         """Set the fitted attributes and warn about full sets."""
         self.model_ = released.model
-        self.threshold_ = released.thresholds[0] if records.group_values is None else released.thresholds
+        self.threshold_ = released.threshold[0] if records.group_values is None else released.threshold
         self.group_values_ = records.group_values
         self.ledger_ = released.ledger
         if self._prefit is not None:  # the rows of this release were outputs
