@@ -209,3 +209,11 @@ def test_what_is_shown_reads_back(classifier):
     plain = json.loads(json.dumps(found.to_dict()))
     assert plain["coverage"][0]["estimate"] == found.coverage.estimate
     assert plain["by_class"]["yes"]["interval"] == list(found.by_class["yes"].interval)
+
+
+def test_a_rate_without_an_estimate_is_shown_in_words(classifier):
+    """Noise may say that there are no records; the interval then holds every rate."""
+    X, y = data(0)
+    shown = [str(evaluate(classifier, X, y, epsilon=0.2, random_state=seed)) for seed in range(8)]
+    assert any("not known" in text for text in shown)
+    assert not any("nan" in text for text in shown)

@@ -175,7 +175,8 @@ class PrivateEvaluation:
 
 def _row(name: str, value: PrivateEstimate, form: str) -> list[str]:
     low, high = (form.format(end) for end in value.interval)
-    return [name, form.format(value.estimate), f"{low} to {high}"]
+    estimate = "not known" if math.isnan(value.estimate) else form.format(value.estimate)
+    return [name, estimate, f"{low} to {high}"]
 
 
 @dataclass(frozen=True)
