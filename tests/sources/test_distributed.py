@@ -68,7 +68,9 @@ def released(model):
     # but for the sentence that says where the records came from
     ledger, believed = replace(model.ledger_, assumptions=()), set(model.ledger_.assumptions)
     # in one order: that of a set differs between processes
-    certificates = [c.to_dict() | {"assumptions": {*c.assumptions} - believed} for c in model.certificates_]
+    certificates = [
+        c.to_dict() | {"assumptions": sorted({*c.assumptions} - believed, key=str)} for c in model.certificates_
+    ]
     return arrays, model.threshold_.tobytes(), ledger.to_dict(), certificates
 
 
@@ -239,7 +241,7 @@ def check(found, folder):
     with pytest.raises(ValueError, match="classes") as alone:
         estimator(mechanisms()["numpy"]).fit(X, y)
     assert (kind, words) == (alone.type.__name__, str(alone.value))
-    assert "one target for each row" in found["a_bad_shape"][1]
+    assert "y must have one target" in found["a_bad_shape"][1]
     assert found["a_bad_block"] == ("FileNotFoundError", "block 1")
     assert "cannot be sent to other processes" in found["code_without_a_name"][1]
     assert "call one of them in every process" in found["on_its_own"][1]

@@ -7,6 +7,7 @@ from typing import Any
 try:
     import torch
     from torch._guards import TracingContext, tracing
+    from torch._higher_order_ops import triton_kernel_wrap  # noqa: F401 (a graph that comes to another process needs it)
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.func import functional_call, functionalize, grad, vmap
     from torch.fx import GraphModule
