@@ -144,6 +144,13 @@ def _keeps_statistics(node: Any, base: str) -> bool:
     return bool(named.get("training")) and named.get("running_mean") is not None
 
 
+def allow_strides(graph: GraphModule) -> None:
+    """Let every view copy where the layout in memory is another one than that of the traced tensors."""
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target in _VIEWS:
+            node.target = _aten.reshape.default
+
+
 def _rewrite(graph: GraphModule, node: Any) -> None:
     target = node.target
     if target in _VIEWS:
