@@ -358,7 +358,7 @@ def modules(peers: Peers, rounds: int) -> list[Table]:  # noqa: ARG001 (Opacus i
         '"Ghost, safe sums" is Opacus\' ghost mode with the noise of its `secure_mode`, the sum of four draws against '
         "attacks on the last bits. It protects its sums as the grid protects ours. Its cryptographic generator cannot "
         "be installed any more, so torch's own draws. The peak includes everything before the first step, with the "
-        "dry run. [Measurements](measurements.md#torch-modules-on-a-processor) says where the time goes."
+        "tracing. [Measurements](measurements.md#torch-modules-on-a-processor) says where the time goes."
     )
     return [{"title": "Any torch module", "note": note, "columns": columns, "rows": rows, "ahead": ahead}]
 

@@ -125,6 +125,7 @@ REFUSED = {
     "as_strided": (lambda self, x: self.layer(x.as_strided((1, 5), (5, 1))), "beyond the numbers of one record"),
     "autograd.Function": (lambda self, x: _OwnRule.apply(self.layer(x)), "gradient of their own"),
     "custom operation": (lambda self, x: self.layer(add_up(x)), "not an operation of torch"),
+    "index_fill": (lambda self, x: self.layer(x.index_fill(1, (x[0, :1]).long(), 0.0)), "beyond the numbers"),
     "table made of the record": (table_of_record, "looks up rows of a table"),
 }
 
@@ -247,6 +248,35 @@ def test_an_index_out_of_range_adds_zero(trace):
     before, after = traced.gradients()[0], traced.gradients(inputs)
     assert after[1].tolist() == [False, False, True, False]
     assert torch.equal(before[[0, 1, 3]], after[0][[0, 1, 3]])
+
+
+INDEXED = {
+    "index_select": lambda x, i: x.index_select(1, i),
+    "gather": lambda x, i: x.gather(1, i[None]),
+    "take": lambda x, i: x.take(i)[None],
+    "index": lambda x, i: x[:, i],
+    "index_put": lambda x, i: x.index_put((torch.zeros_like(i), i), x[0, :2]),
+    "index_add": lambda x, i: x.index_add(1, i, x[:, :2]),
+    "index_copy": lambda x, i: x.index_copy(1, i, x[:, :2]),
+    "scatter": lambda x, i: x.scatter(1, i[None], x[:, :2]),
+    "put": lambda x, i: x.put(i, x[0, :2]),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_places_out_of_range_reach_no_other_record(trace, name):
+    """The places are numbers of the record: after its end, and before its start."""
+    operation = INDEXED[name]
+    traced = trace(
+        Forward(lambda self, x: self.layer(functional.pad(operation(x, (x[0, :2] * 2).long()), (0, 5))[:, :5])), (5,)
+    )
+    before = traced.gradients()[0]
+    for place in (2.5, 3.5, 900.0, -0.5, -3.0, -900.0):
+        inputs = [traced.inputs[0].clone()]
+        inputs[0][1, 0] = place
+        after, failed = traced.gradients(inputs)
+        assert torch.equal(before[[0, 2, 3]], after[[0, 2, 3]])
+        assert failed is None or failed.tolist() == [False, True, False, False]
 
 
 def test_clipped_sums_have_the_norm_of_the_clip_norm(trace):
