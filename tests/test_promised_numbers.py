@@ -286,6 +286,9 @@ def test_the_shift_of_a_summary_is_the_formula():
     exact = 3 * (2 * 1.5 / 9 + 0.3 * stats.chi(2).isf(0.01) / (8 * 9))
     assert moving.shift_bound == pytest.approx(exact, rel=1e-12)
     assert moving.delta_n == 0.01
+    usual = stability_summary(**common, noise_std=0.3, n_parameters=2)
+    assert usual.shift_bound == pytest.approx(3 * (2 * 1.5 / 9 + 0.3 * stats.chi(2).isf(1e-3) / (8 * 9)), rel=1e-12)
+    assert usual.delta_n == 1e-3
 
 
 @pytest.mark.parametrize("convex", [False, True])

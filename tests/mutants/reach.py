@@ -112,7 +112,7 @@ def _forget_results() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("dpscp"):
             for value in list(vars(module).values()):
-                if hasattr(value, "cache_clear"):
+                if hasattr(value, "cache_clear") and not isinstance(value, type):
                     value.cache_clear()
 
 

@@ -4,6 +4,7 @@
     python tests/mutants/run.py --check                # only whether each entry still applies (part of the test suite)
     python tests/mutants/run.py ledger torch           # entries whose function, tests or reason hold one of these words
     python tests/mutants/run.py --sample 60 --seed 1   # random errors, and the share that the tests notice
+    python tests/mutants/run.py --sample 60 --skip 20  # without those that ran before
 
 Each error gets a process of its own, forked after the heavy libraries were read. Entries of the table name their tests.
 For random errors a map says which tests reach the function; it is recorded when it is missing, or with ``--record``.
@@ -36,8 +37,12 @@ from trees import NotFoundError, edited, module_name  # noqa: E402
 COPIED = ("src", "tests", "docs", "README.md", "conftest.py", "pyproject.toml")
 # An error may make a loop endless: that counts as noticed. A slow test that is not done by then has no answer.
 LONGEST_SECONDS, SLOW_SECONDS = 180, 900
+# These are seconds of the processor; whoever waits for something may take so many times longer.
+WAITING = 5
 # Tests of a random mutant: first those that are quick, then more of them for what has survived.
 FIRST_SECONDS, MORE_SECONDS = 12, 60
+# A sample is run in parts of so many: what is known after each is printed.
+PART = 20
 MAP = ROOT / ".mutants.json"
 
 
@@ -102,7 +107,7 @@ def run_tests(job: Job) -> Answer:
         copy = Path(folder)
         for name in COPIED:
             if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(ROOT / name, copy / name)
             else:
                 shutil.copy2(ROOT / name, copy / name)
         if job.change is not None:
@@ -126,7 +131,8 @@ def run_tests(job: Job) -> Answer:
             else:
                 options.append("-x")
             code = pytest.main([*options, *job.tests], plugins=plugins)
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         os.chdir(ROOT)
     return Answer(int(code), time.monotonic() - start, text.getvalue())
 
@@ -147,8 +153,15 @@ class Chosen:
         left_out = [item for item in slow if not item.nodeid.startswith(self._named)]
         items[:] = [item for item in items if item not in left_out]
         if self._limited:
-            signal.signal(signal.SIGALRM, _no_answer if len(left_out) < len(slow) else _too_long)
-            signal.alarm(SLOW_SECONDS if len(left_out) < len(slow) else LONGEST_SECONDS)
+            some_slow = len(left_out) < len(slow)
+            handler, seconds = (_no_answer, SLOW_SECONDS) if some_slow else (_too_long, LONGEST_SECONDS)
+            # an endless loop uses the processor; on a busy machine the clock on the wall says little
+            for timer, clock, limit in (
+                (signal.SIGPROF, signal.ITIMER_PROF, seconds),
+                (signal.SIGALRM, signal.ITIMER_REAL, WAITING * seconds),
+            ):
+                signal.signal(timer, handler)
+                signal.setitimer(clock, limit)
 
 
 def _too_long(*_: object) -> None:
@@ -207,22 +220,29 @@ def _no_shrinking() -> None:
 # ---- random mutants
 
 
-def run_sample(size: int, seed: int, jobs: int, *, record: bool) -> int:
-    """Draw mutants, run the tests that reach them and print the share that was noticed, with the survivors."""
+def run_sample(size: int, seed: int, jobs: int, *, record: bool, skip: int = 0) -> int:
+    """Draw mutants, run the tests that reach them and print the share that was noticed, with the survivors.
+
+    A longer draw begins with a shorter one, so a run that was stopped goes on with ``skip``.
+    """
     start = time.monotonic()
     if record or not MAP.is_file():
         print("recording which tests reach which functions: as long as the fast tests take", flush=True)
         MAP.unlink(missing_ok=True)
         (_, answer), *_ = each_in_its_own_process([Job(None, ("tests", "src"), Recorder(MAP))], 1)
         print(answer.text.splitlines()[-1], flush=True)
-    reach, drawn = Reach.load(MAP), sample(ROOT, size, seed)
-    survivors = drawn
-    for after, until in ((0.0, FIRST_SECONDS), (FIRST_SECONDS, MORE_SECONDS)):
-        survivors = _survivors(survivors, reach, after, until, jobs)
-    killed = len(drawn) - len(survivors)
-    print(
-        f"{killed} of {len(drawn)} noticed ({killed / len(drawn):.0%}), seed {seed}; {time.monotonic() - start:.0f} s"
-    )
+    reach, drawn = Reach.load(MAP), sample(ROOT, size, seed)[skip:]
+    survivors: list[RandomMutant] = []
+    for first in range(0, len(drawn), PART):
+        part = drawn[first : first + PART]
+        left: Sequence[RandomMutant] = part
+        for after, until in ((0.0, FIRST_SECONDS), (FIRST_SECONDS, MORE_SECONDS)):
+            left = _survivors(left, reach, after, until, jobs)
+        survivors += left
+        done = first + len(part)
+        killed, seconds = done - len(survivors), time.monotonic() - start
+        where = f"numbers {skip} to {skip + done - 1} of seed {seed}"
+        print(f"{killed} of {done} noticed ({killed / done:.0%}), {where}; {seconds:.0f} s", flush=True)
     for mutant in survivors:
         print(f"survived  {mutant.name}")
     return 0
@@ -295,6 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass on the tree as it is")
     parser.add_argument("--sample", type=int, help="draw so many random mutants instead")
     parser.add_argument("--seed", type=int, default=1, help="of the random mutants (default 1)")
+    parser.add_argument("--skip", type=int, default=0, help="how many of the sample were run before (default 0)")
     parser.add_argument("--record", action="store_true", help="record again which tests reach which functions")
     given = parser.parse_args(arguments)
     jobs = max(1, given.jobs)
@@ -302,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _read_libraries()
         _no_shrinking()
     if given.sample is not None:
-        return run_sample(given.sample, given.seed, jobs, record=given.record)
+        return run_sample(given.sample, given.seed, jobs, record=given.record, skip=given.skip)
     return run_table(given.words, jobs, check=given.check, show=given.show, baseline=not given.no_baseline)
 
 

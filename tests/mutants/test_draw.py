@@ -85,6 +85,7 @@ def test_the_draw_follows_the_seed(tmp_path):
     names = [[m.name for m in sample(tmp_path, 12, seed)] for seed in (1, 1, 2)]
     assert names[0] == names[1] != names[2]
     assert len(set(names[0])) == 12
+    assert names[0][:5] == [m.name for m in sample(tmp_path, 5, 1)]  # so a run that was stopped can go on
     assert len(sample(tmp_path, 1000, 1)) == len(list(candidates(path, TEXT)))
 
 

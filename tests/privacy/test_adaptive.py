@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpscp.privacy import (
@@ -16,7 +17,7 @@ from dpscp.privacy import (
     parallel,
     secret_split,
 )
-from dpscp.privacy.adaptive import Charge, charge_for, least_slack
+from dpscp.privacy.adaptive import Charge, _dominating_mu, charge_for, least_slack
 
 
 def gaussian_profile(epsilon, mu):
@@ -54,6 +55,17 @@ def test_a_randomized_answer_is_charged_by_its_formula(epsilon):
     assert least_slack(own) == pytest.approx(1e-4, rel=1e-6)
     assert charge_for(own, 1.0001e-4).mu == pytest.approx(mu, rel=1e-3)
     assert math.isinf(charge_for(own, 0.9999e-4).mu)
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.3])
+def test_the_mu_of_one_chord_is_the_smallest_by_a_search_over_its_points(slack):
+    epsilon = 2.0
+    grid = np.linspace(0.0, epsilon, 20_001)
+    # the profile of a randomized answer is one chord in e^epsilon
+    chord = (math.exp(epsilon) - np.exp(grid)) / (math.exp(epsilon) + 1)
+    exact = brentq(lambda mu: (slack + (1 - slack) * gaussian_profile(grid, mu) - chord).min(), 0.1, 9.0)
+    found = _dominating_mu(np.array([0.0, epsilon]), chord[[0, -1]], slack)
+    assert exact * (1 - 1e-8) <= found <= exact * (1 + 2.1e-5)
 
 
 def test_integer_noise_is_charged_little_more_than_its_continuous_sibling():

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -154,6 +155,15 @@ def test_both_directions_count():
     chains = [group_epsilon(*_proven_pairs(PLD, event, direction, 1e-30), DELTA, 3) for direction in ("add", "remove")]
     assert abs(chains[0] - chains[1]) > 0.1
     assert ledger_of(event).epsilon(DELTA, rows=3) == pytest.approx(max(chains), rel=1e-3)
+
+
+def test_the_rounding_of_a_delta_is_chained_with_it():
+    """Three rows at (epsilon, r) reach r (1 + e^epsilon + e^2epsilon), and below that delta nothing is proven."""
+    epsilon, rounding = 0.5, 1e-4
+    rough = replace(PLD, rounding=rounding, tail=None)
+    reached = rounding * sum(math.exp(k * epsilon) for k in range(3))
+    assert rough.epsilon(approximate_dp_event(epsilon), 0.98 * reached, rows=3) == math.inf
+    assert rough.epsilon(approximate_dp_event(epsilon), 1.02 * reached, rows=3) < math.inf
 
 
 def test_what_cannot_be_promised():

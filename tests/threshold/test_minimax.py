@@ -73,6 +73,13 @@ def test_the_shipped_table_lies_between_two_other_solutions():
                 assert np.all(shipped[2:-1] <= below[2:-1] + 0.03)
 
 
+def test_a_game_on_two_gaps_by_hand():
+    """An acceptance at gap 1, as likely as at gap 0, ends there; a rejection leaves the game at gap 0."""
+    first, second = solve_game(np.array([0.0, 1.0]), [np.array([0.7, 0.2]), np.array([0.4, 0.1])])
+    assert first == pytest.approx([0.4, 1.0], abs=1e-8)
+    assert second == pytest.approx([0.7 + 0.3 * 0.4, 1.0], abs=1e-8)
+
+
 @pytest.mark.slow
 def test_the_shipped_table_is_what_the_generator_makes(tmp_path):
     from importlib import resources
