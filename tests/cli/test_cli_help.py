@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+import tempfile
 import threading
 import time
 
@@ -166,9 +167,10 @@ def test_a_file_in_a_full_folder_keeps_its_own_error(tmp_path):
 
 def test_a_full_scratch_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Scratch, "_write_buffer", full_disk)
-    with pytest.raises(OSError, match="No space") as caught:
-        Scratch([np.zeros(5)], tmp_path)
-    assert caught.value.filename == str(tmp_path)
+    for given, named in ((tmp_path, str(tmp_path)), (None, tempfile.gettempdir())):
+        with pytest.raises(OSError, match="No space") as caught:
+            Scratch([np.zeros(5)], given)
+        assert caught.value.filename == named
 
 
 def test_errors_of_the_system_in_words():

@@ -32,6 +32,16 @@ def setting(mu, share, steps):
     return 1 / (mu * share**0.5), 0.5 * (steps / (1 - share)) ** 0.5 / mu
 
 
+@pytest.mark.parametrize("alpha", [0.1, 0.7])
+def test_integer_noise_of_the_size_is_normal_noise_moved_by_one_unit(alpha):
+    """The size may be smaller by the unit, and the rank that the size sets is off by it."""
+    size_noise, noise = setting(0.5, 0.1, 8)
+    for unit in (1.0, 30.0):
+        moved = sized_offset(alpha, 200.0, size_noise, noise, 8, size_unit=unit)
+        plain = sized_offset(alpha, 200.0 - unit, size_noise, noise, 8)
+        assert moved == pytest.approx(plain + abs(0.5 - alpha) * unit, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("alpha", "mu", "share", "steps"),
     [(0.1, 0.3, 0.12, 8), (0.1, 1.0, 0.05, 12), (0.01, 0.1, 0.15, 12), (0.45, 4.0, 0.02, 8), (0.8, 0.3, 0.1, 8)],

@@ -15,7 +15,7 @@ from dpscp.data.sources import ArraySource, Block
 from dpscp.privacy import Ledger, dpsgd_event
 from dpscp.training import DPSGD, DenseModel, Mechanism, Model
 from dpscp.training.engine import batching as feeding
-from dpscp.training.engine.gradients import ClippedGradient
+from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient
 from dpscp.training.engine.loop import Descent, EngineBlock, GridNoise, RunConstants, full_batches, poisson_batches
 from dpscp.training.engine.networks import Loss, Network
 
@@ -333,6 +333,17 @@ def test_released_sums_lie_on_the_grid():
     steps = -descent.parameters * setup.normalizer / descent.grid
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-6)
     assert np.abs(steps).max() > 1e4
+    # the noise is 2^20 steps, and it is scaled to the sensitivity with the rounding of the sum
+    assert descent.grid == pytest.approx(2.0 * mechanism.clip_norm * (1 + CLIP_SLACK) / 2**20, rel=1e-12)
+
+
+def test_a_trajectory_begins_where_training_does():
+    X, y = problem(4, 3, n=50)
+    mechanism = DPSGD(classes=(0, 1, 2), hidden=(5,), steps=2, learning_rate=1e-9, noise_multiplier=1.0,
+                      keep_trajectory=True)  # fmt: skip
+    first, second = mechanism.train(X, y, random_state=0).trajectory.iterates
+    np.testing.assert_allclose(first, second, atol=1e-6)
+    assert np.abs(first).max() > 0.01
 
 
 def test_normalizer_is_public():
