@@ -8,6 +8,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.core.planning import PLANNED
+from dpscp.threshold.size import size_tail
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 5))
@@ -92,7 +93,11 @@ def test_table_json_and_picture(small):
 def test_regression():
     plan = dp.plan(n=5000, epsilon=1.0, classes=None, y_bounds=(0, 10))
     assert plan.task == "regression"
-    assert plan.row("stability").value_buffer > 0
+    row = plan.row("stability")
+    assert row.value_buffer > 0
+    # what the search aims at above the target, in parts of the records, and the buffer in parts of the range
+    aimed = row.inner_level + size_tail(1 - row.inner_level) + row.rank_offset / 5001
+    assert row.overshoot == pytest.approx(aimed + row.value_buffer / 10 - 0.9, rel=1e-9)
 
 
 @pytest.mark.parametrize(

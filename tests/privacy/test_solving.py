@@ -91,6 +91,8 @@ def test_gaussian_mode_is_the_closed_form():
     noise = count_noise(1.0, DELTA, 20, sensitivity=0.9, accountant="gdp")
     assert noise == pytest.approx(0.9 * math.sqrt(20) / gdp_mu(1.0, DELTA), rel=3e-4)
     assert epsilon_of(gaussian_event(noise / 0.9, 20), DELTA) <= 1.0
+    shared = shared_count_noise(1.0, DELTA, 20, (0.9, 0.5), accountant="gdp")
+    assert shared == pytest.approx([s * math.sqrt(2 * 20) / gdp_mu(1.0, DELTA) for s in (0.9, 0.5)], rel=3e-4)
 
 
 def test_noise_scales_with_sensitivity():

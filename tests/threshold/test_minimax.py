@@ -185,6 +185,11 @@ class TestUnequalSteps:
         assert np.all(np.diff(graded) <= 0)
         assert graded[-1] < minimax_offset(0.1, 500, 2.0, 6)
 
+    def test_a_step_without_noise_leaves_the_scores_at_the_target(self):
+        """There a noisy step that accepts adds its gap, whatever the room: only a rare acceptance keeps the promise."""
+        for noises in ([0.0, 1.0], [1.0, 0.0]):
+            assert 5 < minimax_offset(0.1, 500, noises, 2).max() < 8
+
     @pytest.mark.parametrize(
         ("noise", "word"), [([1.0, 2.0], "each of the 3"), ([1.0, -1.0, 1.0], "at least 0"), ([1e9, 1, 1], "at most")]
     )
