@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 import dpscp as dp
 from dpscp import scores as s
 from dpscp._base.assumptions import OWN_SCORE
+from dpscp.core.tasks import Classification, Regression
+from dpscp.scores.missing import MissingScore
 
 RNG = np.random.default_rng(0)
 
@@ -224,3 +226,11 @@ def test_the_center_of_a_single_output_is_that_output():
     pair = s.Pair.of(np.array([[1e308], [-1.5]]), (-1.7e308, 1.7e308))
     assert pair.center is pair.lower is pair.upper
     assert pair.center.tolist() == [1e308, -1.5]
+
+
+def test_the_name_of_a_score_does_not_stand_in_for_the_callers_own():
+    for task in (Classification((0, 1), MissingScore()), Regression((0.0, 1.0), MissingScore())):
+        assert task.with_own_score("lac" if isinstance(task, Classification) else "residual") is task
+    found = Classification((0, 1), MissingScore()).with_own_score(lambda probabilities, _: 1 - probabilities)
+    assert found.score.assumptions == (OWN_SCORE,)
+    assert not isinstance(found.score, MissingScore)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special
+from scipy import special, stats
 
 from dpscp.threshold import (
     expected_maximum,
@@ -112,6 +112,18 @@ def test_monotone_and_never_faster_than_its_argument(steps):
     assert np.all(rise >= -1e-12)
     assert np.all(rise <= np.diff(start) + 1e-12)
     assert np.all(value >= start)
+
+
+def test_beyond_the_grid_the_excess_is_below_one_overshoot_for_each_step():
+    """Far above the target a step adds E[(Z - l)+] at most, of which the game takes its best part."""
+    for start in (7.5, 9.0):
+        g = start + np.linspace(0, 2, 2001)
+        one = np.max(special.ndtr(-g) * (g - start))
+        most = stats.norm.pdf(start) - start * special.ndtr(-start)
+        for steps in (1, 4):
+            found = worst_excess(start, steps)
+            assert one < found
+            assert steps * most <= found <= 1.1 * steps * most
 
 
 def test_convex_in_its_argument():
