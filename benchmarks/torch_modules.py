@@ -121,6 +121,7 @@ class Texts(nn.Module):
 
     def __init__(self, lora: bool = False) -> None:
         super().__init__()
+        sys.modules.setdefault("torchvision", None)  # not needed, and often for another build of torch
         import transformers
 
         transformers.logging.set_verbosity_error()

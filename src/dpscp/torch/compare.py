@@ -46,32 +46,35 @@ def compare_with_autograd(engine: Engine, module: Any, losses: Losses, parameter
     Records without a finite gradient are not compared.
     """
     traced, trained = engine.run.traced, [p for p in module.parameters() if p.requires_grad]
-    for seed in _SEEDS:
-        generator = torch.Generator().manual_seed(seed)
-        record = [value[None] for value in synthetic_record(traced.form, traced.target, seed)]
-        draws = draw_numbers(traced.draws, 1, generator)
-        terms, failed = engine.terms(parameters, [*record, *draws])
-        args, named = traced.form.arguments([value.to(parameters[0].device) for value in record[:-1]])
-        target = record[-1].to(parameters[0].device)
+    seeds = _SEEDS[: engine.run.at_once]
+    singles = [synthetic_record(traced.form, traced.target, seed) for seed in seeds]
+    records = [torch.stack(values) for values in zip(*singles, strict=True)]
+    draws = draw_numbers(traced.draws, len(seeds), torch.Generator().manual_seed(seeds[0]))
+    terms, failed = engine.terms(parameters, [*records, *draws])
+    if failed is not None:
+        raise RefusedError("the module fails on synthetic records in a block")
+    device = parameters[0].device
+    for place, seed in enumerate(seeds):
+        *inputs, target = (value[place : place + 1].to(device) for value in records)
+        args, named = traced.form.arguments(inputs)
+        own = [numbers[place : place + 1] for numbers in draws]
         try:
-            with plain_operations(seed), torch.enable_grad(), _SameDraws(iter(draws)):
+            with plain_operations(seed), torch.enable_grad(), _SameDraws(iter(own)):
                 outputs = module(*args, **named)
                 loss = losses(getattr(outputs, "logits", outputs), target).sum()
                 gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         except _UnknownDrawError:
             return
-        if failed is not None:
-            raise RefusedError("the module fails on synthetic records in a block")
-        _compare(traced.trained, terms, gradients)
+        _compare(traced.trained, terms, gradients, place)
 
 
-def _compare(trained: Sequence[tuple[str, Any]], terms: Sequence[Any], gradients: Sequence[Any]) -> None:
+def _compare(trained: Sequence[tuple[str, Any]], terms: Sequence[Any], gradients: Sequence[Any], place: int) -> None:
     known = [torch.zeros(shape) if g is None else g for (_, shape), g in zip(trained, gradients, strict=True)]
     length = torch.stack([g.double().norm().cpu() for g in known]).norm()
     if not bool(torch.isfinite(length)):
         return
     for (name, _), term, gradient in zip(trained, terms, known, strict=True):
-        own = term.single_gradients()[0].double().cpu()
+        own = term.single_gradients()[place].double().cpu()
         if float((own - gradient.double().cpu()).norm()) > _TOLERANCE * float(length) + 1e-12:
             raise RefusedError(
                 f"the gradient of {name!r} is not what autograd computes on a synthetic record; call each layer with "
