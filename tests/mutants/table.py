@@ -940,3 +940,27 @@ mutant(
     "a mechanism may return another cost than it stated",
     "tests/training/test_recipe.py::test_what_is_paid_is_what_was_stated_before_training",
 )
+
+# ---- torch modules: records cannot meet
+
+mutant(
+    "torch.checks:check_graph",
+    "_check_operation(node, secret)",
+    "None",
+    "a custom operation sees several records",
+    "tests/torch_modules/test_isolation.py::test_refuses[custom operation]",
+)
+mutant(
+    "torch.blocks:BatchSum._summed",
+    "self.layers.generator(block.id, self.step)",
+    "self.layers.generator(block.id, 0)",
+    "every step draws the same masks",
+    "tests/torch_modules/test_draws.py::test_every_step_has_draws_of_its_own",
+)
+mutant(
+    "torch.trainer:TorchDPSGD._prepare",
+    "compare_with_autograd(engine, training_copy(self.module).to(trained[0].device), self._losses, trained)",
+    "None",
+    "a layer with a wrong rule trains on something else",
+    "tests/torch_modules/test_training.py::test_terms_that_are_not_gradients_are_refused_before_any_step",
+)

@@ -1,5 +1,7 @@
 """Draws of a module: they have the law that torch's own have, and are numbers of the record alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import nn
 
 from dpscp.torch.checks import RefusedError
 from dpscp.torch.draws import draw_numbers, secret_generator
+from dpscp.torch.trainer import TorchDPSGD
 
 functional = nn.functional
 MANY = 20_000
@@ -104,3 +107,22 @@ def test_the_state_of_a_generator_comes_from_all_bytes():
     assert not torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
     assert not torch.equal(drawn[1], drawn[2])
+
+
+class Masked(Weighted):
+    """One that draws in training alone."""
+
+    def forward(self, x):
+        return self.weight * (torch.rand(len(x), 1) if self.training else x)
+
+
+def test_every_step_has_draws_of_its_own():
+    """One parameter whose gradient is a draw: two steps without noise move it by the two draws."""
+    mechanism = TorchDPSGD(Masked(None), lambda z, _: z[:, 0], 1.0, 2, 1.0, noise_multiplier=0.0)
+    one, two = (
+        float(replace(mechanism, steps=steps).train([[1.0]], [0.0], random_state=0, n_records=1).model.module.weight.detach())
+        for steps in (1, 2)
+    )
+    assert 0 < 1 - one < 1
+    assert 0 < one - two < 1
+    assert abs((one - two) - (1 - one)) > 1e-6

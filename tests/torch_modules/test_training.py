@@ -13,7 +13,7 @@ from scipy import stats
 
 from dpscp.data.sources import ArraySource
 from dpscp.privacy import dpsgd_event, epsilon_of, non_private_event
-from dpscp.torch import blocks
+from dpscp.torch import blocks, layers
 from dpscp.torch.release import Release
 from dpscp.torch.trainer import TorchDPSGD, TorchModel
 from dpscp.training import Mechanism, Model
@@ -374,3 +374,15 @@ def test_parameters_have_noise_of_their_own(numbers):
     for i, first in enumerate(found):
         for second in found[:i]:
             assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(2 * numbers)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_terms_that_are_not_gradients_are_refused_before_any_step(monkeypatch, drop):
+    """A rule of a layer that is wrong by a factor, with and without draws of the module."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(drop), torch.nn.Linear(8, 3))
+    mechanism = TorchDPSGD(module, noise_multiplier=1.0, steps=1, classes=(0, 1, 2))
+    mechanism.train(*problem())
+    rule = layers._linear
+    monkeypatch.setitem(layers._RULES, "linear", lambda call, shapes, x, e: rule(call, shapes, x, e * 1.01))
+    with pytest.raises(ValueError, match=r"the gradient of '.*' is not what autograd computes"):
+        mechanism.train(*problem())

@@ -258,22 +258,14 @@ class Engine:
                     torch.from_numpy(np.take(block.targets, part, axis=0)),
                     *draw_numbers(traced.draws, len(part), generator),
                 ]
-                terms, failed = self.terms(parameters, records)
+                terms, _ = self.terms(parameters, records)
                 weights = None if block.weights is None else torch.from_numpy(np.take(block.weights, part)).to(device)
-                self._add(terms, failed, weights, len(part), totals)
+                self._add(terms, weights, totals)
         return totals
 
-    def _add(
-        self, terms: Sequence[Term], failed: Tensor | None, weights: Tensor | None, count: int, totals: list[Any]
-    ) -> None:
-        """Add the first records' terms times their factors; the others are padding."""
-        factors, counted = self._rule.factors(terms, None)
-        factors, counted = factors[:count], counted[:count]
-        if failed is not None:
-            counted = counted & ~failed[:count]
-        factors = factors.where(counted, 0.0)
-        if weights is not None:
-            factors = factors * weights
+    def _add(self, terms: Sequence[Term], weights: Tensor | None, totals: list[Any]) -> None:
+        """Add the records' terms times their factors; those of a record that failed are zeros."""
+        factors, counted = self._rule.factors(terms, weights)
         kept = None if bool(counted.all()) else counted
         for number, term in enumerate(terms):
             totals[number] += term.weighted_sum(factors, kept)
