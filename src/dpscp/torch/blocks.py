@@ -9,8 +9,8 @@ Theory: Torch modules: records cannot meet
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -275,9 +275,14 @@ _ENGINES: PerThread[Engine] = PerThread()
 _READY: dict[bytes, Engine] = {}
 
 
-def keep_engine(engine: Engine) -> None:
+@contextmanager
+def keep_engine(engine: Engine) -> Iterator[None]:
     """Keep an engine for the first thread of its run; other threads and processes make their own."""
     _READY[engine.run.name] = engine
+    try:
+        yield
+    finally:
+        _READY.pop(engine.run.name, None)
 
 
 def _take_engine(run: TorchRun) -> Engine:

@@ -257,8 +257,10 @@ class TorchDPSGD(GaussianSums):
         """
         setup = self._prepare(run.source, run.n_records)
         announce("private training")
-        for _ in progress(self._descend(setup, run.random_state), self.steps, "private training", note=self._spent):
-            pass
+        steps = self._descend(setup, run.random_state)
+        with keep_engine(setup.engine):
+            for _ in progress(steps, self.steps, "private training", note=self._spent):
+                pass
         shape, classes, trained = setup.shape, setup.classes, zip(setup.names, setup.trained, strict=True)
         released = {name: parameter.detach() for name, parameter in trained}
         facts: dict[str, object] = {
@@ -292,10 +294,8 @@ class TorchDPSGD(GaussianSums):
         named = {name: p for name, p in state.named_parameters() if p.requires_grad}
         trained = list(named.values())
         compare_with_autograd(engine, training_copy(self.module).to(trained[0].device), self._losses, trained)
-        keep_engine(engine)
-        return _Setup(
-            source.map(block, keep=True), public, tuple(named), trained, shape, classes, tuple(from_data), traced.scores
-        )
+        ready = source.map(block, keep=True)
+        return _Setup(ready, engine, tuple(named), trained, shape, classes, tuple(from_data), traced.scores)
 
     def _describe(self, source: RecordSource) -> tuple[tuple[Any, ...], tuple[Any, ...] | None, list[str]]:
         """Return the shape of a record, the classes, and what of it was taken from the records."""
@@ -339,7 +339,7 @@ class TorchDPSGD(GaussianSums):
 
     def _descend(self, setup: "_Setup", random_state: int | None) -> Iterator[int]:
         """Take the steps, one for each yield; the trained parameters move."""
-        source, run, trained = setup.source, setup.run, setup.trained
+        source, run, trained = setup.source, setup.engine.run, setup.trained
         rng = secure_generator(random_state)
         optimizer, scheduler = self._updates.start(trained)
         # in clip norms; the slack is for the rounding of gradients and sums
@@ -408,7 +408,7 @@ class _Setup:
     """A run before its first step."""
 
     source: RecordSource
-    run: TorchRun
+    engine: Engine
     names: tuple[str, ...]
     trained: list[Any]
     shape: tuple[Any, ...]
