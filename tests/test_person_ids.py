@@ -216,6 +216,8 @@ LARGE = 2**63 + 5
         (np.array([7, 7], dtype="int32"), np.array([7, 7], dtype="uint64")),
         (np.array([7, LARGE], dtype="uint64"), [LARGE, 7]),
         (np.array([LARGE, 7], dtype="uint64"), np.array([7, 7])),
+        (np.array([LARGE, LARGE + 1], dtype="uint64"), [LARGE, LARGE + 1]),
+        (pl.Series([7, LARGE], dtype=pl.Object), [LARGE, 7]),
         (pa.array([7, LARGE], pa.uint64()), pl.Series([7, LARGE], dtype=pl.UInt64)),
         (["seven", "x"], pa.array(["seven", "x"])),
         (np.array([NOON], dtype="datetime64[s]"), np.array([NOON], dtype="datetime64[ns]")),

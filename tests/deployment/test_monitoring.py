@@ -120,6 +120,15 @@ def test_batches_of_any_size_and_a_changing_rate_below_the_tolerated():
         assert np.isfinite(first_alarms(bet, 0.1, n=n, trials=400, seed=n + 1)).mean() <= 0.05 + 0.033
 
 
+def test_the_growth_of_a_bet_is_the_mean_of_what_it_releases():
+    bet, n, misses = _Bet.of(0.5, 0.1, Budget(0.5, 1e-5)), 200, 40
+    source, draws = IntegerSource(0), 2_000
+    mean = np.mean([bet.log_factor(misses, n, source) for _ in range(draws)])
+    within = 5 * bet.noise_parameter / math.sqrt(draws)
+    assert abs(bet.growth(misses / n, n) - mean) <= within
+    assert within < abs(bet.noise_parameter**2 - bet.noise_parameter) / 4  # it tells the square from the number
+
+
 def test_the_default_tolerates_what_the_release_was_promised_with(classifier):
     found = monitor(classifier)
     assert found.tolerated == pytest.approx(1 - classifier.certificate_.terms["release_level"])

@@ -57,14 +57,15 @@ def test_a_randomized_answer_is_charged_by_its_formula(epsilon):
     assert math.isinf(charge_for(own, 0.9999e-4).mu)
 
 
-@pytest.mark.parametrize("slack", [0.0, 0.3])
-def test_the_mu_of_one_chord_is_the_smallest_by_a_search_over_its_points(slack):
-    epsilon = 2.0
-    grid = np.linspace(0.0, epsilon, 20_001)
-    # the profile of a randomized answer is one chord in e^epsilon
-    chord = (math.exp(epsilon) - np.exp(grid)) / (math.exp(epsilon) + 1)
+@pytest.mark.parametrize(
+    ("slack", "ends"), [(0.0, (math.tanh(1.0), 0.0)), (0.3, (math.tanh(1.0), 0.0)), (0.1, (0.3, 0.2))]
+)
+def test_the_mu_of_one_chord_is_the_smallest_by_a_search_over_its_points(slack, ends):
+    """A chord in e^epsilon; with tanh(1) and 0 it is the profile of a randomized answer of epsilon 2."""
+    grid = np.linspace(0.0, 2.0, 20_001)
+    chord = ends[0] + (ends[1] - ends[0]) * np.expm1(grid) / math.expm1(2.0)
     exact = brentq(lambda mu: (slack + (1 - slack) * gaussian_profile(grid, mu) - chord).min(), 0.1, 9.0)
-    found = _dominating_mu(np.array([0.0, epsilon]), chord[[0, -1]], slack)
+    found = _dominating_mu(grid[[0, -1]], np.array(ends), slack)
     assert exact * (1 - 1e-8) <= found <= exact * (1 + 2.1e-5)
 
 
