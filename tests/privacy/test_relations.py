@@ -103,7 +103,8 @@ SETTINGS = {"epsilon": 2.0, "delta": DELTA, "score_range": (0, 1), "random_state
 def test_calibration_after_a_replacement_stays_in_the_budget_and_says_so(accountant):
     event = dpsgd_event(8.0, 0.05, 200)
     ledger = dp.Ledger().add("training", event, relation=REPLACE)
-    found = dp.calibrate(SCORES, training=ledger, accountant=accountant, **SETTINGS)
+    with pytest.warns(dp.GuaranteeWarning, match="replacing one record only"):
+        found = dp.calibrate(SCORES, training=ledger, accountant=accountant, **SETTINGS)
     assert found.ledger.relation is REPLACE
     assert found.ledger.epsilon(DELTA, accountant) <= 2.0
     assert found.certificate.terms.relation is REPLACE
@@ -142,7 +143,8 @@ def test_an_engine_of_another_package_states_its_relation(tmp_path):
     X = rng.normal(size=(1500, 2))
     y = (X[:, 0] > 0).astype(int)
     clf = dp.PrivateConformalClassifier(model, epsilon=2.0, guarantee="universal", n_records=1500, random_state=0)
-    clf.fit(X, y)
+    with pytest.warns(dp.GuaranteeWarning, match="replacing one record only"):
+        clf.fit(X, y)
     assert clf.ledger_.relation is REPLACE
     assert clf.ledger_.epsilon(1e-5) <= 2.0
     assert clf.certificate_.terms.relation is REPLACE

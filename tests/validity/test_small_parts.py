@@ -125,7 +125,7 @@ def one_release_falls_below(level, n, part, offset, noise, steps):
 
 
 def test_the_certificate_says_what_it_assumes(small):
-    assumed = small.certificate_.assumptions
+    assumed = [assumption.sentence for assumption in small.certificate_.assumptions]
     assert "n_records is the true number of records" in assumed
     assert "each record was held out by an independent coin; the promise is an average over these coins too" in assumed
     assert "independent coin" in str(small.certificate_)
