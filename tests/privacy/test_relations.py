@@ -153,7 +153,7 @@ def test_an_engine_of_another_package_states_its_relation(tmp_path):
     assert statement["neighbor_relation"]["words"].startswith("replacing one record")
     assert statement["epsilon"] == statement["replace_one"]["epsilon"]
     store = dp.BudgetStore.create(tmp_path / "store", 9.0, 1e-5, dataset="x")
-    with pytest.raises(ValueError, match="budget store"):
+    with pytest.raises(ValueError, match="budget store"), pytest.warns(dp.GuaranteeWarning, match="replacing one"):
         clf.set_params(random_state=None).fit(X, y, budget=store)
     assert not store.ledger().entries
     with pytest.raises(ValueError, match="relation is for an event"):

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpscp import private_quantile
+from dpscp._base.checks import SMALLEST_NORMAL
 from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.threshold import CountSource, graded_offset, rank_sensitivity, round_level, step_rises
 from dpscp.threshold import counts as room
@@ -33,8 +34,8 @@ RANGES = [
     (0.0, 1.0),
     (-1.0, 3.0),
     (0.1, 0.7),
-    (0.0, 40 * TINY),
-    (TINY, 3 * TINY),
+    (0.0, 40 * SMALLEST_NORMAL),
+    (SMALLEST_NORMAL, 3 * SMALLEST_NORMAL),
     (1.0, 1.0 + 2.0**-50),
     (-8e307, 8e307),
     (0.0, 1e300),

@@ -120,7 +120,11 @@ def test_every_step_has_draws_of_its_own():
     """One parameter whose gradient is a draw: two steps without noise move it by the two draws."""
     mechanism = TorchDPSGD(Masked(None), lambda z, _: z[:, 0], 1.0, 2, 1.0, noise_multiplier=0.0)
     one, two = (
-        float(replace(mechanism, steps=steps).train([[1.0]], [0.0], random_state=0, n_records=1).model.module.weight.detach())
+        float(
+            replace(mechanism, steps=steps)
+            .train([[1.0]], [0.0], random_state=0, n_records=1)
+            .model.module.weight.detach()
+        )
         for steps in (1, 2)
     )
     assert 0 < 1 - one < 1

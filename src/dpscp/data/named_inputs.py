@@ -54,7 +54,9 @@ class NamedInputs:
         -------
         NamedInputs
         """
-        arrays = {str(name): as_numbers(values, str(name)) for name, values in columns.items()}
+        if not all(isinstance(name, str) for name in columns):
+            raise ValueError("the names of the inputs must be text")
+        arrays = {name: as_numbers(values, name) for name, values in columns.items()}
         if not arrays or len({len(values) for values in arrays.values()}) != 1:
             raise ValueError("X must hold at least one input by name, and all inputs the same number of records")
         shape = tuple((name, values.shape[1:], _KINDS[values.dtype.kind]) for name, values in arrays.items())

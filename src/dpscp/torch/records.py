@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from dpscp.data.named_inputs import NamedInputs, split_target
 from dpscp.data.sources.dataset import READ_TWICE, refuse_changing_items
@@ -32,6 +33,11 @@ def comes_from_torch(value: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
 
 
+def _has_names(X: Any) -> bool:
+    """Return whether records have inputs by name; some sparse matrices are mappings of places."""
+    return _is_table_of_columns(X) or (isinstance(X, Mapping) and not issparse(X))
+
+
 def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
     """Return inputs and targets as arrays.
 
@@ -39,7 +45,7 @@ def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
     dictionary; its order is that of the data set. Inputs by name, such as a ``BatchEncoding`` or a
     ``datasets.Dataset``, may hold the target under "labels" or "label"; ``y`` may be the name of its column.
     """
-    if _is_table_of_columns(X) or isinstance(X, Mapping):
+    if _has_names(X):
         columns, target = split_target(_columns_of(X), y)
         if (target is None) == (y is None or isinstance(y, str)):
             raise ValueError("pass the targets as y, or in X under 'labels', and not twice")
@@ -64,7 +70,7 @@ def inputs_of(X: Any) -> Any:
 
     Of a ``Dataset`` or ``DataLoader`` the first part of each item.
     """
-    if _is_table_of_columns(X) or isinstance(X, Mapping):
+    if _has_names(X):
         return NamedInputs.of(split_target(_columns_of(X))[0])
     if not _holds_items(X):
         return _array(X)
