@@ -195,3 +195,24 @@ def test_a_counted_number_of_new_records_is_listed_as_taken_from_them(fitted):
     assert declared.ledger_.public_facts["new_n_records"] == 800
     assert declared.ledger_.taken_from_data == fitted.ledger_.taken_from_data
     assert "777" not in declared.ledger_.to_json() + str(declared.certificate_.to_dict())
+
+
+def test_overlapping_groups_of_one_record_are_charged_together_again():
+    """Three boolean groups and 300 records: each record is charged for three sizes and three searches."""
+    functions = [lambda X, column=column: np.asarray(X)[:, column] > 0 for column in range(3)]
+    new = renewed(fit(groups=functions), records(300, 1), n_records=300)
+    (entry,) = new.ledger_.entries
+    sizes, counts = entry.event.events[1].events
+    assert sizes.count == 3
+    assert counts.count % 3 == 0
+
+
+def test_the_score_of_the_certificate_stays():
+    rng = RNG(3)
+    X = rng.uniform(-1, 1, size=(2_600, 2))
+    y = X[:, 0] + 0.2 * rng.normal(size=2_600)
+    model = dp.PrivateConformalRegressor(epsilon=4.0, y_bounds=(-2, 2), feature_bounds=(-1, 1), random_state=0)
+    model.fit(X[:2_000], y[:2_000])
+    kept = renewed(model, (X[2_000:], y[2_000:])).certificate_.terms.conformity_score
+    assert kept == model.certificate_.terms.conformity_score
+    assert kept in ("absolute", "cqr")
