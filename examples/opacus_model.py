@@ -1,4 +1,4 @@
-"""Train your own torch module with Opacus; one ledger holds the cost of training and threshold.
+"""Train your own torch module by DP-SGD; one ledger holds the cost of training and threshold.
 
 All records are used for both. Data: RAND Health Insurance Experiment. Needs the extra ``dpscp[torch]``.
 """
