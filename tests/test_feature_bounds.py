@@ -320,3 +320,10 @@ def test_the_narrowest_normal_bounds_give_finite_models():
         warnings.simplefilter("ignore", dp.GuaranteeWarning)
         clf.fit(X, np.arange(600) % 2)
     assert np.isfinite(clf.predict_proba(X)).all()
+
+
+def test_bounds_that_were_found_join_those_that_are_declared():
+    declared = FeatureBounds(np.array([0.0, -1.0, -1.0]), np.array([9.0, 1.0, 1.0]), private=(1, 2))
+    whole = declared.with_found((np.array([7.0, -3.0, -5.0]), np.array([8.0, 4.0, 6.0])))
+    assert whole.list_ends() == [[0.0, -3.0, -5.0], [9.0, 4.0, 6.0]]
+    assert (whole.private, whole.found) == ((), (1, 2))

@@ -238,3 +238,9 @@ def test_a_target_that_is_declared_as_a_column_has_its_bounds_and_scale():
     assert schema.with_target("age").declared["y_bounds"] is None
     above = Schema.from_dict({**data, "target": "cost", "bounds": [2, 50], "scale": "linear"})
     assert (above.declared["y_bounds"], above.declared["y_scale"]) == ((2.0, 50.0), "linear")
+
+
+def test_a_column_is_written_as_plain_lists():
+    column = Column("age", "numeric", bounds=(0, 110))
+    assert column.to_dict() == {"type": "numeric", "bounds": [0, 110]}
+    assert Column("age", "numeric", bounds="private").to_dict()["bounds"] == "private"
