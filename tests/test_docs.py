@@ -233,6 +233,7 @@ def test_links_point_to_files(path):
 def test_notebooks_run(path, tmp_path, monkeypatch, load_script):
     """Without Jupyter, with smaller numbers. A text that a cell keeps comes from a run: the same cells print."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(used_records, "_USES", [])  # a notebook is a program of its own
     notebook = json.loads(path.read_text())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
