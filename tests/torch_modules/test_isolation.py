@@ -125,6 +125,12 @@ REFUSED = {
     "as_strided": (lambda self, x: self.layer(x.as_strided((1, 5), (5, 1))), "beyond the numbers of one record"),
     "autograd.Function": (lambda self, x: _OwnRule.apply(self.layer(x)), "gradient of their own"),
     "custom operation": (lambda self, x: self.layer(add_up(x)), "not an operation of torch"),
+    "memory of others by prims": (
+        lambda self, x: self.layer(
+            x + torch.ops.prims.empty_strided((1, 5), (5, 1), dtype=x.dtype, device=x.device, requires_grad=False)
+        ),
+        "memory may hold other records",
+    ),
     "index_fill": (lambda self, x: self.layer(x.index_fill(1, (x[0, :1]).long(), 0.0)), "beyond the numbers"),
     "table made of the record": (table_of_record, "looks up rows of a table"),
 }

@@ -20,6 +20,7 @@ _EMPTY = {
     _aten.new_empty.default: _aten.new_zeros.default,
     _aten.empty_like.default: _aten.zeros_like.default,
 }
+_STRIDED = {_aten.new_empty_strided.default: _aten.new_zeros.default, _aten.empty_strided.default: _aten.zeros.default}
 _VIEWS = (_aten.view.default, _aten._unsafe_view.default)
 # What leaves the numbers of an argument as they are, and what only shifts, cuts or takes some of them.
 _SAME = {"_to_copy", "unsqueeze", "squeeze", "reshape", "view", "expand", "clone", "detach", "alias"}
@@ -122,6 +123,8 @@ def _check_operation(node: Any, secret: set[Any]) -> None:
         )
     if base.startswith(_UNCHECKED) or base in ("resize_", "index_fill"):
         raise RefusedError(f"{name} is not allowed, because it may read beyond the numbers of one record")
+    if "empty" in base and target not in _EMPTY and target not in _STRIDED:
+        raise RefusedError(f"{name} is not allowed, because its memory may hold other records; use torch.zeros")
     if target is _aten.embedding.default and node.args[0] in secret:
         raise RefusedError(
             "an embedding looks up rows of a table that is computed from the record, and an index out of range would "
@@ -157,10 +160,8 @@ def _rewrite(graph: GraphModule, node: Any) -> None:
         node.target = _aten.reshape.default
     elif target in _EMPTY:
         node.target = _EMPTY[target]
-    elif target is _aten.new_empty_strided.default:
-        node.target, node.args = _aten.new_zeros.default, node.args[:2]
-    elif target is _aten.empty_strided.default:
-        node.target, node.args = _aten.zeros.default, node.args[:1]
+    elif target in _STRIDED:
+        node.target, node.args = _STRIDED[target], node.args[:-1]
     elif target is _aten.embedding_dense_backward.default:
         node.target = _add_rows
     elif target is _aten._assert_tensor_metadata.default:
