@@ -54,7 +54,22 @@ def test_one_record_adds_a_vector_within_the_sensitivity(n_classes, scale):
         assert np.linalg.norm(rows, axis=1).max() <= SENSITIVITY * (1 + 1e-12)
         assert np.abs(rows[:, 0]).max() <= 2.0
         assert np.linalg.norm(rows[:, size:], axis=1).max() <= 1 + 1e-12
-    assert math.sqrt(7) == SENSITIVITY
+    assert math.sqrt(6) == SENSITIVITY
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 5, 16])
+def test_no_record_near_the_longest_one_exceeds_the_sensitivity(n_classes):
+    # a likeliest class, and a label, ties and other classes at any distance below it
+    rng = np.random.default_rng(n_classes)
+    places = np.r_[0.0, 0.01, 0.1, 0.3, 1, 1.5, 2, 2.1, 2.5, 3, 4, 6, 9, 20, 40]
+    logits = -rng.choice(places, size=(40_000, n_classes), p=rng.dirichlet(np.full(len(places), 0.3)))
+    logits[:, 0], labels = 0.0, rng.integers(0, n_classes, len(logits))
+    norms = np.linalg.norm(record_sums(logits, labels, np.zeros(1 + n_classes)), axis=1)
+    same = -np.geomspace(1e-3, 50, 4_000)  # all others as far, where the curvature is longest
+    alike = np.c_[np.zeros(4_000), np.repeat(same[:, None], n_classes - 1, axis=1)]
+    alike_norms = np.linalg.norm(record_sums(alike, np.ones(4_000, int), np.zeros(1 + n_classes)), axis=1)
+    assert max(norms.max(), alike_norms.max()) <= SENSITIVITY * (1 + 1e-12)
+    assert alike_norms.max() > 0.999 * SENSITIVITY
 
 
 def test_the_bound_of_one_record_is_nearly_reached():

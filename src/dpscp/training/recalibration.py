@@ -34,8 +34,8 @@ from dpscp.training.model import Model
 _CUT = 2.0
 # The curvature of one record counts with this weight, and with norm at most one: it only sets the length of a step.
 _CURVATURE_WEIGHT = 0.3
-# |<p - e, h>| <= 2, |p - e| <= sqrt(2), weighted curvature <= 1.
-SENSITIVITY = math.sqrt(_CUT**2 + 2 + 1)
+# Proven in docs/guarantees.md: where <p - e, h> and p - e are longest, the weighted curvature is short.
+SENSITIVITY = math.sqrt(_CUT**2 + 2)
 # Intercepts are found up to this many classes: noise would hide those of more.
 MOST_INTERCEPTS = 16
 # Prior of the factor and of an intercept, by which noise is shrunk: medians and standard deviations, factor in logs.
@@ -61,7 +61,7 @@ class Recalibrated(Around):
         Noise scale over sensitivity; None: call ``calibrated`` first.
 
     Privacy: each step releases one sum over the records with Gaussian noise. A record adds a vector of norm at most
-    sqrt(7), see ``record_sums``; the weights of a person add up to at most one. The unit is one record or person.
+    sqrt(6), see ``record_sums``; the weights of a person add up to at most one. The unit is one record or person.
     ``event`` composes the mechanism and ``steps`` Gaussian events. The cost counts as training.
 
     Assumes: the wrapped mechanism releases a `DenseModel` with logits and intercept, possibly behind preprocessing.
