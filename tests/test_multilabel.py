@@ -11,7 +11,7 @@ import pytest
 from sklearn.base import clone
 
 import dpscp as dp
-from dpscp.core.indicators import Multilabel
+from dpscp.core.losses import Multilabel
 from dpscp.data.validation import validate_indicators
 from dpscp.deployment import statement_schema
 from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of

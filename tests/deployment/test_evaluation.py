@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp.core.noisy_rates import _probability_at_most, _probability_below, rate_interval, size_reach
+from dpscp.core.evaluation import _probability_at_most, _probability_below, rate_interval, size_reach
 from dpscp.privacy import IntegerSource, LatticeNoise, shared_lattice_noise
 from dpscp.privacy.accounting.pld import discrete_gaussian_cdf
 

@@ -324,14 +324,14 @@ mutant(
     "tests/test_self_evaluation.py::test_three_parts_share_no_person_and_have_their_shares",
 )
 mutant(
-    "core.fit:_scores_by_group",
+    "core.fit:_count_scores",
     "BlockCounts(scored, group)",
     "BlockCounts(scored)",
     "every group counts all records",
     "tests/test_wiring.py::test_each_group_counts_its_own_records_only",
 )
 mutant(
-    "core.fit:_FitRun.count",
+    "core.fit:_count_scores",
     "task.score_range",
     "(0.0, 1.001)",
     "the range of the scores comes from the records",
@@ -366,7 +366,7 @@ mutant(
     "tests/test_found_classes.py::test_found_classes_are_never_certified",
 )
 mutant(
-    "core.fit:_scores_by_group",
+    "core.fit:_count_scores",
     "unit_of_blocks(records).by_person",
     "False",
     "every record of a person is counted in the search",
@@ -389,22 +389,22 @@ mutant(
 # ---- scoring
 
 mutant(
-    "core.score:Scoring.scores",
+    "core.fit:_score_block",
     "persons",
     "None",
     "the correction of a person fit removes one row",
     "tests/test_person_fits.py::test_corrected_scores_remove_the_whole_person",
 )
 mutant(
-    "core.score:Scoring.scores",
+    "core.fit:_score_block",
     "block.with_steps(*steps)",
     "block",
     "records are scored before preprocessing",
     "tests/test_data_path.py::test_records_are_preprocessed_once_to_train_and_once_to_score",
 )
 mutant(
-    "core.score:_Look.__call__",
-    "block.targets[is_member(block.groups, self.group)]",
+    "core.fit:_count_block",
+    "block.targets[is_member(block.groups, group)]",
     "block.targets",
     "in blocks every group counts all records",
     "tests/sources/test_source_fits.py::test_every_source_gives_the_fit_of_an_array",
@@ -456,7 +456,7 @@ mutant(
     "tests/test_conformal.py::TestPrivateModel::test_on_its_own_records",
 )
 mutant(
-    "core.own_mechanism:own_mechanism",
+    "core.fit_plan:_own_mechanism",
     "Preprocessed((PublicBounds(*bounds.pair),), found)",
     "found",
     "declared feature bounds do not reach an own mechanism",
@@ -472,11 +472,12 @@ mutant(
 # ---- tasks
 
 mutant(
-    "tasks:Classification.scores",
-    "np.asarray(np.maximum(scores, self._of_own_label(softmax(outputs), targets)))",
+    "core.tasks:Prediction.scores",
+    "np.asarray(np.maximum(scores, self._own_scores(self._link(outputs), targets)))",
     "scores",
     "the correction is computed and not used",
     "tests/test_wiring.py::test_corrected_scores_are_the_ones_that_count",
+    "tests/test_wiring.py::test_corrected_residuals_are_the_ones_that_count",
 )
 mutant(
     "tasks:Regression.training_targets",
@@ -484,13 +485,6 @@ mutant(
     "np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
     "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
-)
-mutant(
-    "tasks:Regression.scores",
-    "np.asarray(np.maximum(scores, self._of_targets(targets, outputs)))",
-    "scores",
-    "the correction of a regression is computed and not used",
-    "tests/test_wiring.py::test_corrected_residuals_are_the_ones_that_count",
 )
 # ---- training
 
@@ -667,7 +661,7 @@ mutant(
     "tests/privacy/test_ledger.py::test_what_a_part_consists_of_has_names_and_changes_no_number",
 )
 mutant(
-    "tasks:Regression._of_targets",
+    "core.tasks:Regression._own_scores",
     "to_scale(targets, self.y_scale)",
     "targets",
     "scores use units where the model uses the scale",
@@ -857,9 +851,9 @@ mutant(
     "tests/test_multilabel.py::test_the_heads_together_stay_within_the_budget",
 )
 mutant(
-    "core.fit:_FitRun.count",
-    "count_losses(task, trained.model, for_threshold, n_groups=problem.n_group_places, steps=plan.steps, seed=seed)",
-    "count_losses(task, trained.model, records, n_groups=problem.n_group_places, steps=plan.steps, seed=seed)",
+    "core.fit:release",
+    "count_losses(found.task, trained.model, for_threshold, spent, n_groups=n_groups, steps=plan.steps, seed=search_seed)",
+    "count_losses(found.task, trained.model, records, spent, n_groups=n_groups, steps=plan.steps, seed=search_seed)",
     "the records that find the threshold train as well",
     "tests/test_multilabel.py::test_records_train_or_calibrate_and_never_both",
 )

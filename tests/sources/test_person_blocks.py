@@ -12,7 +12,7 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp.core import fit as release
-from dpscp.core.score import BlockCounts
+from dpscp.core.fit import BlockCounts
 from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource

@@ -1,6 +1,5 @@
 """Private calibration for callers with their own scores: a threshold with its ledger and certificate."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,16 +8,17 @@ from numpy.typing import NDArray
 
 from dpscp._base.assumptions import OWN_SCORES
 from dpscp._base.checks import check_count, check_nonnegative, check_probability
-from dpscp.core.listed_scores import ListedScores
 from dpscp.core.problem import Problem, group_fields
-from dpscp.core.release import Release, release_scores
+from dpscp.core.release import Counted, Release, release_scores
 from dpscp.core.tasks import OwnScores
+from dpscp.data.groups import RecordGroups, read_groups
 from dpscp.data.persons import choose_unit, keep_rows, require_unit
-from dpscp.data.populations import Population
+from dpscp.data.populations import Population, keep_by_ratio, read_population
 from dpscp.guarantees import Guarantee, Stability, guarantee_of
 from dpscp.guarantees.registry import SPLIT, UNIVERSAL
-from dpscp.privacy import Budget, Ledger, Unit, as_event
+from dpscp.privacy import Budget, Ledger, Unit, as_event, secure_generator
 from dpscp.privacy.accounting import Accountant
+from dpscp.privacy.random_streams import THINNING, stream_seed
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold.counts import known_size
 
@@ -138,28 +138,59 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     chosen = _choose_guarantee(guarantee, held_out=held_out, trained=training is not None)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     spent = read_training_cost(training, unit).assume(OWN_SCORES)
-    listed = ListedScores.of(scores, population, groups)
+    other, grouping = read_population(population), read_groups(groups)
+    if np.ndim(scores) != 1 and (other is not None or grouping is not None):
+        raise ValueError("with population or groups, scores must be a one-dimensional array")
+    ratios = None if other is None else other.of_records(len(scores))
+    found = None if grouping is None else grouping.of_records(len(scores))
     if unit.by_person:
-        listed, n_records = listed.take(_choose_one_row_each(scores, persons, unit, random_state)), n_persons
+        chosen_rows, n_records = _choose_one_row_each(scores, persons, unit, random_state), n_persons
+        scores = np.asarray(scores)[chosen_rows]
+        ratios = None if ratios is None else ratios[chosen_rows]
+        found = None if found is None else found.take(chosen_rows)
     problem = Problem(
         task=OwnScores(score_range, fine_near),
         budget=Budget(epsilon, delta),
         alphas=(check_probability("alpha", alpha),),
-        n_records=check_count(unit.count_name, _count_scores(listed.scores) if n_records is None else n_records),
+        n_records=check_count(unit.count_name, _count_scores(scores) if n_records is None else n_records),
         guarantee=chosen,
         n_found=n_records is None,
         unit=unit,
         accountant=accountant,
         release_confidence=release_confidence,
-        **group_fields(listed.groups),
-        ratio_bound=listed.ratio_bound,
+        **group_fields(found),
+        ratio_bound=None if other is None else other.bound,
         steps=steps,
         rank_buffer=None if rank_buffer is None else check_nonnegative("rank_buffer", rank_buffer),
         failure_probability=failure_probability,
         score_lipschitz=score_lipschitz,
     )
-    counted = replace(listed.counted(spent, random_state), stability=stability)
+    counted = Counted(
+        _keep_scores(scores, ratios, problem.ratio_bound, found, random_state),
+        spent,
+        stability=stability,
+        facts={} if found is None else found.facts,
+        threshold_at=lambda values: float(values[0, 0]) if found is None else values[:, 0],
+    )
     return release_scores(problem, counted, random_state=random_state, store=budget, note="calibrate").warn_if_full()
+
+
+def _keep_scores(
+    scores: Any,
+    ratios: NDArray[np.float64] | None,
+    bound: float | None,
+    groups: RecordGroups | None,
+    random_state: int | None,
+) -> list[Any]:
+    """Return the scores of each group, or of all records, that secret coins keep by their likelihood ratios.
+
+    Theory: Result K
+    """
+    if ratios is not None and bound is not None:
+        coins = secure_generator(stream_seed(random_state, THINNING)).random(len(ratios))
+        kept = np.flatnonzero(keep_by_ratio(ratios, bound, coins))
+        scores, groups = np.asarray(scores)[kept], None if groups is None else groups.take(kept)
+    return [scores] if groups is None else [np.asarray(scores)[member] for member in groups.members]
 
 
 def read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:

@@ -7,32 +7,95 @@ Theory: Private evaluation
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
+from scipy import special, stats
 
 from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
-from dpscp.core.noisy_rates import rate_interval, size_reach
-from dpscp.core.tasks import Classification, Regression, Scored
+from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import has_group, largest_thresholds
 from dpscp.data.sources import Block
 from dpscp.data.sources.places import Places
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
+from dpscp.privacy.accounting.pld import discrete_gaussian_cdf
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.training.model import Model
 from dpscp.training.private_model import model_for_records
 
 # Each interval of a fit that measures itself holds its number with this probability.
 SELF_CONFIDENCE = 0.95
+# Share of the allowed error for a noisy size outside its reach.
+_SIZE_TAIL = 0.1
+# Binomial counts beyond this many standard deviations have a mass that is 0 in floating point.
+_WINDOW = 12.0
+# More than the rounding error of the sums below; added to each tail, so that intervals are never too narrow.
+_ROUNDING = 1e-9
+
+
+def rate_interval(noisy_count: float, noisy_size: float, noise: LatticeNoise, confidence: float) -> tuple[float, float]:
+    """Return an interval for the rate p of a count M ~ Bin(n, p), from M + Z and n + Y.
+
+    Z and Y are independent draws of ``noise``. The interval contains p with probability at least ``confidence``, for
+    every n and p: P(Bin(n, p) + Z <= m) is inverted in p, at the smallest n within reach of n + Y for the upper limit
+    and at the largest for the lower one. The reach fails with a tenth of the allowed error.
+
+    Theory: Private evaluation
+    """
+    error = 1 - confidence
+    reach = size_reach(noise, _SIZE_TAIL * error)
+    tail = (1 - _SIZE_TAIL) * error / 2
+    fewest, most = max(0, int(np.ceil(noisy_size - reach))), max(0, int(np.floor(noisy_size + reach)))
+    high = _largest(lambda p: _probability_at_most(noisy_count, fewest, p, noise) + _ROUNDING >= tail)
+    low = 1 - _largest(lambda q: 1 - _probability_below(noisy_count, most, 1 - q, noise) + _ROUNDING >= tail)
+    return (low, high) if low <= high else (0.0, 1.0)
+
+
+def size_reach(noise: LatticeNoise, probability: float) -> float:
+    """Return r with P(|Y| > r) at most ``probability`` for one draw Y of ``noise``."""
+    reach = np.ceil(noise.sigma * special.ndtri(1 - probability / 2)) + 1
+    while 2 * float(discrete_gaussian_cdf(-reach - 1, noise.sigma)) > probability:
+        reach += max(1.0, noise.sigma // 1000)
+    return float(reach / noise.scale)
+
+
+def _probability_at_most(bound: float, n: int, p: float, noise: LatticeNoise) -> float:
+    """P(Bin(n, p) + Z <= bound)."""
+    counts, masses = _binomial(n, p)
+    return float(masses @ discrete_gaussian_cdf(np.round((bound - counts) * noise.scale), noise.sigma))
+
+
+def _probability_below(bound: float, n: int, p: float, noise: LatticeNoise) -> float:
+    """P(Bin(n, p) + Z < bound)."""
+    counts, masses = _binomial(n, p)
+    return float(masses @ discrete_gaussian_cdf(np.round((bound - counts) * noise.scale) - 1, noise.sigma))
+
+
+def _binomial(n: int, p: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the counts with positive mass, and their masses."""
+    spread = _WINDOW * (np.sqrt(n * p * (1 - p)) + 3)
+    low, high = max(0, int(n * p - spread)), min(n, int(n * p + spread) + 1)
+    counts = np.arange(low, high + 1)
+    return counts, stats.binom.pmf(counts, n, p)
+
+
+def _largest(holds: Callable[[float], bool]) -> float:
+    """Return the largest rate at which a monotone condition holds, rounded up; 0 if it never holds."""
+    low, high = 0.0, 1.0
+    if holds(high):
+        return high
+    while high - low > 1e-7:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return high
 
 
 @dataclass(frozen=True)
@@ -272,6 +335,47 @@ class OutcomeCounts:
 
         return OutcomeCounts(float(add(np.array([self.size]))[0]), add(self.sums), add(self.classes), add(self.groups))
 
+    def evaluation(
+        self,
+        noise: LatticeNoise,
+        *,
+        targets: tuple[float, ...],
+        classes: Sequence[Any] | None,
+        group_values: Sequence[Any],
+        limit: float,
+        confidence: float,
+        ledger: Ledger,
+        delta: float,
+    ) -> PrivateEvaluation:
+        """Return the private evaluation that these noisy counts make.
+
+        ``targets``, ``classes``, ``group_values`` and the largest set size ``limit`` are public.
+        """
+        levels, size = len(targets), self.size
+
+        def rate(count: float, size: float) -> PrivateEstimate:
+            share = float(np.clip(count / size, 0.0, 1.0)) if size > 0 else float("nan")
+            return PrivateEstimate(share, rate_interval(count, size, noise, confidence))
+
+        def parts(names: Sequence[Any], sums: NDArray[np.float64]) -> Mapping[Hashable, PrivateEstimate]:
+            return {name: rate(float(hit), float(n)) for name, (n, hit) in zip(names, sums, strict=True)}
+
+        rates = [rate(float(count), size) for count in self.sums]
+        reach = size_reach(noise, 1 - confidence)
+        return PrivateEvaluation(
+            coverages=tuple(rates[:levels]),
+            set_sizes=tuple(value.scaled(limit) for value in rates[levels : 2 * levels]),
+            accuracy=None if classes is None else rates[-1].complement(),
+            mean_absolute_error=rates[-1].scaled(limit) if classes is None else None,
+            by_class=parts(classes or (), self.classes),
+            by_group=parts(group_values, self.groups),
+            n_records=PrivateEstimate(size, (max(0.0, size - reach), size + reach)),
+            targets=targets,
+            confidence=confidence,
+            ledger=ledger,
+            delta=delta,
+        )
+
 
 def _sums_by_part(places: NDArray[np.int64] | None, covered: NDArray[np.bool_], n_parts: int) -> NDArray[np.float64]:
     """The records and the covered records of each part, (n_parts, 2)."""
@@ -282,48 +386,6 @@ def _sums_by_part(places: NDArray[np.int64] | None, covered: NDArray[np.bool_], 
     records = np.bincount(each[inside], minlength=n_parts)
     hits = np.bincount(each[inside], weights=hit[inside], minlength=n_parts)
     return np.column_stack([records, hits])
-
-
-def _estimate(count: float, size: float, *, noise: LatticeNoise, confidence: float) -> PrivateEstimate:
-    """The rate of a noisy count among a noisy number of records."""
-    share = float(np.clip(count / size, 0.0, 1.0)) if size > 0 else float("nan")
-    return PrivateEstimate(share, rate_interval(count, size, noise, confidence))
-
-
-@dataclass(frozen=True)
-class CountedRelease:
-    """What is public about the release that was counted: levels, classes, groups and the largest set size."""
-
-    targets: tuple[float, ...]
-    classes: Sequence[Any] | None
-    group_values: Sequence[Any]
-    limit: float
-
-    def evaluation(
-        self, noisy: OutcomeCounts, noise: LatticeNoise, *, confidence: float, ledger: Ledger, delta: float
-    ) -> PrivateEvaluation:
-        """Return the private evaluation that noisy counts make."""
-        levels = len(self.targets)
-        rate = partial(_estimate, noise=noise, confidence=confidence)
-        rates = [rate(float(count), noisy.size) for count in noisy.sums]
-
-        def parts(names: Sequence[Any], sums: NDArray[np.float64]) -> Mapping[Hashable, PrivateEstimate]:
-            return {name: rate(float(hit), float(n)) for name, (n, hit) in zip(names, sums, strict=True)}
-
-        reach = size_reach(noise, 1 - confidence)
-        return PrivateEvaluation(
-            coverages=tuple(rates[:levels]),
-            set_sizes=tuple(value.scaled(self.limit) for value in rates[levels : 2 * levels]),
-            accuracy=rates[-1].complement() if self.classes is not None else None,
-            mean_absolute_error=rates[-1].scaled(self.limit) if self.classes is None else None,
-            by_class=parts(self.classes or (), noisy.classes),
-            by_group=parts(self.group_values, noisy.groups),
-            n_records=PrivateEstimate(noisy.size, (max(0.0, noisy.size - reach), noisy.size + reach)),
-            targets=self.targets,
-            confidence=confidence,
-            ledger=ledger,
-            delta=delta,
-        )
 
 
 @dataclass(frozen=True)
@@ -359,7 +421,7 @@ class CountOutcomes:
     that a likelihood ratio rejected are in no group and are not counted (Result K).
     """
 
-    task: Scored
+    task: Prediction
     model: Model
     thresholds: NDArray[np.float64]
     n_groups: int

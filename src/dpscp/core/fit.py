@@ -5,27 +5,24 @@ does not use scikit-learn: the estimators check the arguments, call ``release`` 
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from dpscp._base.assumptions import Assumption
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._base.assumptions import CORRECTED, NOT_CORRECTED, Assumption
 from dpscp._base.progress import announce, verbosity
-from dpscp.core.evaluation import (
-    SELF_CONFIDENCE,
-    CountedRelease,
-    CountOutcomes,
-    OutcomeCounts,
-    PrivateEvaluation,
-)
+from dpscp.core.evaluation import SELF_CONFIDENCE, CountOutcomes, EvaluationPlan, OutcomeCounts, PrivateEvaluation
 from dpscp.core.fit_plan import FitPlan, plan_fit
-from dpscp.core.indicators import Multilabel
-from dpscp.core.losses import count_losses
+from dpscp.core.losses import Multilabel, count_losses
 from dpscp.core.problem import FitProblem
 from dpscp.core.release import Counted, Release, release_counts
-from dpscp.core.score import BlockCounts, Scoring
-from dpscp.core.tasks import Prediction, Scored
+from dpscp.core.tasks import Prediction
+from dpscp.data.groups import is_member
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
@@ -35,10 +32,14 @@ from dpscp.exceptions import SeededWarning
 from dpscp.privacy import IntegerSource, Ledger
 from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.privacy.store import BudgetStore
+from dpscp.threshold.counts import look_at
 from dpscp.threshold.observer import SearchView
 from dpscp.training.base import Trained
+from dpscp.training.engine.influence import has_influence_form
 from dpscp.training.engine.loop import StepView
 from dpscp.training.model import Model
+from dpscp.training.preprocessing.preprocess import unwrap_model
+from dpscp.training.private_model import model_for_records
 from dpscp.training.spending import count_training
 
 Observer = Callable[[StepView | SearchView], None]
@@ -91,77 +92,40 @@ def release(
     problem.require_payable(store, seeded=random_state is not None)
     plan = plan_fit(problem)  # what does not fit the budget is refused before a record is used
     plan.check_source(records)
-    run = _FitRun(plan, child_seeds(random_state, 3), assumed, observer)
-    with quiet_steps(), verbosity(problem.verbose):
-        found = release_counts(
-            plan, lambda: run.count(records), random_state=run.search_seed, store=store, note=note, observer=observer
-        )
-        return run.finish(found)
+    training_seed, split_seed, search_seed = child_seeds(random_state, 3)
+    fitted: list[tuple[FitProblem, Model, RecordSource]] = []
 
-
-class _FitRun:
-    """Train and score one fit; what it knows of the records lives as long as the release is made."""
-
-    def __init__(
-        self,
-        plan: FitPlan,
-        seeds: Sequence[int | None],
-        assumed: tuple[Assumption, ...],
-        observer: Observer | None,
-    ) -> None:
-        self.plan, self.problem, self.assumed, self.observer = plan, plan.problem, assumed, observer
-        self.training_seed, self.split_seed, self.search_seed = seeds
-
-    def count(self, records: RecordSource) -> Counted:
-        """Train on one part of the records and score another one, or all of them."""
-        plan = self.plan
+    def count() -> Counted:
         announce(f"train with guarantee {plan.guarantee.name!r}")
-        for_training, for_threshold, self.for_evaluation = _parts(records, plan, self.split_seed)
+        for_training, for_threshold, for_evaluation = _parts(records, plan, split_seed)
         with count_training(plan.training_cost()):
-            trained = plan.train(
-                for_training.map(_TrainingTargets(self.problem.task)), self.training_seed, self.observer
+            seen = for_training.map(partial(_replace_targets, problem.task.training_targets))
+            trained = plan.train(seen, training_seed, observer)
+        problem.task.check_model(trained.model)
+        found = problem.with_found_ranges(trained)
+        fitted.append((found, trained.model, for_evaluation))
+        facts = found.public_facts() | dict(plan.facts)
+        spent = declare_all(Ledger(seeded=search_seed is not None), trained, facts).take(*found.taken_from_data)
+        spent = plan.enter(spent, trained).assume(*assumed)
+        if isinstance(found.task, Multilabel):
+            n_groups = found.n_group_places
+            return count_losses(
+                found.task, trained.model, for_threshold, spent, n_groups=n_groups, steps=plan.steps, seed=search_seed
             )
-        self.problem.task.check_model(trained.model)
-        problem = self.problem = self.problem.with_found_ranges(trained)
-        self.model = trained.model
-        facts = problem.public_facts() | dict(plan.facts)
-        spent = declare_all(Ledger(seeded=self.search_seed is not None), trained, facts).take(*problem.taken_from_data)
-        spent = plan.enter(spent, trained).assume(*self.assumed)
-        task, seed = problem.task, self.search_seed
-        if isinstance(task, Multilabel):
-            counted = count_losses(
-                task, trained.model, for_threshold, n_groups=problem.n_group_places, steps=plan.steps, seed=seed
-            )
-            return replace(counted, spent=spent)
-        assert isinstance(task, Scored)
-        scoring = Scoring(task, trained, corrected=plan.guarantee.needs_trajectory)
-        return Counted(
-            _scores_by_group(scoring, for_threshold, problem, seed),
-            spent,
-            task.score_range,
-            (*task.assumptions, *scoring.assumptions),
-            trained.stability if task.natural_score else None,
-        )
+        return _count_scores(found, plan, trained, for_threshold, spent, search_seed)
 
-    def finish(self, found: Release) -> Fit:
-        """Evaluate the release where a part of the records is for that."""
+    with quiet_steps(), verbosity(problem.verbose):
+        released = release_counts(plan, count, random_state=search_seed, store=store, note=note, observer=observer)
+        ((found, model, for_evaluation),) = fitted
         measured = None
-        if self.plan.evaluation is not None:
-            counted = _count_outcomes(
-                self.for_evaluation, self.problem, self.plan, self.model, found.threshold, self.search_seed
-            )
-            measured = _evaluate_counts(counted, self.problem, self.plan, found.ledger)
-        return Fit(**vars(found), model=self.model, task=self.problem.task, evaluation=measured)
+        if plan.evaluation is not None:
+            measured = _evaluate(for_evaluation, found, plan.evaluation, model, released, search_seed)
+    return Fit(**vars(released), model=model, task=found.task, evaluation=measured)
 
 
-@dataclass(frozen=True)
-class _TrainingTargets:
+def _replace_targets(change: Callable[[Any], Any], block: Block) -> Block:
     """Replace the targets of a block by those that training sees."""
-
-    task: Prediction
-
-    def __call__(self, block: Block) -> Block:
-        return block.with_targets(self.task.training_targets(block.targets))
+    return block.with_targets(change(block.targets))
 
 
 def _parts(records: RecordSource, plan: FitPlan, seed: int | None) -> tuple[RecordSource, ...]:
@@ -195,57 +159,105 @@ class _Part:
         return block.part((self.low <= drawn) & (drawn < self.high))
 
 
-def _count_outcomes(
-    records: RecordSource, problem: FitProblem, plan: FitPlan, model: Model, thresholds: Any, seed: int | None
-) -> OutcomeCounts:
-    """Return noisy counts of the outcomes on the evaluation part.
+def _evaluate(
+    records: RecordSource,
+    problem: FitProblem,
+    planned: EvaluationPlan,
+    model: Model,
+    found: Release,
+    seed: int | None,
+) -> PrivateEvaluation:
+    """Evaluate a release by noisy counts on the evaluation part; the ledger is that of the whole fit.
 
     One random record of each person is counted.
 
     Theory: Private evaluation
     """
-    assert plan.evaluation is not None
-    assert isinstance(problem.task, Scored)
     announce("evaluate the release on records of its own")
     row_seed, dither_seed, noise_seed = child_seeds(stream_seed(seed, EVALUATED), 3)
-    places = places_of(records)
+    places, task, by_label = places_of(records), problem.task, problem.groups_are_labels
     if unit_of_blocks(records).by_person:
         records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
-    n_groups, by_label = len(problem.group_values or ()), problem.groups_are_labels
+    groups = () if by_label else problem.group_values or ()
     draws, by_ratio = PlacedDraws.of(dither_seed), problem.ratio_bound is not None
-    found = records.sum(CountOutcomes(problem.task, model, thresholds, n_groups, by_label, draws, places, by_ratio))
-    return OutcomeCounts(*found).with_noise(plan.evaluation.noise, IntegerSource(noise_seed))
-
-
-def _evaluate_counts(counts: OutcomeCounts, problem: FitProblem, plan: FitPlan, ledger: Ledger) -> PrivateEvaluation:
-    """Return the private evaluation of a release; its ledger is that of the whole fit."""
-    assert plan.evaluation is not None
-    low, high = problem.task.y_bounds or (0.0, float(len(problem.task.classes or ())))
-    counted = CountedRelease(
+    count = CountOutcomes(task, model, found.threshold, len(groups), by_label, draws, places, by_ratio)
+    counts = OutcomeCounts(*records.sum(count)).with_noise(planned.noise, IntegerSource(noise_seed))
+    low, high = task.y_bounds or (0.0, float(len(task.classes or ())))
+    return counts.evaluation(
+        planned.noise,
         targets=tuple(1 - alpha for alpha in problem.alphas),
-        classes=problem.task.classes,
-        group_values=() if problem.groups_are_labels else problem.group_values or (),
+        classes=task.classes,
+        group_values=groups,
         limit=high - low,
+        confidence=SELF_CONFIDENCE,
+        ledger=found.ledger,
+        delta=problem.budget.delta,
     )
-    noise, delta = plan.evaluation.noise, problem.budget.delta
-    return counted.evaluation(counts, noise, confidence=SELF_CONFIDENCE, ledger=ledger, delta=delta)
 
 
-def _scores_by_group(
-    scoring: Scoring, records: RecordSource, problem: FitProblem, seed: int | None
-) -> list[BlockCounts]:
-    """Return the counts of the scores of each public group.
+def _count_scores(
+    problem: FitProblem, plan: FitPlan, trained: Trained, records: RecordSource, spent: Ledger, seed: int | None
+) -> Counted:
+    """Score each record from that record, its person and the trained model, and count the scores of each public group.
 
     A record outside all groups is counted in none. One random record of each person is counted, so no person is in two
-    groups.
+    groups. Scores stay with their blocks: only counts leave many blocks.
 
-    Theory: Result H
+    Theory: Results B, D and H
     """
-    scored = records.map(scoring, keep=True)
+    task, corrected = problem.task, plan.guarantee.needs_trajectory
+    scored = records.map(partial(_score_block, task, trained, corrected), keep=True)
     if unit_of_blocks(records).by_person:
         draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
         scored = scored.map(OneRowEach(draws, places_of(scored)), keep=True)
-    return [BlockCounts(scored, group) for group in range(problem.n_group_places)] or [BlockCounts(scored)]
+    counts = [BlockCounts(scored, group) for group in range(problem.n_group_places)] or [BlockCounts(scored)]
+    assumptions = task.assumptions
+    if corrected:
+        assumptions += (CORRECTED if has_influence_form(trained.model, trained.trajectory) else NOT_CORRECTED,)
+    stability = trained.stability if task.natural_score else None
+    return Counted(counts, spent, task.score_range, assumptions, stability)
+
+
+def _score_block(task: Prediction, trained: Trained, corrected: bool, block: Block) -> Block:
+    """Replace the targets of a block by the scores of its records, and drop its rows."""
+    # a model of the caller's own sees its rows at once, as it does in prediction
+    own = not trained.model.is_row_wise
+    model, steps = unwrap_model(trained.model)
+    trained, read = replace(trained, model=model_for_records(model)), block.with_steps(*steps)
+    found = [np.empty(0)]
+    with suppress_float_warnings():
+        for part, rows in read.parts(max(1, len(block)) if own else None):
+            persons = None if read.persons is None else read.persons.between(part.start, part.stop)
+            found.append(task.scores(trained, rows, read.targets[part], corrected=corrected, persons=persons))
+    scores = np.concatenate(found[1:] or found)
+    return replace(read, rows=np.empty((len(block), 0)), targets=scores, chosen=None, steps=())
+
+
+class BlockCounts:
+    """Count scores that stay in the blocks of a source: those of one group, or all."""
+
+    def __init__(self, scored: RecordSource, group: int | None = None) -> None:
+        self._scored, self._group = scored, group
+        self._size: int | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of scores, from the first reading."""
+        if self._size is None:
+            self.counts_at(np.empty(0))
+        return self._size or 0
+
+    def counts_at(self, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the number of scores at most each threshold, in one reading."""
+        self._size, counts = self._scored.sum(partial(_count_block, thresholds, self._group))
+        return counts
+
+
+def _count_block(thresholds: NDArray[np.float64], group: int | None, block: Block) -> tuple[int, NDArray[np.int64]]:
+    """Count the scores of a block (of one group), and those at most each threshold."""
+    if group is None or block.groups is None:
+        return look_at(block.targets, thresholds)
+    return look_at(block.targets[is_member(block.groups, group)], thresholds)
 
 
 def declare_all(ledger: Ledger, trained: Trained, own: Mapping[str, Any]) -> Ledger:

@@ -5,6 +5,7 @@ of a row and the class list.
 """
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,16 +14,15 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 
 from dpscp.core.evaluation import EvaluationPlan, sensitive_sums
-from dpscp.core.own_mechanism import own_mechanism
 from dpscp.core.plan import Plan, plan_rows
 from dpscp.core.problem import FitProblem
-from dpscp.core.tasks import Prediction
 from dpscp.data.persons import require_unit
 from dpscp.data.scales import LINEAR
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.base import Collective
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
+from dpscp.exceptions import HintWarning
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import Promise, check_release_confidence
 from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, automatic, guarantee_of
@@ -42,19 +42,24 @@ from dpscp.privacy import (
     sized_lattice_noise,
 )
 from dpscp.privacy.events import describe_event
-from dpscp.training import Mechanism, Model, Preprocessed, Trained
+from dpscp.torch.records import comes_from_torch
+from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.base import Needs, paid_event, require_persons, require_sources
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.preprocessing.features import ColumnScales
+from dpscp.training.preprocessing.preprocess import put_steps_before
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.private_target import PrivateTarget
 from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.preprocessing.step import Step
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recalibration import Recalibrated
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
 from dpscp.training.spending import TrainingCost
 
+# Farther from zero, targets are out of reach of the steps that are usual for a new module.
+_FAR_TARGET = 10.0
 # Of the mu that a plan gives the search of a held-out part, what training must have left.
 _LEAST_ROOM = 0.8
 _STAGE_NOTES = {
@@ -323,7 +328,7 @@ def _mechanism(
         if guarantee.needs_stability and problem.task.scaled_bounds is not None:
             mechanism = ScaledTarget(mechanism, problem.task.scaled_bounds)
     else:
-        mechanism = own_mechanism(problem)
+        mechanism = _own_mechanism(problem)
     mechanism = problem.task.around(mechanism)
     if missing := _list_missing_bounds(problem):
         if guarantee.needs_stability:
@@ -392,7 +397,7 @@ def _run_dry(problem: FitProblem, mechanism: Mechanism) -> None:
         return
     if seen.task != problem.task.trains:
         raise ValueError(f"estimator must train a {problem.task.trains} model, this one trains a {seen.task} model")
-    _check_outputs(problem.task, seen.n_outputs)
+    problem.task.check_outputs(seen.n_outputs)
     if seen.looks_up_rows:
         _refuse_scaled_ids(problem)
 
@@ -415,13 +420,7 @@ def _try_model(problem: FitProblem, model: Model) -> None:
             outputs = np.asarray(model.outputs(np.zeros((1, model.n_features))))
     except Exception as error:
         raise ValueError("the model fails on a synthetic row of zeros; no record was used") from error
-    _check_outputs(problem.task, outputs.shape[1])
-
-
-def _check_outputs(task: Prediction, n_outputs: int) -> None:
-    if task.trains == "regression" and n_outputs != (2 if task.quantile_pair else 1):
-        needs = "a pair of quantiles" if task.quantile_pair else "one output"
-        raise ValueError(f"conformity_score needs a model with {needs}, but this one has {n_outputs}")
+    problem.task.check_outputs(outputs.shape[1])
 
 
 def _check_shape(problem: FitProblem, taken: tuple[Any, ...] | None) -> None:
@@ -444,7 +443,7 @@ def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
     elif problem.feature_bound is not None:
         features = "clipped"
     signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta)
-    quantiles = pair_levels(problem.alphas[0], signal) if problem.task.quantile_pair else None
+    quantiles = pair_levels(problem.alphas[0], signal) if problem.task.n_outputs == 2 else None
     return recipe(
         problem.task.trains,
         n_records=problem.n_records,
@@ -462,3 +461,89 @@ def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
         train_epsilon=parts.train_epsilon,
         held_out_fraction=parts.held_out,
     )
+
+
+def _own_mechanism(problem: FitProblem) -> Mechanism:
+    """Return the caller's mechanism or torch module, with the steps before it and the feature bounds."""
+    steps, mechanism = _separate_steps(problem)
+    if comes_from_torch(mechanism):
+        mechanism = _train_module(problem, mechanism)
+    if not isinstance(mechanism, Mechanism):
+        kind = f"the class {mechanism.__name__}" if isinstance(mechanism, type) else type(mechanism).__name__
+        raise TypeError(
+            "estimator must be None, a training mechanism (an instance of a subclass of dp.training.Mechanism, such as "
+            "dp.training.DPSGD), a list of private steps and a mechanism, a torch.nn.Module, a PrivateModel, or "
+            f"dp.Prefit(estimator) for a fitted scikit-learn estimator, got {kind}"
+        )
+    _check_task(problem, mechanism)
+    _hint_at_scaled_targets(problem, mechanism)
+    found = put_steps_before(steps, mechanism)
+    bounds = problem.scaled_feature_bounds
+    if bounds is not None and len(bounds.private) < problem.n_features:
+        return Preprocessed((PublicBounds(*bounds.pair),), found)
+    if problem.feature_bound is not None:
+        return Preprocessed((NormClip(problem.feature_bound),), found)
+    return found
+
+
+def _train_module(problem: FitProblem, module: Any) -> Mechanism:
+    """Return the training of a caller's own torch module with default settings, on the device of its parameters.
+
+    Outputs of a new module are near zero, so targets are scaled to [-1, 1], as for the models of this library.
+    """
+    from dpscp.torch.trainer import TorchDPSGD
+
+    if problem.task.trains == "classification":
+        return TorchDPSGD(module)
+    training = TorchDPSGD(module, loss="squared")
+    bounds = problem.task.scaled_bounds
+    return training if bounds is None or problem.task.private_range else ScaledTarget(training, bounds)
+
+
+def _check_task(problem: FitProblem, mechanism: Any) -> None:
+    """Refuse a mechanism for the other task before any budget is reserved, where it says what it trains."""
+    while not isinstance(trains := getattr(mechanism, "task", None), str):
+        if (mechanism := getattr(mechanism, "mechanism", None)) is None:
+            return
+    loss = getattr(mechanism, "loss", None)
+    if callable(loss):  # a function may be for either task; the dry run shows whether it fits
+        return
+    if trains != problem.task.trains:
+        remedy = "'cross_entropy'" if problem.task.trains == "classification" else "'squared' or 'huber'"
+        raise ValueError(
+            f"estimator must train a {problem.task.trains} model, this one trains a {trains} model; its loss is "
+            f"{loss!r}, pass loss={remedy}"
+        )
+
+
+def _hint_at_scaled_targets(problem: FitProblem, mechanism: Any) -> None:
+    """Hint at targets that are far from the outputs of a new torch module, by their public bounds."""
+    while (inner := getattr(mechanism, "mechanism", None)) is not None:
+        if hasattr(mechanism, "y_bounds"):
+            return
+        mechanism = inner
+    own = comes_from_torch(getattr(mechanism, "module", None)) and not callable(mechanism.loss)
+    if not own or problem.task.scaled_bounds is None or problem.task.private_range:
+        return
+    low, high = problem.task.scaled_bounds
+    if max(-low, high) > _FAR_TARGET:
+        warnings.warn(
+            f"TorchDPSGD trains the module on targets between {low:g} and {high:g}, and outputs of a new module "
+            "are near 0, so noisy steps may not reach them. Pass dp.training.ScaledTarget(training, "
+            f"({low:g}, {high:g})) as estimator: it trains on targets in [-1, 1] and predicts in their units",
+            HintWarning,
+            stacklevel=2,
+        )
+
+
+def _separate_steps(problem: FitProblem) -> tuple[tuple[Any, ...], Any]:
+    """Return the steps of a list and its mechanism; without one, a linear model by DP-SGD."""
+    if not isinstance(problem.estimator, list | tuple):
+        return (), problem.estimator
+    *steps, last = problem.estimator or (None,)
+    if not isinstance(last, Step):
+        return tuple(steps), last
+    mechanism: Mechanism = DPSGD()
+    if problem.task.scaled_bounds is not None:
+        mechanism = ScaledTarget(DPSGD(loss="huber"), problem.task.scaled_bounds)
+    return (*steps, last), mechanism

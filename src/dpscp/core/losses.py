@@ -1,11 +1,11 @@
-"""Losses of records at public thresholds, and their exact sums.
+"""Losses of records at public thresholds, their exact sums, and the task of several labels, which bounds a mean loss.
 
 The losses stay private: only noisy sums leave, by a search that a ledger pays for.
 
 Theory: Result J
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,22 +13,118 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.checks import check_range
-from dpscp.core.indicators import Multilabel
+from dpscp._base.assumptions import ALL_LABELS_IF_INFINITE, NO_LABEL_IF_INFINITE, Assumption
+from dpscp._base.checks import check_choice, check_range
 from dpscp.core.release import Counted
+from dpscp.core.tasks import Prediction, task_fields
 from dpscp.data.groups import is_member
+from dpscp.data.model_files import plain
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
 from dpscp.data.sources.places import Places, places_of, unit_of_blocks
 from dpscp.data.validation import suppress_float_warnings
+from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import Ledger
 from dpscp.privacy.random_streams import SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
+from dpscp.scores.losses import Losses, false_discoveries, missed_labels
 from dpscp.threshold.loss_sums import LossSums
+from dpscp.training.base import Mechanism
+from dpscp.training.mechanisms.one_vs_rest import OneVsRest
 from dpscp.training.model import Model
 
+MISSED, DISCOVERIES = "missed_labels", "false_discoveries"
 # Losses that were computed in floating point may leave [0, 1], or rise, by this much: they are put back.
 _ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Multilabel(Prediction):
+    """Several labels of each record, as indicators (n, n_labels); the sets bound a mean loss.
+
+    Attributes
+    ----------
+    labels : tuple
+        The public names of the columns.
+    loss : str
+        ``"missed_labels"`` or ``"false_discoveries"``.
+    costs : tuple of float or None
+        The public cost of missing each label.
+
+    Theory: Result J
+    """
+
+    labels: tuple[Any, ...]
+    loss: str = MISSED
+    costs: tuple[float, ...] | None = None
+
+    name = "multilabel"
+    promise = Promise.RISK
+    resolution = 64
+    most_steps = 10
+    trains = "classification"
+    training_labels = (0, 1)
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, (MISSED, DISCOVERIES))
+        if self.costs is not None and self.loss == DISCOVERIES:
+            raise ValueError("label_costs is for loss='missed_labels'; remove it")
+        one = np.zeros((1, len(self.labels)))
+        missed_labels(one, one, self.costs)  # checks the costs
+
+    @property
+    def running_maximum(self) -> bool:
+        """Whether the promise is about the running maximum of a loss that may rise with the threshold."""
+        return self.loss == DISCOVERIES
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The assumption about sets without a finite threshold."""
+        return (ALL_LABELS_IF_INFINITE if self.loss == MISSED else NO_LABEL_IF_INFINITE,)
+
+    @property
+    def score_facts(self) -> Mapping[str, Any]:
+        """The labels, the loss and the costs."""
+        facts = {"labels": [str(label) for label in self.labels], "loss": self.loss}
+        return facts if self.costs is None else {**facts, "label_costs": list(self.costs)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a file states of the task, as JSON values."""
+        costs = None if self.costs is None else list(self.costs)
+        return {"labels": [plain(label) for label in self.labels], "loss": self.loss, "costs": costs}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Multilabel":
+        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values."""
+        labels, loss, costs = task_fields(data, "labels", "loss", "costs")
+        return cls(tuple(labels), loss, None if costs is None else tuple(map(float, costs)))
+
+    def around(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism that trains one binary model for each label."""
+        return OneVsRest(mechanism, len(self.labels))
+
+    def check_model(self, model: Model) -> None:
+        """Refuse a model without one head for each label."""
+        row = np.zeros((1, model.n_features))
+        if model.task != self.name or model.outputs(row).shape[1] != len(self.labels):
+            raise ValueError("estimator must train one binary model for each label")
+
+    def losses(self, probabilities: NDArray[np.float64], truth: NDArray[Any]) -> Losses:
+        """Return the loss of each record as a function of the threshold."""
+        # a model that overflows gets the worst probability of each label
+        shown = np.nan_to_num(probabilities, nan=0.0 if self.loss == MISSED else 1.0)
+        if self.loss == DISCOVERIES:
+            return false_discoveries(shown, truth)
+        return missed_labels(1 - shown, truth, self.costs)
+
+    def sets(self, probabilities: NDArray[np.float64], thresholds: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which labels are in the sets, (n, n_labels, n_levels).
+
+        ``thresholds`` are (n_levels,), or (n, n_levels) for each row.
+        """
+        shown = probabilities[:, :, None]
+        cut = thresholds if thresholds.ndim == 1 else thresholds[:, None, :]
+        return np.asarray(shown > cut if self.loss == DISCOVERIES else 1 - shown <= cut)
 
 
 @dataclass(frozen=True)
@@ -49,17 +145,13 @@ class LossColumns:
         return cls(points, lambda j: table[:, j])
 
     @classmethod
-    def even(cls, losses: Callable[[float], Any], steps: int) -> "LossColumns":
-        """Losses as a function of a threshold between 0 and 1."""
-        return cls.of_function(losses, (0.0, 1.0), max(1, steps))
-
-    @classmethod
     def of_function(
         cls, losses: Callable[[float], Any], threshold_range: tuple[float, float], steps: int
     ) -> "LossColumns":
-        """Losses as a function of the threshold, on the 2^steps - 1 inner points of an even public grid."""
+        """Losses as a function of the threshold, on the 2^steps - 1 inner points of an even grid."""
         low, high = check_range("threshold_range", threshold_range)
-        points = low + (high - low) * (np.arange(1, 2**steps) / 2**steps)
+        n_parts = 2 ** max(1, steps)
+        points = low + (high - low) * (np.arange(1, n_parts) / n_parts)
         if not np.all(np.diff(points, prepend=low, append=high) > 0):
             raise ValueError("threshold_range is too narrow: its grid has fewer floating-point numbers than points")
         return cls(points, lambda j: losses(float(points[j])))
@@ -157,12 +249,18 @@ def _round_gains(losses: FloatArray, dither: FloatArray, resolution: int) -> NDA
 
 
 def count_losses(
-    task: Multilabel, model: Model, records: RecordSource, *, n_groups: int, steps: int, seed: int | None
+    task: Multilabel,
+    model: Model,
+    records: RecordSource,
+    spent: Ledger,
+    *,
+    n_groups: int,
+    steps: int,
+    seed: int | None,
 ) -> Counted:
     """Return what counts in a fit that bounds a loss: exact sums over blocks, for each group.
 
-    Without groups a person's loss is the mean over their rows; with groups one random row of each person counts. The
-    caller adds what was spent.
+    Without groups a person's loss is the mean over their rows; with groups one random row of each person counts.
 
     Theory: Results H and J
     """
@@ -171,11 +269,11 @@ def count_losses(
     if n_groups and unit_of_blocks(records).by_person:
         records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
     total = records.sum(_BlockLosses(task, model, n_groups, steps, PlacedDraws.of(dither_seed), places))
-    columns = LossColumns.even(_no_losses, steps)
+    columns = LossColumns.of_function(_no_losses, (0.0, 1.0), steps)
     sums = [LossSums(int(size), task.resolution, row) for size, row in zip(*total, strict=True)]
     return Counted(
         sums,
-        Ledger(),
+        spent,
         sums[0].place_range,
         task.assumptions,
         facts=columns.facts(task.resolution),
@@ -216,7 +314,7 @@ class _BlockLosses:
             assert block.groups is not None
             groups = [np.flatnonzero(is_member(block.groups, group)) for group in range(self.n_groups)]
         sums = sum_losses(
-            LossColumns.even(self.task.losses(shown, truth), self.steps),
+            LossColumns.of_function(self.task.losses(shown, truth), (0.0, 1.0), self.steps),
             rows=None,
             owners=block.owners,
             groups=groups,

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from dpscp.core.evaluation import SELF_CONFIDENCE, sensitive_sums
+from dpscp.core.evaluation import SELF_CONFIDENCE, rate_interval, sensitive_sums
 from dpscp.core.fit_plan import Parts, best_train_share, divide, plan_training
-from dpscp.core.noisy_rates import rate_interval
 from dpscp.core.plan import Plan
 from dpscp.core.problem import FitProblem
 from dpscp.guarantees import Guarantee, guarantee_of

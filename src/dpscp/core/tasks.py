@@ -1,21 +1,13 @@
 """What is predicted and counted: what the kinds of releases do differently."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._base.assumptions import (
-    ALL_LABELS,
-    CORRECTED,
-    HARD_BOUNDS,
-    NOT_CORRECTED,
-    Assumption,
-)
+from dpscp._base.assumptions import ALL_LABELS, HARD_BOUNDS, Assumption
 from dpscp._base.checks import check_count, check_range
 from dpscp.data.persons import Persons
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, to_scale
@@ -26,35 +18,36 @@ from dpscp.scores.intervals import CheckedIntervalScore, score_name
 from dpscp.scores.labels import LABEL_SCORES, CheckedLabelScore
 from dpscp.scores.missing import MissingScore
 from dpscp.training.base import Mechanism, Trained
-from dpscp.training.engine.influence import corrected_outputs, has_influence_form
+from dpscp.training.engine.influence import corrected_outputs
 from dpscp.training.engine.networks import softmax
 from dpscp.training.model import Model, NoInfluenceFormError
 
 FOUND_RANGE = "y_bounds_on_scale"
 
-_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
+class Task:
+    """Say what a release predicts and counts; public constants only.
 
-class Task(ABC):
-    """The side of a release that knows what is predicted and counted; public constants only."""
+    The defaults are those of scores whose promise is coverage.
+    """
 
     name: ClassVar[str]
     promise: ClassVar[Promise] = Promise.COVERAGE
 
     @property
-    @abstractmethod
     def score_facts(self) -> Mapping[str, Any]:
         """What is public about the score."""
+        return {}
 
     @property
-    @abstractmethod
     def score_range(self) -> tuple[float, float]:
         """The public range of the score."""
+        return 0.0, 1.0
 
     @property
-    @abstractmethod
     def fine_near(self) -> float | tuple[float, float] | None:
         """Where the grid of thresholds is finest; None: nowhere."""
+        return None
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
@@ -77,9 +70,9 @@ class Task(ABC):
         return 1
 
     @property
-    @abstractmethod
     def running_maximum(self) -> bool:
         """Whether the promise is about the running maximum of a loss that may rise with the threshold."""
+        return False
 
     @property
     def most_steps(self) -> int | None:
@@ -103,8 +96,6 @@ class OwnScores(Task):
     fine_near: float | tuple[float, float] | None = None
 
     name = "scores"
-    score_facts = _NO_FACTS
-    running_maximum = False
 
     def __post_init__(self) -> None:
         check_range("score_range", self.score_range)
@@ -120,36 +111,38 @@ class OwnLosses(Task):
     resolution: int = 64
     running_maximum: bool = False
     most_steps: int | None = None
-    score_range: tuple[float, float] = (0.0, 1.0)
 
     name = "losses"
-    score_facts = _NO_FACTS
-    fine_near = None
     promise = Promise.RISK
 
 
 class Prediction(Task):
-    """A task for which a model is trained."""
+    """A task for which a model is trained.
+
+    The defaults are those of answers with a ``score``: a set has the answers whose score is at most the threshold.
+    """
+
+    score: Any = None
 
     @property
-    @abstractmethod
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of coverage for every guarantee."""
+        """The assumptions of the promise for every guarantee."""
+        return ()
 
     @property
-    @abstractmethod
     def score_assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions about a caller's own score."""
+        return () if self.score is None else tuple(self.score.assumptions)
 
     @property
-    @abstractmethod
     def natural_score(self) -> bool:
         """Whether a mechanism's Lipschitz constant is about this score."""
+        return self.score is not None and bool(self.score.natural)
 
     @property
-    @abstractmethod
-    def quantile_pair(self) -> bool:
-        """Whether the score needs a model of two quantiles."""
+    def n_outputs(self) -> int | None:
+        """The number of outputs of the model; None where the labels decide it."""
+        return None
 
     @property
     def y_scale(self) -> str:
@@ -162,64 +155,58 @@ class Prediction(Task):
         return False
 
     @property
-    @abstractmethod
     def scaled_bounds(self) -> tuple[float, float] | None:
         """The range of the targets as training sees them; None for labels."""
+        return None
 
-    @abstractmethod
-    def with_found_range(self, trained: Trained) -> Self:
+    @property
+    def trains(self) -> str:
+        """The task of the mechanism that a caller passes: "classification" or "regression"."""
+        return self.name
+
+    @property
+    def training_labels(self) -> tuple[int, ...] | None:
+        """The labels as training sees them; None for regression."""
+        return None
+
+    def around(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism that trains the model of this task by the caller's or the recipe's."""
+        return mechanism
+
+    def with_found_range(self, trained: Trained) -> Self:  # noqa: ARG002
         """Return the task with what training found."""
+        return self
 
-    @abstractmethod
     def with_own_score(self, score: Any) -> Self:
         """Return the task with the caller's own score in place of a missing one; names of scores change nothing."""
+        is_missing = isinstance(self.score, MissingScore) and not isinstance(score, str)
+        return self._with_score(score) if is_missing else self
 
-    @abstractmethod
+    def _with_score(self, score: Any) -> Self:
+        raise NotImplementedError
+
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values."""
+        raise NotImplementedError
 
-    @abstractmethod
     def try_score(self) -> None:
         """Check a score of the caller's own on synthetic rows."""
 
-    @abstractmethod
     def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return the targets as training sees them."""
+        return targets
 
-    @property
-    @abstractmethod
-    def trains(self) -> str:
-        """The task of the mechanism that a caller passes: "classification" or "regression"."""
-
-    @property
-    @abstractmethod
-    def training_labels(self) -> tuple[int, ...] | None:
-        """The labels as training sees them; None for regression."""
-
-    @abstractmethod
-    def around(self, mechanism: Mechanism) -> Mechanism:
-        """Return the mechanism that trains the model of this task by the caller's or the recipe's."""
-
-    @abstractmethod
     def check_model(self, model: Model) -> None:
         """Refuse a model for another task."""
+        if model.task != self.name:
+            raise ValueError(f"estimator must train a {self.name} model")
 
+    def check_outputs(self, n_outputs: int) -> None:
+        """Refuse a model with another number of outputs."""
+        if self.n_outputs not in (None, n_outputs):
+            needs = "one output" if self.n_outputs == 1 else "a pair of quantiles"
+            raise ValueError(f"conformity_score needs a model with {needs}, but this one has {n_outputs}")
 
-class Scored(Prediction):
-    """A task whose sets are those of the answers with a score at most the threshold; its promise is coverage."""
-
-    running_maximum = False
-
-    def around(self, mechanism: Mechanism) -> Mechanism:
-        """Return the mechanism unchanged."""
-        return mechanism
-
-    @property
-    def trains(self) -> str:
-        """The task of the mechanism."""
-        return self.name
-
-    @abstractmethod
     def scores(
         self,
         trained: Trained,
@@ -232,11 +219,36 @@ class Scored(Prediction):
         """Compute the score of every record.
 
         ``corrected`` removes the influence of the record's person, where a form is known.
+
+        Theory: Results D and H
         """
+        scores = self._own_scores(self._predict(trained.model, rows), targets)
+        if not corrected:
+            return scores
+        model, seen = trained.model, self.training_targets(targets)
+        labels = seen if model.classes is None else np.asarray(model.classes)[seen]
+        bounds = self.scaled_bounds
+        try:
+            outputs = corrected_outputs(model, trained.trajectory, rows, labels, persons=persons, y_bounds=bounds)
+        except NoInfluenceFormError:
+            return scores
+        return np.asarray(np.maximum(scores, self._own_scores(self._link(outputs), targets)))
+
+    def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return what the score compares with the targets."""
+        raise NotImplementedError
+
+    def _link(self, outputs: NDArray[Any]) -> NDArray[Any]:
+        """Return the same of a model's outputs."""
+        return outputs
+
+    def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
+        """Return the score of each record's own target."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Classification(Scored):
+class Classification(Prediction):
     """Labels from a public list, used as their indices.
 
     Attributes
@@ -253,13 +265,9 @@ class Classification(Scored):
     classes: tuple[Any, ...] = ()
     score: CheckedLabelScore = field(default_factory=lambda: label_score("lac"))
     model_labels: tuple[Any, ...] | None = None
-    """The labels of the model's columns; None: indices, because this release trains it."""
     classes_found: bool = False
 
     name = "classification"
-    score_facts = _NO_FACTS
-    scaled_bounds = None
-    quantile_pair = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values; the labels are an array of their own."""
@@ -277,11 +285,6 @@ class Classification(Scored):
         return (ALL_LABELS,)
 
     @property
-    def natural_score(self) -> bool:
-        """Whether a mechanism's Lipschitz constant is about this score."""
-        return self.score.natural
-
-    @property
     def score_range(self) -> tuple[float, float]:
         """The public range of the score."""
         return self.score.range(len(self.classes))
@@ -292,71 +295,39 @@ class Classification(Scored):
         return self.score_range
 
     @property
-    def score_assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions about a caller's own score."""
-        return self.score.assumptions
+    def training_labels(self) -> tuple[int, ...]:
+        """The indices of the labels, so that a class without a record keeps its place."""
+        return tuple(range(len(self.classes)))
 
     def try_score(self) -> None:
         """Check a caller's own score on synthetic probabilities."""
         self.score.check_range(len(self.classes))
 
-    def with_own_score(self, score: Any) -> Self:
-        """Return the task with the caller's own score in place of a missing one; names of scores change nothing."""
-        is_missing = isinstance(self.score, MissingScore) and not isinstance(score, str)
-        return replace(self, score=label_score(score)) if is_missing else self
-
-    def with_found_range(self, trained: Trained) -> Self:  # noqa: ARG002 (labels have no range to find)
-        """Return the task unchanged."""
-        return self
-
-    def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
-        """Return the indices unchanged."""
-        return targets
-
-    @property
-    def training_labels(self) -> tuple[int, ...]:
-        """The indices of the labels, so that a class without a record keeps its place."""
-        return tuple(range(len(self.classes)))
-
     def check_model(self, model: Model) -> None:
         """Refuse a model without one output for each class, in order."""
-        if model.task != self.name:
-            raise ValueError("estimator must train a classification model")
-        expected = tuple(range(len(self.classes))) if self.model_labels is None else self.model_labels
+        super().check_model(model)
         # in another order, a label would be scored with another label's probability
-        if tuple(model.classes or ()) != expected:
+        if tuple(model.classes or ()) != (self.training_labels if self.model_labels is None else self.model_labels):
             raise ValueError(
                 "the model must have one output for each declared class, in the same order. Pass the classes of a "
                 "model that was trained elsewhere; a mechanism must use its field 'classes'"
             )
 
-    def scores(
-        self,
-        trained: Trained,
-        rows: NDArray[Any],
-        targets: NDArray[Any],
-        *,
-        corrected: bool,
-        persons: Persons | None = None,
-    ) -> NDArray[Any]:
-        """Compute the score of every record.
+    def _with_score(self, score: Any) -> Self:
+        return replace(self, score=label_score(score))
 
-        ``corrected`` removes the influence of the record's person, where a form is known.
-        """
-        scores = self._of_own_label(np.asarray(trained.model.predict_proba(rows)), targets)
-        if not corrected:
-            return scores
-        outputs = _outputs_without_own_influence(trained, rows, targets, persons)
-        if outputs is None:
-            return scores
-        return np.asarray(np.maximum(scores, self._of_own_label(softmax(outputs), targets)))
+    def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(model.predict_proba(rows))
 
-    def _of_own_label(self, probabilities: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(self.score.of_labels(probabilities)[np.arange(len(labels)), labels])
+    def _link(self, outputs: NDArray[Any]) -> NDArray[Any]:
+        return softmax(outputs)
+
+    def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(self.score.of_labels(predicted)[np.arange(len(targets)), targets])
 
 
 @dataclass(frozen=True)
-class Regression(Scored):
+class Regression(Prediction):
     """Real targets: clipped to the public range for training, unclipped in scores.
 
     Attributes
@@ -379,13 +350,11 @@ class Regression(Scored):
     y_bounds: tuple[float, float] = (0.0, 1.0)
     score: CheckedIntervalScore = field(default_factory=lambda: interval_score("absolute"))
     hard_bounds: bool = False
-    """Whether the caller says that no target lies outside ``y_bounds``: intervals then end there."""
     private_range: bool = False
     y_scale: str = LINEAR
     found_range: tuple[float, float] | None = None
 
     name = "regression"
-    training_labels = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values."""
@@ -426,20 +395,10 @@ class Regression(Scored):
         }
         return {name: value for name, value in facts.items() if value is not None}
 
-    def with_own_score(self, score: Any) -> Self:
-        """Return the task with the caller's own score in place of a missing one; names of scores change nothing."""
-        is_missing = isinstance(self.score, MissingScore) and not isinstance(score, str)
-        return replace(self, score=interval_score(score)) if is_missing else self
-
-    def with_found_range(self, trained: Trained) -> "Regression":
-        """Return the task with the range that training found, on the scale and in units."""
-        if not self.private_range:
-            return self
-        found = check_range("y_bounds", trained.found_privately["y_bounds"])
-        if self.y_scale == LINEAR:
-            return replace(self, y_bounds=found, private_range=False)
-        low, high = from_scale(found, self.y_scale).tolist()
-        return replace(self, y_bounds=(low, high), private_range=False, found_range=found)
+    @property
+    def n_outputs(self) -> int:
+        """One output, or two for a pair of quantiles."""
+        return self.score.outputs
 
     @property
     def scaled_bounds(self) -> tuple[float, float]:
@@ -452,16 +411,6 @@ class Regression(Scored):
         return low, high
 
     @property
-    def quantile_pair(self) -> bool:
-        """Whether the score needs a model of two quantiles."""
-        return self.score.outputs == 2
-
-    @property
-    def natural_score(self) -> bool:
-        """Whether a mechanism's Lipschitz constant is about this score."""
-        return self.score.natural
-
-    @property
     def score_range(self) -> tuple[float, float]:
         """The public range of the score."""
         return self.score.range(self.scaled_bounds)
@@ -472,10 +421,15 @@ class Regression(Scored):
         low, high = self.score_range
         return 0.0 if low <= 0 <= high else None
 
-    @property
-    def score_assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions about a caller's own score."""
-        return self.score.assumptions
+    def with_found_range(self, trained: Trained) -> "Regression":
+        """Return the task with the range that training found, on the scale and in units."""
+        if not self.private_range:
+            return self
+        found = check_range("y_bounds", trained.found_privately["y_bounds"])
+        if self.y_scale == LINEAR:
+            return replace(self, y_bounds=found, private_range=False)
+        low, high = from_scale(found, self.y_scale).tolist()
+        return replace(self, y_bounds=(low, high), private_range=False, found_range=found)
 
     def try_score(self) -> None:
         """Check a caller's own score on synthetic targets."""
@@ -487,16 +441,9 @@ class Regression(Scored):
             return finite_on_scale(targets, self.y_scale)
         return np.clip(to_scale(targets, self.y_scale), *self.scaled_bounds)
 
-    def check_model(self, model: Model) -> None:
-        """Refuse a model that is not for regression."""
-        if model.task != self.name:
-            raise ValueError("estimator must train a regression model")
-
     def pair(self, outputs: NDArray[Any]) -> Pair:
         """Return the model's outputs within the public range, on the scale of the target."""
-        if outputs.shape[1] != self.score.outputs:
-            needs = "a pair of quantiles" if self.quantile_pair else "one output"
-            raise ValueError(f"conformity_score needs a model with {needs}, but this one has {outputs.shape[1]}")
+        self.check_outputs(outputs.shape[1])
         return Pair.of(outputs, self.scaled_bounds)
 
     def predictions(self, pair: Pair) -> NDArray[np.float64]:
@@ -508,32 +455,16 @@ class Regression(Scored):
         found = from_scale(self.score.interval(pair, thresholds), self.y_scale)
         return np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
 
-    def scores(
-        self,
-        trained: Trained,
-        rows: NDArray[Any],
-        targets: NDArray[Any],
-        *,
-        corrected: bool,
-        persons: Persons | None = None,
-    ) -> NDArray[Any]:
-        """Compute the score of every record.
+    def _with_score(self, score: Any) -> Self:
+        return replace(self, score=interval_score(score))
 
-        ``corrected`` removes the influence of the record's person, where a form is known.
-        """
-        scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
-        if not corrected:
-            return scores
-        seen = self.training_targets(targets)
-        outputs = _outputs_without_own_influence(trained, rows, seen, persons, self.scaled_bounds)
-        if outputs is None:
-            return scores
-        return np.asarray(np.maximum(scores, self._of_targets(targets, outputs)))
+    def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(model.outputs(rows))
 
-    def _of_targets(self, targets: NDArray[Any], outputs: NDArray[Any]) -> NDArray[Any]:
-        scores = self.score.of_targets(to_scale(targets, self.y_scale), self.pair(outputs))
+    def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
+        scores = self.score.of_targets(to_scale(targets, self.y_scale), self.pair(predicted))
         # a record that makes the model overflow gets the worst score; an error would reveal that it is present
-        return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
+        return np.where(np.isnan(predicted).any(axis=1), np.inf, scores)
 
 
 def task_fields(data: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
@@ -556,26 +487,3 @@ def _saved_score(name: Any, named: Callable[[str], Any], outputs: int) -> Any:
     if not isinstance(name, str):
         raise ValueError("its score must be a name, or null for the caller's own")
     return named(name)
-
-
-def correction_notes(trained: Trained) -> tuple[Assumption, ...]:
-    """Say whether a form of a record's influence is known for this model."""
-    return (CORRECTED if has_influence_form(trained.model, trained.trajectory) else NOT_CORRECTED,)
-
-
-def _outputs_without_own_influence(
-    trained: Trained,
-    rows: NDArray[Any],
-    targets: NDArray[Any],
-    persons: Persons | None,
-    y_bounds: tuple[float, float] | None = None,
-) -> NDArray[Any] | None:
-    """Remove the influence of each record's person; None if no form is known.
-
-    Theory: Results D and H
-    """
-    labels = targets if trained.model.classes is None else np.asarray(trained.model.classes)[targets]
-    try:
-        return corrected_outputs(trained.model, trained.trajectory, rows, labels, persons=persons, y_bounds=y_bounds)
-    except NoInfluenceFormError:
-        return None

@@ -8,13 +8,7 @@ Theory: Private evaluation
 from typing import Any
 
 from dpscp._base.checks import check_probability
-from dpscp.core.evaluation import (
-    CountedRelease,
-    OutcomeCounts,
-    PrivateEstimate,
-    PrivateEvaluation,
-    sensitive_sums,
-)
+from dpscp.core.evaluation import OutcomeCounts, PrivateEstimate, PrivateEvaluation, sensitive_sums
 from dpscp.data.groups import RowGroups, read_groups
 from dpscp.data.used_records import remember_use
 from dpscp.deployment.labeled import (
@@ -106,13 +100,16 @@ def evaluate(
     if reservation is not None:
         reservation.commit(ledger)
     remember_use(sketch, is_private=seed is None)
-    counted = CountedRelease(
+    return noisy.evaluation(
+        noise,
         targets=tuple(certificate.target for certificate in estimator.certificates_),
         classes=None if classes is None else classes.tolist(),
         group_values=values,
         limit=size_limit(estimator),
+        confidence=confidence,
+        ledger=ledger,
+        delta=delta,
     )
-    return counted.evaluation(noisy, noise, confidence=confidence, ledger=ledger, delta=delta)
 
 
 def _find_groups(estimator: Any, groups: Any) -> RowGroups | None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_probability
 from dpscp._base.sklearn_compat import ClassifierMixin
-from dpscp.core.indicators import MISSED, Multilabel
+from dpscp.core.losses import MISSED, Multilabel
 from dpscp.core.problem import FitProblem
 from dpscp.data.model_files import plain
 from dpscp.data.validation import validate_indicators
