@@ -152,14 +152,14 @@ def test_split_parts_and_groups_draw_persons(everywhere, monkeypatch):
         seen.setdefault("persons", block.persons)
         return original(mechanism, source, **more)
 
-    def by_group(*scoring):
-        scores = grouped(*scoring)
-        seen["scored"] = sum(counts.size for counts in scores)
-        return scores
+    def count_scores(*scoring):
+        counted = count(*scoring)
+        seen["scored"] = sum(counts.size for counts in counted.counts)
+        return counted
 
-    original, grouped = Mechanism.train_source, release._scores_by_group
+    original, count = Mechanism.train_source, release._count_scores
     monkeypatch.setattr(Mechanism, "train_source", train)
-    everywhere("_scores_by_group", by_group)
+    everywhere("_count_scores", count_scores)
     fitted(classifier(guarantee="split", rows_per_person=K, groups=by_sign), X, y, persons=ids)
     trained = np.unique(np.round(1000 * seen["trained"]).astype(int))
     assert seen["scored"] == 150 - len(trained)

@@ -60,7 +60,7 @@ def test_a_target_is_in_its_interval_exactly_if_its_score_is_within_the_threshol
     task = Regression((0.5, 2000.0), interval_score(score), y_scale="log")
     outputs = rng.uniform(-1, 8, size=(400, 2 if score != "absolute" else 1))
     y = np.concatenate([np.exp(rng.uniform(-2, 9, 380)), [-1.0, 0.0, -1e300, 1e300] * 5])
-    scores = task._of_targets(y, outputs)
+    scores = task._own_scores(outputs, y)
     for threshold in (-0.5, 0.7, 2.0, 5.0):
         low, high = task.intervals(task.pair(outputs), np.array([threshold]))[:, :, 0].T
         assert_array_equal((low <= y) & (y <= high), scores <= threshold)

@@ -317,7 +317,18 @@ def model_names(trees: list[ast.Module]) -> set[str]:
 
 
 # Documented bases for other people's classes: their methods are defaults, except those that are marked as final.
-OPEN_BASES = {"Around", "GaussianSums", "Mechanism", "Model", "PublicStep", "Step", "SummedStep", "Transform"}
+OPEN_BASES = {
+    "Around",
+    "GaussianSums",
+    "Mechanism",
+    "Model",
+    "Prediction",
+    "PublicStep",
+    "Step",
+    "SummedStep",
+    "Task",
+    "Transform",
+}
 
 
 def overridden_methods(trees: list[ast.Module]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dpscp._base.checks import check_count, check_nonnegative, check_probability
 from dpscp.core.problem import Problem, group_fields
 from dpscp.core.release import Counted, Release, release_scores
 from dpscp.core.tasks import OwnScores
-from dpscp.data.groups import RecordGroups, read_groups
+from dpscp.data.groups import Groups, RecordGroups, read_groups
 from dpscp.data.persons import choose_unit, keep_rows, require_unit
 from dpscp.data.populations import Population, keep_by_ratio, read_population
 from dpscp.guarantees import Guarantee, Stability, guarantee_of
@@ -138,16 +138,10 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     chosen = _choose_guarantee(guarantee, held_out=held_out, trained=training is not None)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     spent = read_training_cost(training, unit).assume(OWN_SCORES)
-    other, grouping = read_population(population), read_groups(groups)
-    if np.ndim(scores) != 1 and (other is not None or grouping is not None):
-        raise ValueError("with population or groups, scores must be a one-dimensional array")
-    ratios = None if other is None else other.of_records(len(scores))
-    found = None if grouping is None else grouping.of_records(len(scores))
+    other, rows = read_population(population), None
     if unit.by_person:
-        chosen_rows, n_records = _choose_one_row_each(scores, persons, unit, random_state), n_persons
-        scores = np.asarray(scores)[chosen_rows]
-        ratios = None if ratios is None else ratios[chosen_rows]
-        found = None if found is None else found.take(chosen_rows)
+        rows, n_records = _choose_one_row_each(scores, persons, unit, random_state), n_persons
+    scores, ratios, found = _read_scores(scores, other, read_groups(groups), rows)
     problem = Problem(
         task=OwnScores(score_range, fine_near),
         budget=Budget(epsilon, delta),
@@ -173,6 +167,22 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         threshold_at=lambda values: float(values[0, 0]) if found is None else values[:, 0],
     )
     return release_scores(problem, counted, random_state=random_state, store=budget, note="calibrate").warn_if_full()
+
+
+def _read_scores(
+    scores: Any, population: Population | None, groups: Groups | None, rows: NDArray[np.int64] | None
+) -> tuple[Any, NDArray[np.float64] | None, RecordGroups | None]:
+    """Return the scores of the chosen rows (None: of all), with the likelihood ratio and the groups of each."""
+    if population is None and groups is None:
+        return (scores if rows is None else np.asarray(scores)[rows]), None, None
+    if np.ndim(scores) != 1:
+        raise ValueError("with population or groups, scores must be a one-dimensional array")
+    n = len(scores)
+    ratios = None if population is None else population.of_records(n)
+    found = None if groups is None else groups.of_records(n)
+    if rows is None:
+        return np.asarray(scores), ratios, found
+    return np.asarray(scores)[rows], None if ratios is None else ratios[rows], found and found.take(rows)
 
 
 def _keep_scores(
