@@ -15,7 +15,7 @@ from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import gaussian_event, lattice_noise
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.threshold import private_quantile
-from dpscp.threshold.loss_sums import LossSums
+from dpscp.threshold.counts import LossSums
 
 RNG = np.random.default_rng
 GRID = np.linspace(0, 1, 33)

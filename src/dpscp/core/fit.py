@@ -32,7 +32,7 @@ from dpscp.exceptions import SeededWarning
 from dpscp.privacy import IntegerSource, Ledger
 from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.privacy.store import BudgetStore
-from dpscp.threshold.counts import look_at
+from dpscp.threshold.counts import count_chunks
 from dpscp.threshold.observer import SearchView
 from dpscp.training.base import Trained
 from dpscp.training.engine.influence import has_influence_form
@@ -249,15 +249,15 @@ class BlockCounts:
 
     def counts_at(self, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the number of scores at most each threshold, in one reading."""
-        self._size, counts = self._scored.sum(partial(_count_block, thresholds, self._group))
+        counts, self._size = self._scored.sum(partial(_count_block, thresholds, self._group))
         return counts
 
 
-def _count_block(thresholds: NDArray[np.float64], group: int | None, block: Block) -> tuple[int, NDArray[np.int64]]:
-    """Count the scores of a block (of one group), and those at most each threshold."""
+def _count_block(thresholds: NDArray[np.float64], group: int | None, block: Block) -> tuple[NDArray[np.int64], int]:
+    """Count the scores of a block (of one group) at most each threshold, and all of them."""
     if group is None or block.groups is None:
-        return look_at(block.targets, thresholds)
-    return look_at(block.targets[is_member(block.groups, group)], thresholds)
+        return count_chunks([block.targets], thresholds)
+    return count_chunks([block.targets[is_member(block.groups, group)]], thresholds)
 
 
 def declare_all(ledger: Ledger, trained: Trained, own: Mapping[str, Any]) -> Ledger:

@@ -28,7 +28,7 @@ from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import Ledger
 from dpscp.privacy.random_streams import SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.scores.losses import Losses, false_discoveries, missed_labels
-from dpscp.threshold.loss_sums import LossSums
+from dpscp.threshold.counts import LossSums
 from dpscp.training.base import Mechanism
 from dpscp.training.mechanisms.one_vs_rest import OneVsRest
 from dpscp.training.model import Model

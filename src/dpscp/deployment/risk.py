@@ -31,7 +31,7 @@ from dpscp.privacy import Budget, Ledger, Unit, secure_generator
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.random_streams import THINNING, child_seeds, seed_of, stream_seed
 from dpscp.privacy.store import BudgetStore
-from dpscp.threshold.loss_sums import LossSums
+from dpscp.threshold.counts import LossSums
 
 # A function of the threshold is evaluated at 2^11 - 1 points at most.
 _MOST_HALVINGS = 11

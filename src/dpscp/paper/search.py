@@ -1,6 +1,7 @@
 """Algorithm 2, the buffered right-endpoint search, and Algorithm 4, the noisy midpoint rule of earlier work."""
 
 import warnings
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -8,7 +9,7 @@ from dpscp._base.checks import check_count, check_positive, check_range
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise
 from dpscp.threshold import PrivateQuantile, private_quantile
-from dpscp.threshold.counts import EVEN, StreamCounts, as_counter
+from dpscp.threshold.counts import EVEN, as_counter
 from dpscp.threshold.offsets import Correction, Rank, conformal_rank, round_level
 from dpscp.threshold.search import require_counted
 
@@ -117,10 +118,10 @@ def noisy_midpoint_quantile(
         check_count("n_records", n_records)
     jump = check_positive("precision", precision) if precision is not None else (high - low) / 2.0**steps
     noise = LatticeNoise.of(count_noise, Fraction(1))
+    if isinstance(scores, Iterator):
+        raise TypeError("noisy_midpoint_quantile needs scores that can be read again, not an iterator; pass an array")
     counter = as_counter(scores, (low, high), steps)
     require_counted(counter, is_private=n_records is not None)
-    if isinstance(counter, StreamCounts):
-        raise TypeError("noisy_midpoint_quantile needs scores that can be read again, not an iterator; pass an array")
     nominal = n_records or counter.size
     rank = conformal_rank(level, counter.size)
     left, right = low, high

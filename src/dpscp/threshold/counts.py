@@ -3,11 +3,10 @@
 A binary search needs the count at one midpoint after the other. Reading all scores for each count is slow, so each
 source has its own method:
 
-``ArrayCounts``    scores in memory: a few counting passes, then passes over the few scores left in the bracket;
-``ChunkCounts``    scores that can be read in chunks repeatedly: one reading counts at many midpoints;
-``StreamCounts``   scores that can be read only once: one exact dyadic histogram of the whole range;
-``DaskCounts``     a Dask array: partitions count, and only counts are transferred;
-any object with ``size`` and ``counts_at(thresholds)``: another process, a database, a federation.
+``ArrayCounts``       scores in memory: a few counting passes, then lookups in the sorted scores of the bracket;
+``LookaheadCounter``  scores that are read in parts (chunks, a Dask array, a ``CountSource``): one reading counts at all
+                      midpoints of the next 11 steps; a stream is read once, at all midpoints of the search;
+``LossSums``          sums of losses in the place of counts.
 
 All counts are exact, with ties and float32 too: intervals are closed on the right, midpoints come from the ``Halving``
 of the search, and a threshold is rounded *down* to the precision of the scores before the comparison (or both are
@@ -17,7 +16,7 @@ overflowed.
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,22 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count, check_scores, real_number
-from dpscp.threshold.loss_sums import LossSums
 
 Edges = NDArray[np.float64]
 Counts = NDArray[np.int64]
+# From increasing thresholds to the count at each of them and, found by the same reading, the number of scores.
+Reading = Callable[[Edges], tuple[Any, int]]
 
 # Scores per block: the block and its results stay in the processor cache.
 _BLOCK = 1 << 16
-# The bracket is copied out once it holds less than this share of the scores.
-_EXTRACT_SHARE = 16
-# Passes without a smaller bracket before the ends of its scores are computed.
-_PATIENCE = 7
+# The scores of a bracket are sorted once it holds less than this share of all, or after so many passes.
+_EXTRACT_SHARE, _PATIENCE = 16, 7
 # Levels of the midpoint tree in one reading of a source: 2^11 - 1 thresholds. The default number of steps is at most
 # 22, so two readings are enough for it.
 _LEVELS_A_READING = 11
-# Limits of a table of thresholds: its cells, thresholds in one cell, and the smallest number worth a table.
-_MOST_CELLS, _MOST_IN_A_CELL, _FEWEST_IN_CELLS = 1 << 20, 4, 8
 # Deepest histogram for a stream: 2^22 counters are 32 MB.
 _STREAM_LEVELS = 22
 # A fine grid is nearly even within this part of the range around its finest point.
@@ -83,17 +79,6 @@ class DaskArray(Protocol):
 
     def to_delayed(self) -> Any:
         """Return the chunks."""
-
-
-class Counter(Protocol):
-    """Counts for one search."""
-
-    @property
-    def size(self) -> int:
-        """The number of scores."""
-
-    def count(self, left: float, right: float, steps_left: int) -> int | Fraction:
-        """Return #{scores <= middle}; ``steps_left`` counts, this one included, remain."""
 
 
 @dataclass(frozen=True)
@@ -156,24 +141,37 @@ class Halving:
 EVEN = Halving()
 
 
-def as_counter(scores: Any, score_range: tuple[float, float], steps: int, *, halving: Halving = EVEN) -> Counter:
-    """Return the counter for an array, chunks, a stream, a Dask array or a source.
+def as_counter(scores: Any, score_range: tuple[float, float], steps: int, *, halving: Halving = EVEN) -> "Counter":
+    """Return the counter for an array, chunks, a stream, a Dask array, a source or sums of losses.
 
     No scores are valid: an error would reveal that the only one is missing.
     """
     if isinstance(scores, LossSums):
         return scores
-    if isinstance(scores, np.ndarray):  # first: a protocol takes longer to compare with than an array to count
+    # arrays first: a protocol takes longer to compare with than an array to count
+    read = None if isinstance(scores, np.ndarray) else _reading(scores)
+    if read is None:
         return ArrayCounts(scores, halving=halving)
-    if isinstance(scores, CountSource):
-        return LookaheadCounter(scores, score_range, steps, halving=halving)
-    if isinstance(scores, DaskArray):
-        return LookaheadCounter(DaskCounts(scores), score_range, steps, halving=halving)
-    if callable(scores):
-        return LookaheadCounter(ChunkCounts(scores), score_range, steps, halving=halving)
+    levels = _LEVELS_A_READING
     if isinstance(scores, Iterator):
-        return StreamCounts(scores, score_range, steps, halving=halving)
-    return ArrayCounts(scores, halving=halving)
+        if steps > _STREAM_LEVELS:
+            raise ValueError(
+                f"steps must be at most {_STREAM_LEVELS} for scores that can be read only once, got {steps}; "
+                "pass a function that returns a new iterator of chunks, or use fewer steps"
+            )
+        levels = steps
+    return LookaheadCounter(read, score_range, steps, levels=levels, halving=halving)
+
+
+def _reading(scores: Any) -> Reading | None:
+    """Return how scores that are not in memory are read; None for an array."""
+    if isinstance(scores, CountSource):
+        return lambda thresholds: (scores.counts_at(thresholds), scores.size)
+    if isinstance(scores, DaskArray):
+        return _dask_reading(scores)
+    if isinstance(scores, Iterator):
+        return lambda thresholds: count_chunks(scores, thresholds)
+    return (lambda thresholds: count_chunks(scores(), thresholds)) if callable(scores) else None
 
 
 def known_size(scores: Any) -> int | None:
@@ -220,371 +218,182 @@ def round_down(threshold: float, dtype: np.dtype[Any]) -> Any:
     return rounded
 
 
-def _ends(array: NDArray[Any]) -> tuple[Any, Any]:
-    """Return the smallest and the largest score, exactly; NaN counts as infinite."""
-    smallest, largest = math.inf, -math.inf
-    for i in range(0, array.size, _BLOCK):
-        block = array[i : i + _BLOCK]
-        low, high = block.min().item(), block.max().item()
-        if math.isnan(high):
-            low, high = np.fmin.reduce(block).item(), math.inf
-            low = math.inf if math.isnan(low) else low
-        smallest, largest = min(smallest, low), max(largest, high)
-    return smallest, largest
-
-
 class ArrayCounts:
     """Scores in memory (any float or integer dtype, any stride).
 
-    Each pass halves the bracket. Once it contains under 1/16 of the scores, they are copied, and the remaining counts
-    use the copy in the same way. If ties keep a bracket full, counts outside its scores need no pass. Extra memory: a
-    few blocks and 1/16 of the scores.
+    The first counts are passes over all scores. Once the bracket contains under 1/16 of them, its scores are copied and
+    sorted, and each further count is a lookup. If ties or a wide range keep the bracket full, that happens after seven
+    passes.
     """
 
     def __init__(self, scores: Any, *, halving: Halving = EVEN) -> None:
         self._scores, self._halving = check_scores(scores), halving
         self.size = int(self._scores.size)
-        # scores that are not in the working copy because they lie below every later threshold
-        self._base = 0
-        # the ends of the scores in the bracket, and the counts below and above them
-        self._smallest, self._largest = _ends(self._scores)
-        self._outside = 0, self.size
         self._known: dict[float, int] = {}
-        self._passes = 0
+        self._is_sorted = False
+        # scores that are not in the sorted copy because they lie below every later threshold
+        self._base = 0
 
     def count(self, left: float, right: float, steps_left: int) -> int:
-        """Return #{scores <= middle of the bracket}."""
+        """Return #{scores <= middle of the bracket}; ``steps_left`` counts, this one included, remain."""
         threshold = float(self._halving.middle(left, right))
-        if self._smallest <= threshold < self._largest and steps_left > 1:
-            self._narrow(left, right)
-        if self._smallest <= threshold < self._largest:
-            self._known[threshold] = self._base + self._pass(threshold)
-        else:  # no pass is needed in a wide public range or in a bracket of ties
-            below, from_there = self._outside
-            self._known[threshold] = below if threshold < self._smallest else from_there
-        return self._known[threshold]
+        held = self._known.get(right, self.size) - self._known.get(left, 0)
+        is_small = held * _EXTRACT_SHARE <= self.size or len(self._known) >= _PATIENCE
+        if is_small and steps_left > 1 and not self._is_sorted:
+            self._base, self._is_sorted = self._known.get(left, 0), True
+            self._scores = np.sort(np.concatenate(list(self._bracket(left, right))))
+        scores, bound = self._scores, round_down(threshold, self._scores.dtype)
+        if self._is_sorted:
+            found = self._base + int(np.searchsorted(scores, bound, side="right"))
+        else:
+            found = sum(int(np.count_nonzero(scores[i : i + _BLOCK] <= bound)) for i in range(0, self.size, _BLOCK))
+        self._known[threshold] = found
+        return found
 
-    def _pass(self, threshold: float) -> int:
-        self._passes += 1
-        bound, scores = round_down(threshold, self._scores.dtype), self._scores
-        return sum(int(np.count_nonzero(scores[i : i + _BLOCK] <= bound)) for i in range(0, scores.size, _BLOCK))
-
-    def _narrow(self, left: float, right: float) -> None:
-        """Copy a bracket with few scores; otherwise, after some passes, find its ends."""
-        below, up_to = self._known.get(left, 0), self._known.get(right, self.size)
-        low, high = left if left in self._known else None, right if right in self._known else None
-        if (up_to - below) * _EXTRACT_SHARE <= self._scores.size:
-            kept = np.empty(up_to - below, dtype=self._scores.dtype)
-            filled = 0
-            for part in self._bracket(low, high):
-                kept[filled : filled + part.size] = part
-                filled += part.size
-            self._scores, self._base, self._passes = kept, below, 0
-        elif self._passes >= _PATIENCE:
-            ends = [_ends(part) for part in self._bracket(low, high)]
-            self._smallest, self._largest = min(e[0] for e in ends), max(e[1] for e in ends)
-            self._outside, self._passes = (below, up_to), 0
-
-    def _bracket(self, left: float | None, right: float | None) -> Iterator[NDArray[Any]]:
-        """Yield the scores of (left, right] by blocks; None leaves that side open."""
+    def _bracket(self, left: float, right: float) -> Iterator[NDArray[Any]]:
+        """Yield the scores of (left, right] by blocks; an end of the range leaves that side open."""
         dtype = self._scores.dtype
-        for i in range(0, self._scores.size, _BLOCK):
+        yield self._scores[:0]
+        for i in range(0, self.size, _BLOCK):
             block = self._scores[i : i + _BLOCK]
-            inside = np.ones(block.size, dtype=bool) if right is None else block <= round_down(right, dtype)
-            if left is not None:
+            inside = block <= round_down(right, dtype) if right in self._known else np.ones(block.size, dtype=bool)
+            if left in self._known:
                 inside &= ~(block <= round_down(left, dtype))  # not '>': NaN lies above
-            yield block[inside.nonzero()[0]]  # few of many: faster than by the mask
+            yield block[inside]
 
 
 class LookaheadCounter:
-    """Counts from a source that is expensive to read: 11 steps per reading.
+    """Counts from scores that are expensive to read: those of several steps from one reading.
 
-    The first counts are taken before the size is needed, so that a source can find both in one reading.
+    Parameters
+    ----------
+    read : function of increasing thresholds that returns the counts and the number of scores
+    score_range : tuple of float
+    steps : int
+    levels : int
+        The steps of one reading.
+    halving : Halving
     """
 
     def __init__(
-        self,
-        source: CountSource,
-        score_range: tuple[float, float],
-        steps: int,
-        *,
-        halving: Halving = EVEN,
+        self, read: Reading, score_range: tuple[float, float], steps: int, *, levels: int, halving: Halving = EVEN
     ) -> None:
-        self._source, self._halving = source, halving
-        looked = self._look(*score_range, steps)
-        self.size = check_count("scores.size", source.size, minimum=0)
-        self._known = self._check_counts(*looked)
+        self._read, self._levels, self._halving = read, levels, halving
+        self._look(*score_range, steps)
 
     def count(self, left: float, right: float, steps_left: int) -> int:
-        """Return #{scores <= middle of the bracket}."""
+        """Return #{scores <= middle of the bracket}; ``steps_left`` counts, this one included, remain."""
         threshold = float(self._halving.middle(left, right))
-        if threshold not in self._known:
-            self._known = self._check_counts(*self._look(left, right, steps_left))
-        return self._known[threshold]
+        place = np.searchsorted(self._edges, threshold)
+        if place == self._edges.size or self._edges[place] != threshold:
+            self._look(left, right, steps_left)
+            place = np.searchsorted(self._edges, threshold)
+        return int(self._counts[place])
 
-    def _look(self, left: float, right: float, steps: int) -> tuple[Edges, Any]:
-        inner = np.unique(midpoint_tree(left, right, min(steps, _LEVELS_A_READING), self._halving)[1:-1])
-        return inner, np.asarray(self._source.counts_at(inner))
-
-    def _check_counts(self, thresholds: Edges, counts: Any) -> dict[float, int]:
-        if counts.shape != thresholds.shape or not np.issubdtype(counts.dtype, np.integer):
+    def _look(self, left: float, right: float, steps: int) -> None:
+        """Count at all midpoints of the next steps."""
+        self._edges = np.unique(midpoint_tree(left, right, min(steps, self._levels), self._halving)[1:-1])
+        found, size = self._read(self._edges)
+        self.size, counts = check_count("scores.size", size, minimum=0), np.asarray(found)
+        if counts.shape != self._edges.shape or not np.issubdtype(counts.dtype, np.integer):
             raise TypeError("counts_at must return one integer for each threshold")
         if np.any(np.diff(counts) < 0) or counts[0] < 0 or counts[-1] > self.size:
             raise ValueError("counts_at must return non-decreasing counts between 0 and size")
-        return dict(zip(thresholds.tolist(), counts.tolist(), strict=True))
-
-
-class ChunkCounts:
-    """Scores that can be read repeatedly in chunks.
-
-    ``open_chunks()`` returns a new iterator of one-dimensional arrays.
-    """
-
-    def __init__(self, open_chunks: Callable[[], Iterable[Any]]) -> None:
-        self._open = open_chunks
-        self._size: int | None = None
-
-    @property
-    def size(self) -> int:
-        """The number of scores, from the first reading."""
-        if self._size is None:
-            self.counts_at(np.empty(0))
-        return self._size or 0
-
-    def counts_at(self, thresholds: Edges) -> Counts:
-        """Return #{scores <= t} for each threshold, in one reading."""
-        histogram = Histogram(thresholds)
-        for chunk in self._open():
-            histogram.add(check_scores(chunk))
-        if self._size is None:
-            self._size = histogram.size
-        return histogram.counts()
-
-
-class Bins:
-    """The bins (-inf, t_0], (t_0, t_1], ..., (t_last, inf] of thresholds.
-
-    Thresholds of a search are nearly evenly spaced. So one product gives the bin of a score or the one before it, and
-    one comparison with the exact end of the bin decides. That this holds for every score follows from the thresholds
-    alone. The guess never falls as the score grows (subtraction, product and rounding are monotone), so it is within
-    one in a whole bin if it is at the two ends of the bin. Otherwise ``Cells`` handles thresholds that are dense at
-    their ends. If neither applies (a range a few floats wide), scores are searched.
-    """
-
-    def __init__(self, thresholds: Edges) -> None:
-        self._thresholds = thresholds
-        self._ends = np.append(thresholds, np.inf)
-        self._origin, self._rate = 0.0, 0.0
-        self._guessing = thresholds.size > 1 and self._can_guess()
-        self._cells = None if self._guessing else Cells.of_thresholds(thresholds)
-
-    def _can_guess(self) -> bool:
-        with np.errstate(all="ignore"):
-            width = (self._thresholds[-1] - self._thresholds[0]) / (self._thresholds.size - 1)
-            # half a bin to the left: roundings at the ends cannot make the guess too small or too large
-            self._origin, self._rate = float(self._thresholds[0] - width / 2), float(1 / width)
-        if not (math.isfinite(self._origin) and math.isfinite(self._rate) and self._rate > 0):
-            return False
-        bins = np.arange(self._thresholds.size)
-        just_above = np.nextafter(self._thresholds, np.inf)
-        return bool(np.all(self._guess(self._thresholds) <= bins) and np.all(self._guess(just_above) >= bins))
-
-    def _guess(self, scores: Edges) -> NDArray[np.intp]:
-        """Return the bin or the one before it; the last bin for NaN."""
-        with np.errstate(over="ignore"):
-            guess = scores - self._origin
-            guess *= self._rate
-        np.fmin(guess, self._thresholds.size, out=guess)
-        np.maximum(guess, 0, out=guess)
-        return guess.astype(np.intp)
-
-    def of(self, scores: Edges) -> NDArray[np.intp]:
-        """Return the bin of each score, in any order of the scores."""
-        if self._cells is not None:
-            scores = np.fmin(scores, self._cells.beyond)  # NaN too
-            bins = self._cells.first[self._cells.of(scores)]
-            for _ in range(self._cells.most):
-                bins += scores > self._ends[bins]
-            return bins
-        if not self._guessing:
-            return np.searchsorted(self._thresholds, np.sort(scores), side="left")
-        bins = self._guess(scores)
-        bins += scores > self._ends[bins]
-        return bins
+        self._counts = counts
 
 
 @dataclass(frozen=True)
-class Cells:
-    """Cells with few thresholds each, for thresholds that are dense at the ends.
+class LossSums:
+    """Sums of dithered losses at public thresholds, in the place of counts of scores.
 
-    Cells are equal steps of the bits of a distance. The bits of a positive float grow about as its logarithm. The cell
-    of a score follows from its distance to the nearer end of the thresholds. It never falls as the score grows
-    (subtraction and rounding are monotone). So thresholds of lower cells (``first`` counts them) lie below the score,
-    and only the up to ``most`` thresholds in its own cell are compared.
+    C(t) = sum over records of one minus the loss, at thresholds with places 0 .. m - 1, in exact multiples. ``sums[j]``
+    is ``resolution`` times C at place j, an integer that never falls with j. Places from m on mean "no finite
+    threshold", where no record has a loss. A search of ``k`` halvings of ``place_range`` asks for whole places only.
+
+    Theory: Result J
     """
 
-    ends: tuple[float, float]
-    knees: tuple[float, float]
-    shift: int
-    first: NDArray[np.intp]
-    most: int
-
-    @classmethod
-    def of_thresholds(cls, thresholds: Edges) -> "Cells | None":
-        """Return the cells, or None if there are too many for a table."""
-        if thresholds.size < _FEWEST_IN_CELLS or not np.isfinite(thresholds[[0, -1]]).all():
-            return None
-        low, second, before, high = thresholds[[0, 1, -2, -1]].tolist()  # Python's floats overflow without a warning
-        ends, knees = (low, high), (second - low, high - before)
-        if not (min(knees) > 0 and math.isfinite(ends[1] - ends[0] + max(knees))):
-            return None
-        empty = cls(ends, knees, 55 - int(thresholds.size).bit_length(), np.empty(0, dtype=np.intp), 0)
-        cells = empty.of(thresholds)
-        if cells[-1] > _MOST_CELLS or (most := int(np.bincount(cells).max())) > _MOST_IN_A_CELL:
-            return None
-        return replace(empty, first=np.searchsorted(cells, np.arange(cells[-1] + 1)), most=most)
+    size: int
+    resolution: int
+    sums: NDArray[np.int64]
 
     @property
-    def beyond(self) -> float:
-        """A score above all thresholds."""
-        return math.nextafter(self.ends[1], math.inf)
+    def steps(self) -> int:
+        """The number of halvings that tell all places apart."""
+        return len(self.sums).bit_length()
 
-    def of(self, scores: Edges) -> NDArray[np.int64]:
-        """Return the cell of each score; those beyond the ends are in the outermost."""
-        (low, high), (inner, outer) = self.ends, self.knees
-        inside = np.clip(scores, low, high)
-        middle = np.array([low / 2 + high / 2])
-        bits = [
-            ((distance + knee).view(np.int64) >> self.shift)
-            for distance, knee in ((inside - low, inner), (middle - low, inner), (high - inside, outer))
-        ]
-        least = np.array([inner]).view(np.int64) >> self.shift
-        most = (high - middle + outer).view(np.int64) >> self.shift
-        return np.asarray(np.where(inside <= middle, bits[0], bits[1] + 1 + most - bits[2]) - least)
+    @property
+    def place_range(self) -> tuple[float, float]:
+        """The public range of a search: each midpoint of its halvings is a whole number."""
+        return -1.0, float(2**self.steps - 1)
 
+    def count(self, left: float, right: float, steps_left: int) -> Fraction:  # noqa: ARG002 (part of the interface)
+        """Return C at the middle of the bracket."""
+        place = int((left + right) // 2)
+        return Fraction(int(self.sums[place]), self.resolution) if place < len(self.sums) else Fraction(self.size)
 
-class Histogram:
-    """Counts of scores in the bins of increasing thresholds, for any real dtype."""
-
-    def __init__(self, thresholds: Edges) -> None:
-        self.size = 0
-        self._thresholds = thresholds
-        self._bins = Bins(thresholds)
-        self._in_dtype: dict[np.dtype[Any], NDArray[Any]] = {}
-        self._totals = np.zeros(thresholds.size + 1, dtype=np.int64)
-        # bins are collected here, because each update passes over all totals
-        self._waiting = np.empty(max(_BLOCK, self._totals.size), dtype=np.intp)
-        self._n_waiting = 0
-
-    def add(self, scores: NDArray[Any]) -> None:
-        """Count these scores too."""
-        self.size += scores.size
-        if not self._thresholds.size:
-            return
-        fits = scores.dtype.itemsize < 8 or (scores.dtype.kind == "f" and scores.dtype.itemsize == 8)
-        for i in range(0, scores.size, _BLOCK):
-            block = scores[i : i + _BLOCK]
-            if fits:
-                self._add_doubles(block.astype(np.float64, copy=False))
-            else:
-                self._add_sorted(np.sort(block))
-
-    def counts(self) -> Counts:
-        """Return #{scores <= t} for each threshold."""
-        self._flush()
-        return np.cumsum(self._totals)[:-1]
-
-    def _add_doubles(self, block: Edges) -> None:
-        below, up_to_last = block <= self._thresholds[0], block <= self._thresholds[-1]
-        n_below, n_up_to_last = int(np.count_nonzero(below)), int(np.count_nonzero(up_to_last))
-        if 2 * (n_up_to_last - n_below) > block.size:
-            self._wait(self._bins.of(block))
-            return
-        # few scores lie between the thresholds: only they need bins, and those above the last are not counted
-        self._totals[0] += n_below
-        self._wait(self._bins.of(block[up_to_last & ~below]))
-
-    def _add_sorted(self, block: NDArray[Any]) -> None:
-        """Count scores that do not fit into a float64; thresholds are rounded down."""
-        bounds = self._thresholds_in(block.dtype)
-        self._wait(self._totals.size - 1 - bounds.size + np.searchsorted(bounds, block, side="left"))
-
-    def _thresholds_in(self, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the thresholds in ``dtype``, without those below its smallest number."""
-        if dtype not in self._in_dtype:
-            rounded = [round_down(t, dtype) for t in self._thresholds.tolist()]
-            self._in_dtype[dtype] = np.array(rounded[rounded.count(-math.inf) :], dtype=dtype)
-        return self._in_dtype[dtype]
-
-    def _wait(self, bins: NDArray[np.intp]) -> None:
-        if self._n_waiting + bins.size > self._waiting.size:
-            self._flush()
-        self._waiting[self._n_waiting : self._n_waiting + bins.size] = bins
-        self._n_waiting += bins.size
-
-    def _flush(self) -> None:
-        self._totals += np.bincount(self._waiting[: self._n_waiting], minlength=self._totals.size)
-        self._n_waiting = 0
-
-
-class StreamCounts:
-    """Scores that can be read only once: an exact histogram of all brackets.
-
-    Bins are closed on the right and their ends are the midpoints of the search, so every later count is a partial sum.
-    """
-
-    def __init__(
-        self, chunks: Iterator[Any], score_range: tuple[float, float], steps: int, *, halving: Halving = EVEN
-    ) -> None:
-        if steps > _STREAM_LEVELS:
+    def require_lattice(self, scale: int, steps: int) -> None:
+        """Refuse noise on a lattice that does not hold these sums, and steps between the places."""
+        if scale % self.resolution:
             raise ValueError(
-                f"steps must be at most {_STREAM_LEVELS} for scores that can be read only once, got {steps}; "
-                "pass a function that returns a new iterator of chunks, or use fewer steps"
+                f"the scale of the noise must be a multiple of resolution={self.resolution}, got {scale}: make it with "
+                "lattice_noise(..., multiple=resolution)"
             )
-        self._halving = halving
-        self._edges = midpoint_tree(*score_range, steps, halving)[1:-1]
-        histogram = Histogram(self._edges)
-        for chunk in chunks:
-            histogram.add(check_scores(chunk))
-        self.size = histogram.size
-        self._counts = histogram.counts()
-
-    def count(self, left: float, right: float, steps_left: int) -> int:  # noqa: ARG002 (part of the interface)
-        """Return #{scores <= middle of the bracket}."""
-        # equal midpoints (a range too narrow for its steps) have equal counts: the last one includes all bins
-        index = int(np.searchsorted(self._edges, self._halving.middle(left, right), side="right")) - 1
-        return int(self._counts[index])
+        if steps > self.steps:
+            raise ValueError(f"steps must be at most {self.steps} for {len(self.sums)} thresholds, got {steps}")
 
 
-class DaskCounts:
-    """A Dask array of scores: partitions count, and only sums are returned."""
+Counter = ArrayCounts | LookaheadCounter | LossSums
 
-    def __init__(self, array: DaskArray) -> None:
-        if array.ndim != 1:
-            raise ValueError(f"scores must be one-dimensional, got {array.ndim} dimensions")
-        check_scores(np.empty(0, dtype=array.dtype))
-        self._parts = list(array.to_delayed().ravel())
-        self._size: int | None = None
 
-    @property
-    def size(self) -> int:
-        """The number of scores, from the first computation."""
-        if self._size is None:
-            self.counts_at(np.empty(0))
-        return self._size or 0
+def count_chunks(chunks: Iterable[Any], thresholds: Edges) -> tuple[Counts, int]:
+    """Count the scores of all chunks, and those at most each threshold, in one reading.
 
-    def counts_at(self, thresholds: Edges) -> Counts:
-        """Return #{scores <= t} for each threshold, in one computation."""
+    Parameters
+    ----------
+    chunks : iterable of arrays of shape (n,), of any real dtype
+    thresholds : array of shape (k,)
+        Increasing.
+
+    Returns
+    -------
+    counts : int array of shape (k,)
+    size : int
+    """
+    size, counts = 0, np.zeros(thresholds.size, dtype=np.int64)
+    bins = np.zeros(thresholds.size + 1, dtype=np.int64)
+    in_dtype: dict[np.dtype[Any], NDArray[Any]] = {}
+    for chunk in chunks:
+        scores = check_scores(chunk)
+        size += scores.size
+        dtype = scores.dtype
+        is_exact = dtype.itemsize < 8 or (dtype.kind == "f" and dtype.itemsize == 8)
+        if not is_exact and dtype not in in_dtype:
+            rounded = [round_down(t, dtype) for t in thresholds.tolist()]
+            in_dtype[dtype] = np.array(rounded[rounded.count(-math.inf) :], dtype=dtype)
+        edges = thresholds if is_exact else in_dtype[dtype]
+        first = thresholds.size - edges.size  # no score of this dtype is at most a threshold before it
+        for i in range(0, scores.size if edges.size else 0, _BLOCK):
+            block = np.sort(scores[i : i + _BLOCK])
+            block = block.astype(np.float64, copy=False) if is_exact else block
+            if edges.size <= block.size:
+                counts[first:] += np.searchsorted(block, edges, side="right")
+            else:
+                np.add.at(bins, first + np.searchsorted(edges, block, side="left"), 1)
+    return counts + np.cumsum(bins)[:-1], size
+
+
+def _dask_reading(array: DaskArray) -> Reading:
+    """Return the reading of a Dask array: partitions count, and only sums are returned."""
+    if array.ndim != 1:
+        raise ValueError(f"scores must be one-dimensional, got {array.ndim} dimensions")
+    check_scores(np.empty(0, dtype=array.dtype))
+    parts = list(array.to_delayed().ravel())
+
+    def read(thresholds: Edges) -> tuple[Counts, int]:
         import dask
 
-        looks = dask.compute(*(dask.delayed(look_at)(part, thresholds) for part in self._parts))
-        if self._size is None:
-            self._size = sum(size for size, _ in looks)
-        return np.asarray(np.sum([counts for _, counts in looks], axis=0, dtype=np.int64))
+        found = dask.compute(*(dask.delayed(count_chunks)([part], thresholds) for part in parts))
+        return np.asarray(np.sum([counts for counts, _ in found], axis=0)), sum(size for _, size in found)
 
-
-def look_at(part: NDArray[Any], thresholds: Edges) -> tuple[int, Counts]:
-    """Return the size and the counts of one partition."""
-    histogram = Histogram(thresholds)
-    histogram.add(part)
-    return histogram.size, histogram.counts()
+    return read

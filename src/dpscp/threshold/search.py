@@ -6,6 +6,7 @@ Gaussian noise is added. Only the threshold is released, not the counts and not 
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -14,8 +15,7 @@ from dpscp._base.checks import check_count, check_nonnegative, check_positive, c
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
 from dpscp.privacy.events import DpEvent
-from dpscp.threshold.counts import Counter, Halving, StreamCounts, as_counter
-from dpscp.threshold.loss_sums import LossSums
+from dpscp.threshold.counts import Counter, Halving, LossSums, as_counter
 from dpscp.threshold.minimax import worst_final_gap
 from dpscp.threshold.observer import CountView, SearchObserver, SearchView
 from dpscp.threshold.offsets import Aim, Correction, Rank, round_level, search_level
@@ -283,7 +283,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     if size_noise is not None:
         released_size = new_size = release_size(counter.size, size_noise, source)
     nominal = n_records or max(1, counter.size if released_size is None else round(released_size.value))
-    steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
+    steps = steps or (stream_steps if isinstance(scores, Iterator) else plan.default_steps(nominal))
     noise, size = plan.noise_for(counter, steps), _size_known(nominal, released_size, counted_size)
     aim = Aim(level, statistic_kind, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
     offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
