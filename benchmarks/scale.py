@@ -191,7 +191,7 @@ def constants(n: int, runs: int, folder: Path) -> None:
     """CPU time of each kind of work, from fits on a Parquet file and on blocks in memory that take turns; medians."""
     import peers
     from dpscp.data.schema import Schema
-    from dpscp.data.sources import ArraySource, Block, ParquetSource
+    from dpscp.data.sources import ArraySource, Block, TableSource
 
     path, schema = folder / "people.parquet", Schema.from_dict(SCHEMA)
     write_parquet(path, n)
@@ -201,8 +201,8 @@ def constants(n: int, runs: int, folder: Path) -> None:
     one_fit(ArraySource.of_blocks([*few, Block(1, *made_rows(1, 100))]), [0, 1], 20_000)  # what is loaded once
     found: dict[str, list[dict[str, float]]] = {"parquet": [], "memory": []}
     for _ in range(runs):
-        together = cpu_of(lambda: ParquetSource(path, persons, scratch=folder).sum(len))
-        in_file = one_fit(ParquetSource(path, schema, scratch=folder), list(schema.classes or ()), n)
+        together = cpu_of(lambda: TableSource(path, persons, scratch=folder).sum(len))
+        in_file = one_fit(TableSource(path, schema, scratch=folder), list(schema.classes or ()), n)
         found["parquet"].append(in_file | {"persons": 1e6 * together / n})
         found["memory"].append(one_fit(ArraySource.of_blocks(blocks), [0, 1], n))
     told = json.loads(FOUND.read_text())

@@ -29,7 +29,7 @@ from dpscp.cli.run import evaluate_labeled, list_labels, open_labeled_table
 from dpscp.cli.tables import Table, open_table
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.schema import Schema, SchemaError, parse_schema, template
-from dpscp.data.sources.tables import as_frame
+from dpscp.data.sources.scanner import as_frame
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary-9182"
@@ -423,7 +423,7 @@ def test_inputs_are_not_overwritten(run, folder):
         ("empty.csv", "", "is empty"),
         ("twice.csv", "a,a\n1,2\n", "same name"),
         ("ragged.csv", f"id,age,region,score,bought\n1,2,{CANARY}\n1,2,3,4,5,6,7,8,{CANARY}\n", "cannot be read"),
-        ("table.xls", "x", "neither that of CSV nor of Parquet"),
+        ("table.xls", "x", "has no ending of a table"),
         ("table.parquet", f"{CANARY}", "cannot be read as Parquet"),
     ],
 )
@@ -627,8 +627,8 @@ def test_each_set_is_written_as_its_own_labels(n_classes):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of few records, so that a small file has many."""
-    monkeypatch.setattr("dpscp.data.sources.tables.BLOCK_BYTES", 512)
-    monkeypatch.setattr("dpscp.data.sources.tables.BLOCK_ROWS", 17)
+    monkeypatch.setattr("dpscp.data.sources.files.BLOCK_BYTES", 512)
+    monkeypatch.setattr("dpscp.cli.tables.BLOCK_ROWS", 17)
 
 
 @pytest.mark.parametrize("name", ["whole.csv", "whole.csv.gz", "whole.tsv", "whole.parquet"])
@@ -663,7 +663,7 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
         ("age", CANARY, "column 'age' is declared numeric but has a value that is not a number"),
         pytest.param("age", "", "column 'age' has missing values", marks=pytest.mark.slow),
         ("region", CANARY, "column 'region' has a missing value or one that is not in its declared categories"),
-        ("id", f"{CANARY},1", "cannot be read; check that all rows have the same length"),
+        ("id", f"{CANARY},1", "cannot be read as CSV; check that all rows have the same length"),
         ("region", "latin", "is not written in utf-8"),
     ],
 )
@@ -684,7 +684,7 @@ def test_trouble_in_a_late_block_leaves_no_file(run, folder, small_blocks, colum
 
 
 def test_a_large_table_stays_in_its_file(run, folder, monkeypatch):
-    monkeypatch.setattr("dpscp.data.sources.files._IN_MEMORY", 0)
+    monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)
     monkeypatch.setattr(Table, "frames", lambda *_: pytest.fail("read into memory"))
     code, out, err = run("fit people.csv --schema people.toml --epsilon 2 --seed 1 -o large.dpscp --force")
     assert (code, "NOT private" in out) == (0, True), err

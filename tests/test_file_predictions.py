@@ -7,7 +7,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.csv_format import CSVFormat
-from dpscp.data.sources.files import TableSource
+from dpscp.data.sources.scanner import TableSource
 from dpscp.data.table_writer import open_writer
 
 SCHEMA = dp.Schema.from_dict(

@@ -371,7 +371,7 @@ def test_the_command_line_fits_on_persons_and_predict_ignores_the_column(tmp_pat
     assert "seed" not in heard.err  # which one is fixed by a seed that no user gave and no user need hear of
     assert main(["predict", "model.dpscp", "new.csv", "-o", "out.csv"]) == 0
     assert dp.load("model.dpscp").ledger_.public_facts["rows_per_person"] == 3
-    monkeypatch.setattr("dpscp.data.sources.files._IN_MEMORY", 0)  # a large table stays in its file
+    monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)  # a large table stays in its file
     assert main(["fit", "stays.csv", "--schema", "stays.toml", "--epsilon", "4", "-o", "large.dpscp"]) == 0
     heard = capsys.readouterr()
     assert PERSON in heard.out

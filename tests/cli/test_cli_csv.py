@@ -12,8 +12,8 @@ import dpscp as dp
 from dpscp.cli import main
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.schema import Column, Schema, SchemaError, parse_schema
-from dpscp.data.sources import CSVSource
-from dpscp.data.sources.tables import TableError
+from dpscp.data.sources import TableSource
+from dpscp.data.sources.files import TableError
 
 CANARY = "zyzzyva"
 COMMON = {"epsilon": 8.0, "confidence_level": 0.5, "guarantee": "split", "random_state": 3}
@@ -243,16 +243,16 @@ def test_a_format_is_part_of_the_schema_file():
 
 
 def test_the_source_takes_the_format_too(folder):
-    source = CSVSource(folder / "german.csv", SCHEMA, separator=";", encoding="cp1252", decimal=",", thousands=".")
+    source = TableSource(folder / "german.csv", SCHEMA, csv=CSVFormat(";", "cp1252", ",", "."))
     total = source.sum(lambda block: block.read().sum(axis=0))
     np.testing.assert_allclose(total, SCHEMA.matrix(people()).sum(axis=0))
     with pytest.raises(TableError, match=r"none of the columns.*separator"):
-        CSVSource(folder / "german.csv", SCHEMA, encoding="cp1252")
+        TableSource(folder / "german.csv", SCHEMA, csv=CSVFormat(encoding="cp1252"))
     with pytest.raises(TableError, match="not written in utf-8"):
-        CSVSource(folder / "german.csv", SCHEMA, separator=";").sum(len)
+        TableSource(folder / "german.csv", SCHEMA, csv=CSVFormat(";")).sum(len)
     (folder / "umlaut.csv").write_bytes("größe\n1\n".encode("cp1252"))
     with pytest.raises(TableError, match="not written in utf-8"):
-        CSVSource(folder / "umlaut.csv", SCHEMA)
+        TableSource(folder / "umlaut.csv", SCHEMA)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1", "utf-8"])
@@ -296,8 +296,8 @@ def test_groups_by_a_column_work_for_every_source(folder, kind, monkeypatch, gro
         X = folder / "plain.parquet"
         people().to_parquet(X, index=False)
     if kind == "blocks":
-        monkeypatch.setattr("dpscp.data.sources.files._IN_MEMORY", 0)
-        monkeypatch.setattr("dpscp.data.sources.files.BLOCK_NUMBERS", 500)
+        monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)
+        monkeypatch.setattr("dpscp.data.sources.scanner.BLOCK_NUMBERS", 500)
     if kind == "dask":
         X = pytest.importorskip("dask.dataframe").from_pandas(people(), npartitions=3)
     found = dp.PrivateConformalClassifier(**GROUPED).fit(X, "bought", schema=SCHEMA)

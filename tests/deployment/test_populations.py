@@ -10,7 +10,7 @@ import dpscp as dp
 from dpscp.core.release import ANOTHER_POPULATION, NORMALIZED_RATIO
 from dpscp.data.populations import Population, Thinning, keep_by_ratio
 from dpscp.data.schema import parse_schema
-from dpscp.data.sources import ArraySource, Block, ParquetSource
+from dpscp.data.sources import ArraySource, Block, TableSource
 from dpscp.data.sources.places import Places, take_census
 from dpscp.estimators.ingest import BlockReader
 from dpscp.training import DPSGD
@@ -278,7 +278,7 @@ def test_persons_of_a_file_have_the_coins_of_those_in_memory(tmp_path):
     priors = Population.from_class_priors({"no": 0.8, "yes": 0.2}, {"no": 0.5, "yes": 0.5})
     fitted = dp.PrivateConformalClassifier(epsilon=4.0, delta=1e-6, random_state=0, population=priors)
     whole = fitted.fit(frame, "label", schema=schema).threshold_
-    source = ParquetSource(tmp_path / "t.parquet", schema, block_rows=700)
+    source = TableSource(tmp_path / "t.parquet", schema, block_rows=700)
     assert np.array_equal(fitted.fit(source, schema=schema).threshold_, whole)
     assert whole[0] < 1
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscp as dp
-from dpscp.data.sources import files
+from dpscp.data.sources import scanner
 from dpscp.training import DPSGD
 from dpscp.training.preprocessing.scaling import ScaledTarget
 
@@ -67,7 +67,7 @@ def test_a_file_is_fitted_and_predicted_without_being_loaded(tmp_path, caplog, c
 
 
 def test_writing_predictions_takes_the_memory_of_blocks_not_of_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "BLOCK_NUMBERS", 2**17)
+    monkeypatch.setattr(scanner, "BLOCK_NUMBERS", 2**17)
     rng = np.random.default_rng(0)
     y = rng.uniform(40, 60, 500)
     mechanism = DPSGD(loss="squared", steps=3)

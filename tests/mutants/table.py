@@ -153,8 +153,8 @@ mutant(
     "tests/cli/test_cli_csv.py::test_one_table_in_every_form_gives_one_fit",
 )
 mutant(
-    "data.sources.files:TableSource.frames",
-    "as_frame(batch, self._schema, self._csv_format)",
+    "data.sources.scanner:TableSource.frames",
+    "as_frame(batch, self._schema, written)",
     "as_frame(batch, self._schema)",
     "a source reads numbers without the declared marks",
     "tests/cli/test_cli_csv.py::test_the_source_takes_the_format_too",

@@ -10,7 +10,7 @@ import pytest
 import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
-from dpscp.data.sources import Block, ParquetSource
+from dpscp.data.sources import Block, TableSource
 from dpscp.data.sources.digests import SameBlocks, digest
 from dpscp.training import DPSGD
 
@@ -106,7 +106,7 @@ def test_a_file_with_other_records_of_the_same_size_and_time_is_refused(tmp_path
     frame = records()
     frame.to_parquet(path, index=False, compression=None)
     written = path.stat()
-    source = ParquetSource(path, SCHEMA)
+    source = TableSource(path, SCHEMA)
     assert source.sum(len) == N
     content = path.read_bytes()
     path.write_bytes(content)

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.data.sources import ArraySource, Block, DistributedSource, ParquetSource, distributed
+from dpscp.data.sources import ArraySource, Block, DistributedSource, TableSource, distributed
 from dpscp.data.sources.persons import join_person_block, split_by_person
 from dpscp.exceptions import SeededWarning
 from dpscp.training import DPSGD, TorchDPSGD
@@ -161,7 +161,7 @@ def persons_in_memory(rank, size, folder):
 
 def persons_in_files(rank, size, folder):
     frames(size)[rank].to_parquet(folder / f"{rank}.parquet", index=False)
-    return released(by_person(DistributedSource(ParquetSource(folder / f"{rank}.parquet", SCHEMA, block_rows=100))))
+    return released(by_person(DistributedSource(TableSource(folder / f"{rank}.parquet", SCHEMA, block_rows=100))))
 
 
 def the_same_persons_in_one_process():
@@ -184,7 +184,7 @@ def no_room(rank, size, folder):
     """One process cannot keep its blocks; it deals on, and all of them are told."""
     frames(size)[rank].to_parquet(folder / f"{rank}.parquet", index=False)
     scratch = folder / "missing" if rank == size - 1 else folder
-    return error_of(lambda: DistributedSource(ParquetSource(folder / f"{rank}.parquet", SCHEMA, scratch=scratch)))[0]
+    return error_of(lambda: DistributedSource(TableSource(folder / f"{rank}.parquet", SCHEMA, scratch=scratch)))[0]
 
 
 def on_its_own(rank, size, folder):

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from dpscp.data.schema import SchemaError, parse_schema
-from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource, RecordSource
+from dpscp.data.sources import ArraySource, Block, DaskSource, RecordSource, TableSource
+from dpscp.data.sources.files import TableError
 from dpscp.data.sources.places import is_in_memory
-from dpscp.data.sources.tables import TableError
 
 dd = pytest.importorskip("dask.dataframe")
 CANARY = "canary-9182"
@@ -51,15 +51,15 @@ def source_of(kind: str, frame: pd.DataFrame, folder: Path) -> RecordSource:
     """The frame behind each kind of source, in several blocks."""
     if kind == "parquet":
         frame.to_parquet(folder / "t.parquet", index=False)
-        return ParquetSource(folder / "t.parquet", SCHEMA, scratch=folder, block_rows=10)
+        return TableSource(folder / "t.parquet", SCHEMA, scratch=folder, block_rows=10)
     if kind == "folder":
         (folder / "parts").mkdir(exist_ok=True)
         for number, start in enumerate(range(0, len(frame), 9)):
             frame[start : start + 9].to_parquet(folder / "parts" / f"{number:03}.parquet", index=False)
-        return ParquetSource(folder / "parts", SCHEMA)
+        return TableSource(folder / "parts", SCHEMA, block_rows=10)
     if kind == "csv":
         frame.to_csv(folder / "t.csv", index=False)
-        return CSVSource(folder / "t.csv", SCHEMA)
+        return TableSource(folder / "t.csv", SCHEMA, block_rows=10)
     if kind == "dask frame":
         return DaskSource.of_frame(dd.from_pandas(frame, npartitions=4), SCHEMA)
     X, y = SCHEMA.matrix(frame), SCHEMA.targets(frame)
@@ -71,7 +71,7 @@ KINDS = ["parquet", "folder", "csv", "dask frame", "dask"]
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("dpscp.data.sources.tables.BLOCK_BYTES", 512)
+    monkeypatch.setattr("dpscp.data.sources.files.BLOCK_BYTES", 512)
 
 
 def doubled(rows):
@@ -162,15 +162,15 @@ def test_what_is_no_source_is_refused(tmp_path):
     with pytest.raises(ValueError, match="real numbers"):
         DaskSource(X.astype(str), y).sum(len)
     with pytest.raises(FileNotFoundError):
-        ParquetSource(tmp_path / "no.parquet", SCHEMA)
-    with pytest.raises(TableError, match="no Parquet file"):
-        ParquetSource(tmp_path, SCHEMA)
+        TableSource(tmp_path / "no.parquet", SCHEMA)
+    with pytest.raises(TableError, match="contains no table"):
+        TableSource(tmp_path, SCHEMA)
     (tmp_path / "t.csv").write_bytes(b"\xff\xfe")
     with pytest.raises(TableError, match="is not written in utf-8"):
-        CSVSource(tmp_path / "t.csv", SCHEMA)
+        TableSource(tmp_path / "t.csv", SCHEMA)
     (tmp_path / "t.parquet").write_text(CANARY)
     with pytest.raises(TableError, match="cannot be read as Parquet"):
-        ParquetSource(tmp_path / "t.parquet", SCHEMA)
+        TableSource(tmp_path / "t.parquet", SCHEMA)
 
 
 def test_dask_computes_on_whatever_scheduler_there_is():

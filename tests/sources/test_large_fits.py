@@ -15,7 +15,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.schema import SchemaError, parse_schema
-from dpscp.data.sources import ArraySource, Block, DaskSource, ParquetSource
+from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource
 from dpscp.training import DPSGD
 
 dd = pytest.importorskip("dask.dataframe")
@@ -91,7 +91,7 @@ def expected(frame):
 
 def test_files_and_dask_release_what_the_same_blocks_in_memory_release(frame, expected, tmp_path):
     frame.to_parquet(tmp_path / "t.parquet", index=False)
-    parquet = ParquetSource(tmp_path / "t.parquet", SCHEMA, block_rows=SIZE)
+    parquet = TableSource(tmp_path / "t.parquet", SCHEMA, block_rows=SIZE)
     assert released(classifier().fit(parquet, schema=SCHEMA)) == expected
     with dask.config.set(scheduler="synchronous"):
         straight = classifier().fit(dd.from_pandas(frame, npartitions=BLOCKS), "label", schema=SCHEMA)
@@ -134,12 +134,12 @@ def test_a_bad_record_in_block_57_of_100_costs_nothing(kind, tmp_path, monkeypat
     table.loc[56 * 20 + 7, "a"] = CANARY
     table.to_parquet(tmp_path / "t.parquet", index=False)
     table.to_csv(tmp_path / "t.csv", index=False)
-    monkeypatch.setattr("dpscp.data.sources.tables.BLOCK_BYTES", 800)
+    monkeypatch.setattr("dpscp.data.sources.files.BLOCK_BYTES", 800)
     store = dp.BudgetStore.create(tmp_path / "b.budget", 10.0, 1e-4, dataset="people")
     with pytest.raises(SchemaError) as alone:
         classifier(random_state=None).fit(table, "label", schema=SCHEMA, budget=store)
     given = {
-        "parquet": (ParquetSource(tmp_path / "t.parquet", SCHEMA, block_rows=20),),
+        "parquet": (TableSource(tmp_path / "t.parquet", SCHEMA, block_rows=20),),
         "csv": (tmp_path / "t.csv", "label"),
         "dask": (dd.from_pandas(table, npartitions=100), "label"),
     }

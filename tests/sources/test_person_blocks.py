@@ -15,7 +15,7 @@ from dpscp.core import fit as release
 from dpscp.core.fit import BlockCounts
 from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
-from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource
+from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource
 from dpscp.data.sources.persons import KeptRows, OneRowEach, join_person_block, join_persons, split_by_person
 from dpscp.data.sources.places import Places, UnitSource, take_census
 from dpscp.privacy import PersonWithIds
@@ -55,7 +55,7 @@ def listed(block):
 
 def parquet(frame, folder):
     frame.to_parquet(folder / "t.parquet", index=False)
-    return ParquetSource(folder / "t.parquet", SCHEMA, block_rows=math.ceil(len(frame) / BLOCKS))
+    return TableSource(folder / "t.parquet", SCHEMA, block_rows=math.ceil(len(frame) / BLOCKS))
 
 
 def same(first, second):
@@ -255,13 +255,13 @@ def test_ids_of_files_with_other_types_are_the_same_persons(tmp_path):
     frame = made(int)
     frame[:500].astype({"who": "int32"}).to_parquet(folder / "1.parquet", index=False)
     frame[500:].astype({"who": "uint64"}).to_parquet(folder / "2.parquet", index=False)
-    apart = ParquetSource(folder, SCHEMA, block_rows=100)
+    apart = TableSource(folder, SCHEMA, block_rows=100)
     assert apart.sum(lambda block: block.owners.count) == PEOPLE
     frame[500:].astype({"who": "float64"}).to_parquet(folder / "2.parquet", index=False)
     with pytest.raises(ValueError, match="floating-point"):
-        ParquetSource(folder, SCHEMA, block_rows=100).sum(len)
+        TableSource(folder, SCHEMA, block_rows=100).sum(len)
     frame[500:].astype({"who": "Int64"}).replace({"who": {7: None}}).to_parquet(folder / "2.parquet", index=False)
     with pytest.raises(ValueError, match="missing id"):
-        ParquetSource(folder, SCHEMA, block_rows=100).sum(len)
+        TableSource(folder, SCHEMA, block_rows=100).sum(len)
     frame.to_csv(tmp_path / "t.csv", index=False)
-    assert CSVSource(tmp_path / "t.csv", SCHEMA, block_rows=100).sum(lambda block: block.owners.count) == PEOPLE
+    assert TableSource(tmp_path / "t.csv", SCHEMA, block_rows=100).sum(lambda block: block.owners.count) == PEOPLE

@@ -10,7 +10,7 @@ from scipy import stats
 import dpscp as dp
 from dpscp.core.fit import _Part
 from dpscp.data.schema import parse_schema
-from dpscp.data.sources import ArraySource, Block, DaskSource, ParquetSource, added
+from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource, added
 from dpscp.data.sources.places import Places, places_of, take_census
 from dpscp.privacy.random_streams import BlockStreams, PlacedDraws
 from dpscp.training import DPSGD, OutputPerturbation, Preprocessed, PrivateStandardize, TorchDPSGD
@@ -77,7 +77,7 @@ def cut(X, y, kind, folder):
     if y.dtype.kind == "U":
         target = {"task": "classification", "target": "y", "classes": ["no", "yes"]}
     columns = {name: {"type": "numeric", "bounds": [-2, 2]} for name in names}
-    return ParquetSource(folder / "t.parquet", parse_schema(json.dumps({**target, "columns": columns})), block_rows=211)
+    return TableSource(folder / "t.parquet", parse_schema(json.dumps({**target, "columns": columns})), block_rows=211)
 
 
 def by_sign(rows):

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from dpscp.cli.errors import CommandError
 from dpscp.cli.tables import Table
+from dpscp.data.csv_format import CSVFormat
 from dpscp.data.person_ids import PersonIds, read_person_ids
 from dpscp.data.persons import keep_rows
 from dpscp.data.schema import Schema, SchemaError
+from dpscp.data.sources.files import TableError, is_url, list_files
 from dpscp.exceptions import SeededWarning
 from dpscp.report.page import write_atomically
 
@@ -88,12 +90,20 @@ class Origin:
     @classmethod
     def of(cls, table: Path, separator: str | None) -> "Origin":
         """Return the origin of a model that is fitted on this table now."""
-        return cls(table, separator, table.stat().st_mtime_ns)
+        return cls(table if is_url(table) else table.absolute(), separator, _last_changes(table))
 
     @property
     def is_current(self) -> bool:
         """Whether the table exists and was not changed since the fit."""
-        return self.table.is_file() and self.table.stat().st_mtime_ns == self.written
+        try:
+            return _last_changes(self.table) == self.written
+        except (OSError, TableError):
+            return False
+
+
+def _last_changes(table: Path) -> int:
+    """Return a number that differs once a file of the table was written again, added or removed."""
+    return sum(file.system.get_file_info(file.path).mtime_ns or 0 for file in list_files(table, CSVFormat()))
 
 
 def refuse_training_table(path: Path, table: Path) -> None:
@@ -142,7 +152,7 @@ def write_origin(model: Path, origin: Origin) -> None:
         "format": _FORMAT,
         "version": _VERSION,
         "model_sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
-        "table": str(origin.table.absolute()),
+        "table": str(origin.table),
         "separator": origin.separator,
         "table_written": origin.written,
     }

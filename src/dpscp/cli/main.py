@@ -147,7 +147,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp schema people.csv --target income",
         "dpscp schema people.parquet -o people.toml",
     )
-    sub.add_argument("table", type=Path, help="CSV or Parquet file; only its column names are used")
+    sub.add_argument("table", type=Path, help="file, folder, pattern or URL; only its column names are used")
     sub.add_argument("--target", help="column to predict")
     sub.add_argument("-o", "--output", type=Path, help="output file (default: the name of the table with .schema.toml)")
     add_force(sub)
@@ -162,7 +162,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp fit people.csv --schema people.schema.toml --budget study.budget --dataset 'people 2025'",
         "dpscp fit export.csv --separator ';' --decimal , --encoding cp1252      # asks for what is not declared",
     )
-    sub.add_argument("table", type=Path, help="CSV or Parquet file with one record in each row")
+    sub.add_argument("table", type=Path, help="file, folder, pattern or URL with one record in each row")
     sub.add_argument("--schema", type=Path, help="TOML or JSON file with the public declarations")
     sub.add_argument("--target", help="column to predict (default: the target of the schema)")
     add_budget(sub, 1.0)
@@ -207,7 +207,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp predict model.dpscp new.csv -o predicted.csv",
     )
     sub.add_argument("model", type=Path, help="model file of dpscp fit")
-    sub.add_argument("table", type=Path, help="CSV or Parquet file with the columns of the schema")
+    sub.add_argument("table", type=Path, help="file, folder, pattern or URL with the columns of the schema")
     sub.add_argument("-o", "--output", type=Path, required=True, help="CSV or Parquet file to write")
     add_unknown(sub, "in the table to predict")
     sub.add_argument("--raw", action="store_true", help="write texts to CSV as they are, also those like formulas")
@@ -239,7 +239,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp evaluate model.dpscp heldout.csv --epsilon 0.5 --delta 1e-6",
     )
     sub.add_argument("model", type=Path, help="model file of dpscp fit")
-    sub.add_argument("table", type=Path, help="CSV or Parquet file with labeled records that the fit did not use")
+    sub.add_argument("table", type=Path, help="files or URL with labeled records that the fit did not use")
     add_budget(sub, 0.5)
     sub.add_argument("--confidence", type=float, default=0.95, help="confidence of each interval (default 0.95)")
     add_payment(sub)
@@ -251,7 +251,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp monitor model.dpscp 2026-12.csv --state monitor.json",
     )
     sub.add_argument("model", type=Path, help="model file of dpscp fit")
-    sub.add_argument("table", type=Path, help="CSV or Parquet file with the labeled records of one period")
+    sub.add_argument("table", type=Path, help="file, folder, pattern or URL with the labeled records of one period")
     sub.add_argument(
         "--state",
         type=Path,
@@ -276,7 +276,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp recalibrate model.dpscp 2026-12.csv -o new.dpscp --epsilon 0.5 --delta 1e-6",
     )
     sub.add_argument("model", type=Path, help="model file of dpscp fit")
-    sub.add_argument("table", type=Path, help="CSV or Parquet file with new labeled records")
+    sub.add_argument("table", type=Path, help="file, folder, pattern or URL with new labeled records")
     sub.add_argument("-o", "--output", type=Path, required=True, help="model file to write")
     sub.add_argument("--n", type=int, help="public number of records, or of persons (default: counted, and public)")
     add_budget(sub, 0.5)

@@ -4,7 +4,6 @@ The records themselves are read by ``dpscp.data.sources``, as everywhere else.
 """
 
 import csv
-import io
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,15 +14,8 @@ from dpscp._base.suggestions import suggest
 from dpscp.cli.errors import CommandError
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.schema import ABSENT, Schema
-from dpscp.data.sources.tables import (
-    as_frame,
-    is_parquet,
-    open_text,
-    parquet_names,
-    require_unique_names,
-    table_blocks,
-    wrong_encoding,
-)
+from dpscp.data.sources.files import BLOCK_ROWS, TableFile, list_files
+from dpscp.data.sources.scanner import as_frame, or_no_records
 
 _LONGEST_HEADER = 2**20
 # Separators to suggest if the first line does not contain the expected one.
@@ -34,23 +26,16 @@ _COMPARED_RECORDS = 1000
 _NO_VALUE = {*ABSENT, "-", "unknown", "missing", "nil", "not known", "not available", "refused", "true", "false"}
 
 
-def _require_readers() -> None:
-    try:
-        import pandas as pd  # noqa: F401
-        import pyarrow as pa  # noqa: F401
-    except ImportError:  # pragma: no cover (the test environment has it)
-        raise CommandError("tables need pandas and pyarrow; install them with pip install 'dpscp[report]'") from None
-
-
 @dataclass(frozen=True)
 class Table:
-    """Hold a table in a file, and its first lines.
+    """Hold a table in one or more files, and its first lines.
 
     ``column_names`` may be a record of a CSV file without header: use ``public_names``. ``first_records`` is empty for
-    Parquet, which stores its column names.
+    other files, which store their column names.
     """
 
     path: Path
+    files: tuple[TableFile, ...]
     csv_format: CSVFormat
     column_names: tuple[str, ...]
     first_records: tuple[tuple[str, ...], ...]
@@ -64,7 +49,7 @@ class Table:
         """
         names = self.column_names
         is_known = 2 * sum(name in names for name in known) > len(known)
-        if confirmed or is_known or is_parquet(self.path) or _is_header(names, self.first_records, self.csv_format):
+        if confirmed or is_known or not self.files[0].is_csv or _is_header(names, self.first_records, self.csv_format):
             return names
         raise CommandError(
             f"the first line of {str(self.path)!r} may be a record, which must not enter a schema or a message. If it "
@@ -78,7 +63,7 @@ class Table:
         if not missing:
             return
         # a first line that lacks most names may be a record
-        known = self.column_names if 2 * len(missing) <= len(names) or is_parquet(self.path) else ()
+        known = self.column_names if 2 * len(missing) <= len(names) or not self.files[0].is_csv else ()
         said = " ".join(f"{name!r}{suggest(name, known) or '.'}" for name in missing)
         raise CommandError(f"{str(self.path)!r} lacks column{'s' * (len(missing) > 1)} that {what}: {said}")
 
@@ -88,7 +73,8 @@ class Table:
         ``columns`` selects columns; those that the table lacks are left out.
         """
         names = [name for name in self.column_names if columns is None or name in columns]
-        return table_blocks(self.path, names, csv_format=self.csv_format, label=label)
+        batches = (batch for file in self.files for batch in file.batches(names, BLOCK_ROWS, label))
+        return or_no_records(batches, names)
 
     def frames(self, label: str, schema: Schema) -> Iterator[Any]:
         """Yield the columns of the schema as a pandas frame for each block."""
@@ -97,54 +83,47 @@ class Table:
 
     def as_frame(self, block: Any, schema: Schema) -> Any:
         """Return the columns of the schema in a block as a pandas frame."""
-        return as_frame(block, schema, None if is_parquet(self.path) else self.csv_format)
+        return as_frame(block, schema, self.csv_format if self.files[0].is_csv else None)
 
 
 def open_table(path: Path, csv_format: CSVFormat | None = None) -> Table:
-    """Open a table and read its first lines; refuse a file without column names."""
-    if not path.is_file():
-        raise CommandError(f"file {str(path)!r} does not exist{_suggest_file(path)}")
-    _require_readers()
+    """Open a table and read its first lines; refuse a file without column names.
+
+    The path may stand for a folder, a pattern or a URL.
+    """
     written = csv_format or CSVFormat()
-    names, records = (parquet_names(path), []) if is_parquet(path) else _csv_head(path, written)
-    require_unique_names(path, names)
-    return Table(path, written, tuple(names), tuple(map(tuple, records)))
+    files = list_files(path, written)
+    names, records = _csv_head(files[0]) if files[0].is_csv else (files[0].names, [])
+    for file in files[1:]:
+        if set(file.names) != set(names):  # not named: the first line of a CSV file may be a record
+            raise CommandError(f"{file.path!r} has other columns than {files[0].path!r}; a table has the same in all")
+    return Table(path, tuple(files), written, tuple(names), tuple(map(tuple, records)))
 
 
-def _suggest_file(path: Path) -> str:
-    folder = path.absolute().parent
-    return suggest(path.name, [file.name for file in folder.iterdir()]) if folder.is_dir() else ""
-
-
-def _csv_head(path: Path, csv_format: CSVFormat) -> tuple[list[str], list[list[str]]]:
+def _csv_head(file: TableFile) -> tuple[list[str], list[list[str]]]:
     """Read the cells of the first line and of some records; no records if they are unreadable."""
-    names: list[str] = []
     records: list[list[str]] = []
-    separator = csv_format.separator_in(path)
-    first, is_readable = "", True
+    path, csv_format = file.path, file.csv_format
+    separator, first = csv_format.separator_in(path), ""
+    names = file.names
     try:
-        with open_text(path, csv_format) as file:
-            first = file.readline(_LONGEST_HEADER)
-            names = next(csv.reader(io.StringIO(first), delimiter=separator), [])
-            records = list(islice(csv.reader(file, delimiter=separator), _COMPARED_RECORDS))
-    except UnicodeError:
-        is_readable = False  # raised outside the handler: the decoder's message contains bytes of the file
+        with file.open_text() as text:
+            first = text.readline(_LONGEST_HEADER)
+            records = list(islice(csv.reader(text, delimiter=separator), _COMPARED_RECORDS))
     except (OSError, csv.Error, EOFError):
         records = []
-    if not is_readable:
-        raise CommandError(wrong_encoding(path, csv_format))
-    if path.stat().st_size == 0:
-        raise CommandError(f"{str(path)!r} is empty: it contains neither column names nor records")
+    if not first:
+        raise CommandError(f"{path!r} is empty: it contains neither column names nor records")
     others = [mark for mark in _OTHER_SEPARATORS if mark in first and separator not in first]
     if others:
         suggestion = "tab" if others[0] == "\t" else f"'{others[0]}'"
         raise CommandError(
-            f"the first line of {str(path)!r} contains no {separator!r}; if another character separates the cells, use "
+            f"the first line of {path!r} contains no {separator!r}; if another character separates the cells, use "
             f"--separator {suggestion}"
         )
     if not names or any(not name.strip() or _is_number(name, csv_format) for name in names):
         raise CommandError(
-            f"the first line of {str(path)!r} does not look like column names; insert a line with column names"
+            f"the first line of {path!r} does not look like column names; insert a line with column names"
         )
     return names, records
 

@@ -7,7 +7,6 @@ import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 from dpscp._base.suggestions import suggest
@@ -64,9 +63,9 @@ class CSVFormat:
         if self.thousands == self.decimal:
             raise SchemaError(f"decimal and thousands must be different marks, got {self.decimal!r} for both")
 
-    def separator_in(self, path: Path) -> str:
+    def separator_in(self, path: str) -> str:
         """Return the separator of a file: the declared one, or that of its name."""
-        return self.separator or ("\t" if path.name.lower().endswith(".tsv") else ",")
+        return self.separator or ("\t" if path.lower().endswith((".tsv", ".tsv.gz")) else ",")
 
     @property
     def codec(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import SchemaError
 from dpscp.data.model_files import open_atomically
-from dpscp.data.sources.tables import is_parquet
+from dpscp.data.sources.files import TableError, find_kind
 
 # Stands between the labels of a set in a CSV cell.
 _LABEL_MARK = "|"
@@ -28,9 +28,11 @@ def open_writer(
     The file appears when it is complete; a failure leaves no file. In CSV a text that a spreadsheet would run as a
     formula gets a leading apostrophe, except where ``raw``; numbers are written as they are.
     """
-    written = csv_format or CSVFormat()
+    written, kind = csv_format or CSVFormat(), find_kind(path.name)
+    if kind not in ("csv", "parquet"):
+        raise TableError(f"{str(path)!r} cannot be written; use a name that ends in .csv, .csv.gz, .tsv or .parquet")
     with open_atomically(path) as file, ExitStack() as stack:
-        if is_parquet(path):
+        if kind == "parquet":
             yield _parquet_writer(file, stack)
         elif path.name.lower().endswith(".gz"):
             yield _csv_writer(stack.enter_context(gzip.GzipFile("", "wb", 6, file)), path, written, raw=raw)
@@ -55,7 +57,7 @@ def _csv_writer(file: Any, path: Path, csv_format: CSVFormat, *, raw: bool) -> C
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    separator, has_header = csv_format.separator_in(path), False
+    separator, has_header = csv_format.separator_in(path.name), False
     is_utf8 = codecs.lookup(csv_format.encoding).name == "utf-8"
     encoder = codecs.getincrementalencoder(csv_format.encoding)()  # writes a mark at the start of the file only
 

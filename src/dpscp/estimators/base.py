@@ -4,7 +4,6 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -27,6 +26,8 @@ from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources.base import Collective, HasInputShape, is_source
 from dpscp.data.sources.dispatch import source_from_schema
+from dpscp.data.sources.files import is_path
+from dpscp.data.sources.scanner import is_table
 from dpscp.data.used_records import remember_use, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.bounds_choice import BoundsChoice
@@ -148,7 +149,8 @@ class PrivateConformal(FittedEstimator):
     def _read(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> FitInput:
         """Validate the arguments of ``fit``; set the attributes that describe the input."""
         original = X
-        X, y = labeled_arrays(X, y)
+        if schema is None or not is_table(X):  # a schema reads a data set by the names of its columns
+            X, y = labeled_arrays(X, y)
         table = X
         X, y, persons = self._apply_schema(X, y, persons, schema)
         if isinstance(X, Collective) and X.by_person:
@@ -256,9 +258,9 @@ class PrivateConformal(FittedEstimator):
             return read_without_schema(X, y, persons)
         if not isinstance(schema, Schema):
             raise TypeError(f"schema must be a dp.Schema (Schema.read, Schema.from_dict), got {type(schema).__name__}")
-        by_name = isinstance(X, Frame | str | PathLike) or isinstance(y, str)
+        by_name = isinstance(X, Frame) or is_table(X) or isinstance(y, str)
         targets = None
-        if isinstance(X, Frame) and schema.target and y is not None and not isinstance(y, str):
+        if isinstance(X, Frame) and not is_table(X) and schema.target and y is not None and not isinstance(y, str):
             y, targets = schema.target, y  # as cross_val_score passes them
         if by_name and (not isinstance(y, str) or schema.target not in ("", y)):
             raise ValueError(
@@ -459,6 +461,10 @@ class PrivateConformal(FittedEstimator):
         """Return how many groups one record may be in."""
         groups = self.declared_groups()
         return 1 if groups is None else groups.per_record
+
+    def _is_table(self, X: Any) -> bool:
+        """Whether rows to predict are in files, or in a data set that the schema reads."""
+        return is_path(X) or (is_table(X) and vars(self).get("schema_") is not None)
 
     def _read_new_rows(self, X: Any) -> NewRows:
         """Validate rows to predict; those of a frame that do not fit the schema are marked."""

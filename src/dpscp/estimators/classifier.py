@@ -15,7 +15,7 @@ from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateCoverage
-from dpscp.estimators.file_predictions import is_path, join_blocks
+from dpscp.estimators.file_predictions import join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.scores import LabelScore, label_score
@@ -209,7 +209,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         array of shape (n, n_classes)
             NaN for a row of a frame that does not fit the schema.
         """
-        if is_path(X):
+        if self._is_table(X):
             return join_blocks([(self.predict_proba(frame),) for frame in self._read_file(X)])[0]
         probabilities, unreadable = self._probabilities(X)
         return probabilities if unreadable is None else np.where(unreadable[:, None], np.nan, probabilities)
@@ -282,7 +282,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         array of shape (n,)
             None for a row of a frame that does not fit the schema.
         """
-        if is_path(X):
+        if self._is_table(X):
             return join_blocks([(self.predict(frame),) for frame in self._read_file(X)])[0]
         return self._most_likely(*self._probabilities(X))
 
@@ -302,7 +302,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
             Whether each label is in the set, for each level. A row of a frame that does not fit the schema, such as
             one with an undeclared category, has the full set and the label None; ``schema_.rows(frame)`` says why.
         """
-        if is_path(X):
+        if self._is_table(X):
             labels, sets = join_blocks([self.predict_set(frame) for frame in self._read_file(X)])
             return labels, sets
         X = inputs_of(X)

@@ -1,7 +1,6 @@
 """Read the rows of a file to predict in blocks, so that the file is never in memory as a whole."""
 
 from collections.abc import Iterator
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -9,12 +8,7 @@ from numpy.typing import NDArray
 
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import is_source
-from dpscp.data.sources.files import table_source
-
-
-def is_path(X: Any) -> bool:
-    """Whether rows to predict are in a file."""
-    return isinstance(X, str | PathLike)
+from dpscp.data.sources.scanner import TableSource
 
 
 def refuse_source(X: Any) -> None:
@@ -26,11 +20,11 @@ def refuse_source(X: Any) -> None:
         )
 
 
-def read_frames(path: str | PathLike[str], schema: Schema | None) -> Iterator[Any]:
-    """Return the rows of a CSV or Parquet file as frames of a few megabytes; a file without a row is refused."""
+def read_frames(table: Any, schema: Schema | None) -> Iterator[Any]:
+    """Return the rows of a table as frames of a few megabytes."""
     if schema is None:
         raise TypeError("X is the path of a table, which needs the schema of the fit; fit with schema=dp.Schema...")
-    return table_source(path, schema).frames()
+    return TableSource(table, schema).frames()
 
 
 def join_blocks(blocks: list[tuple[NDArray[Any], ...]]) -> tuple[NDArray[Any], ...]:

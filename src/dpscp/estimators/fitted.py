@@ -192,13 +192,13 @@ class FittedEstimator(_Parameters, ABC):
     def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
         """Predict the rows of a frame, as columns of a table."""
 
-    def predict_file(self, path: str | PathLike[str], out: str | PathLike[str], *, raw: bool = False) -> None:
+    def predict_file(self, path: Any, out: str | PathLike[str], *, raw: bool = False) -> None:
         """Predict the rows of a table in a file and write another file, block by block.
 
         Parameters
         ----------
-        path : str or path
-            A CSV or Parquet file, or a folder of Parquet files, with the columns of the schema of the fit.
+        path : path, URL, list of these, or data set
+            A table that ``fit`` takes, with the columns of the schema of the fit.
         out : str or path
             A ``.parquet``, ``.csv`` or ``.csv.gz`` file, with the predictions in the order of the rows; CSV has the
             marks of the schema. A classification has the columns ``prediction``, ``set`` and ``set_size``; a set is a
@@ -216,10 +216,10 @@ class FittedEstimator(_Parameters, ABC):
             for frame in frames:
                 write(pa.record_batch(self._columns_of_frame(frame)))
 
-    def _read_file(self, path: str | PathLike[str]) -> Iterator[Any]:
-        """Return the rows of a file as frames, one for each block."""
+    def _read_file(self, table: Any) -> Iterator[Any]:
+        """Return the rows of a table as frames, one for each block."""
         check_is_fitted(self)
-        return read_frames(path, self.schema_)
+        return read_frames(table, self.schema_)
 
     def _read_targets(self, X: Any, y: Any) -> Any:
         """Return targets as predictions write them: a column of a frame by name, or its values by the schema."""

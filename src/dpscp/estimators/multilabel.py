@@ -14,7 +14,7 @@ from dpscp.core.problem import FitProblem
 from dpscp.data.model_files import plain
 from dpscp.data.validation import validate_indicators
 from dpscp.estimators.base import PrivateConformal
-from dpscp.estimators.file_predictions import is_path, join_blocks
+from dpscp.estimators.file_predictions import join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.torch.records import inputs_of
 
@@ -161,7 +161,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
             Indicators of the labels with a probability of at least one half.
         sets : bool array of shape (n, n_labels, n_levels)
         """
-        if is_path(X):
+        if self._is_table(X):
             labels, sets = join_blocks([self.predict_set(frame) for frame in self._read_file(X)])
             return labels, sets
         X = inputs_of(X)

@@ -16,7 +16,7 @@ from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateCoverage
-from dpscp.estimators.file_predictions import is_path, join_blocks
+from dpscp.estimators.file_predictions import join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
 from dpscp.scores import IntervalScore, interval_score
@@ -138,7 +138,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         array of shape (n,)
             NaN for a row of a frame that does not fit the schema.
         """
-        if is_path(X):
+        if self._is_table(X):
             return join_blocks([(self.predict(frame),) for frame in self._read_file(X)])[0]
         new = self._read_new_rows(X)
         task: Regression = self._task()
@@ -179,7 +179,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
             The lower and upper ends, infinite where no finite threshold exists. A row of a frame that does not fit
             the schema has the widest interval and the prediction NaN; ``schema_.rows(frame)`` says why.
         """
-        if is_path(X):
+        if self._is_table(X):
             center, intervals = join_blocks([self.predict_interval(frame) for frame in self._read_file(X)])
             return center, intervals
         X = inputs_of(X)

@@ -9,18 +9,17 @@ from dpscp.data.sources.base import Block, RecordSource, added
 from dpscp.data.sources.dask import DaskSource
 from dpscp.data.sources.dataset import DatasetSource
 from dpscp.data.sources.distributed import DistributedSource
-from dpscp.data.sources.files import CSVSource, ParquetSource
+from dpscp.data.sources.scanner import TableSource
 from dpscp.data.sources.spark import SparkSource
 
 __all__ = [
     "ArraySource",
     "Block",
-    "CSVSource",
     "DaskSource",
     "DatasetSource",
     "DistributedSource",
-    "ParquetSource",
     "RecordSource",
     "SparkSource",
+    "TableSource",
     "added",
 ]

@@ -11,7 +11,8 @@ from dpscp._base.assumptions import OWN_DATASET
 from dpscp._base.checks import check_count
 from dpscp.data.named_inputs import NamedInputs, count_numbers, is_named, split_target
 from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block
-from dpscp.data.sources.files import BLOCK_NUMBERS, ReadSource
+from dpscp.data.sources.scanner import BLOCK_NUMBERS
+from dpscp.data.sources.spill import ReadSource
 
 Total = TypeVar("Total")
 # Items that are read twice before anything else: a random change of one in two items shows here.
@@ -40,7 +41,7 @@ class DatasetSource:
     dataset : torch.utils.data.Dataset
         With ``len`` and indices 0, 1, 2, ... All inputs have the shape of the first one, which is public.
     scratch : str, path or None
-        The folder of the scratch file, see ``ParquetSource``.
+        The folder of the scratch file, see ``TableSource``.
     block_rows : int or None
         Records in a block; None: two million numbers. Results depend on it only by the order in which floating-point
         numbers are added.

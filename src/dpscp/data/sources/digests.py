@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from dpscp.data.sources.array import ArraySource
 from dpscp.data.sources.base import Block, RecordSource
-from dpscp.data.sources.files import ReadSource
 from dpscp.data.sources.spark import SparkSource
+from dpscp.data.sources.spill import ReadSource
 
 _BYTES = 16
 _PERSIST = "Persist the collection or write it to Parquet, then fit"

@@ -20,8 +20,8 @@ from dpscp._base.checks import check_count
 from dpscp.data.persons import number_persons
 from dpscp.data.sources.array import ArraySource
 from dpscp.data.sources.base import Block, Failure, RecordSource, added, capture_error, is_source, unwrap_results
-from dpscp.data.sources.files import TableSource
 from dpscp.data.sources.persons import PersonRows, join_persons, split_by_person
+from dpscp.data.sources.scanner import TableSource
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Block], Any], ...]
@@ -43,7 +43,7 @@ class DistributedSource:
     Parameters
     ----------
     X : array or CPU tensor of shape (n_records, n_features), or RecordSource
-        The rows of this process alone, or a source of this process such as the ``ParquetSource`` of its part of the
+        The rows of this process alone, or a source of this process such as the ``TableSource`` of its part of the
         files.
     y : array or CPU tensor of shape (n_records,)
         One target for each row; left out for a source.

@@ -1,257 +1,308 @@
-"""Read records from Parquet and CSV files, block by block through a schema."""
+"""Find the files of a table, and read their columns as Arrow batches.
 
-from collections.abc import Callable, Iterable, Iterator
+Nothing is skipped: what cannot be read is refused. Errors have our own messages, because those of the readers may
+contain cells or line numbers.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from os import PathLike
-from pathlib import Path
-from typing import Any, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote
 
-from dpscp._base.checks import check_count
+from dpscp._base.progress import progress
+from dpscp._base.suggestions import suggest
 from dpscp.data.csv_format import CSVFormat
-from dpscp.data.schema import Schema
-from dpscp.data.sources.array import ArraySource
-from dpscp.data.sources.base import Block, RecordSource, added
-from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
-from dpscp.data.sources.spill import Scratch
-from dpscp.data.sources.tables import (
-    TableError,
-    as_frame,
-    estimate_bytes,
-    is_parquet,
-    require_unique_names,
-    table_blocks,
-    table_names,
-)
 
-Total = TypeVar("Total")
-# Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
-BLOCK_NUMBERS = 2**21
-# Blocks into which persons are split: each batch of a table leaves a piece for each of them.
-_MOST_PLACES = 256
-# A table whose numbers take no more bytes is read once, into memory.
-_IN_MEMORY = 2**28
+# Kinds of files by the ends of their names.
+_KINDS = {
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), "csv"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), "ipc"),
+    ".orc": "orc",
+}
+# What is read of a file at once. A record must fit into it.
+BLOCK_BYTES, BLOCK_ROWS, _COLUMN_BYTES = 8 * 2**20, 2**16, 2**20
+# Numbers that are compressed in a file take about so many times its bytes.
+_COMPRESSION = 4
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:/.*")
+_WILDCARDS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 
 
-class ReadSource:
-    """Blocks that are read again, in the same order, for every sum.
+class TableError(ValueError):
+    """A table cannot be read; nothing in the text comes from its records."""
 
-    One block at a time is in memory.
+
+def is_path(table: Any) -> bool:
+    """Return whether this is a path, a URL, a pattern, or a list of them."""
+    if isinstance(table, list | tuple) and table:
+        return all(isinstance(one, str | PathLike) for one in table)
+    return isinstance(table, str | PathLike)
+
+
+def is_url(table: str | PathLike[str]) -> bool:
+    """Return whether this names a file system: ``s3://bucket/name``, also as a Path, which has one of the slashes."""
+    return _URL.fullmatch(str(table)) is not None
+
+
+def find_kind(name: str) -> str:
+    """Return the kind of a file by its name: "csv", "parquet", "ipc" or "orc"; refuse another one."""
+    found = [kind for ending, kind in _KINDS.items() if name.lower().endswith(ending)]
+    if not found:
+        raise TableError(f"the name of {name!r} has no ending of a table; use one of {', '.join(_KINDS)}")
+    return found[0]
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file with records in a fixed order.
+
+    ``keys`` are columns with one value, from the names of its folders (``year=2024``).
     """
 
-    def __init__(self, read: Callable[[], Iterable[Block]], width: int, folder: str | PathLike[str] | None) -> None:
-        self._read, self.width, self._folder = read, width, folder
-        self._functions: tuple[Callable[[Block], Block], ...] = ()
-
-    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ReadSource":
-        """Return the source of ``function(block)``.
-
-        What is to be kept goes to a scratch file.
-        """
-        mapped = ReadSource(self._read, self.width, self._folder)
-        mapped._functions = (*self._functions, function)
-        if not keep:
-            return mapped
-        return ReadSource(Scratch(mapped._blocks(), self._folder).__iter__, self.width, self._folder)
-
-    def sum(self, function: Callable[[Block], Total]) -> Total:
-        """Return the total over the blocks, see ``RecordSource``."""
-        return added(function(block) for block in self._blocks())
-
-    def _blocks(self) -> Iterator[Block]:
-        for block in self._read():
-            for function in self._functions:
-                block = function(block)
-            yield block
-
-
-class TableSource(ReadSource):
-    """The records of files that a schema reads."""
-
-    def __init__(
-        self,
-        path: str | PathLike[str],
-        schema: Schema,
-        folder: str | PathLike[str] | None,
-        rows: int | None,
-        csv_format: CSVFormat,
-    ) -> None:
-        given = Path(path)
-        if not given.exists():
-            raise FileNotFoundError(f"no such file: {str(given)!r}")
-        self._files = sorted(p for p in given.iterdir() if _is_data(p)) if given.is_dir() else [given]
-        if not self._files:
-            raise TableError(f"the folder {str(given)!r} contains no Parquet file; give a folder of .parquet files")
-        self._schema, width = schema.require_complete(), len(schema.feature_names)
-        rows = max(1, BLOCK_NUMBERS // width) if rows is None else check_count("block_rows", rows)
-        self._rows, self._csv_format = rows, csv_format
-        names = {file: table_names(file, csv_format) for file in self._files}
-        self._columns = {file: [n for n in names[file] if n in schema.column_names] for file in self._files}
-        for file, columns in self._columns.items():
-            require_unique_names(file, columns)
-        if not all(self._columns.values()):
-            raise TableError(
-                f"{str(given)!r} contains none of the columns that the schema declares; check the schema and, for CSV, "
-                "the separator and the first line, which must hold the column names"
-            )
-        self._file_states = {file: _file_state(file) for file in self._files}
-        self._by_person: Scratch[Block] | None = None
-        super().__init__(self._table if schema.person is None else self._persons, width, folder)
-
-    def _batches(self) -> Iterator[Any]:
-        for file in self._files:
-            for batch in table_blocks(file, self._columns[file], csv_format=self._csv_format, rows=self._rows):
-                if _file_state(file) != self._file_states[file]:
-                    raise TableError(
-                        f"{str(file)!r} was written to while it was read; fit again on a file that does not change"
-                    )
-                yield batch
-
-    def frames(self) -> Iterator[Any]:
-        """Yield the columns of the schema as pandas frames, one for each block of the files."""
-        for batch in self._batches():
-            yield as_frame(batch, self._schema, self._csv_format)
-
-    def _table(self) -> Iterator[Block]:
-        for number, frame in enumerate(self.frames()):
-            rows, targets, _ = self._schema.encode(frame)
-            yield Block(number, rows, targets)
-
-    def _persons(self) -> Iterable[Block]:
-        """Return blocks of whole persons from a scratch file.
-
-        The first reading writes the file.
-        """
-        if self._by_person is None:
-            count = self.places()
-            self._by_person = spill_person_blocks(chain.from_iterable(self.split_by_person(count)), count, self._folder)
-        return self._by_person
+    system: Any
+    path: str
+    csv_format: CSVFormat
+    keys: dict[str, str | None] = field(default_factory=dict)
 
     @property
-    def by_person(self) -> bool:
-        """Return whether the schema declares a person column."""
-        return self._schema.person is not None
+    def is_csv(self) -> bool:
+        """Whether types and marks of cells are declared, and not in the file."""
+        return find_kind(self.path) == "csv"
 
-    def places(self) -> int:
-        """Return the number of blocks of whole persons for these records."""
-        records = sum(map(len, self._batches()))
-        return min(_MOST_PLACES, max(1, -(-records // self._rows)))
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        found = self._guard(self._names)
+        if len({*found, *self.keys}) != len(found) + len(self.keys):
+            raise TableError(f"{self.path!r} has two columns with the same name; rename one of them")
+        return [*found, *self.keys]
 
-    def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
-        """Yield the rows of each batch, split into ``count`` places by person.
+    def _names(self) -> list[str]:
+        import pyarrow.parquet as pq
 
-        The first row has the number ``first``.
+        if self.is_csv:
+            with self.open_text() as file:
+                return next(csv.reader(file, delimiter=self.csv_format.separator_in(self.path)), [])
+        if find_kind(self.path) == "parquet":
+            with self.system.open_input_file(self.path) as file:
+                return list(pq.read_schema(file).names)
+        return list(self._fragment().physical_schema.names)
+
+    def open_text(self) -> Any:
+        """Open a CSV file as text, decompressed if needed."""
+        stream = self.system.open_input_stream(self.path)
+        return io.TextIOWrapper(stream, encoding=self.csv_format.codec, newline="")
+
+    def _fragment(self) -> Any:
+        import pyarrow.dataset as ds
+
+        kind = ds.IpcFileFormat() if find_kind(self.path) == "ipc" else ds.OrcFileFormat()
+        return kind.make_fragment(self.path, self.system)
+
+    def state(self) -> tuple[Any, ...]:
+        """Return properties of a file that change with its content.
+
+        For a local file, the time of the last change is one of them; no program can set it.
         """
-        for frame in self.frames():
-            yield split_by_person(*self._schema.encode(frame), count, first)
-            first += len(frame)
+        if self.system.type_name == "local":
+            found = Path(self.path).stat()
+            return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        info = self.system.get_file_info(self.path)
+        return info.size, info.mtime_ns
 
-    def in_memory(self) -> RecordSource:
-        """Return the same blocks in memory if they are small; otherwise this source.
+    def estimate_bytes(self, width: int) -> int:
+        """Estimate the memory for the numbers of a table; private, like the number of its records."""
+        import pyarrow.parquet as pq
 
-        The size decides the speed alone: results do not depend on where a block is.
+        if find_kind(self.path) == "parquet":
+            with self.system.open_input_file(self.path) as file:
+                return 8 * width * int(pq.read_metadata(file).num_rows)
+        is_text = self.path.lower().endswith((".csv", ".tsv"))
+        return int(self.system.get_file_info(self.path).size) * (1 if is_text else _COMPRESSION)
+
+    def batches(self, names: Sequence[str], rows: int, label: str) -> Iterator[Any]:
+        """Yield the records in order, as Arrow batches of at most ``rows`` rows, and show progress.
+
+        CSV cells stay texts (an empty one is missing).
         """
-        if sum(estimate_bytes(file, self.width) for file in self._files) > _IN_MEMORY:
-            return self
-        return ArraySource.of_blocks(list(self._blocks()))
+        import pyarrow as pa
 
-    def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ReadSource:
-        """Return the source of the rows that several senders sent to this process."""
-        written = spill_person_blocks(pieces, count, self._folder, senders=senders)
-        return ReadSource(written.__iter__, self.width, self._folder)
+        stored = [name for name in names if name not in self.keys]
+        read = {"csv": self._read_csv, "parquet": self._read_parquet}.get(find_kind(self.path), self._read_fragment)
+        found = self._guard(lambda: read(stored, rows, label))
+        while (batch := self._guard(lambda: next(found, None))) is not None:
+            for name in self.keys:
+                if name in names:
+                    value = pa.scalar(self.keys[name], pa.string())
+                    batch = batch.append_column(name, pa.repeat(value, len(batch)))
+            for start in range(0, len(batch), rows):
+                yield batch.slice(start, rows)
+
+    def _read_parquet(self, names: Sequence[str], rows: int, label: str) -> Iterator[Any]:
+        import pyarrow.parquet as pq
+
+        # read as it is needed, through a small buffer for each column: by default the reader holds all it has read
+        with (
+            self.system.open_input_file(self.path) as opened,
+            pq.ParquetFile(
+                opened, buffer_size=_COLUMN_BYTES, pre_buffer=False, page_checksum_verification=True
+            ) as file,
+        ):
+            n_rows, batches = [0], file.iter_batches(rows, columns=list(names), use_threads=False)
+            # the line shows a share: a number of blocks would reveal that of the records
+            for batch in progress(batches, max(1, file.metadata.num_rows), label, lambda: n_rows[0]):
+                n_rows[0] += len(batch)
+                yield batch
+
+    def _read_csv(self, names: Sequence[str], _: int, label: str) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+
+        encoding = "utf8" if self.csv_format.codec == "utf-8-sig" else self.csv_format.encoding
+        is_compressed = self.path.lower().endswith(".gz")
+        with self.system.open_input_file(self.path) as file:
+            reader = arrow_csv.open_csv(
+                pa.CompressedInputStream(file, "gzip") if is_compressed else file,
+                arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False, encoding=encoding),
+                arrow_csv.ParseOptions(delimiter=self.csv_format.separator_in(self.path), newlines_in_values=True),
+                arrow_csv.ConvertOptions(
+                    column_types={name: pa.string() for name in names},
+                    include_columns=list(names),
+                    strings_can_be_null=True,
+                    null_values=[""],
+                ),
+            )
+            yield from progress(reader, max(1, file.size()), label, file.tell)
+
+    def _read_fragment(self, names: Sequence[str], rows: int, _: str) -> Iterator[Any]:
+        options = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
+        return iter(self._fragment().to_batches(columns=list(names), batch_size=rows, **options))
+
+    def _guard(self, work: Callable[[], Any]) -> Any:
+        """Return the result of ``work``, or raise an error without anything from the records."""
+        failure: Exception
+        try:
+            return work()
+        except (MemoryError, TableError):
+            raise
+        except Exception as error:  # raised again outside the handler, without its text
+            failure = error
+        if isinstance(failure, UnicodeError) or "UTF8" in str(failure):
+            raise TableError(
+                f"{self.path!r} is not written in {self.csv_format.encoding}. Declare its encoding, for example cp1252 "
+                '(Excel on Windows) or latin-1: encoding = "cp1252" under [csv] in the schema, or --encoding cp1252 on '
+                "the command line"
+            )
+        if "straddling" in str(failure):
+            raise TableError(
+                f"{self.path!r} contains a record of more than {BLOCK_BYTES // 2**20} megabytes; remove or shorten it"
+            )
+        if isinstance(failure, ImportError):
+            raise TableError(f"{self.path!r} needs pandas and pyarrow; install them with pip install 'dpscp[report]'")
+        if not self.is_csv:
+            kind = {"parquet": "Parquet", "ipc": "an Arrow file", "orc": "ORC"}[find_kind(self.path)]
+            raise TableError(f"{self.path!r} cannot be read as {kind}; it may be damaged, or have another format")
+        raise TableError(
+            f"{self.path!r} cannot be read as CSV; check that all rows have the same length, and the separator"
+        )
 
 
-def _is_data(path: Path) -> bool:
-    return path.is_file() and path.name.lower().endswith((".parquet", ".pq"))
+def list_files(table: Any, csv_format: CSVFormat) -> list[TableFile]:
+    """Return the files of a path, a URL, a pattern, a folder or a list of these, in a fixed order.
 
-
-def _file_state(path: Path) -> tuple[int, ...]:
-    """Return properties of a file that change with its content.
-
-    The time of the last change is one of them; no program can set it.
+    Files of a folder or pattern are in the order of their names, and hold records of one kind.
     """
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    if isinstance(table, list | tuple):
+        found = list(chain.from_iterable(list_files(one, csv_format) for one in table))
+        if len({file.path for file in found}) != len(found):
+            raise TableError("the list of files has a file twice; its records would count twice")
+    else:
+        system, path, said = _locate(table)
+        found = [TableFile(system, name, csv_format, keys) for name, keys in _find_files(system, path, said)]
+    if len({find_kind(file.path) for file in found}) > 1:
+        raise TableError("the files of a table must have one format; pass those of each format alone, or convert them")
+    return found
 
 
-class ParquetSource(TableSource):
-    """Read records from a Parquet file, or from all Parquet files of a folder.
+def _locate(table: str | PathLike[str]) -> tuple[Any, str, str]:
+    """Return the file system and the path in it, and the text that names both in messages."""
+    try:
+        from pyarrow import fs
+    except ImportError:  # pragma: no cover (the test environment has it)
+        raise TableError("a table needs pandas and pyarrow; install them with pip install 'dpscp[report]'") from None
+    if not is_url(table):
+        return fs.LocalFileSystem(), Path(table).as_posix(), str(table)
+    scheme, place = str(table).replace("\\", "/").split(":", 1)
+    url, reason = f"{scheme}://{'/' if scheme == 'file' else ''}{place.lstrip('/')}", ""
+    try:
+        import pyarrow as pa
 
-    Files of a folder are read in the order of their names. Types and ranges come from the schema, never from the data.
-    A file is read several times. What training reads at every step is in a scratch file. One block at a time is in
-    memory.
+        try:
+            return (*fs.FileSystem.from_uri(url), url)
+        except pa.ArrowInvalid:  # not one of Arrow's own
+            import fsspec
 
-    If the schema declares persons, all rows of a person are first moved into one block of the scratch file, by a hash
-    of the ids. There are then up to 256 blocks of whole persons.
-
-    Parameters
-    ----------
-    path : str or path
-        A Parquet file, or a folder of them.
-    schema : Schema
-        It declares columns, bounds, categories, target and classes.
-    scratch : str, path or None
-        The folder of the scratch file; None: the system's folder for temporary files. The file contains records without
-        encryption until the fit ends. It has no name, and nobody else can read it.
-    block_rows : int or None
-        Records in a block; None: two million numbers, 16 MB.
-    """
-
-    def __init__(
-        self,
-        path: str | PathLike[str],
-        schema: Schema,
-        *,
-        scratch: str | PathLike[str] | None = None,
-        block_rows: int | None = None,
-    ) -> None:
-        super().__init__(path, schema, scratch, block_rows, CSVFormat())
+            opened, path = fsspec.core.url_to_fs(url)
+            return fs.PyFileSystem(fs.FSSpecHandler(opened)), path, url
+    except Exception as error:  # messages of file systems may name accounts and keys
+        reason = type(error).__name__
+    raise TableError(
+        f"{url!r} cannot be opened ({reason}); check the address and the credentials, and install the package of its "
+        "file system for fsspec (s3fs, gcsfs, adlfs)"
+    )
 
 
-class CSVSource(TableSource):
-    """Read records from a CSV file whose first line holds the column names.
+def _find_files(system: Any, path: str, said: str) -> list[tuple[str, dict[str, str | None]]]:
+    """Return the files at a path, with the columns that their folders define."""
+    from pyarrow import fs
 
-    It works like ``ParquetSource``. A block is also at most eight megabytes of the file. Parquet is several times
-    faster.
-
-    Parameters
-    ----------
-    path : str or path
-        A file with the ending ``.csv``, ``.csv.gz`` or ``.tsv``.
-    schema : Schema
-        It declares columns, bounds, categories, target and classes.
-    separator : str or None
-        The separator of cells; None: that of the schema, else a tab for ``.tsv`` and a comma for others.
-    encoding, decimal, thousands : str or None
-        How the file is written, see ``CSVFormat``; None: as the schema declares.
-    scratch : str, path or None
-        The folder of the scratch file, see ``ParquetSource``.
-    block_rows : int or None
-        Records in a block; None: two million numbers, 16 MB.
-    """
-
-    def __init__(
-        self,
-        path: str | PathLike[str],
-        schema: Schema,
-        *,
-        separator: str | None = None,
-        encoding: str | None = None,
-        decimal: str | None = None,
-        thousands: str | None = None,
-        scratch: str | PathLike[str] | None = None,
-        block_rows: int | None = None,
-    ) -> None:
-        written = schema.csv.with_changes(separator=separator, encoding=encoding, decimal=decimal, thousands=thousands)
-        super().__init__(path, schema, scratch, block_rows, written)
+    info = system.get_file_info(path)
+    if info.type == fs.FileType.File:
+        find_kind(path)
+        return [(path, {})]
+    is_pattern = info.type == fs.FileType.NotFound and any(mark in path for mark in "*?")
+    fixed = list(PurePosixPath(path).parts)
+    if is_pattern:
+        fixed = fixed[: next(place for place, part in enumerate(fixed) if "*" in part or "?" in part)]
+    base = str(PurePosixPath(*fixed))
+    if system.get_file_info(base).type != fs.FileType.Directory:
+        folder, name = PurePosixPath(path).parent, PurePosixPath(path).name
+        beside = system.get_file_info(fs.FileSelector(str(folder), allow_not_found=True))
+        raise FileNotFoundError(f"file {said!r} does not exist{suggest(name, [one.base_name for one in beside])}")
+    listed = system.get_file_info(fs.FileSelector(base, recursive=True))
+    files = sorted(str(PurePosixPath(one.path)) for one in listed if one.type == fs.FileType.File)
+    if is_pattern:
+        pieces = re.split(r"(\*\*/|\*|\?)", path)
+        pattern = re.compile("".join(_WILDCARDS.get(piece, re.escape(piece)) for piece in pieces))
+        files = [file for file in files if pattern.fullmatch(file)]
+    below = {file: PurePosixPath(file).relative_to(base).parts for file in files}
+    files = [file for file in files if not _is_marker(file, below[file])]
+    if not files:
+        raise TableError(f"{said!r} contains no table; give files that end in one of {', '.join(_KINDS)}")
+    for file in files:
+        if any(part.startswith((".", "_")) for part in below[file]):
+            raise TableError(
+                f"{file!r} is hidden or unfinished, so it is not clear whether it belongs to the table; move it, "
+                "or list the files"
+            )
+        find_kind(file)
+    return [(file, _folder_keys(below[file][:-1])) for file in files]
 
 
-def table_source(
-    path: str | PathLike[str], schema: Schema, *, scratch: str | PathLike[str] | None = None
-) -> ParquetSource | CSVSource:
-    """Return the source of a table in a file, Parquet or CSV by its name.
+def _is_marker(file: str, parts: Sequence[str]) -> bool:
+    """Return whether a file holds no records by convention: ``_SUCCESS``, ``_metadata``, ``.part.crc``."""
+    is_hidden = any(part.startswith((".", "_")) for part in parts)
+    return is_hidden and not any(file.lower().endswith(ending) for ending in _KINDS)
 
-    A folder holds Parquet files.
-    """
-    if Path(path).is_dir() or is_parquet(Path(path)):
-        return ParquetSource(path, schema, scratch=scratch)
-    return CSVSource(path, schema, scratch=scratch)
+
+def _folder_keys(folders: Sequence[str]) -> dict[str, str | None]:
+    """Return the columns of folders such as ``year=2024``; Hive writes a missing value under a name of its own."""
+    pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
+    return {unquote(name): None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value) for name, value in pairs}

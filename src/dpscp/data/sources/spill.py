@@ -1,14 +1,17 @@
-"""Keep blocks that are read many times in an unnamed temporary file."""
+"""Read blocks again for every sum, and keep what is read many times in an unnamed temporary file."""
 
 import mmap
 import pickle
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from typing import IO, Generic, TypeVar
 
+from dpscp.data.sources.base import Block, added
+
+Total = TypeVar("Total")
 Item = TypeVar("Item")
 # Arrays start at multiples of this, so that the engine reads them without a copy.
 _ALIGNED = 64
@@ -68,3 +71,35 @@ class Scratch(Generic[Item]):
         page = start // _PAGE * _PAGE
         whole = mmap.mmap(self._file.fileno(), start + size - page, access=mmap.ACCESS_READ, offset=page)
         return memoryview(whole)[start - page :]
+
+
+class ReadSource:
+    """Blocks that are read again, in the same order, for every sum.
+
+    One block at a time is in memory.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[Block]], width: int, folder: str | PathLike[str] | None) -> None:
+        self._read, self.width, self._folder = read, width, folder
+        self._functions: tuple[Callable[[Block], Block], ...] = ()
+
+    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ReadSource":
+        """Return the source of ``function(block)``.
+
+        What is to be kept goes to a scratch file.
+        """
+        mapped = ReadSource(self._read, self.width, self._folder)
+        mapped._functions = (*self._functions, function)
+        if not keep:
+            return mapped
+        return ReadSource(Scratch(mapped._blocks(), self._folder).__iter__, self.width, self._folder)
+
+    def sum(self, function: Callable[[Block], Total]) -> Total:
+        """Return the total over the blocks, see ``RecordSource``."""
+        return added(function(block) for block in self._blocks())
+
+    def _blocks(self) -> Iterator[Block]:
+        for block in self._read():
+            for function in self._functions:
+                block = function(block)
+            yield block

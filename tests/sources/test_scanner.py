@@ -1,0 +1,204 @@
+"""Every kind of table gives the records, the bits and the messages of the same rows in memory."""
+
+import fsspec
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.feather
+import pyarrow.orc
+import pytest
+
+import dpscp as dp
+from dpscp.cli import main
+from dpscp.data.sources import TableSource
+from dpscp.data.sources.files import TableError
+
+N, CANARY = 700, "canary-4711"
+DECLARED = {
+    "task": "classification",
+    "target": "label",
+    "classes": ["no", "yes"],
+    "n_records": N,
+    "columns": {
+        "a": {"type": "numeric", "bounds": [-4, 4]},
+        "b": {"type": "categorical", "categories": ["u", "v"]},
+        "year": {"type": "numeric", "bounds": [2020, 2026]},
+    },
+}
+SCHEMA = dp.Schema.from_dict(DECLARED)
+
+
+def made(n=N):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=n).round(6), rng.choice(["u", "v"], n)
+    label = np.where(a + (b == "u") > 0.5, "yes", "no")
+    return pd.DataFrame({"a": a, "b": b, "year": np.repeat([2023, 2024], n // 2), "label": label})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One table in every form."""
+    place, frame = tmp_path_factory.mktemp("tables"), made()
+    for name in ("parts", "csv/deep", "hive/year=2023", "hive/year=2024", "pattern/x"):
+        (place / name).mkdir(parents=True)
+    frame.to_parquet(place / "t.parquet", index=False)
+    for name in ("t.csv", "t.csv.gz"):
+        frame.to_csv(place / name, index=False)
+    frame.to_csv(place / "t.tsv", index=False, sep="\t")
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    pyarrow.feather.write_feather(table, place / "t.arrow")
+    pyarrow.orc.write_table(table, place / "t.orc")
+    for number, part in enumerate((frame[:233], frame[233:400], frame[400:])):
+        part.to_parquet(place / f"parts/{number}.parquet", index=False)
+        part.to_csv(place / f"csv/deep/{number}.csv", index=False)
+        part.to_parquet(place / f"pattern/x/{number}.pq", index=False)
+    (place / "parts/_SUCCESS").touch()
+    (place / "pattern/notes.txt").write_text("no table")
+    for year, part in frame.groupby("year"):
+        part.drop(columns="year").to_parquet(place / f"hive/year={year}/p.parquet", index=False)
+    fsspec.filesystem("memory").pipe("/scanner/t.csv", (place / "t.csv").read_bytes())
+    return place
+
+
+FILES = {
+    "csv": "t.csv",
+    "compressed": "t.csv.gz",
+    "tabs": "t.tsv",
+    "arrow": "t.arrow",
+    "orc": "t.orc",
+    "folder": "parts",
+    "folder of csv": "csv",
+    "hive": "hive",
+    "pattern": "pattern/**/?.pq",
+    "url": "file://{}/t.parquet",
+    "url of a pattern": "file://{}/parts/*.parquet",
+}
+
+
+def table_of(kind, folder):
+    if kind == "memory":
+        return "memory://scanner/t.csv"
+    if kind == "list":
+        return [folder / f"parts/{number}.parquet" for number in range(3)]
+    if kind == "dataset":
+        return ds.dataset(folder / "hive", partitioning="hive")
+    if kind == "filtered":
+        return ds.dataset(folder / "parts").filter(ds.field("year") > 0)
+    if kind == "reader":
+        return pa.Table.from_pandas(made()).to_reader(100)
+    if kind == "polars":
+        return pl.scan_parquet(folder / "t.parquet").filter(pl.col("year") > 0)
+    if kind == "duckdb":
+        return pytest.importorskip("duckdb").sql(f"select * from '{folder / 't.parquet'}'")
+    if kind == "hugging face":
+        return pytest.importorskip("datasets").Dataset.from_pandas(made())
+    name = FILES[kind]
+    return name.format(folder) if "://" in name else folder / name
+
+
+KINDS = [*FILES, "memory", "list", "dataset", "filtered", "reader", "polars", "duckdb", "hugging face"]
+
+
+def listed(block):
+    return [(block.id, block.read().tobytes(), block.targets.tobytes())]
+
+
+def classifier():
+    training = dp.training.DPSGD(sampling_rate=0.3, steps=5, learning_rate=1.0)
+    return dp.PrivateConformalClassifier(training, epsilon=4.0, guarantee="split", random_state=3, accountant="rdp")
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return classifier().fit(made(), "label", schema=SCHEMA)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_the_bits_of_the_same_rows_in_memory(kind, folder, fitted):
+    rows, targets = SCHEMA.matrix(made()), SCHEMA.targets(made())
+    source = TableSource(table_of(kind, folder), SCHEMA, block_rows=128)
+    starts = range(0, N, 128)  # blocks have the public size, whatever the files are
+    expected = [(i, rows[s : s + 128].tobytes(), targets[s : s + 128].tobytes()) for i, s in enumerate(starts)]
+    assert source.sum(listed) == source.sum(listed) == expected
+    found = classifier().fit(table_of(kind, folder), "label", schema=SCHEMA)
+    assert found.threshold_.tobytes() == fitted.threshold_.tobytes()
+    assert all(np.array_equal(a, fitted.model_.arrays()[name]) for name, a in found.model_.arrays().items())
+    assert [e.note for e in found.ledger_.entries] == [e.note for e in fitted.ledger_.entries]
+    np.testing.assert_array_equal(found.predict_set(table_of(kind, folder))[1], fitted.predict_set(made())[1])
+
+
+@pytest.mark.parametrize("kind", ["folder", "hive", "pattern", "url", "orc"])
+def test_the_command_line_takes_the_same_tables(kind, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
+    table = str(table_of(kind, folder))
+    assert main(["fit", table, "--schema", "s.toml", "--epsilon", "4", "--confidence", "0.7", "-o", "m.dpscp"]) == 0
+    assert main(["predict", "m.dpscp", table, "-o", "out.parquet"]) == 0
+    assert capsys.readouterr().out
+    assert pd.read_parquet("out.parquet")["prediction"].tolist() == dp.load("m.dpscp").predict(made()).tolist()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "polars", "reader"])
+def test_no_record_is_an_ordinary_table(kind, tmp_path):
+    none = made()[:0]
+    none.to_parquet(tmp_path / "none.parquet", index=False)
+    none.to_csv(tmp_path / "none.csv", index=False)
+    table = {"polars": pl.LazyFrame(none), "reader": pa.Table.from_pandas(none).to_reader()}.get(kind)
+    source = TableSource(tmp_path / f"none.{kind}" if table is None else table, SCHEMA)
+    for records in (source, source.in_memory()):
+        assert records.sum(lambda block: [(block.id, len(block), block.width)]) == [(0, 0, 3)]
+
+
+def refused(table, said, error=TableError):
+    with pytest.raises(error, match=said) as found:
+        TableSource(table, SCHEMA).sum(len)
+    assert CANARY not in str(found.value)
+
+
+def test_what_is_not_read_is_refused(folder, tmp_path):
+    refused(tmp_path / "no.parquet", "does not exist", FileNotFoundError)
+    refused(folder / "t.parqet", "Did you mean 't.parquet'", FileNotFoundError)
+    refused(tmp_path, "contains no table")
+    refused(folder / "pattern", "notes.txt' has no ending of a table")
+    refused(folder / "*.x", "contains no table")
+    refused([folder / "t.parquet", folder / "t.csv"], "must have one format")
+    refused([folder / "t.parquet", folder / "t.parquet"], "has a file twice")
+    refused("no-such-system://x/t.csv", "cannot be opened")
+    made().to_parquet(tmp_path / "1.parquet", index=False)
+    made().drop(columns="a").to_parquet(tmp_path / "2.parquet", index=False)
+    refused(tmp_path, "2.parquet' lacks column 'a'")
+    refused(ds.dataset(tmp_path), "a file of the dataset lacks column 'a'")
+    made().rename(columns={"a": CANARY}).to_csv(tmp_path / "1.csv", index=False)
+    made().to_csv(tmp_path / "2.csv", index=False)
+    refused([tmp_path / "1.csv", tmp_path / "2.csv"], "lacks column 'a'", (TableError, dp.data.schema.SchemaError))
+    (tmp_path / "_temporary").mkdir()
+    made().to_parquet(tmp_path / "_temporary/3.parquet", index=False)
+    refused(tmp_path / "**/*.parquet", "hidden or unfinished")
+    with pytest.raises(TypeError, match="needs a schema"):
+        classifier().fit(folder / "t.parquet", None)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "orc"])
+def test_a_damaged_file_is_named_without_its_content(ending, tmp_path):
+    (tmp_path / f"t.{ending}").write_text(CANARY)
+    refused(tmp_path / f"t.{ending}", "cannot be read as")
+
+
+def test_a_changed_page_of_parquet_is_refused(tmp_path):
+    pa.parquet.write_table(
+        pa.Table.from_pandas(made()), tmp_path / "t.parquet", write_page_checksum=True, compression="none"
+    )
+    content = bytearray((tmp_path / "t.parquet").read_bytes())
+    content[200] ^= 1
+    (tmp_path / "t.parquet").write_bytes(content)
+    refused(tmp_path / "t.parquet", "cannot be read as Parquet")
+
+
+def test_an_error_of_a_remote_file_system_is_not_printed(monkeypatch):
+    def fail(_):
+        raise OSError(CANARY)
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", fail)
+    refused("memory://scanner/t.csv", r"cannot be opened \(OSError\)")
