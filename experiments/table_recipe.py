@@ -22,8 +22,8 @@ from scipy.special import logsumexp, ndtri
 from sklearn.datasets import make_classification
 
 import dpscp as dp
-from dpscp.training import recipe, recipe_rows
-from dpscp.training.preprocessing import quantile_transform
+from dpscp.training import recipe
+from dpscp.training.preprocessing import quantiles
 from experiments import tables
 from experiments.data import (
     ADULT_NUMBERS,
@@ -62,10 +62,10 @@ TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
 }
 MEASURED = ("size", "coverage", "slope", "calibration_error", "log_loss")
 _WITHOUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
-    "no quantiles": ((recipe_rows, "LARGEST_QUANTILE_NOISE", 0.0),),
+    "no quantiles": ((recipe, "LARGEST_QUANTILE_NOISE", 0.0),),
     "indicators scaled": (
-        (recipe_rows.TableRows, "numeric_columns", property(lambda rows: tuple(range(rows.width)))),
-        (quantile_transform, "lies_at_ends", lambda *_: False),
+        (recipe, "numeric_columns", lambda width, _: tuple(range(width))),
+        (quantiles, "lies_at_ends", lambda *_: False),
     ),
     "no recalibration": ((recipe, "LEAST_RECALIBRATION_SIGNAL", math.inf),),
 }

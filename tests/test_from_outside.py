@@ -25,7 +25,7 @@ from dpscp.privacy.accounting import base as accountants
 from dpscp.scores import Pair
 from dpscp.training import Mechanism, Model, model
 from dpscp.training.base import array_source
-from dpscp.training.preprocessing.step import TRANSFORMS
+from dpscp.training.preprocessing.preprocess import TRANSFORMS
 
 DELTA = 1e-5
 
@@ -357,16 +357,6 @@ class Signs(dp.training.Transform):
     def apply(self, X):
         return np.sign(np.asarray(X, float) - self.middle)
 
-    def arrays(self):
-        return {"middle": self.middle}
-
-    def config(self):
-        return {"kind": self.kind}
-
-    @classmethod
-    def from_parts(cls, _config, arrays):
-        return cls(arrays["middle"])
-
 
 @dataclass(frozen=True)
 class AboveMean(dp.training.SummedStep):
@@ -408,15 +398,15 @@ class Twice(dp.training.Transform):
     def apply(self, X):
         return np.hstack([X, X]).astype(float)
 
-    def arrays(self):
-        return {}
 
-    def config(self):
-        return {"kind": "twice"}
+@dataclass(frozen=True)
+class Halved(dp.training.PublicStep, dp.training.Transform):
+    """A public step that is its own transform."""
 
-    @classmethod
-    def from_parts(cls, config, arrays):
-        raise NotImplementedError
+    kind = "halved"
+
+    def apply(self, X):
+        return np.asarray(X, float) / 2
 
 
 def test_a_preprocessing_step(tmp_path):
@@ -438,7 +428,7 @@ def test_a_preprocessing_step(tmp_path):
 def test_a_public_step_costs_nothing_and_may_change_the_width():
     X, y = records(300)
     inner = dp.training.DPSGD(steps=5, classes=(0, 1), noise_multiplier=2.0)
-    mechanism = dp.training.Preprocessed((Doubled(),), inner)
+    mechanism = dp.training.Preprocessed((Doubled(), Halved()), inner)
     assert mechanism.stages == inner.stages
     trained = mechanism.train(X, y, n_records=300, random_state=0)
     assert trained.model.inner.n_features == 4

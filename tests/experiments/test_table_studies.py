@@ -9,7 +9,7 @@ from experiments.runner import Header, Options, Outcome, Task
 from scipy.special import softmax
 
 import dpscp as dp
-from dpscp.training import DPSGD, RandomFeatures, recipe_rows
+from dpscp.training import DPSGD, RandomFeatures, recipe
 from experiments import range_ends, table_recipe
 
 HEADER = Header("x", 0, "c", "d", "m", 0.0)
@@ -30,17 +30,15 @@ def test_the_slope_and_the_errors_are_those_of_the_probabilities() -> None:
 
 
 def test_a_part_of_the_recipe_is_switched_off_and_on_again() -> None:
-    before = recipe_rows.LARGEST_QUANTILE_NOISE
+    before = recipe.LARGEST_QUANTILE_NOISE
     with table_recipe._without("no quantiles"):
-        assert not recipe_rows.pays_as_quantiles(1e9, 1)
+        assert not recipe.pays_as_quantiles(1e9, 1)
     with table_recipe._without(""):
-        assert before == recipe_rows.LARGEST_QUANTILE_NOISE
-    assert recipe_rows.pays_as_quantiles(1e9, 1)
-    rows = recipe_rows.TableRows(2, "bounded", None, ((0.0, 0.0), (1.0, 5.0)), (0,))
-    assert rows.numeric_columns == (1,)
+        assert before == recipe.LARGEST_QUANTILE_NOISE
+    assert recipe.pays_as_quantiles(1e9, 1)
     with table_recipe._without("indicators scaled"):
-        assert rows.numeric_columns == (0, 1)
-    assert rows.numeric_columns == (1,)
+        assert recipe.numeric_columns(2, (0,)) == (0, 1)
+    assert recipe.numeric_columns(2, (0,)) == (1,)
 
 
 def test_the_page_of_the_recipe_has_every_variant(tmp_path: Path) -> None:

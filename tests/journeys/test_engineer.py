@@ -11,7 +11,7 @@ import pytest
 import dpscp as dp
 from dpscp.data.sources import scanner
 from dpscp.training import DPSGD
-from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.preprocessing.target import ScaledTarget
 
 SCHEMA = dp.Schema.from_dict(
     {

@@ -14,7 +14,7 @@ PROMISES = (
     "privacy", "threshold", "guarantees", "estimators", "data", "core", "deployment", "report/numbers.py",
     "training/mechanism.py", "training/mechanisms", "training/engine/loop.py", "training/engine/gradients.py",
     "training/engine/gaussian_release.py", "training/preprocessing/private_bounds.py",
-    "training/preprocessing/private_target.py", "training/preprocessing/sums.py", "torch",
+    "training/preprocessing/target.py", "torch",
 )  # fmt: skip
 # What needs Java, several processes or a graphics card has tests of its own.
 LEFT_OUT = ("data/sources/spark.py", "data/sources/distributed.py")

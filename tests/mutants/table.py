@@ -547,8 +547,8 @@ mutant(
 )
 mutant(
     "training.private_target:PrivateTarget.train_on",
-    "mean, square = gaussian_release(total, noise, rng, n) / n",
-    "mean, square = gaussian_release(total, noise, rng, n) / n\nsquare = source.sum(self._block_moments)[1] / n",
+    "mean, square = gaussian_release(total_of_blocks(self.moments, run.source, n), noise, rng, n) / n",
+    "mean, square = total_of_blocks(self.moments, run.source, n) / n",
     "the target's scale is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
@@ -610,7 +610,7 @@ mutant(
 )
 mutant(
     "training.private_bounds:PrivateBounds.own_parts",
-    "self._n_columns",
+    "len(self._scales)",
     "1",
     "the counts of one column are paid for",
     "tests/training/test_private_bounds.py::test_the_event_is_that_of_the_noise_that_is_drawn",
@@ -619,7 +619,7 @@ mutant(
 # ---- the recipe on tables
 
 mutant(
-    "training.recalibration:RecordSums.__call__",
+    "training.recalibration:block_sums",
     "block.weights is None",
     "True",
     "every row of a person counts in full",
@@ -627,14 +627,14 @@ mutant(
 )
 mutant(
     "training.private_bounds:PrivateBounds.counts",
-    "[rows[:, place] for place in self._features]",
-    "[rows[:, place] for place in range(len(self._features))]",
+    "[rows[:, place] for place in self.columns or ()]",
+    "[rows[:, place] for place in range(len(self.columns or ()))]",
     "bounds are found from the first columns instead of the named ones",
     "tests/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
 )
 mutant(
-    "training.quantile_transform:QuantileTransform.release",
-    "counts * noise.scale + drawn",
+    "training.preprocessing.quantiles:QuantileTransform.release",
+    "counts * lattice.scale + drawn",
     "counts * noise.scale",
     "the counts of the columns are released without noise",
     "tests/training/test_quantile_transform.py::test_what_is_released_is_noisy",
@@ -922,7 +922,7 @@ mutant(
 # ---- what a user of torch is promised
 mutant(
     "training.preprocessing.private_bounds:PrivateBounds.own_parts",
-    "self.noise.event(self._n_columns)",
+    "self.noise.event(len(self._scales))",
     "self.noise.event(len(self._features))",
     "the counts of the target are not paid for",
     "tests/test_feature_bounds.py::test_every_column_that_is_counted_is_paid_for",

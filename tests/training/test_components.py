@@ -16,7 +16,7 @@ from dpscp.training import (
     PrivateStandardize,
     PrivateWhitening,
 )
-from dpscp.training.preprocessing.components import ComponentTransform
+from dpscp.training.preprocessing.second_moment import MatrixTransform
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.SeededWarning")
 RNG = np.random.default_rng(0)
@@ -51,8 +51,8 @@ def test_the_noise_has_the_size_of_the_event():
 def test_one_record_or_person_changes_the_sum_by_at_most_one(weights):
     step = PrivatePCA(1, bound=0.5)
     rows = np.array([[1e9, -1e9], [0.3, 0.4]])[: 1 if weights is None else 2]
-    assert np.linalg.norm(step.moments(rows, weights)) <= 1 + 1e-12
-    assert np.linalg.norm(step.moments(np.array([[0.5, 0.0]]))) == pytest.approx(1)
+    assert np.linalg.norm(step.part_moments(rows, weights)) <= 1 + 1e-12
+    assert np.linalg.norm(step.part_moments(np.array([[0.5, 0.0]]), None)) == pytest.approx(1)
 
 
 def test_wrong_numbers_are_refused():
@@ -81,7 +81,7 @@ def test_a_list_of_steps_is_one_mechanism_with_one_entry(mechanism, tmp_path):
     clf = classifier([PrivateStandardize(-3, 3), PrivatePCA(2, bound=2.0), *mechanism], random_state=0).fit(X, Y)
     assert clf.ledger_.epsilon(1e-5, "rdp") <= 8.0
     assert (clf.model_.n_features, clf.model_.inner.n_features) == (4, 2)
-    assert [type(t).__name__ for t in clf.model_.transforms] == ["FeatureTransform", "ComponentTransform"]
+    assert [type(t).__name__ for t in clf.model_.transforms] == ["FeatureTransform", "MatrixTransform"]
     assert clf.score(X, Y) > 0.9
     clf.save(tmp_path / "m")
     np.testing.assert_array_equal(dp.load(tmp_path / "m").predict_set(X)[1], clf.predict_set(X)[1])
@@ -129,9 +129,9 @@ def test_a_step_that_keeps_the_width_keeps_the_shape():
 
 
 def test_a_transform_is_pickled_without_what_is_computed():
-    fitted = ComponentTransform(np.eye(3)[:, :2], 1.5)
+    fitted = MatrixTransform(np.eye(3)[:, :2], 1.5)
     rows = fitted.apply(np.ones((2, 3)))
     again = pickle.loads(pickle.dumps(fitted))
     assert "_products" not in vars(again)
     np.testing.assert_array_equal(again.apply(np.ones((2, 3))), rows)
-    assert ComponentTransform.from_parts(fitted.config(), fitted.arrays()).bound == 1.5
+    assert MatrixTransform.from_parts(fitted.config(), fitted.arrays()).bound == 1.5

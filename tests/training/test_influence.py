@@ -9,7 +9,7 @@ import pytest
 from dpscp.training import DPSGD, NormClip, Preprocessed, UnitNorm
 from dpscp.training.engine.influence import corrected_outputs, self_shift_bounds
 from dpscp.training.engine.networks import softmax
-from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.preprocessing.target import ScaledTarget
 from dpscp.training.targets import unit_targets
 
 
@@ -222,7 +222,7 @@ def test_models_of_scaled_targets_are_corrected_in_the_units_of_the_target(outsi
     )
 
 
-@pytest.mark.parametrize(("steps", "length"), [((UnitNorm(),), 1.0), ((UnitNorm(), NormClip(0.5)), None), ((), None)])
+@pytest.mark.parametrize(("steps", "length"), [((UnitNorm(),), 1.0), ((UnitNorm(), NormClip(0.5)), None), ((), 1.0)])
 def test_only_preprocessing_that_gives_rows_a_length_says_so(steps, length):
     mechanism, X, y = setting("plain")
     nested = Preprocessed((UnitNorm(),), Preprocessed(steps, replace(mechanism, steps=2)))

@@ -7,6 +7,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dpscp.data.persons import Persons, keep_rows
+from dpscp.data.sources import Block
 from dpscp.training import (
     DPSGD,
     OutputPerturbation,
@@ -21,9 +22,8 @@ from dpscp.training import (
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.mechanisms.perturbation import ObjectivePerturbation
 from dpscp.training.mechanisms.regularized_risk import LinearRisk
-from dpscp.training.preprocessing.private_target import SENSITIVITY, PrivateTarget
-from dpscp.training.preprocessing.scaling import ScaledTarget
-from dpscp.training.preprocessing.whitening import PrivateWhitening
+from dpscp.training.preprocessing.second_moment import PrivateWhitening
+from dpscp.training.preprocessing.target import SENSITIVITY, PrivateTarget, ScaledTarget
 
 K = 5
 BOUNDS = (-2.0, 2.0)
@@ -65,10 +65,10 @@ def flat_moments(X, y, persons):
 
 
 SUMS = {
-    "centering": (lambda X, _, p: CENTERING.moments(X, p.weights), CENTERING.bound),
-    "scale": (lambda X, _, p: STANDARDIZING.moments(X, p.weights).ravel(), STANDARDIZING.sensitivity(3)),
-    "second moment": (lambda X, _, p: WHITENING.moments(X, p.weights), 1.0),
-    "target": (lambda _, y, p: TARGET.moments(4.0 * y - 2.0, p.weights), SENSITIVITY),
+    "centering": (lambda X, _, p: CENTERING.part_moments(X, p.weights), CENTERING.bound),
+    "scale": (lambda X, _, p: STANDARDIZING.part_moments(X, p.weights).ravel(), STANDARDIZING.sensitivity(3)),
+    "second moment": (lambda X, _, p: WHITENING.part_moments(X, p.weights), 1.0),
+    "target": (lambda X, y, p: TARGET.moments(Block(0, X, 4.0 * y - 2.0, p)), SENSITIVITY),
     "summary": (flat_moments, np.sqrt(2.0)),
     "clipped gradients of a head": (clipped_sum(HEAD), HEAD.clip_norm * (1 + CLIP_SLACK)),
     "clipped gradients of a net": (clipped_sum(NET), NET.clip_norm * (1 + CLIP_SLACK)),

@@ -24,8 +24,12 @@ from dpscp.training import (
     QuantileTransform,
     TorchDPSGD,
 )
-from dpscp.training.preprocessing.count_trees import cell_edges, column_counts, distribution_function, lies_at_ends
-from dpscp.training.preprocessing.quantile_transform import QuantileRows
+from dpscp.training.preprocessing.quantiles import (
+    QuantileRows,
+    cell_edges,
+    distribution_functions,
+    lies_at_ends,
+)
 from dpscp.training.recipe import recipe
 
 SGD = DPSGD(loss="squared", steps=5, learning_rate=0.1, noise_multiplier=1.0, hidden=(4,))
@@ -95,11 +99,10 @@ def test_noise_that_is_not_set_is_refused_before_a_record_is_read():
 
 @pytest.mark.parametrize(("low", "high"), [(0, 20_000), (-1e300, 1e300), (1e16, 1e16 + 64), (-5, 0)])
 def test_edges_are_ordered_and_within_the_bounds(low, high):
-    edges = cell_edges(low, high, 512)
-    assert len(edges) == 511
+    (edges,) = cell_edges(np.array([low]), np.array([high]), 512)
+    assert len(edges) == 513
     assert (np.diff(edges) >= 0).all()
-    assert low <= edges[0]
-    assert edges[-1] <= high
+    assert (edges[0], edges[-1]) == (low, high)
 
 
 def test_released_functions_are_monotone_and_near_the_true_one():
@@ -110,16 +113,16 @@ def test_released_functions_are_monotone_and_near_the_true_one():
         (np.exp(rng.normal(size=n)), 0.0, 20_000.0),
         (rng.normal(size=n), -1000.0, 1000.0),
     ):
-        cells = np.searchsorted(cell_edges(low, high, 512), values, side="right")
-        exact = column_counts(cells, branching)
+        step = QuantileTransform(low, high, 1, branching)
+        exact = step.counts(Block(0, values[:, None], values))
         true = np.argsort(np.argsort(values)) / n
         errors = []
         for _ in range(20):
-            function = distribution_function(exact + rng.normal(0, noise, len(exact)), noise, n, branching, low, high)
-            assert (np.diff(function.knots) > 0).all()
-            assert (np.diff(function.levels) >= 0).all()
-            assert (function.levels[0], function.levels[-1]) == (0.0, 1.0)
-            errors.append(np.interp(values, function.knots, function.levels) - true)
+            noisy = exact + rng.normal(0, noise, exact.shape)
+            (levels,) = distribution_functions(noisy, noise, n, branching, step._edges)
+            assert (np.diff(levels) >= 0).all()
+            assert (levels[0], levels[-1]) == (0.0, 1.0)
+            errors.append(np.interp(values, step._edges[0], levels) - true)
         # a level is a sum of at most 4 counts of each of 3 levels; cells add what lies in one of them
         bound = noise * math.sqrt(12) / n
         assert np.sqrt(np.mean(np.square(errors))) < bound
@@ -130,19 +133,20 @@ def test_released_functions_are_monotone_and_near_the_true_one():
 @pytest.mark.parametrize(("low", "high"), [(1.0, np.nextafter(1.0, 2)), (1.6e18, 1.6e18 + 256), (0.0, 5e-324)])
 def test_bounds_that_are_neighboring_floats_keep_every_record(low, high, seed):
     """Most edges are equal, and noise may put all records between two of them."""
-    noisy = np.random.default_rng(seed).normal(size=8 + 64 + 512) * 30
-    noisy[0] += 1000
-    found = distribution_function(noisy, 30.0, 1000.0, (8, 8, 8), low, high)
-    assert found.knots.tolist() == [low, high]
-    assert found.levels.tolist() == [0.0, 1.0]
+    noisy = np.random.default_rng(seed).normal(size=(1, 8 + 64 + 512)) * 30
+    noisy[0, 0] += 1000
+    edges = cell_edges(np.array([low]), np.array([high]), 512)
+    (levels,) = distribution_functions(noisy, 30.0, 1000.0, (8, 8, 8), edges)
+    assert (levels[0], levels[-1]) == (0.0, 1.0)
+    assert (np.diff(levels) >= 0).all()
+    assert np.interp([low, high], edges[0], levels)[1] == 1
 
 
 def test_without_noise_the_functions_are_those_of_the_counts():
     X, _ = table(3000)
     step = QuantileTransform(*BOUNDS, n_features=4, noise=NO_NOISE)
     rows = fitted(step, X)
-    below = rows.functions[0]
-    for knot, level in zip(below.knots[1:-1], below.levels[1:-1], strict=True):
+    for knot, level in zip(rows.knots[0, 1:-1], rows.levels[0, 1:-1], strict=True):
         assert level == pytest.approx(np.mean(X[:, 0] < knot), abs=1e-3)
     # the heavy tail gets a quantile; an even column, two values and a constant are told by the scaled column
     assert rows.columns == (0,)
@@ -157,7 +161,7 @@ def test_without_noise_the_functions_are_those_of_the_counts():
 def test_what_is_released_is_noisy():
     X, _ = table(3000)
     step = QuantileTransform(*BOUNDS, n_features=4).with_noise(3.0)
-    scales = np.array([fitted(step, X, seed=seed).scaled.shift[1] for seed in range(8)])
+    scales = np.array([fitted(step, X, seed=seed).shift[1] for seed in range(8)])
     # the mean of the even column moves by some hundred counts in 3,000
     assert 1e-4 < scales.std() < 0.1
 
@@ -324,7 +328,7 @@ def test_indicators_beside_numbers_are_not_counted(task, width):
     assert planned_step(task, width, indicators=(0, 1)).columns == tuple(range(2, width))
     if task == "regression":
         unknown = planned_step(task, width)
-        assert (type(unknown), unknown.columns) == (QuantileTransform, None)
+        assert (type(unknown), unknown.columns) == (QuantileTransform, tuple(range(width)))
         assert planned_step(task, width, indicators=tuple(range(width))) == PublicBounds(-1.0, 1.0)
         assert planned_step(task, width, indicators=declared, n=1200).others == 2.0  # a weak signal
         assert isinstance(planned_step(task, width, indicators=declared, n=300), PrivateStandardize)
@@ -339,12 +343,12 @@ def test_a_counted_column_at_its_two_ends_is_an_indicator():
     n = 4000
     X = np.column_stack([rng.uniform(size=n) < 0.3, np.exp(rng.normal(-5, 1, size=n)).clip(0, 1), np.zeros(n)])
     found = QuantileTransform(0, 1, 3, others=2.0).with_noise(5.0).fit(X, n_records=n, rng=rng)
-    assert found.scaled.shift[[0, 2]].tolist() == [0, 0]
-    assert found.scaled.scale[[0, 2]].tolist() == [0.5, 0.5]
+    assert found.shift[[0, 2]].tolist() == [0, 0]
+    assert found.scale[[0, 2]].tolist() == [0.5, 0.5]
     assert found.columns == (1,)
     wider = QuantileTransform(0, 1.5, 3).with_noise(5.0).fit(1.5 * X, n_records=n, rng=rng)
-    assert np.all(wider.scaled.shift > 0)
-    even = column_counts(np.arange(512), (8, 8, 8))
+    assert np.all(wider.shift > 0)
+    even = np.concatenate([np.full(8**i, 512 / 8**i) for i in (1, 2, 3)])
     assert not lies_at_ends(even, 1000.0, 512, (8, 8, 8))  # however large the noise may be
 
 

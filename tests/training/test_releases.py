@@ -27,9 +27,8 @@ from dpscp.training.engine.gaussian_release import gaussian_release
 from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.mechanisms.objective_privacy import dominating_mu
 from dpscp.training.mechanisms.perturbation import SOLVER_SHARE, TRACE_NOISE
-from dpscp.training.preprocessing.components import PrivatePCA
-from dpscp.training.preprocessing.private_target import PrivateTarget
-from dpscp.training.preprocessing.whitening import PrivateWhitening
+from dpscp.training.preprocessing.second_moment import PrivatePCA, PrivateWhitening
+from dpscp.training.preprocessing.target import PrivateTarget
 
 
 @pytest.fixture

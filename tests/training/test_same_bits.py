@@ -17,10 +17,9 @@ from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine import networks
 from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs, _output_blocks, softmax
 from dpscp.training.engine.padding import blas_threads
+from dpscp.training.preprocessing.features import NormClip
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.preprocessing.scaling import ScaledTargetModel
-from dpscp.training.preprocessing.transforms import RowTransform
-from dpscp.training.preprocessing.whitening import WhiteningTransform
+from dpscp.training.preprocessing.second_moment import MatrixTransform
 from dpscp.training.private_model import PrivateModel
 
 # where products of most libraries change their way of rounding: few rows, odd ends, small matrices, parallel ones
@@ -37,7 +36,7 @@ def dense(d, outputs, loss, hidden=(), dtype="float32", feature_bound=None):
 def whitened(model):
     d = model.n_features
     matrix = np.random.default_rng(2).normal(size=(d, d)) / d
-    return PreprocessedModel((RowTransform(2.0, unit=False), WhiteningTransform(matrix)), model, d)
+    return PreprocessedModel((NormClip(2.0), MatrixTransform(matrix, unit=True)), model, d)
 
 
 def different_results(function, d, order="C"):
@@ -71,7 +70,7 @@ def test_a_transformed_row_is_its_own(d, order):
     model = whitened(dense(d, 3, "cross_entropy"))
     assert different_results(model.transform, d, order) == 1
     assert different_results(model.predict_proba, d, order) == 1
-    scaled = ScaledTargetModel(whitened(dense(d, 1, "squared")), (-2.0, 5.0))
+    scaled = PreprocessedModel((), whitened(dense(d, 1, "squared")), d, (-2.0, 5.0))
     assert different_results(scaled.outputs, d, order) == 1
 
 

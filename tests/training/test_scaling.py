@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from dpscp.training import DPSGD, Preprocessed, SufficientStatistics, UnitNorm
-from dpscp.training.preprocessing.scaling import ScaledTarget, ScaledTargetModel
+from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, SufficientStatistics, UnitNorm
+from dpscp.training.preprocessing.target import ScaledTarget
 from dpscp.training.targets import unit_targets
 
 BOUNDS = (10.0, 30.0)
@@ -71,7 +71,7 @@ def test_saved_and_back(inner):
     X, y = records()
     model = ScaledTarget(inner, BOUNDS).train(X, y, random_state=0, n_records=300).model
     config = json.loads(json.dumps(model.config()))
-    back = ScaledTargetModel.from_parts(config, model.arrays())
+    back = PreprocessedModel.from_parts(config, model.arrays())
     np.testing.assert_array_equal(back.outputs(X), model.outputs(X))
     assert back.y_bounds == model.y_bounds
 
@@ -81,9 +81,9 @@ def test_a_foreign_configuration():
     model = ScaledTarget(INNER, BOUNDS).train(X, y, random_state=0, n_records=300).model
     config = model.config()
     with pytest.raises(ValueError, match="model must be one of"):
-        ScaledTargetModel.from_parts(config | {"inner": {"model": "unheard of"}}, model.arrays())
+        PreprocessedModel.from_parts(config | {"inner": {"model": "unheard of"}}, model.arrays())
     with pytest.raises(ValueError, match="low < high"):
-        ScaledTargetModel.from_parts(config | {"y_bounds": [3, 1]}, model.arrays())
+        PreprocessedModel.from_parts(config | {"y_bounds": [3, 1]}, model.arrays())
 
 
 @pytest.mark.parametrize("bounds", [(1, 1), (2, 1), (0, np.inf), (np.nan, 1), (1,), 3])

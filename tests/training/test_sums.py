@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from dpscp.data.sources import ArraySource
+from dpscp.data.sources import ArraySource, Block
 from dpscp.privacy import secure_generator
 from dpscp.training import DPSGD, Preprocessed, PrivateCentering, PrivateStandardize, SufficientStatistics
 from dpscp.training.engine import gaussian_release as release_module
 from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, sum_in_parts, sum_slack
-from dpscp.training.preprocessing.private_target import SENSITIVITY, PrivateTarget
-from dpscp.training.preprocessing.whitening import PrivateWhitening
+from dpscp.training.preprocessing.second_moment import PrivateWhitening
+from dpscp.training.preprocessing.target import SENSITIVITY, PrivateTarget
 
 # (low + high) / 2 is no number here: rounding leaves the unit range
 FAR = (1e16, 1e16 + 2)
@@ -75,9 +75,9 @@ def test_more_nominal_records_get_more_noise_and_a_source_far_beyond_them_is_ref
 def test_bounds_far_from_zero_and_close_together_keep_the_sensitivity(value):
     X = np.full((1, 2), value)
     step = PrivateStandardize(*FAR)
-    assert np.linalg.norm(step.moments(X)) <= step.sensitivity(2)
+    assert np.linalg.norm(step.part_moments(X, None)) <= step.sensitivity(2)
     target = PrivateTarget(DPSGD(loss="huber"), FAR)
-    assert np.linalg.norm(target.moments([value])) <= SENSITIVITY
+    assert np.linalg.norm(target.moments(Block(0, X, np.array([value])))) <= SENSITIVITY
     statistics = SufficientStatistics(1.0, FAR)
     gram, cross = statistics.moments(np.ones((1, 2)), [value])
     assert np.linalg.norm(gram) <= statistics.row_bound**2

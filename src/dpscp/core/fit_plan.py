@@ -47,12 +47,10 @@ from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, Publ
 from dpscp.training.base import Needs, paid_event, require_persons, require_sources
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.preprocessing.features import ColumnScales
-from dpscp.training.preprocessing.preprocess import put_steps_before
+from dpscp.training.preprocessing.preprocess import Step
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
-from dpscp.training.preprocessing.private_target import PrivateTarget
-from dpscp.training.preprocessing.quantile_transform import QuantileTransform
-from dpscp.training.preprocessing.scaling import ScaledTarget
-from dpscp.training.preprocessing.step import Step
+from dpscp.training.preprocessing.quantiles import QuantileTransform
+from dpscp.training.preprocessing.target import PrivateTarget, ScaledTarget
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recalibration import Recalibrated
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
@@ -477,7 +475,7 @@ def _own_mechanism(problem: FitProblem) -> Mechanism:
         )
     _check_task(problem, mechanism)
     _hint_at_scaled_targets(problem, mechanism)
-    found = put_steps_before(steps, mechanism)
+    found = Preprocessed(steps, mechanism) if steps else mechanism
     bounds = problem.scaled_feature_bounds
     if bounds is not None and len(bounds.private) < problem.n_features:
         return Preprocessed((PublicBounds(*bounds.pair),), found)

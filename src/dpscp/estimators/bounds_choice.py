@@ -7,7 +7,7 @@ from typing import Any
 
 from dpscp.data.feature_bounds import PRIVATE, FeatureBounds, column_bounds
 from dpscp.exceptions import HintWarning
-from dpscp.training.recipe_rows import WIDEST_UNBOUNDED, pays_as_quantiles
+from dpscp.training.recipe import WIDEST_UNBOUNDED, pays_as_quantiles
 
 # A message names so many columns.
 _SHOWN = 8

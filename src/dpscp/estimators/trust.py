@@ -20,7 +20,7 @@ from dpscp.data.sources.dispatch import is_dask
 from dpscp.estimators.prefit import Prefit
 from dpscp.torch.records import comes_from_torch, has_own_items
 from dpscp.training.base import Mechanism
-from dpscp.training.preprocessing.step import Step
+from dpscp.training.preprocessing.preprocess import Step
 from dpscp.training.private_model import find_private_model
 
 

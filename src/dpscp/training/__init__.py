@@ -11,7 +11,6 @@ from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics
 from dpscp.training.model import Model, Trajectory, saved_as
-from dpscp.training.preprocessing.components import PrivatePCA
 from dpscp.training.preprocessing.features import (
     ColumnScales,
     NormClip,
@@ -20,13 +19,19 @@ from dpscp.training.preprocessing.features import (
     PublicBounds,
     UnitNorm,
 )
-from dpscp.training.preprocessing.preprocess import Preprocessed, PreprocessedModel
+from dpscp.training.preprocessing.preprocess import (
+    Preprocessed,
+    PreprocessedModel,
+    PublicStep,
+    Step,
+    SummedStep,
+    Transform,
+)
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
-from dpscp.training.preprocessing.quantile_transform import QuantileTransform
+from dpscp.training.preprocessing.quantiles import QuantileTransform
 from dpscp.training.preprocessing.random_features import RandomFeatures
-from dpscp.training.preprocessing.scaling import ScaledTarget
-from dpscp.training.preprocessing.step import PublicStep, Step, SummedStep, Transform
-from dpscp.training.preprocessing.whitening import PrivateWhitening
+from dpscp.training.preprocessing.second_moment import PrivatePCA, PrivateWhitening
+from dpscp.training.preprocessing.target import ScaledTarget
 from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.recalibration import Recalibrated
 

@@ -14,6 +14,7 @@ Theory: Facts 1 and 5; Result B
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.checks import check_count, check_positive, check_probability
+from dpscp._base.checks import check_count, check_probability
 from dpscp.data.sources import Block, RecordSource
 from dpscp.privacy import gaussian_event, secure_generator
 from dpscp.privacy.random_streams import RECALIBRATION, stream_seed
@@ -29,6 +30,7 @@ from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, require
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, total_of_blocks
 from dpscp.training.labels import encode_labels
 from dpscp.training.model import Model
+from dpscp.training.preprocessing.features import check_noise
 
 # The instrument h is cut here. Lower cuts need more noise and gain nothing on the tables of docs/recipe.md.
 _CUT = 2.0
@@ -82,8 +84,7 @@ class Recalibrated(Around):
         require_mechanism(self.mechanism)
         check_probability("share", self.share)
         check_count("steps", self.steps)
-        if self.noise_multiplier is not None:
-            check_positive("noise_multiplier", self.noise_multiplier)
+        check_noise(self)
 
     @property
     def own_parts(self) -> tuple[tuple[str, DpEvent | None], ...]:
@@ -110,42 +111,24 @@ class Recalibrated(Around):
         noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n_records))
         search = _Search.start(len(classes))
         for _ in range(self.steps):
-            total = total_of_blocks(RecordSums(model, search.place, len(classes)), source, n_records)
+            total = total_of_blocks(partial(block_sums, model=model, place=search.place), source, n_records)
             search = search.after(gaussian_release(total, noise, rng, n_records), noise)
         return model.with_output_scale(math.exp(search.place[0]), search.intercepts)
 
 
-def n_intercepts(n_classes: int) -> int:
-    """Return how many intercepts are found for so many classes."""
-    return n_classes if n_classes <= MOST_INTERCEPTS else 0
-
-
-@dataclass(frozen=True)
-class RecordSums:
-    """The exact sums of one step over a block, which a step adds noise to.
+def block_sums(block: Block, model: Model, place: FloatArray) -> FloatArray:
+    """Return the exact weighted sums of one step over a block, which are never released as they are.
 
     ``place`` is the logarithm of the factor, then the intercepts, all released before.
     """
-
-    model: Model
-    place: FloatArray
-    n_classes: int
-
-    def __call__(self, block: Block) -> FloatArray:
-        """Return the weighted sums over a block.
-
-        Never released as they are.
-        """
-        assert self.model.classes is not None
-        logits = np.empty((len(block), self.n_classes))
-        for part, rows in block.parts():
-            logits[part] = self.model.outputs(rows)
-        labels = encode_labels(block.targets, self.model.classes)
-        weights = np.ones(len(block)) if block.weights is None else block.weights
-        return sum_in_parts(self._part_sums, logits, labels, weights)
-
-    def _part_sums(self, logits: FloatArray, labels: NDArray[np.int64], weights: FloatArray) -> FloatArray:
-        return np.asarray(weights @ record_sums(logits, labels, self.place))
+    classes = model.classes or ()
+    logits = np.empty((len(block), len(classes)))
+    for part, rows in block.parts():
+        logits[part] = model.outputs(rows)
+    weights = np.ones(len(block)) if block.weights is None else block.weights
+    return sum_in_parts(
+        lambda z, labels, w: w @ record_sums(z, labels, place), logits, encode_labels(block.targets, classes), weights
+    )
 
 
 def record_sums(logits: FloatArray, labels: NDArray[np.int64], place: FloatArray) -> FloatArray:
@@ -202,7 +185,7 @@ class _Search:
     @classmethod
     def start(cls, n_classes: int) -> Self:
         """Return the prior."""
-        size = 1 + n_intercepts(n_classes)
+        size = 1 + (n_classes if n_classes <= MOST_INTERCEPTS else 0)
         place = np.zeros(size)
         place[0] = math.log(_FACTOR)
         spread = np.full(size, _INTERCEPT_SPREAD)

@@ -1,13 +1,10 @@
-"""The recipe: every choice of private training from public numbers, so that nothing is tuned on the user's records.
+"""Choose everything about private training from public numbers, so that nothing is tuned on the user's records.
 
-Tuning on the records costs privacy and voids the guarantees, so model and hyperparameters are fixed functions
-of the nominal number of records, the width of a row, the number of classes and the budget. One number governs
-most of them: the signal s = n * mu, records times the Gaussian-DP parameter of the training budget. Noise in
-the released parameters is about clip_norm * (sum of step sizes) / s in every coordinate, whatever the number
-of steps, so the recipe fixes that ratio.
-
-How the constants were found (on synthetic data, Adult, Bank Marketing and scikit-learn's own sets), what they
-give and where they are weak: docs/recipe.md.
+Tuning on the records costs privacy and voids the guarantees, so model and hyperparameters are fixed functions of the
+nominal number of records, the width of a row, the number of classes and the budget. One number governs most of them:
+the signal s = n * mu, records times the Gaussian-DP parameter of the training budget. Noise in the released parameters
+is about clip_norm * (sum of step sizes) / s in every coordinate, whatever the number of steps, so the recipe fixes that
+ratio. How the constants were found, what they give and where they are weak: docs/recipe.md.
 """
 
 import math
@@ -21,23 +18,19 @@ from dpscp.guarantees.registry import guarantee_of
 from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
 from dpscp.training.base import Mechanism
 from dpscp.training.mechanisms.dpsgd import DPSGD
-from dpscp.training.preprocessing.preprocess import Preprocessed
-from dpscp.training.preprocessing.private_target import PrivateTarget
+from dpscp.training.preprocessing.features import (
+    NormClip,
+    PrivateCentering,
+    PrivateStandardize,
+    PublicBounds,
+    UnitNorm,
+)
+from dpscp.training.preprocessing.preprocess import Preprocessed, Step
+from dpscp.training.preprocessing.quantiles import QuantileTransform
 from dpscp.training.preprocessing.random_features import RandomFeatures
-from dpscp.training.preprocessing.step import Step
+from dpscp.training.preprocessing.second_moment import PrivateWhitening
+from dpscp.training.preprocessing.target import PrivateTarget
 from dpscp.training.recalibration import Recalibrated
-from dpscp.training.recipe_rows import EMBEDDING_SHARE, TABLE_SHARE, WEAK_SIGNAL, TableRows, pays_as_quantiles
-
-__all__ = [
-    "Recipe",
-    "calibration_fraction",
-    "pair_levels",
-    "pays_as_pair",
-    "pays_as_quantiles",
-    "pays_as_recalibration",
-    "recipe",
-    "train_share",
-]
 
 TASKS = ("classification", "regression")
 FEATURES = ("unit", "clipped", "bounded", "standardized")
@@ -46,6 +39,18 @@ FEATURES = ("unit", "clipped", "bounded", "standardized")
 # classifier on one-hot tables gains more from whitening than from hidden layers; a regression needs the
 # lengths that unit rows lose.
 WIDEST_TABLE = {"classification": 32, "regression": 256}
+# Rows without declared bounds that are wider than this are taken as embeddings, and scaled to norm one.
+WIDEST_UNBOUNDED = {"classification": 127, "regression": 256}
+# Below it hidden layers do not pay. A classifier does better with centering and whitening than with private feature
+# scales, a regression with random features and a linear model: docs/recipe.md.
+WEAK_SIGNAL = 300
+# The value of an indicator in a weak regression, where it has one of its own: a longer number is learned sooner.
+_WEAK_INDICATOR = 2.0
+# The part of the training mu^2 for the scales, and the quantiles, of a table's features, and for all private steps
+# before a linear head.
+TABLE_SHARE, EMBEDDING_SHARE = 0.1, 0.2
+# Above this noise of one count, as a share of the records, a quantile tells less than its noise hides.
+LARGEST_QUANTILE_NOISE = 0.08
 # From this many columns on a regression has smaller hidden layers: noise in the weights of its columns adds up.
 _WIDE_REGRESSION = 20
 # A d x d second moment and its eigenvectors are affordable up to here.
@@ -60,8 +65,7 @@ _LEARNED_SIGNAL, _BENT_SIGNAL, _LEAST_BENT_SIGNAL = 4.0, 1.8, 60
 # layer learns less than its noise hides: docs/recipe.md.
 _LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL = 30, 60
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
-SEARCH_COST = 20.0
-LEAST_HELD_OUT = 0.125
+SEARCH_COST, LEAST_HELD_OUT = 20.0, 0.125
 # Below it the noise of a private temperature is as large as what it corrects.
 LEAST_RECALIBRATION_SIGNAL = 150
 # Records times mu of the whole budget: below it noise hides more of a pair of quantiles than of a forecast.
@@ -72,7 +76,7 @@ CLEAR_PAIR_SIGNAL = 7_500
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the recipe chose, with a reason for every number; all of it follows from public numbers.
+    """Hold what the recipe chose, with a reason for every number; all of it follows from public numbers.
 
     `mechanism` has no noise yet: `calibrated` solves it from the training budget (`train_epsilon`, `delta`).
     `n_training` is the nominal number of records that training sees: pass it to `train` as n_records.
@@ -89,11 +93,11 @@ class Recipe:
     reasons: Mapping[str, tuple[object, str]] = field(default_factory=dict)
 
     def calibrated(self, *, accountant: str | Accountant = "pld") -> Mechanism:
-        """The mechanism with its noise solved from the training budget."""
+        """Return the mechanism with its noise solved from the training budget."""
         return self.mechanism.calibrated(self.train_epsilon, self.delta, accountant=accountant)
 
     def public_facts(self) -> dict[str, object]:
-        """Every chosen number by name, for the ledger."""
+        """Return every chosen number by name, for the ledger."""
         return {name: value for name, (value, _) in self.reasons.items()}
 
     def __str__(self) -> str:
@@ -101,7 +105,7 @@ class Recipe:
 
 
 def train_share(guarantee: str | Guarantee, epsilon: float, delta: float, n_records: int | None = None) -> float:
-    """The share of the squared Gaussian-DP budget (mu^2) for training on the full data.
+    """Return the share of the squared Gaussian-DP budget (mu^2) for training on the full data.
 
     `universal` certifies a wider level the more training may learn about one record, so its share falls with
     the budget; the other guarantees pay no coverage for training. The search keeps what one threshold needs: with
@@ -123,7 +127,7 @@ def train_share(guarantee: str | Guarantee, epsilon: float, delta: float, n_reco
 
 
 def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
-    """The part of the records held out under `split`: sqrt(20 / (n * mu)), from an eighth to one half.
+    """Return the part of the records held out under `split`: sqrt(20 / (n * mu)), from an eighth to one half.
 
     The search overshoots by 1.1 to 2 / (fraction * n * mu) in coverage (released size, minimax offset), which costs
     about three times as much in size; training loses a few percent for each doubling of the records that are taken
@@ -139,15 +143,27 @@ def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
 
 
 def pays_as_pair(signal: float, n_features: int) -> bool:
-    """Whether intervals from a privately learned pair of quantiles are expected to be narrower than those of one width.
+    """Return whether intervals from a private pair of quantiles are expected to be narrower than those of one width.
 
     ``signal`` is records times mu of the whole budget. Measured for dense nets on tables: docs/recipe.md.
     """
     return signal >= LEAST_PAIR_SIGNAL and n_features <= WIDEST_TABLE["regression"]
 
 
+def pays_as_quantiles(signal: float, n_features: int, share: float = TABLE_SHARE) -> bool:
+    """Return whether quantiles of the features are expected to be worth the noise of their distribution functions.
+
+    ``signal`` is records times mu of the training budget, ``share`` the part of its mu^2 for the counts.
+
+    >>> pays_as_quantiles(250, 8), pays_as_quantiles(100, 8), pays_as_quantiles(1_000, 500)
+    (True, False, False)
+    """
+    counts = n_features * len(QuantileTransform.branching)
+    return math.sqrt(counts / share) / signal <= LARGEST_QUANTILE_NOISE
+
+
 def pays_as_recalibration(signal: float) -> bool:
-    """Whether a private temperature is expected to be nearer to the truth than none.
+    """Return whether a private temperature is expected to be nearer to the truth than none.
 
     ``signal`` is records times mu of the training budget. Measured on tables: docs/recipe.md.
     """
@@ -155,7 +171,7 @@ def pays_as_recalibration(signal: float) -> bool:
 
 
 def pair_levels(alpha: float, signal: float) -> tuple[float, float]:
-    """The two levels of a quantile pair for intervals that miss ``alpha``.
+    """Return the two levels of a quantile pair for intervals that miss ``alpha``.
 
     Few records lie beyond an outer quantile, so noise moves it most; the search widens an inner pair just as well. So
     levels start at a quarter and reach alpha / 2 (or .05) as ``signal``, records times mu of the whole budget, grows.
@@ -186,28 +202,24 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     train_epsilon: float | None = None,
     held_out_fraction: float | None = None,
 ) -> Recipe:
-    """Model and hyperparameters of private training, from public numbers only.
+    """Choose model and hyperparameters of private training from public numbers only.
 
     Parameters
     ----------
-    task : "classification" or "regression".
-    n_records, n_features, classes : the nominal number of records, the width of a row, the public labels in
-        order (None: the labels found in y are declared public when training runs).
-    epsilon, delta : the whole budget, training and calibration.
-    guarantee : which guarantee the model is for; it decides the training share, and `stability` and
-        `corrected` restrict training.
-    features : how rows are bounded. "unit": every row is scaled to norm one; "clipped": rows are shortened to
-        `feature_bound`; "bounded": public `feature_bounds` (low, high) for each feature; "standardized": the
-        caller has already brought features to about mean 0 and spread 1 (and answers for the privacy of
-        that).
-    indicators : the columns that are declared to be 0 or 1, such as those of categories. They cost nothing.
-    y_bounds : public bounds of the target: its mean and scale are then released privately inside them. None:
-        the target already has about mean 0 and spread 1. Not used under `stability`, whose target must come on
-        a public scale: put `ScaledTarget` in front.
-    quantiles : levels of a pinball model instead of a model of the mean (regression).
-    train_epsilon : the training budget at the same delta, where the caller has decided it; None: from
-        `train_share`.
-    held_out_fraction : the part held out under `split`; None: `calibration_fraction`.
+    task : "classification" or "regression"
+    n_records, n_features : the nominal number of records, and the width of a row
+    classes : the public labels in order; None: the labels found in y are declared public when training runs
+    epsilon, delta : the whole budget, training and calibration
+    guarantee : it decides the training share, and `stability` and `corrected` restrict training
+    features : how rows are bounded. "unit": rows are scaled to norm one; "clipped": rows are shortened to
+        `feature_bound`; "bounded": public `feature_bounds` (low, high) for each feature; "standardized": features have
+        about mean 0 and spread 1, and the caller answers for the privacy of that
+    indicators : the columns that are declared to be 0 or 1, such as those of categories; they cost nothing
+    y_bounds : public bounds of the target, inside which its mean and scale are released privately; None: the target
+        has about mean 0 and spread 1. Not used under `stability`: put `ScaledTarget` in front
+    quantiles : levels of a pinball model instead of a model of the mean (regression)
+    train_epsilon : the training budget at the same delta; None: from `train_share`
+    held_out_fraction : the part held out under `split`; None: `calibration_fraction`
 
     >>> plan = recipe("regression", n_records=16_512, n_features=8, epsilon=1.0, delta=1e-5,
     ...               guarantee="corrected", features="standardized")
@@ -220,277 +232,268 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     Theory: Fact 1; Results A to E; Which one to use
     """
     check_choice("task", task, TASKS)
-    chosen = guarantee_of(guarantee)
     check_choice("features", features, FEATURES)
+    chosen = guarantee_of(guarantee)
     n, d = check_count("n_records", n_records), check_count("n_features", n_features)
-    check_positive("epsilon", epsilon)
-    check_probability("delta", delta)
-    bounds = TableRows(d, features, feature_bound, feature_bounds, indicators)
-
+    if features == "clipped":
+        check_positive("feature_bound", feature_bound)
+    if features == "bounded" and feature_bounds is None:
+        raise ValueError("features='bounded' needs feature_bounds=(low, high), public bounds of every feature")
+    share, whole = train_share(chosen, epsilon, delta, n), gdp_mu(epsilon, delta)
+    why: dict[str, tuple[object, str]] = {}
     fraction = None
-    share = train_share(chosen, epsilon, delta, n)
     if chosen.held_out:
         fraction = calibration_fraction(n, epsilon, delta) if held_out_fraction is None else held_out_fraction
         n = max(1, round((1 - check_fraction("held_out_fraction", fraction)) * n))
-    mu = math.sqrt(share) * gdp_mu(epsilon, delta)
+        why["calibration_fraction"] = (fraction, "held out: noise of its search and records missed cost least together")
+    mu = math.sqrt(share) * whole
     if train_epsilon is not None:
         mu = gdp_mu(check_positive("train_epsilon", train_epsilon), delta)
-        share = min(1.0, (mu / gdp_mu(epsilon, delta)) ** 2)
-    problem = _Problem(task, n, mu, classes, quantiles)
-
-    why: dict[str, tuple[object, str]] = {
+        share = min(1.0, (mu / whole) ** 2)
+    why |= {
         "train_share": (share, "share of mu^2 for training; the search for the threshold gets the rest"),
         "signal": (n * mu, "nominal records in training times mu of the training budget: what noise is compared with"),
     }
-    if fraction is not None:
-        why["calibration_fraction"] = (
-            fraction,
-            "held out: the noise of its search and the records that training misses cost least together",
-        )
-    mechanism = _training(problem, bounds, chosen, y_bounds, why)
-    epsilon_of_training = float(epsilon) if chosen.held_out else gdp_epsilon(delta, mu)
-    return Recipe(
-        mechanism,
-        epsilon_of_training if train_epsilon is None else float(train_epsilon),
-        float(delta),
-        share,
-        fraction,
-        n,
-        reasons=why,
-    )
+    norms = {"unit": 1.0, "clipped": feature_bound, "bounded": math.sqrt(d), "standardized": 4 * math.sqrt(d)}
+    norm, bounds = float(norms[features] or 0), feature_bounds if features == "bounded" else None
+    numeric = numeric_columns(d, indicators)
+    problem = _Problem(task, n, mu, classes, quantiles, chosen, d, features, norm, bounds, numeric, why)
+    if train_epsilon is None:
+        train_epsilon = epsilon if chosen.held_out else gdp_epsilon(delta, mu)
+    return Recipe(problem.mechanism(y_bounds), float(train_epsilon), float(delta), share, fraction, n, why)
 
 
-def _training(
-    problem: "_Problem",
-    bounds: "TableRows",
-    guarantee: Guarantee,
-    y_bounds: tuple[float, float] | None,
-    why: dict[str, tuple[object, str]],
-) -> Mechanism:
-    """The mechanism for this problem; the reasons are written to ``why``."""
-    weak = problem.task == "classification" and problem.signal < WEAK_SIGNAL
-    if guarantee.needs_stability:
-        # a private scale of the target would depend on the records and void the shift bound
-        return _stable(problem, bounds, why)
-    fits_table = bounds.width <= WIDEST_TABLE[problem.task] and not weak
-    mechanism = (_table if fits_table else _embedding)(problem, bounds, guarantee, why)
-    if problem.task == "classification" and pays_as_recalibration(problem.signal) and not guarantee.needs_trajectory:
-        mechanism = Recalibrated(mechanism)
-        why["recalibration_share"] = (mechanism.share, "part of the training mu^2 that makes probabilities honest")
-    if problem.task == "regression" and y_bounds is not None:
-        mechanism = PrivateTarget(mechanism, y_bounds)
-        why["target_share"] = (mechanism.share, "part of the training mu^2 that releases the target's mean and scale")
-    return mechanism
+def numeric_columns(n_features: int, indicators: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the columns that are not declared to be indicators."""
+    return tuple(column for column in range(n_features) if column not in set(indicators))
 
 
 @dataclass(frozen=True)
 class _Problem:
+    """The public numbers that decide, and ``why``, where each choice is noted.
+
+    ``norm`` bounds the norm of a row behind `public_steps`; for standardized rows it rarely acts.
+    """
+
     task: str
     n: int
     mu: float
     classes: tuple[Any, ...] | None
     quantiles: tuple[float, ...] | None
+    guarantee: Guarantee
+    width: int
+    rows: str
+    norm: float
+    bounds: tuple[Any, Any] | None
+    numeric_columns: tuple[int, ...]
+    why: dict[str, tuple[object, str]]
 
     @property
     def signal(self) -> float:
         return self.n * self.mu
 
-    @property
-    def sampling_rate(self) -> float:
-        return min(1.0, LARGEST_BATCH / self.n)
+    def mechanism(self, y_bounds: tuple[float, float] | None) -> Mechanism:
+        """Return the mechanism without its noise."""
+        if self.guarantee.needs_stability:
+            # a private scale of the target would depend on the records and void the shift bound
+            return self.stable()
+        weak = self.task == "classification" and self.signal < WEAK_SIGNAL
+        found = self.embedding() if weak or self.width > WIDEST_TABLE[self.task] else self.table()
+        if self.task == "classification" and pays_as_recalibration(self.signal) and not self.guarantee.needs_trajectory:
+            found = Recalibrated(found)
+            self.why["recalibration_share"] = (found.share, "part of the training mu^2 that makes probabilities honest")
+        if self.task == "regression" and y_bounds is not None:
+            found = PrivateTarget(found, y_bounds)
+            self.why["target_share"] = (found.share, "part of the training mu^2 for the target's mean and scale")
+        return found
 
     def engine(self, **constants: Any) -> DPSGD:
-        """DP-SGD with the loss of the task."""
+        """Return DP-SGD with the loss of the task."""
         if self.task == "classification":
             return DPSGD(classes=self.classes, loss="cross_entropy", **constants)
         if self.quantiles is not None:
             return DPSGD(loss="pinball", quantiles=self.quantiles, **constants)
         return DPSGD(loss="huber", huber_delta=1.0, **constants)
 
+    def behind(self, steps: tuple[Step, ...], engine: DPSGD, share: float) -> Mechanism:
+        """Return the engine behind the steps."""
+        if not steps:
+            return engine
+        if not all(step.is_public for step in steps):
+            self.why["preprocessing_share"] = (share, "part of the training mu^2 for the private steps, equally")
+        names = tuple(type(step).__name__ for step in steps)
+        self.why["preprocessing"] = (names, "bounds every row, then evens out the features")
+        return Preprocessed(steps, engine, share)
 
-def _table(problem: _Problem, rows: TableRows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:
-    """A small dense net (a linear head where the signal is too weak) on standardized features."""
-    s = problem.signal
-    n_classes = len(problem.classes or ())
-    if problem.task == "regression" and s < WEAK_SIGNAL:
-        return _weak_regression(problem, rows, guarantee, why)
-    if _LEAST_CLASS_SIGNAL * n_classes <= s < _CLEAR_CLASS_SIGNAL * n_classes:
-        return _linear_model(problem, rows, guarantee, (1.8 * s, "1.8 * signal"), 0.25, why)
-    if problem.task == "classification":
+    def table(self) -> Mechanism:
+        """Return a small dense net (a linear head where the signal is too weak) on standardized features."""
+        s, n_classes = self.signal, len(self.classes or ())
         weakest = _LEAST_CLASS_SIGNAL * n_classes
-        hidden = _by_signal(s, ((weakest, ()), (10_000, (64,)), (math.inf, (128,))))
-    elif rows.width >= _WIDE_REGRESSION:
-        hidden = _by_signal(s, ((4_000, (16,)), (10_000, (32, 16)), (math.inf, (32, 16, 16))))
-    elif problem.quantiles is not None:
-        hidden = _by_signal(s, ((1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
-    else:
-        hidden = _by_signal(s, ((1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
-    why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what a hidden layer learns")
-    # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
-    total = 0.45 * s, "0.45 * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"
-    # a row this long has an outlier in it; standardized features are already within +-5 each
-    engine = _table_engine(problem, guarantee, hidden, total, 4 * math.sqrt(rows.width), why)
-    return _behind(rows.standardizing_steps(s), engine, TABLE_SHARE, why)
+        if self.task == "regression" and s < WEAK_SIGNAL:
+            return self.weak_regression()
+        if weakest <= s < _CLEAR_CLASS_SIGNAL * n_classes:
+            return self.linear_model(1.8, 0.25)
+        if self.task == "classification":
+            ladder = [(weakest, ()), (10_000, (64,)), (math.inf, (128,))]
+        elif self.width >= _WIDE_REGRESSION:
+            ladder = [(4_000, (16,)), (10_000, (32, 16)), (math.inf, (32, 16, 16))]
+        elif self.quantiles is not None:
+            ladder = [(1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))]
+        else:
+            ladder = [(1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))]
+        hidden: tuple[int, ...] = next(widths for limit, widths in ladder if s < limit)
+        self.why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what it learns")
+        # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
+        reason = "0.45 * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"
+        # a row this long has an outlier in it; standardized features are already within +-5 each
+        engine = self.table_engine(hidden, 0.45 * s, reason, 4 * math.sqrt(self.width))
+        return self.behind(self.standardizing_steps(), engine, TABLE_SHARE)
 
+    def weak_regression(self) -> Mechanism:
+        """Return a linear model whose steps and random features follow from the signal for each of its weights."""
+        inputs = self.width + 1
+        signal = self.signal / inputs
+        # beside the signal steps are longest at twice the learned one, there 0.9: below it noise is more than what is
+        # learned, above it the linear part is learned and steps add noise to the random features
+        shorter = (2 * _LEARNED_SIGNAL / signal) * ((1 + signal / _LEARNED_SIGNAL) / 3) ** 1.5
+        clarity = (signal / inputs / _BENT_SIGNAL) ** 3 if self.signal >= _LEAST_BENT_SIGNAL else 0.0
+        # rounded, so that features that noise would hide are left out
+        return self.linear_model(0.9 / shorter, round(0.5 * clarity / (1 + clarity), 2))
 
-def _weak_regression(
-    problem: _Problem, rows: TableRows, guarantee: Guarantee, why: dict[str, tuple[object, str]]
-) -> Mechanism:
-    """A linear model whose steps and random features follow from the signal for each of its weights."""
-    inputs = rows.width + 1
-    signal = problem.signal / inputs
-    # beside the signal steps are longest at twice the learned one, there 0.9: below it noise is more than what is
-    # learned, above it the linear part is learned and steps add noise to the random features
-    shorter = (2 * _LEARNED_SIGNAL / signal) * ((1 + signal / _LEARNED_SIGNAL) / 3) ** 1.5
-    ratio = 0.9 / shorter
-    clarity = (signal / inputs / _BENT_SIGNAL) ** 3 if problem.signal >= _LEAST_BENT_SIGNAL else 0.0
-    # rounded, so that features that noise would hide are left out
-    weight = round(0.5 * clarity / (1 + clarity), 2)
-    return _linear_model(problem, rows, guarantee, (ratio * problem.signal, f"{ratio:.2g} * signal"), weight, why)
+    def linear_model(self, ratio: float, weight: float) -> Mechanism:
+        """Return a linear model on standardized features and, with a positive weight, random features.
 
+        ``ratio`` times the signal is the sum of the step sizes times the length of a row: the noise in an output is
+        that of a parameter times this length.
+        """
+        outlier = 4 * math.sqrt(self.width)
+        total = ratio * self.signal / math.sqrt(self.width * (1 + weight) + 1)
+        reason = f"{ratio:.2g} * signal / length of a row / steps, times 1 - momentum"
+        self.why.update(
+            hidden=(
+                (),
+                "noise would hide what a hidden layer learns; random features with a weight follow curves",
+            ),
+            random_features_weight=(weight, "squared length of the random features, in parts of that of a row"),
+        )
+        features = (RandomFeatures(outlier, weight=weight),) if weight else ()
+        engine = self.table_engine((), total, reason, outlier * math.sqrt(1 + weight))
+        return self.behind((*self.standardizing_steps(), *features), engine, TABLE_SHARE)
 
-def _linear_model(
-    problem: _Problem,
-    rows: TableRows,
-    guarantee: Guarantee,
-    step_sum: tuple[float, str],
-    weight: float,
-    why: dict[str, tuple[object, str]],
-) -> Mechanism:
-    """A linear model on standardized features and, with a positive weight, random features.
+    def table_engine(self, hidden: tuple[int, ...], total: float, reason: str, bound: float) -> DPSGD:
+        """Return DP-SGD on standardized features; ``total`` is the sum of the step sizes before decay."""
+        momentum, largest = 0.9, 8.0
+        steps = max(500, min(1500, math.ceil(total / largest)))
+        noted = {
+            "clip_norm": (1.0, "for targets and features of spread 1; .5 to 2 measured alike"),
+            "learning_rate": (min(total / steps, largest) * (1 - momentum), reason),
+            "steps": (steps, "more change little at the same sum of step sizes"),
+            "sampling_rate": (min(1.0, LARGEST_BATCH / self.n), "full batches while they are cheap: the least noise"),
+            "momentum": (momentum, "smooth steps at a learning rate that would diverge without"),
+            "schedule": ("linear", "the last steps shed the noise of the first"),
+            "averaging": (0.25, "average of the last quarter of the iterates; costs nothing"),
+        }
+        self.why.update(noted)
+        return self.engine(
+            hidden=hidden,
+            feature_bound=bound,
+            keep_trajectory=self.guarantee.needs_trajectory and not hidden,
+            **{name: value for name, (value, _) in noted.items()},
+        )
 
-    ``step_sum`` is the sum of the step sizes times the length of a row, with its formula: the noise in an output is
-    that of a parameter times this length.
-    """
-    outlier = 4 * math.sqrt(rows.width)
-    length = math.sqrt(rows.width * (1 + weight) + 1)
-    total = step_sum[0] / length, f"{step_sum[1]} / length of a row / steps, times 1 - momentum"
-    why["hidden"] = ((), "noise would hide what a hidden layer learns; random features with a weight follow curves")
-    why["random_features_weight"] = (weight, "squared length of the random features, in parts of that of a row")
-    features = (RandomFeatures(outlier, weight=weight),) if weight else ()
-    engine = _table_engine(problem, guarantee, (), total, outlier * math.sqrt(1 + weight), why)
-    return _behind((*rows.standardizing_steps(problem.signal), *features), engine, TABLE_SHARE, why)
+    def standardizing_steps(self) -> tuple[Step, ...]:
+        """Return steps after which numbers have about mean 0 and spread 1; with quantiles where they pay.
 
+        Indicators stay 0 or 1 where the other columns get quantiles: standardized, an indicator of a rare category
+        would be the longest number of its rows.
+        """
+        if self.rows == "standardized":
+            return ()
+        weak = self.signal < WEAK_SIGNAL
+        if self.bounds is None:
+            # inside a ball every feature lies within the radius; a typical one within radius / sqrt(width) times a few
+            reach = min(self.norm, 5 * self.norm / math.sqrt(self.width))
+            return (*self.public_steps(), PrivateStandardize(-reach, reach))
+        if self.numeric_columns and pays_as_quantiles(self.signal, len(self.numeric_columns)):
+            columns, others = self.numeric_columns, _WEAK_INDICATOR if weak else 1.0
+            return (QuantileTransform(*self.bounds, self.width, columns=columns, others=others),)
+        if not self.numeric_columns and not weak:
+            return (PublicBounds(-1.0, 1.0),)  # leaves 0 and 1 as they are
+        return (PrivateStandardize(*self.bounds),)
 
-def _table_engine(
-    problem: _Problem,
-    guarantee: Guarantee,
-    hidden: tuple[int, ...],
-    total: tuple[float, str],
-    bound: float,
-    why: dict[str, tuple[object, str]],
-) -> DPSGD:
-    """DP-SGD on rows of standardized features; ``total`` is the sum of the step sizes before decay, and its reason."""
-    momentum, largest = 0.9, 8.0
-    steps = max(500, min(1500, math.ceil(total[0] / largest)))
-    rate = min(total[0] / steps, largest) * (1 - momentum)
-    sampling = problem.sampling_rate
-    why |= {
-        "clip_norm": (1.0, "for targets and features of spread 1; .5 to 2 measured alike"),
-        "learning_rate": (rate, total[1]),
-        "steps": (steps, "more change little at the same sum of step sizes"),
-        "sampling_rate": (
-            sampling,
-            "full batches while they are cheap: the least noise for a budget, and exact accounting",
-        ),
-        "momentum": (momentum, "smooth steps at a learning rate that would diverge without"),
-        "schedule": ("linear", "the last steps shed the noise of the first"),
-        "averaging": (0.25, "average of the last quarter of the iterates; costs nothing"),
-    }
-    return problem.engine(
-        hidden=hidden,
-        steps=steps,
-        learning_rate=rate,
-        sampling_rate=sampling,
-        momentum=momentum,
-        schedule="linear",
-        averaging=0.25,
-        clip_norm=1.0,
-        feature_bound=bound,
-        keep_trajectory=guarantee.needs_trajectory and not hidden,
-    )
+    def public_steps(self) -> tuple[Step, ...]:
+        """Return steps that bound a row with public constants only."""
+        if self.bounds is not None:
+            return (PublicBounds(*self.bounds),)
+        return (UnitNorm(),) if self.rows == "unit" else (NormClip(self.norm),)
 
+    def embedding(self) -> Mechanism:
+        """Return a linear head on centered and whitened rows of norm one, by full-batch private gradient descent."""
+        whiten, clip, noise = self.width <= WIDEST_WHITENING, 0.5, 0.9
+        if self.guarantee.needs_trajectory:
+            # a record's own pull on its logits grows with clip_norm * sum(step sizes) / n; longer training does not
+            # make the corrected sets smaller
+            noise = min(noise, 0.15 / self.mu)
+        total = noise * self.signal / clip
+        # the step that momentum adds up to; the squared-like loss is steeper along the intercept
+        momentum, largest = 0.9, 40.0 if self.task == "classification" else 20.0
+        steps = min(400, max(75, math.ceil(total / largest)))
+        noted = {
+            "clip_norm": (clip, "a quarter of the largest gradient norm: confident errors pull no harder than others"),
+            "learning_rate": (
+                min(total / steps, largest) * (1 - momentum),
+                f"{noise:.2g} * signal / clip_norm / steps, times 1 - momentum: that much noise in an output",
+            ),
+            "steps": (steps, "as few as the largest stable learning rate allows; at the same sum more change little"),
+            "sampling_rate": (
+                1.0 if self.guarantee.needs_trajectory else min(1.0, LARGEST_BATCH / self.n),
+                "full batches while they are cheap, and where influence must be known",
+            ),
+            "momentum": (momentum, "the same sum in few steps: without it a learning rate this large is unstable"),
+        }
+        self.why.update(noted)
+        self.why.update(
+            hidden=((), "wide rows: a linear head, whose noise does not grow with the width"),
+            whitening=(whiten, "evens out directions; rows wider than 2048 go without"),
+        )
+        constants: dict[str, Any] = {name: value for name, (value, _) in noted.items()}
+        engine = self.engine(feature_bound=1.0, keep_trajectory=self.guarantee.needs_trajectory, **constants)
+        return self.behind(self.direction_steps(whiten), engine, EMBEDDING_SHARE)
 
-def _embedding(
-    problem: _Problem, rows: TableRows, guarantee: Guarantee, why: dict[str, tuple[object, str]]
-) -> Mechanism:
-    """A linear head on privately centered and whitened rows of norm one, by full-batch private gradient descent."""
-    s = problem.signal
-    whiten = rows.width <= WIDEST_WHITENING
-    clip = 0.5
-    noise = 0.9
-    if guarantee.needs_trajectory:
-        # a record's own pull on its logits grows with clip_norm * sum(step sizes) / n; longer training does not
-        # make the corrected sets smaller
-        noise = min(noise, 0.15 / problem.mu)
-    total = noise * s / clip
-    # the step that momentum adds up to; the squared-like loss is steeper along the intercept
-    momentum, largest = 0.9, 40.0 if problem.task == "classification" else 20.0
-    steps = min(400, max(75, math.ceil(total / largest)))
-    rate = min(total / steps, largest) * (1 - momentum)
-    sampling = 1.0 if guarantee.needs_trajectory else problem.sampling_rate
-    why |= {
-        "hidden": ((), "wide rows: a linear head, whose noise does not grow with the width"),
-        "clip_norm": (clip, "a quarter of the largest gradient norm: lets confident errors pull no harder than others"),
-        "learning_rate": (
-            rate,
-            f"{noise:.2g} * signal / clip_norm / steps, times 1 - momentum: that much noise in an output",
-        ),
-        "steps": (steps, "as few as the largest stable learning rate allows; at the same sum more change little"),
-        "sampling_rate": (sampling, "full batches while they are cheap, and where influence must be known"),
-        "momentum": (momentum, "the same sum in few steps: without it a learning rate this large is unstable"),
-        "whitening": (whiten, "evens out directions; rows wider than 2048 go without"),
-    }
-    engine = problem.engine(
-        steps=steps,
-        learning_rate=rate,
-        sampling_rate=sampling,
-        momentum=momentum,
-        clip_norm=clip,
-        feature_bound=1.0,
-        keep_trajectory=guarantee.needs_trajectory,
-    )
-    return _behind(rows.direction_steps(s, whiten=whiten), engine, EMBEDDING_SHARE, why)
+    def direction_steps(self, whiten: bool) -> tuple[Step, ...]:
+        """Return steps after which rows have norm one and no common direction; the length of a wide row says little.
 
+        Numeric columns beside indicators are scaled and get their quantiles first, where these pay.
+        """
+        private = [] if self.rows == "standardized" else [PrivateCentering(), UnitNorm()]
+        last: list[Step] = [UnitNorm(), *private, *([PrivateWhitening()] if whiten else [])]
+        if self.bounds is None:
+            return tuple(last)
+        share = EMBEDDING_SHARE / (1 + sum(not step.is_public for step in last))
+        columns = self.numeric_columns
+        if columns and pays_as_quantiles(self.signal, len(columns), share):
+            return (QuantileTransform(*self.bounds, self.width, columns=columns), *last)
+        return (*self.public_steps(), *last)
 
-def _stable(problem: _Problem, rows: TableRows, why: dict[str, tuple[object, str]]) -> Mechanism:
-    """A linear model with a proven shift bound: full batches, plain SGD, no data-dependent preprocessing."""
-    bound = rows.norm if rows.kind != "standardized" else 2 * math.sqrt(rows.width)
-    reach2 = bound**2 + 1
-    if problem.task == "classification":
-        # buffer 2 h = reach^2 * sum(step sizes) / n for the score 1 - p_y; slightly above the largest gradient
-        # norm
-        clip, largest, total = math.sqrt(2 * reach2) * (1 + 1e-9), 4 / reach2, 0.06 * problem.n / reach2
-    else:
-        clip, largest, total = math.sqrt(reach2), 1.9 / reach2, 0.05 * problem.n / reach2
-    total = min(total, 0.9 * problem.signal / clip)
-    steps = min(1000, max(1, math.ceil(total / (0.99 * largest))))
-    rate = min(total / steps, 0.99 * largest)
-    why |= {
-        "hidden": ((), "only convex training has a useful shift bound"),
-        "clip_norm": (clip, "no gradient is longer, so clipping never bends the loss"),
-        "learning_rate": (rate, "below 2 / smoothness, so that steps bring two runs no farther apart"),
-        "steps": (
-            steps,
-            "their sum of step sizes sets the buffer: about .06 in units of the score, or what noise allows",
-        ),
-        "sampling_rate": (1.0, "full batches make the bound deterministic"),
-    }
-    engine = problem.engine(steps=steps, learning_rate=rate, clip_norm=clip, feature_bound=bound)
-    return _behind(rows.public_steps(), engine, 0.1, why)
-
-
-def _by_signal(signal: float, ladder: tuple[tuple[float, tuple[int, ...]], ...]) -> tuple[int, ...]:
-    return next(widths for limit, widths in ladder if signal < limit)
-
-
-def _behind(steps: tuple[Step, ...], engine: DPSGD, share: float, why: dict[str, tuple[object, str]]) -> Mechanism:
-    if not steps:
-        return engine
-    if any(not step.is_public for step in steps):
-        why["preprocessing_share"] = (share, "part of the training mu^2 for the private preprocessing steps, equally")
-    why["preprocessing"] = (
-        tuple(type(step).__name__ for step in steps),
-        "bounds every row, then evens out the features",
-    )
-    return Preprocessed(steps, engine, share)
+    def stable(self) -> Mechanism:
+        """Return a linear model with a proven shift bound: full batches, plain SGD, public preprocessing."""
+        bound = self.norm if self.rows != "standardized" else 2 * math.sqrt(self.width)
+        reach2 = bound**2 + 1
+        if self.task == "classification":
+            # buffer 2 h = reach^2 * sum(step sizes) / n for the score 1 - p_y; slightly above the largest gradient
+            # norm
+            clip, largest, total = math.sqrt(2 * reach2) * (1 + 1e-9), 4 / reach2, 0.06 * self.n / reach2
+        else:
+            clip, largest, total = math.sqrt(reach2), 1.9 / reach2, 0.05 * self.n / reach2
+        total = min(total, 0.9 * self.signal / clip)
+        steps = min(1000, max(1, math.ceil(total / (0.99 * largest))))
+        rate = min(total / steps, 0.99 * largest)
+        self.why.update(
+            hidden=((), "only convex training has a useful shift bound"),
+            clip_norm=(clip, "no gradient is longer, so clipping never bends the loss"),
+            learning_rate=(rate, "below 2 / smoothness, so that steps bring two runs no farther apart"),
+            steps=(steps, "their sum sets the buffer: .06 in units of the score, or what noise allows"),
+            sampling_rate=(1.0, "full batches make the bound deterministic"),
+        )
+        engine = self.engine(steps=steps, learning_rate=rate, clip_norm=clip, feature_bound=bound)
+        return self.behind(self.public_steps(), engine, 0.1)

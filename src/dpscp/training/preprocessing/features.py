@@ -1,9 +1,8 @@
-"""Preprocess rows with public constants or with noisy sums of bounded rows.
+"""Bound and standardize rows, by public constants or by noisy sums of bounded rows.
 
-Standardizing with the data's own mean and scale leaks, because the released predictor contains them. A step here either
-uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, ``NormClip``: no cost), or releases noisy
-sums over rows whose size it enforces (``PrivateCentering``, ``PrivateStandardize``: Gaussian events). Sums are divided
-by the public ``n_records``, never by the number of rows.
+A step here either uses public constants and the row itself only (``PublicBounds``, ``ColumnScales``, ``UnitNorm``,
+``NormClip``: no cost), or releases noisy sums over rows whose size it enforces (``PrivateCentering``,
+``PrivateStandardize``: Gaussian events). Sums are divided by the public ``n_records``, never by the number of rows.
 
 Theory: Fact 5
 """
@@ -13,16 +12,42 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive, require_normal
-from dpscp.data.scales import check_scale
+from dpscp.data.scales import LINEAR, check_scale, finite_on_scale
 from dpscp.training.base import require_noise
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack, weighted_rows
-from dpscp.training.engine.networks import scaled_rows
-from dpscp.training.preprocessing.step import PublicStep, SummedStep
-from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, ScaleTransform
+from dpscp.training.engine.networks import check_rows, scaled_rows
+from dpscp.training.preprocessing.preprocess import PublicStep, SummedStep, Transform
+
+
+@dataclass(frozen=True)
+class FeatureTransform(Transform):
+    """Clip each feature to [low, high], subtract ``shift``, divide by ``scale`` and clip to +-``limit``, if any.
+
+    Theory: Fact 5
+    """
+
+    low: FloatArray
+    high: FloatArray
+    shift: FloatArray
+    scale: FloatArray
+    limit: float | None = None
+
+    kind: ClassVar[str] = "feature"
+
+    def __post_init__(self) -> None:
+        if self.limit is not None:
+            check_positive("limit", self.limit)
+
+    def apply(self, X: ArrayLike) -> FloatArray:
+        rows = np.array(check_rows(X, len(self.shift), finite=False), dtype=np.float64)
+        np.clip(rows, self.low, self.high, out=rows)
+        rows -= self.shift
+        rows /= self.scale
+        return rows if self.limit is None else np.clip(rows, -self.limit, self.limit, out=rows)
 
 
 @dataclass(frozen=True)
@@ -51,13 +76,16 @@ class PublicBounds(PublicStep):
         return width_of_bounds(self)
 
     def transform_of(self, width: int) -> FeatureTransform:
-        low, high = broadcast_bounds(self.low, self.high, width)
-        return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
+        low, high = broadcast_bounds(self, width)
+        # the limit acts only where rounding does, as with bounds that lie far from zero and close together
+        return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2, limit=1.0)
 
 
 @dataclass(frozen=True)
-class ColumnScales(PublicStep):
+class ColumnScales(PublicStep, Transform):
     """Put each feature on a public scale: "linear", "log" or "log1p"; no privacy cost.
+
+    Numbers where a scale is not defined become its smallest one.
 
     Parameters
     ----------
@@ -69,6 +97,8 @@ class ColumnScales(PublicStep):
 
     scales: tuple[str, ...]
 
+    kind: ClassVar[str] = "scale"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "scales", tuple(check_scale("scales[i]", scale, None) for scale in self.scales))
 
@@ -77,25 +107,33 @@ class ColumnScales(PublicStep):
         """Return the number of scales."""
         return len(self.scales)
 
-    def transform_of(self, width: int) -> ScaleTransform:
-        if width != len(self.scales):
-            raise ValueError(f"scales must contain one scale for each of the {width} features, got {len(self.scales)}")
-        return ScaleTransform(self.scales)
+    def apply(self, X: ArrayLike) -> FloatArray:
+        rows = np.array(check_rows(X, len(self.scales), finite=False), dtype=np.float64)
+        for place, scale in enumerate(self.scales):
+            if scale != LINEAR:
+                # a number that is not finite stays so, and is refused by the reader of all rows
+                rows[:, place] = np.where(
+                    np.isfinite(rows[:, place]), finite_on_scale(rows[:, place], scale), rows[:, place]
+                )
+        return rows
 
 
 @dataclass(frozen=True)
-class UnitNorm(PublicStep):
-    """Scale every row to norm one; no constant and no privacy cost.
+class UnitNorm(PublicStep, Transform):
+    """Scale every row to norm one; no constant and no privacy cost. A row of zeros stays one.
 
     Theory: Fact 1
     """
 
-    def transform_of(self, width: int) -> RowTransform:
-        return RowTransform(1.0, unit=True, n_features=width)
+    kind: ClassVar[str] = "unit_norm"
+    row_length: ClassVar[float] = 1.0
+
+    def apply(self, X: ArrayLike) -> FloatArray:
+        return scaled_rows(check_rows(X, finite=False), 1.0, unit=True)
 
 
 @dataclass(frozen=True)
-class NormClip(PublicStep):
+class NormClip(PublicStep, Transform):
     """Shorten every row longer than the public ``bound`` to it; no privacy cost.
 
     Parameters
@@ -108,11 +146,32 @@ class NormClip(PublicStep):
 
     bound: float
 
+    kind: ClassVar[str] = "norm_clip"
+
     def __post_init__(self) -> None:
         check_positive("bound", self.bound)
 
-    def transform_of(self, width: int) -> RowTransform:
-        return RowTransform(float(self.bound), unit=False, n_features=width)
+    def apply(self, X: ArrayLike) -> FloatArray:
+        return scaled_rows(check_rows(X, finite=False), float(self.bound), unit=False)
+
+
+@dataclass(frozen=True)
+class CenteredRows(Transform):
+    """Shorten a row to norm ``bound``, then subtract ``shift``.
+
+    Theory: Fact 5
+    """
+
+    bound: float
+    shift: FloatArray
+
+    kind: ClassVar[str] = "centered"
+
+    def __post_init__(self) -> None:
+        check_positive("bound", self.bound)
+
+    def apply(self, X: ArrayLike) -> FloatArray:
+        return scaled_rows(check_rows(X, len(self.shift), finite=False), self.bound, unit=False) - self.shift
 
 
 @dataclass(frozen=True)
@@ -142,18 +201,17 @@ class PrivateCentering(SummedStep):
 
     def __post_init__(self) -> None:
         check_positive("bound", self.bound)
-        _check_noise(self.noise_multiplier)
+        check_noise(self)
 
     def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sum of the rows."""
         return np.asarray(weighted_rows(scaled_rows(rows, self.bound, unit=False), weights).sum(axis=0))
 
-    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> RowTransform:
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> CenteredRows:
         """Return the transform with the private mean in it."""
         noise = require_noise(self.noise_multiplier) * self.bound * (1 + sum_slack(n_records))
         mean = gaussian_release(total, noise, rng, n_records) / check_count("n_records", n_records)
-        mean = scaled_rows(mean[None, :], self.bound, unit=False)[0]
-        return RowTransform(float(self.bound), unit=False, shift=mean, n_features=len(mean))
+        return CenteredRows(float(self.bound), scaled_rows(mean[None, :], self.bound, unit=False)[0])
 
 
 @dataclass(frozen=True)
@@ -187,7 +245,7 @@ class PrivateStandardize(SummedStep):
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        _check_noise(self.noise_multiplier)
+        check_noise(self)
         check_positive("scale_floor", self.scale_floor)
         check_positive("limit", self.limit)
 
@@ -198,14 +256,11 @@ class PrivateStandardize(SummedStep):
 
     def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sums of (v, v^2 - 1/2), shape (2, features)."""
-        unit = self._to_unit(rows.shape[1]).apply(rows)
+        unit = PublicBounds(self.low, self.high).transform_of(rows.shape[1]).apply(rows)
         return np.stack([weighted_rows(v, weights).sum(axis=0) for v in (unit, unit**2 - 0.5)])
 
     def sensitivity(self, n_features: int) -> float:
-        """Return the largest change of ``moments`` by one record or person.
-
-        The change is measured in Euclidean norm.
-        """
+        """Return the largest change of the sums by one record or person, in Euclidean norm."""
         return math.sqrt(1.25 * n_features)
 
     def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
@@ -217,15 +272,9 @@ class PrivateStandardize(SummedStep):
         # below this the variance would be mostly noise
         floor = max(float(self.scale_floor), math.sqrt(2 * noise / n))
         scale = np.sqrt(np.clip(square + 0.5 - mean**2, min(floor, 1.0) ** 2, 1.0))
-        public = self._to_unit(width)
-        return FeatureTransform(
-            public.low, public.high, public.shift + mean * public.scale, scale * public.scale, float(self.limit)
-        )
-
-    def _to_unit(self, width: int) -> FeatureTransform:
-        low, high = broadcast_bounds(self.low, self.high, width)
-        # the limit acts only where rounding does, as with bounds that lie far from zero and close together
-        return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2, limit=1.0)
+        low, high = broadcast_bounds(self, width)
+        middle, half = (low + high) / 2, (high - low) / 2
+        return FeatureTransform(low, high, middle + mean * half, scale * half, float(self.limit))
 
 
 def check_bounds(step: Any) -> None:
@@ -246,27 +295,29 @@ def check_bounds(step: Any) -> None:
         object.__setattr__(step, name, float(value) if value.ndim == 0 else tuple(value.tolist()))
 
 
-def check_columns(columns: tuple[int, ...], n_features: int) -> tuple[int, ...]:
-    """Return different numbers of features; ValueError for anything else."""
+def width_of_bounds(step: Any) -> int | None:
+    """Return the number of features of checked bounds; None for one number that holds for all."""
+    return next((len(bound) for bound in (step.low, step.high) if np.ndim(bound) == 1), None)
+
+
+def broadcast_bounds(step: Any, width: int) -> tuple[FloatArray, FloatArray]:
+    """Return checked bounds as arrays with one number for each feature."""
+    if (found := width_of_bounds(step)) not in (None, width):
+        raise ValueError(f"low and high must contain one number for each of the {width} features, got {found}")
+    return np.broadcast_to(step.low, width).astype(np.float64), np.broadcast_to(step.high, width).astype(np.float64)
+
+
+def check_columns(columns: tuple[int, ...] | None, n_features: int) -> tuple[int, ...]:
+    """Return different numbers of features, all of them for None; ValueError for anything else."""
+    if columns is None:
+        return tuple(range(n_features))
     found = tuple(check_count("columns[i]", column, minimum=0) for column in columns)
     if not found or len(set(found)) < len(found) or max(found) >= n_features:
         raise ValueError(f"columns must be different numbers of features, from 0 to {n_features - 1}")
     return found
 
 
-def width_of_bounds(step: Any) -> int | None:
-    """Return the number of features of checked bounds; None for one number that holds for all."""
-    return next((len(bound) for bound in (step.low, step.high) if np.ndim(bound) == 1), None)
-
-
-def broadcast_bounds(low: Any, high: Any, width: int) -> tuple[FloatArray, FloatArray]:
-    """Return the bounds as arrays with one number for each feature."""
-    for name, bound in (("low", low), ("high", high)):
-        if np.ndim(bound) == 1 and len(bound) != width:
-            raise ValueError(f"{name} must contain one number for each of the {width} features, got {len(bound)}")
-    return np.broadcast_to(low, width).astype(np.float64), np.broadcast_to(high, width).astype(np.float64)
-
-
-def _check_noise(noise_multiplier: float | None) -> None:
-    if noise_multiplier is not None:
-        check_positive("noise_multiplier", noise_multiplier)
+def check_noise(step: Any) -> None:
+    """Refuse a noise multiplier that is set and not positive."""
+    if step.noise_multiplier is not None:
+        check_positive("noise_multiplier", step.noise_multiplier)

@@ -1,48 +1,243 @@
-"""Combine preprocessing steps and a mechanism into one mechanism.
+"""Define preprocessing steps and what they become when fitted, and put steps in front of a mechanism.
 
-``Preprocessed`` puts steps (``sums``) in front of any mechanism and is itself a mechanism with one event in the ledger.
-What its steps learn counts as training. ``PreprocessedModel`` is its released model.
+Standardizing with the data's own mean and scale leaks, because the released predictor contains them. A step either uses
+public constants and the row itself only (`PublicStep`: no cost), or it releases something of the records with noise
+(`SummedStep`, or `Step` itself). `Preprocessed` puts steps in front of any mechanism and is itself a mechanism. What
+its steps learn counts as training. `PreprocessedModel` is its released model.
+
+To add a step, write its class and the class of its `Transform` in one module of this package, and enter the step in
+``dpscp.training.__init__``. Outside this package the two classes alone are enough.
 
 Theory: Fact 5; Result B
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import methodcaller
-from typing import Any, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._base.checks import check_choice, check_positive, check_probability
+from dpscp._base.arrays import FloatArray
+from dpscp._base.callers import ROUNDING, call_on_rows, is_of_caller
+from dpscp._base.checks import check_choice, check_positive, check_probability, check_range
 from dpscp.data.named_inputs import count_numbers
-from dpscp.data.sources import Block
+from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.base import Rows
 from dpscp.data.sources.places import resize_rows
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
-from dpscp.privacy import Accountant, compose, epsilon_of, secure_generator
+from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, secure_generator
 from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
-from dpscp.training.base import (
-    Around,
-    Checked,
-    Mechanism,
-    Trained,
-    TrainingRun,
-    paid_event,
-    require_mechanism,
-)
+from dpscp.training.base import Around, Checked, Mechanism, Trained, TrainingRun, array_source, require_mechanism
+from dpscp.training.engine.gaussian_release import source_sum
 from dpscp.training.engine.networks import check_rows
 from dpscp.training.model import InfluenceForm, Model, load_model, saved_as
-from dpscp.training.preprocessing.step import TRANSFORMS, Step, Transform
+from dpscp.training.targets import target_units
+
+TRANSFORMS: dict[str, type["Transform"]] = {}
+"""The classes of fitted steps by the name that files have for them; a class with ``kind`` enters itself."""
+
+
+class Transform(ABC):
+    """The base class of fitted steps: a fixed function of one row, with nothing in it that was not paid for.
+
+    Write `apply`. A dataclass with ``kind`` is saved as it is: fields that are arrays, and fields of JSON values.
+
+    Assumes: a transformed row is computed from that row alone. So a transform leaves what one record adds to a later
+    sum where the later step bounds it.
+
+    Attributes
+    ----------
+    kind : str
+        The name of the class in files; set by every class that files may hold.
+
+    Theory: Fact 5
+    """
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = vars(cls).get("kind")
+        if own is not None and TRANSFORMS.setdefault(own, cls).__qualname__ != cls.__qualname__:
+            raise ValueError(f"another class already saves its transforms as {own!r}; choose another kind")
+
+    @abstractmethod
+    def apply(self, X: ArrayLike) -> FloatArray:
+        """Return the transformed rows, as a new float64 array.
+
+        The caller of the steps checks that numbers are finite.
+        """
+
+    def apply_to_records(self, X: ArrayLike) -> FloatArray:
+        """Return the transformed rows; code of the caller gets copies of them, in two different blockings."""
+        if not is_of_caller(self):
+            return self.apply(X)
+        rows = np.asarray(X)
+
+        def read(found: Any, size: int) -> FloatArray:
+            values = np.asarray(found, dtype=np.float64)
+            if values.ndim != 2 or len(values) != size:
+                raise ValueError(f"{type(self).__name__}.apply must return one row for each row")
+            return values
+
+        empty = np.empty((0, rows.shape[1] if self.width is None else self.width))
+        return call_on_rows(
+            type(self).__name__, self.apply, (rows,), len(rows), read=read, empty=empty, tolerance=ROUNDING
+        )
+
+    def _values(self) -> dict[str, Any]:
+        return {own.name: getattr(self, own.name) for own in fields(cast("Any", self))}
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """Return the released numbers, for saving."""
+        return {name: value for name, value in self._values().items() if isinstance(value, np.ndarray)}
+
+    def config(self) -> dict[str, Any]:
+        """Return the public constants as JSON values, with ``kind``."""
+        constants = {name: value for name, value in self._values().items() if not isinstance(value, np.ndarray)}
+        return {"kind": self.kind, **constants}
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
+        """Rebuild the transform that `config` and `arrays` came from; the class checks its own fields."""
+        constants = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items() if name != "kind"}
+        return cls(**constants, **{name: np.asarray(value, dtype=np.float64) for name, value in arrays.items()})
+
+    @property
+    def row_length(self) -> float | None:
+        """Return the length that every row has but rows of zeros; None where rows differ in length."""
+        return None
+
+    @property
+    def width(self) -> int | None:
+        """Return the number of columns of a transformed row; None: as many as before."""
+        return None
+
+
+class Step(ABC):
+    """The base class of preprocessing steps: frozen dataclasses of public constants, before they have seen data.
+
+    Write `event` and `fit_source`, or inherit `PublicStep` or `SummedStep`, which have them.
+
+    Privacy: ``event`` pays for everything that the transform contains of the records. State in the docstring of the
+    class what one record, or one person with all their rows, can change (the sensitivity), and why.
+
+    Assumes: nothing about the rows but their width, unless the docstring of the class says so.
+
+    Attributes
+    ----------
+    stage : str
+        The name of the step's entry in a ledger.
+    is_public : bool
+        Whether the transform follows from public constants and the width of a row alone.
+
+    Theory: Fact 5; Result H
+    """
+
+    stage: ClassVar[str] = "preprocessing"
+    is_public: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def event(self) -> DpEvent | None:
+        """Return the cost of fitting, from public constants only; None while the noise is not set."""
+
+    @abstractmethod
+    def fit_source(
+        self, source: RecordSource, *, n_records: int, rng: np.random.Generator, random_state: int | None = None
+    ) -> Transform:
+        """Return the fitted transform.
+
+        What is done with a block is a pure function that can be pickled. Noise is drawn here, not where the records
+        are: from ``rng``, or as integers by ``random_state`` (None: the system's entropy).
+        """
+
+    @property
+    def input_width(self) -> int | None:
+        """Return the number of columns that this step is for; None for rows of any width."""
+        return None
+
+    def width_after(self, width: int) -> int | None:
+        """Return the number of columns behind this step; None where the release decides it."""
+        return width
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """Return the same step with this noise, in units of its sensitivity."""
+        if not (is_dataclass(self) and any(own.name == "noise_multiplier" for own in fields(self))):
+            raise TypeError(f"{type(self).__name__} has no field noise_multiplier; define with_noise")
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> Transform:
+        """Return the transform fitted to rows in memory, each of a person of its own."""
+        rows = check_rows(X)
+        return self.fit_source(array_source(rows, np.zeros(len(rows))), n_records=n_records, rng=rng)
+
+
+class PublicStep(Step):
+    """A step of public constants: of the data only their width is used, and nothing is spent.
+
+    Inherit `Transform` as well and write `apply`, or write `transform_of`.
+    """
+
+    is_public: ClassVar[bool] = True
+
+    @property
+    def event(self) -> DpEvent:
+        """Return the event of a step without cost."""
+        return NoOpDpEvent()
+
+    def transform_of(self, width: int) -> Transform:  # noqa: ARG002
+        """Return the transform of rows of this width; the step itself, if it is one."""
+        assert isinstance(self, Transform)
+        return self
+
+    def fit_source(self, source: RecordSource, **_: Any) -> Transform:
+        return self.transform_of(source.width)
+
+
+class SummedStep(Step):
+    """A step that releases one sum over the records, in two halves.
+
+    Write ``part_moments``, a pure function of some rows that runs where the records are, ``release``, which adds the
+    noise once, and the field ``noise_multiplier``.
+
+    Privacy: one Gaussian release of ``noise_multiplier``. The noise must be the multiplier times what one record can
+    change in the sum, in Euclidean norm. A sum is divided by the public ``n_records``, never by the number of rows.
+
+    Theory: Fact 5; Result H
+    """
+
+    noise_multiplier: float | None
+
+    @abstractmethod
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
+        """Return the exact weighted sums over some rows, which are never released as they are.
+
+        A function of them alone, and so of each row alone. The weights of one person add up to at most one.
+        """
+
+    @abstractmethod
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> Transform:
+        """Return the transform with the noisy total in it."""
+
+    @property
+    def event(self) -> DpEvent | None:
+        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
+
+    def fit_source(self, source: RecordSource, *, n_records: int, rng: np.random.Generator, **_: Any) -> Transform:
+        return self.release(source_sum(self.part_moments, source, n_records), n_records=n_records, rng=rng)
 
 
 @saved_as("preprocessed")
 @dataclass(frozen=True)
 class PreprocessedModel(Model):
-    """A model behind fitted transforms: parameters and released numbers only.
+    """A model behind fitted transforms, on a scaled target, or both: parameters and released numbers only.
 
     Parameters
     ----------
@@ -51,13 +246,16 @@ class PreprocessedModel(Model):
     inner : Model
     n_features : int
         The width of a row before the transforms.
+    y_bounds : (low, high) or None
+        The targets that outputs -1 and 1 of the inner model stand for; None where it has the units of the target.
 
-    Theory: Fact 7
+    Theory: Facts 1 and 7
     """
 
     transforms: tuple[Transform, ...]
     inner: Model
     n_features: int
+    y_bounds: tuple[float, float] | None = None
 
     @property
     def task(self) -> str:
@@ -76,8 +274,9 @@ class PreprocessedModel(Model):
         return rows
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the inner model's outputs on the transformed rows."""
-        return self._in_parts(X, self.inner.outputs)
+        """Return the inner model's outputs on the transformed rows, in the units of the target."""
+        found = self._in_parts(X, self.inner.outputs) if self.transforms else self.inner.outputs(X)
+        return found if self.y_bounds is None else target_units(found, self.y_bounds)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         return self._in_parts(X, self.inner.predict_proba)
@@ -93,25 +292,23 @@ class PreprocessedModel(Model):
 
     @property
     def checks_rows(self) -> bool:
-        return True
+        return bool(self.transforms) or self.inner.checks_rows
 
     def influence_form(self) -> InfluenceForm:
         form = self.inner.influence_form()
-        steps = (step.apply_to_records for step in self.transforms)
-        return replace(form, row_steps=(*steps, *form.row_steps))
+        steps = (*(step.apply_to_records for step in self.transforms), *form.row_steps)
+        ranges = form.target_ranges if self.y_bounds is None else (self.y_bounds, *form.target_ranges)
+        return replace(form, row_steps=steps, target_ranges=ranges)
 
     def with_output_scale(self, scale: float, shift: ArrayLike) -> Self:
+        if self.y_bounds is not None:
+            return super().with_output_scale(scale, shift)
         return replace(self, inner=self.inner.with_output_scale(scale, shift))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the parameters, for saving.
-
-        Keys "inner/..." and "step0/...", "step1/...".
-        """
-        parts = {f"inner/{name}": value for name, value in self.inner.arrays().items()}
-        for i, step in enumerate(self.transforms):
-            parts.update({f"step{i}/{name}": value for name, value in step.arrays().items()})
-        return parts
+        """Return the parameters, for saving: keys "inner/..." and "step0/...", "step1/..."."""
+        named = [("inner", self.inner.arrays()), *((f"step{i}", s.arrays()) for i, s in enumerate(self.transforms))]
+        return {f"{part}/{name}": value for part, arrays in named for name, value in arrays.items()}
 
     def config(self) -> dict[str, Any]:
         return {
@@ -119,6 +316,7 @@ class PreprocessedModel(Model):
             "n_features": self.n_features,
             "steps": [step.config() for step in self.transforms],
             "inner": self.inner.config(),
+            "y_bounds": None if self.y_bounds is None else list(self.y_bounds),
         }
 
     @classmethod
@@ -132,24 +330,17 @@ class PreprocessedModel(Model):
             TRANSFORMS[check_choice("kind", step["kind"], TRANSFORMS)].from_parts(step, part(f"step{i}/"))
             for i, step in enumerate(config["steps"])
         )
-        return cls(transforms, load_model(config["inner"], part("inner/")), int(config["n_features"]))
+        y_bounds = None if config["y_bounds"] is None else check_range("y_bounds", config["y_bounds"])
+        return cls(transforms, load_model(config["inner"], part("inner/")), int(config["n_features"]), y_bounds)
 
 
 def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
-    """Return the model behind all preprocessing, and the functions of its rows.
-
-    The rows are known to be finite.
-    """
+    """Return the model behind all preprocessing of rows, and the functions of its rows, which are finite."""
     steps: tuple[Rows, ...] = ()
-    while isinstance(model, PreprocessedModel):
-        steps = (*steps, *(transform.apply_to_records for transform in model.transforms))
+    while isinstance(model, PreprocessedModel) and model.y_bounds is None:
+        steps += tuple(transform.apply_to_records for transform in model.transforms)
         model = model.inner
     return model, steps
-
-
-def put_steps_before(steps: tuple[Step, ...], mechanism: Mechanism) -> Mechanism:
-    """Return the mechanism behind these steps."""
-    return Preprocessed(steps, mechanism) if steps else mechanism
 
 
 @dataclass(frozen=True)
@@ -192,20 +383,16 @@ class Preprocessed(Around):
     @property
     def own_parts(self) -> tuple[tuple[str, DpEvent | None], ...]:
         """Return the private steps with their events."""
-        return tuple((step.stage, step.event) for step in self._private_steps)
+        return tuple((step.stage, step.event) for step in self.steps if not step.is_public)
 
     @property
     def steps_before(self) -> tuple[Step, ...]:
         return self.steps
 
-    @property
-    def _private_steps(self) -> tuple[Step, ...]:
-        return tuple(step for step in self.steps if not step.is_public)
-
     def with_own_noise(self, mu: float) -> Self:
-        still_open = sum(step.event is None for step in self.steps)
-        each = math.sqrt(max(1, still_open)) / mu
-        steps = (step.with_noise(each) if step.event is None else step for step in self.steps)
+        is_open = [step.event is None for step in self.steps]
+        each = math.sqrt(max(1, sum(is_open))) / mu
+        steps = [s.with_noise(each) if is_unset else s for s, is_unset in zip(self.steps, is_open, strict=True)]
         return replace(self, steps=tuple(steps))
 
     def check(self, input_shape: tuple[Any, ...]) -> Checked | None:
@@ -214,8 +401,8 @@ class Preprocessed(Around):
         ValueError for a step that is for rows of another width. ValueError also for a mechanism with the caller's own
         code behind a step that changes the width, because how many columns are added is known only after the release.
         """
-        adding = [step for step in self.steps if step.width_after(1 << 20) is None]
         shape = self._shape_after(input_shape)
+        adding = [step for step in self.steps if step.width_after(1 << 20) is None]
         if not adding:
             return self.mechanism.check(shape)
         try:
@@ -236,27 +423,38 @@ class Preprocessed(Around):
         """
         width = before = count_numbers(input_shape)
         adding: Step | None = None
-        for step in self.steps:
-            _check_width(step, width, before, adding)
-            after = step.width_after(width)
-            if after is None:
-                adding = step
-            else:
-                # behind some steps rows have one width, whatever they had before
-                adding = None if after == step.width_after(width + 1) else adding
-                width = after
-        _check_width(self.mechanism, width, before, adding)
+        parts: tuple[Step | Mechanism, ...] = (*self.steps, self.mechanism)
+        for part in parts:
+            name, expected = type(part).__name__, part.input_width
+            if expected is not None and adding is not None:
+                raise ValueError(
+                    f"{name} is for rows of {expected} features, but how many columns {type(adding).__name__} adds "
+                    f"before it is known only after the release; put {name} first"
+                )
+            if expected not in (None, width):
+                behind = "" if width == before else f", {width} behind the steps before it"
+                raise ValueError(
+                    f"{name} is for rows of {expected} features, but X has {before}{behind}; write the step for the "
+                    "columns that it gets"
+                )
+            if isinstance(part, Step):
+                after = part.width_after(width)
+                if after is None:
+                    adding = part
+                else:  # behind some steps rows have one width, whatever they had before
+                    adding = None if after == part.width_after(width + 1) else adding
+                    width = after
         return input_shape if width == before else (width,)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the mechanism's bound if every step is public, else None."""
-        if self._private_steps:
+        if self.own_parts:
             return None
         return self.mechanism.stability(math.prod(self._shape_after((n_features,))), n_records, classes)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        steps = [paid_event(step) for step in self._private_steps if step.event is not None]
-        if steps and epsilon_of(compose(*steps), delta, accountant) >= check_positive("epsilon", epsilon):
+        events = [event for _, event in self.own_parts if event is not None]
+        if events and epsilon_of(compose(*events), delta, accountant) >= check_positive("epsilon", epsilon):
             raise BudgetError(
                 f"the preprocessing steps alone spend the budget of epsilon = {epsilon:g} at delta = {delta:g}; "
                 "raise epsilon or give them more noise"
@@ -276,26 +474,8 @@ class Preprocessed(Around):
                 source = resize_rows(source, fitted.width)
         inner = run.train_inner(self.mechanism, source)
         trajectory = inner.trajectory
-        if trajectory is not None and transforms and not isinstance(inner.model, PreprocessedModel):
+        has_steps = isinstance(inner.model, PreprocessedModel) and inner.model.transforms
+        if trajectory is not None and transforms and not has_steps:
             trajectory = replace(trajectory, row_length=transforms[-1].row_length)
         model = PreprocessedModel(tuple(transforms), inner.model, run.source.width)
-        bound = None if self._private_steps else inner.stability
-        return replace(inner, model=model, stability=bound, trajectory=trajectory)
-
-
-def _check_width(step: Step | Mechanism, width: int, before: int, adding: Step | None) -> None:
-    """Refuse a step that is for rows of another width than they have, or whose width is known too late."""
-    name, expected = type(step).__name__, step.input_width
-    if expected is None:
-        return
-    if adding is not None:
-        raise ValueError(
-            f"{name} is for rows of {expected} features, but how many columns {type(adding).__name__} adds before it "
-            f"is known only after the release; put {name} first"
-        )
-    if expected != width:
-        behind = "" if width == before else f", {width} behind the steps before it"
-        raise ValueError(
-            f"{name} is for rows of {expected} features, but X has {before}{behind}; write the step for the columns "
-            "that it gets"
-        )
+        return replace(inner, model=model, stability=None if self.own_parts else inner.stability, trajectory=trajectory)

@@ -12,6 +12,7 @@ are better.
 import math
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -30,11 +31,9 @@ from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
 from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, check_width, require_mechanism
 from dpscp.training.model import Model
-from dpscp.training.preprocessing.features import check_columns
+from dpscp.training.preprocessing.features import FeatureTransform, check_columns
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.preprocessing.scaling import ScaledTargetModel
-from dpscp.training.preprocessing.transforms import FeatureTransform
-from dpscp.training.targets import unit_targets
+from dpscp.training.preprocessing.target import in_target_units, scale_targets
 
 # Numbers below 2^_SMALLEST in size are in the cell of zero, those from 2^_LARGEST on in the last one.
 _SMALLEST, _LARGEST = -32, 64
@@ -96,33 +95,23 @@ class PrivateBounds(Around):
     def __post_init__(self) -> None:
         require_mechanism(self.mechanism)
         check_scale("target_scale", self.target_scale, None)
-        check_count("n_features", self.n_features, minimum=0)
-        if self.feature_scales is not None:
-            scales = tuple(check_scale("feature_scales[i]", scale, None) for scale in self.feature_scales)
-            if len(scales) != self.n_features:
-                raise ValueError(
-                    f"feature_scales must have one scale for each of {self.n_features} features, got {len(scales)}"
-                )
-            object.__setattr__(self, "feature_scales", scales)
+        n = check_count("n_features", self.n_features, minimum=0)
+        scales = (LINEAR,) * n if self.feature_scales is None else self.feature_scales
+        object.__setattr__(
+            self, "feature_scales", tuple(check_scale("feature_scales[i]", scale, None) for scale in scales)
+        )
+        if len(scales) != n:
+            raise ValueError(f"feature_scales must have one scale for each of {n} features, got {len(scales)}")
         check_probability("share", self.share)
-        if self.columns is not None:
-            object.__setattr__(self, "columns", check_columns(self.columns, self.n_features))
-        if not self._n_columns:
+        object.__setattr__(self, "columns", check_columns(self.columns, n) if n else ())
+        if not self.columns and not self.target:
             raise ValueError("there is nothing to find bounds of; give a positive n_features, or target=True")
-
-    @property
-    def _features(self) -> tuple[int, ...]:
-        return tuple(range(self.n_features)) if self.columns is None else self.columns
-
-    @property
-    def _n_columns(self) -> int:
-        return len(self._features) + self.target
 
     @property
     def _scales(self) -> tuple[str, ...]:
         """The scale of each column that is counted; the target is the last one."""
-        scales = (LINEAR,) * self.n_features if self.feature_scales is None else self.feature_scales
-        return (*(scales[place] for place in self._features), *((self.target_scale,) if self.target else ()))
+        scales = [(self.feature_scales or ())[place] for place in self.columns or ()]
+        return (*scales, self.target_scale) if self.target else tuple(scales)
 
     @property
     def input_width(self) -> int | None:
@@ -132,23 +121,22 @@ class PrivateBounds(Around):
     @property
     def own_parts(self) -> tuple[tuple[str, DpEvent | None], ...]:
         """Return the cost of the counts; None while the noise is not set."""
-        return (("bounds", None if self.noise is None else self.noise.event(self._n_columns)),)
+        return (("bounds", None if self.noise is None else self.noise.event(len(self._scales))),)
 
     def with_own_noise(self, mu: float) -> Self:
-        return replace(self, noise=lattice_noise(math.sqrt(self._n_columns) / mu))
+        return replace(self, noise=lattice_noise(math.sqrt(len(self._scales)) / mu))
 
     def counts(self, block: Block) -> NDArray[np.int64]:
         """Return the number of records in each cell, of shape (columns, cells).
 
         Never released as they are.
         """
-        total = np.zeros((self._n_columns, _CELLS), dtype=np.int64)
+        total = np.zeros((len(self._scales), _CELLS), dtype=np.int64)
         for part, rows in block.parts():
-            columns = [rows[:, place] for place in self._features]
-            columns += [block.targets[part]] if self.target else []
-            # the smallest number of a scale stands for those where it is not defined, such as the logarithm of zero
-            inside = [c[c > scale_limits(scale)[0]] for c, scale in zip(columns, self._scales, strict=True)]
-            total += np.stack([np.bincount(grid_cells(column), minlength=_CELLS) for column in inside])
+            columns = [rows[:, place] for place in self.columns or ()] + [block.targets[part]] * self.target
+            for counts, column, scale in zip(total, columns, self._scales, strict=True):
+                # the smallest number of a scale stands for those where it is not defined, as the logarithm of zero
+                counts += np.bincount(grid_cells(column[column > scale_limits(scale)[0]]), minlength=_CELLS)
         return total
 
     def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[FloatArray, FloatArray]:
@@ -156,18 +144,19 @@ class PrivateBounds(Around):
         noise = self.noise
         assert noise is not None
         drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
-        can_be_reached = self._find_reachable_cells()
+        smallest, largest = np.array([scale_limits(scale) for scale in self._scales]).T
+        low, high = _edges(np.arange(_CELLS))
+        can_be_reached = (low < largest[:, None]) & (high > smallest[:, None])  # the scale of a column limits its own
         noisy = np.where(can_be_reached, counts * noise.scale + drawn, np.iinfo(np.int64).min)
         alarm, likely = -ndtri(_FALSE_ALARM / can_be_reached.sum()) * noise.sigma, _LIKELY * noise.sigma
         self._warn_if_hidden(noisy.max(axis=1) < alarm)
         ends = np.array([_outermost(column, alarm, likely) for column in noisy])
-        low, high = _edges(ends[:, 0])[0], _edges(ends[:, 1])[1]
-        smallest, largest = np.array([scale_limits(scale) for scale in self._scales]).T
-        return np.maximum(low, smallest), np.minimum(high, largest)  # the outermost cells reach beyond a scale
+        # the outermost cells reach beyond a scale
+        return np.maximum(low[ends[:, 0]], smallest), np.minimum(high[ends[:, 1]], largest)
 
     def _warn_if_hidden(self, is_hidden: NDArray[np.bool_]) -> None:
         """Warn about columns of which no noisy count stands out: their bounds are a guess."""
-        columns = [*(f"feature {place}" for place in self._features), *(["the target"] if self.target else [])]
+        columns = [f"feature {place}" for place in self.columns or ()] + ["the target"] * self.target
         named = [column for column, hidden in zip(columns, is_hidden, strict=True) if hidden]
         if named:
             rest = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
@@ -178,12 +167,6 @@ class PrivateBounds(Around):
                 HintWarning,
                 stacklevel=2,
             )
-
-    def _find_reachable_cells(self) -> NDArray[np.bool_]:
-        """Mark the cells that numbers can be in, of shape (columns, cells); the scale of a column limits its own."""
-        low, high = _edges(np.arange(_CELLS))
-        limits = [scale_limits(scale) for scale in self._scales]
-        return np.array([(low < largest) & (high > smallest) for smallest, largest in limits])
 
     def train_on(self, run: TrainingRun) -> Trained:
         """Find the bounds and train inside them.
@@ -198,50 +181,38 @@ class PrivateBounds(Around):
             counted = source.map(OneRowEach(draws, places_of(source)))
         low, high = self.release(counted.sum(self.counts), IntegerSource(seed))
         facts: dict[str, object] = {}
-        transforms: tuple[FeatureTransform, ...] = ()
-        if self._features:
-            ends = low[: len(self._features)], high[: len(self._features)]
-            transforms = (self._scale_features(*ends),)
-            known = [dict(zip(self._features, end.tolist(), strict=True)) for end in ends]
-            facts["feature_bounds"] = tuple(tuple(map(end.get, range(self.n_features))) for end in known)
-        y_bounds = (float(low[-1]), float(high[-1])) if self.target else None
-        if y_bounds is not None:
-            facts["y_bounds"] = y_bounds
-        inside = source.map(_ScaleIntoBounds(transforms, y_bounds))
+        change, y_bounds = None, None
+        if self.columns:
+            change = self._scale_features(low, high)
+            is_found = np.isfinite(change.low)
+            facts["feature_bounds"] = tuple(
+                tuple(float(end) if own else None for end, own in zip(ends, is_found, strict=True))
+                for ends in (change.low, change.high)
+            )
+        if self.target:
+            facts["y_bounds"] = y_bounds = float(low[-1]), float(high[-1])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HintWarning)  # about bounds that the caller could give
-            inner = run.train_inner(self.mechanism, inside)
-        model: Model = inner.model if y_bounds is None else ScaledTargetModel(inner.model, y_bounds)
-        if transforms:
-            model = PreprocessedModel(transforms, model, self.n_features)
+            inner = run.train_inner(self.mechanism, source.map(partial(_scale_block, change=change, y_bounds=y_bounds)))
+        model: Model = inner.model if y_bounds is None else in_target_units(inner.model, y_bounds)
+        if change is not None:
+            model = PreprocessedModel((change,), model, self.n_features)
         public = {**inner.public_facts, **facts}
         return replace(inner, model=model, stability=None, public_facts=public, found_privately=facts)
 
     def _scale_features(self, low: FloatArray, high: FloatArray) -> FeatureTransform:
-        """Return the transform that puts the found features into [-1, 1]."""
-        shift, scale = (low + high) / 2, (high - low) / 2
-        if self.columns is None:
-            return FeatureTransform(low, high, shift, scale, limit=1.0)
-        ends = self._for_all(low, -math.inf), self._for_all(high, math.inf)
-        return FeatureTransform(*ends, self._for_all(shift, 0.0), self._for_all(scale, 1.0))
-
-    def _for_all(self, found: FloatArray, other: float) -> FloatArray:
-        """Return one number for each feature: the found ones, and ``other`` elsewhere."""
-        whole = np.full(self.n_features, other)
-        whole[list(self._features)] = found
-        return whole
+        """Return the transform that puts the counted features into [-1, 1] and leaves the others as they are."""
+        numbers = np.array([[-math.inf], [math.inf], [0.0], [1.0]]).repeat(self.n_features, axis=1)
+        columns = list(self.columns or ())
+        low, high = low[: len(columns)], high[: len(columns)]
+        numbers[:, columns] = low, high, (low + high) / 2, (high - low) / 2
+        return FeatureTransform(*numbers)
 
 
-@dataclass(frozen=True)
-class _ScaleIntoBounds:
+def _scale_block(block: Block, change: FeatureTransform | None, y_bounds: tuple[float, float] | None) -> Block:
     """Scale features and targets of a block to [-1, 1] by the found bounds."""
-
-    transforms: tuple[FeatureTransform, ...]
-    y_bounds: tuple[float, float] | None
-
-    def __call__(self, block: Block) -> Block:
-        block = block.with_steps(*(transform.apply_to_records for transform in self.transforms))
-        return block if self.y_bounds is None else block.with_targets(unit_targets(block.targets, self.y_bounds))
+    block = block if change is None else block.with_steps(change.apply_to_records)
+    return block if y_bounds is None else scale_targets(block, y_bounds)
 
 
 def grid_cells(values: ArrayLike) -> NDArray[np.int64]:

@@ -8,61 +8,51 @@ Theory: Fact 5
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
-from dpscp.training.engine.networks import squared_norms
-from dpscp.training.preprocessing.second_moment import MatrixTransform
-from dpscp.training.preprocessing.step import PublicStep, Transform
+from dpscp.training.engine.networks import check_rows, scaled_rows, squared_norms
+from dpscp.training.preprocessing.preprocess import PublicStep, Transform
+from dpscp.training.preprocessing.second_moment import MatrixProduct
 
 # Standard deviation of |z| for a standard normal z.
 _SPREAD = math.sqrt(1 - 2 / math.pi)
 
 
 @dataclass(frozen=True)
-class RandomFeatureRows(Transform):
-    """Shorten a row x to norm ``bound`` and add ``scale`` * (|x . v| - m) for each direction v.
+class RandomFeatureRows(MatrixProduct, Transform):
+    """Shorten a row x to norm ``bound`` and add ``scale`` * (|x . v| - m) for each column v of the matrix.
 
     m is about the mean of |x . v| over all directions.
 
     Theory: Fact 5
     """
 
-    directions: MatrixTransform
     bound: float
     scale: float
 
     kind: ClassVar[str] = "random_features"
 
+    def __post_init__(self) -> None:
+        check_positive("bound", self.bound)
+        check_positive("scale", self.scale)
+
     @property
     def width(self) -> int:
-        """Return the number of columns of the result."""
-        return sum(self.directions.matrix.shape)
+        return sum(self.matrix.shape)
 
     def apply(self, X: ArrayLike) -> FloatArray:
-        rows = self.directions.scale_rows(X, self.bound, unit=False)
-        bent = np.abs(self.directions.multiply(rows))
+        rows = scaled_rows(check_rows(X, len(self.matrix), finite=False), self.bound, unit=False)
+        bent = np.abs(self.multiply(rows))
         # a constant would be right only for features whose spread is known
         bent -= math.sqrt(2 / (math.pi * rows.shape[1])) * np.sqrt(squared_norms(rows))[:, None]
         bent *= self.scale
         return np.hstack([rows, bent])
-
-    def arrays(self) -> dict[str, FloatArray]:
-        return self.directions.arrays()
-
-    def config(self) -> dict[str, Any]:
-        return {"kind": self.kind, "bound": self.bound, "scale": self.scale}
-
-    @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
-        directions = MatrixTransform(np.asarray(arrays["matrix"], dtype=np.float64))
-        return cls(directions, check_positive("bound", config["bound"]), check_positive("scale", config["scale"]))
 
 
 @dataclass(frozen=True)
@@ -110,4 +100,4 @@ class RandomFeatures(PublicStep):
         directions = np.random.Generator(np.random.PCG64(self.seed)).standard_normal((width, self.count))
         directions /= np.linalg.norm(directions, axis=0)
         scale = math.sqrt(self.weight * width / self.count) / _SPREAD
-        return RandomFeatureRows(MatrixTransform(directions), float(self.bound), scale)
+        return RandomFeatureRows(directions, float(self.bound), scale)

@@ -1,4 +1,9 @@
-"""The noisy second moment of bounded rows, and products of rows with a released matrix."""
+"""Whiten rows, or project them, with one noisy second-moment matrix.
+
+Noise in a linear head affects every direction of the rows alike. Features of pretrained networks have most of their
+length in a few directions that say little about the label. Shrinking these (and scaling rows back to norm one) makes
+the same noise cost less.
+"""
 
 import math
 from dataclasses import dataclass
@@ -14,23 +19,15 @@ from dpscp.training.base import require_noise
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack
 from dpscp.training.engine.networks import Network, RowOutputs, check_rows, scaled_rows
 from dpscp.training.engine.padding import blas_threads
-from dpscp.training.preprocessing.step import SummedStep
+from dpscp.training.preprocessing.features import check_noise
+from dpscp.training.preprocessing.preprocess import SummedStep, Transform
 
 
 @dataclass(frozen=True)
-class MatrixTransform:
-    """Multiply rows by a released matrix of shape (n_features, width)."""
+class MatrixProduct:
+    """Multiply rows by a matrix of shape (n_features, width), for the transforms that have one."""
 
     matrix: FloatArray
-
-    @property
-    def width(self) -> int:
-        """The number of columns of the result."""
-        return int(self.matrix.shape[1])
-
-    def scale_rows(self, X: ArrayLike, bound: float, *, unit: bool) -> FloatArray:
-        """Return the rows, scaled or shortened to ``bound``."""
-        return scaled_rows(check_rows(X, self.matrix.shape[0], finite=False), bound, unit=unit)
 
     def multiply(self, rows: FloatArray) -> FloatArray:
         """Return the product; the bits of a row do not depend on the other rows."""
@@ -47,8 +44,37 @@ class MatrixTransform:
         """Pickle the fields only, not what is computed from them."""
         return {name: value for name, value in vars(self).items() if name != "_products"}
 
-    def arrays(self) -> dict[str, FloatArray]:
-        return {"matrix": self.matrix}
+
+@dataclass(frozen=True)
+class MatrixTransform(MatrixProduct, Transform):
+    """Shorten a row to norm ``bound`` (``unit``: give it that norm), multiply it by a matrix, and do the same again.
+
+    A row of zeros stays zero. With unit rows the result does not depend on a row's length, and the product cannot
+    overflow.
+
+    Theory: Fact 5
+    """
+
+    bound: float = 1.0
+    unit: bool = False
+
+    kind: ClassVar[str] = "matrix"
+
+    def __post_init__(self) -> None:
+        check_positive("bound", self.bound)
+
+    @property
+    def row_length(self) -> float | None:
+        return self.bound if self.unit else None
+
+    @property
+    def width(self) -> int:
+        return int(self.matrix.shape[1])
+
+    def apply(self, X: ArrayLike) -> FloatArray:
+        rows = scaled_rows(check_rows(X, len(self.matrix), finite=False), self.bound, unit=self.unit)
+        # once more after the product, whose rounding may lengthen a row
+        return scaled_rows(self.multiply(rows), self.bound, unit=self.unit)
 
 
 class SecondMomentStep(SummedStep):
@@ -71,8 +97,7 @@ class SecondMomentStep(SummedStep):
 
     def __post_init__(self) -> None:
         check_positive("bound", self.bound)
-        if self.noise_multiplier is not None:
-            check_positive("noise_multiplier", self.noise_multiplier)
+        check_noise(self)
 
     def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sum of outer products."""
@@ -86,17 +111,104 @@ class SecondMomentStep(SummedStep):
         self, total: FloatArray, *, n_records: int, rng: np.random.Generator
     ) -> tuple[FloatArray, float]:
         """Return the private second moment, (n_features, n_features), and the noise scale of the sum."""
-        n, width = check_count("n_records", n_records), len(total)
+        n = check_count("n_records", n_records)
         noise = require_noise(self.noise_multiplier) * (1 + sum_slack(n))
-        released = gaussian_release(_coordinates(total), noise, rng, n) / n
-        i, j = np.triu_indices(width)
-        second = np.zeros((width, width))
-        second[i, j] = released / np.where(i == j, 1.0, math.sqrt(2.0))
+        i, j = np.triu_indices(len(total))
+        # the coordinates of the matrix in an orthonormal basis of the symmetric ones
+        units = np.where(i == j, 1.0, math.sqrt(2.0))
+        second = np.zeros_like(total)
+        second[i, j] = gaussian_release(total[i, j] * units, noise, rng, n) / n / units
         second[j, i] = second[i, j]
         return second, noise
 
 
-def _coordinates(symmetric: FloatArray) -> FloatArray:
-    """Return a symmetric matrix in an orthonormal basis of the symmetric ones."""
-    i, j = np.triu_indices(len(symmetric))
-    return np.asarray(symmetric[i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))
+@dataclass(frozen=True)
+class PrivateWhitening(SecondMomentStep):
+    """Even out the second moment of rows of norm at most ``bound``, privately.
+
+    Longer rows are shortened first. Rows are multiplied by (S + level I)^(-1/2) and scaled to norm one. S is the
+    release with negative eigenvalues set to 0. ``level`` is ``ridge`` times the largest eigenvalue to be expected of
+    the noise alone, so directions that the noise hides stay unchanged.
+
+    Privacy: one Gaussian release of the second moment, see ``SecondMomentStep``.
+
+    Parameters
+    ----------
+    bound : float
+        The public bound on the norm of a row.
+    noise_multiplier : float or None
+        None while it is not set.
+    ridge : float
+
+    >>> step = PrivateWhitening(noise_multiplier=2.0)
+    >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [10, 1, 1]
+    >>> step.fit(rows, n_records=500, rng=np.random.default_rng(1)).apply(rows).shape
+    (500, 3)
+
+    Theory: Facts 1 and 5
+    """
+
+    bound: float = 1.0
+    noise_multiplier: float | None = None
+    ridge: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("ridge", self.ridge)
+
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> MatrixTransform:
+        """Return the transform with the private second moment in it."""
+        second, noise = self.release_moment(total, n_records=n_records, rng=rng)
+        values, vectors = np.linalg.eigh(second)
+        level = self.ridge * noise * math.sqrt(2.0 * len(second)) / n_records
+        factors = (np.maximum(values, 0.0) + level) ** -0.5
+        return MatrixTransform(np.asarray((vectors * (factors / factors.max())) @ vectors.T), unit=True)
+
+
+@dataclass(frozen=True)
+class PrivatePCA(SecondMomentStep):
+    """Keep the ``n_components`` leading directions of rows of norm at most ``bound``, privately.
+
+    The directions are eigenvectors of the noisy second moment; they cost nothing beyond it. Nothing is centered: put
+    ``PrivateStandardize`` or ``PrivateCentering`` before this step, and set ``bound`` to a typical row norm behind it.
+    A smaller bound means less noise and more shortened rows.
+
+    Privacy: one Gaussian release of the second moment, see ``SecondMomentStep``.
+
+    Parameters
+    ----------
+    n_components : int
+        The number of columns of the result; a public number, at most that of the rows.
+    bound : float
+        The public bound of the row norm.
+    noise_multiplier : float, optional
+        Default: the mechanism around this step sets it.
+
+    >>> step = PrivatePCA(1, noise_multiplier=2.0)
+    >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [10, 1, 1]
+    >>> step.fit(rows, n_records=500, rng=np.random.default_rng(1)).apply(rows).shape
+    (500, 1)
+
+    Theory: Facts 1 and 5
+    """
+
+    n_components: int
+    bound: float = 1.0
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("n_components", self.n_components)
+
+    def width_after(self, width: int) -> int:
+        """Return the number of columns of the result; refuse more than there are."""
+        if self.n_components > width:
+            raise ValueError(f"n_components must be at most the number of columns, {width}, got {self.n_components}")
+        return self.n_components
+
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> MatrixTransform:
+        """Return the transform with the leading directions in it."""
+        second, _ = self.release_moment(total, n_records=n_records, rng=rng)
+        _, vectors = np.linalg.eigh(second)  # by rising eigenvalues
+        leading = vectors[:, ::-1][:, : self.width_after(len(second))]
+        return MatrixTransform(np.ascontiguousarray(leading), float(self.bound))

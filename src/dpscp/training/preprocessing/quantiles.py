@@ -1,0 +1,308 @@
+"""Transform columns privately: scale each one and add its quantile, the share of the records below its value.
+
+A few large values, or public bounds far wider than the values, leave a scaled column nearly constant. Its quantile is
+spread evenly whatever the column is like. One release of noisy counts gives the distribution function of every column.
+Mean, scale and quantile follow from it, so this step replaces ``PrivateStandardize``.
+
+A column's cells form a regular tree: ``branching = (8, 8, 8)`` has 8 cells, each with 8 cells in it, each with 8 again.
+The records in every cell of every level are counted and integer noise is added. One record changes one count of each
+level by one. What follows uses the noisy counts only, so it costs nothing.
+
+Theory: Fact 5
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._base.arrays import FloatArray
+from dpscp._base.checks import check_count, check_positive
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.persons import OneRowEach
+from dpscp.data.sources.places import places_of, unit_of_blocks
+from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
+from dpscp.privacy.random_streams import QUANTILES, SCORED_ROWS, PlacedDraws, stream_seed
+from dpscp.training.engine.networks import check_rows
+from dpscp.training.preprocessing.features import FeatureTransform, broadcast_bounds, check_bounds, check_columns
+from dpscp.training.preprocessing.preprocess import Step, Transform
+
+Counts = NDArray[np.int64]
+
+# A third of the cells is spaced evenly, a third by the logarithm of the distance to the nearer end, a third by that of
+# the distance to the middle; over so many octaves.
+_OCTAVES = 20
+# A cell whose share is below so many standard deviations of its count is not divided.
+_DIVIDED_FROM = 3.0
+# A column with a larger share of its records between its ends is no indicator, however large the noise.
+_LARGEST_BETWEEN = 0.3
+# Mean and scale leave out this share of the records at either end, or what noise can make up.
+_TAIL = 0.002
+# A quantile is added from this distance to the scaled column on (of its spread), and from so many times its noise.
+_LEAST_DISTANCE, _NOISE_FACTOR = 0.15, 2.0
+# A scale is never below this part of half the range of the bounds: it would be that of one cell.
+_LEAST_SCALE = 2.0**-20
+
+
+@dataclass(frozen=True)
+class QuantileRows(Transform):
+    """Rows with every feature scaled as by `FeatureTransform`, and behind them the quantiles of some ``columns``.
+
+    Of the records, ``levels[i, j]`` lie below ``knots[i, j]``. Quantiles lie in [-sqrt(3), sqrt(3)]: those of a column
+    spread evenly have mean 0 and variance 1.
+
+    Theory: Fact 5
+    """
+
+    low: FloatArray
+    high: FloatArray
+    shift: FloatArray
+    scale: FloatArray
+    knots: FloatArray
+    levels: FloatArray
+    columns: tuple[int, ...]
+    limit: float
+
+    kind: ClassVar[str] = "quantile"
+
+    @property
+    def width(self) -> int:
+        return len(self.shift) + len(self.columns)
+
+    def apply(self, X: ArrayLike) -> FloatArray:
+        rows = check_rows(X, len(self.shift), finite=False)
+        out = np.empty((len(rows), self.width))
+        out[:, : rows.shape[1]] = FeatureTransform(self.low, self.high, self.shift, self.scale, self.limit).apply(rows)
+        for place, column in enumerate(self.columns):
+            level = np.interp(rows[:, column].astype(np.float64), self.knots[place], self.levels[place])
+            out[:, rows.shape[1] + place] = (2 * level - 1) * math.sqrt(3)
+        return out
+
+
+@dataclass(frozen=True)
+class QuantileTransform(Step):
+    """Scale each feature and add its quantile, from privately released distribution functions.
+
+    Each feature is clipped to public bounds ``low`` and ``high`` (numbers, or one number a feature). Its range has
+    ``math.prod(branching)`` cells in ``len(branching)`` levels. One record, or one random record of each person, lies
+    in one cell of each level of each counted feature. So it changes features * levels counts by one each, and each
+    count gets exact discrete Gaussian noise.
+
+    The quantile of a feature is left out where it differs from the scaled feature by no more than its noise. A counted
+    feature with bounds 0 and 1 that has records at its bounds alone is an indicator, and scaled like the others.
+
+    Parameters
+    ----------
+    low, high : float, or array of shape (n_features,)
+    n_features : int
+    columns : tuple of int, optional
+        The features that are counted; None: all. The others, such as indicators, are scaled to [0, ``others``] by their
+        public bounds.
+    branching : tuple of int
+        The number of cells that each level divides a cell into.
+    noise : LatticeNoise or None
+        The noise of a count; None while it is not set.
+    limit : float
+        Scaled features are clipped to +-limit.
+    others : float
+        The largest value of a feature that is not counted; at most ``limit``.
+
+    Privacy: ``event`` is one unit discrete Gaussian event for each count that a record changes.
+
+    Theory: Facts 1 and 5; Result H; What preprocessing and recalibration release
+    """
+
+    low: Any
+    high: Any
+    n_features: int
+    branching: tuple[int, ...] = (8, 8, 8)
+    noise: LatticeNoise | None = None
+    limit: float = 5.0
+    columns: tuple[int, ...] | None = None
+    others: float = 1.0
+
+    stage: ClassVar[str] = "quantiles of the features"
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        check_count("n_features", self.n_features)
+        object.__setattr__(self, "columns", check_columns(self.columns, self.n_features))
+        fans = tuple(check_count("branching[i]", fan, minimum=2) for fan in self.branching)
+        if not fans:
+            raise ValueError("branching must contain the number of cells of at least one level, such as (8, 8, 8)")
+        object.__setattr__(self, "branching", fans)
+        check_positive("limit", self.limit)
+        check_positive("others", self.others)
+        if self.others > self.limit:
+            raise ValueError(
+                f"others must be at most limit = {self.limit:g}, to which scaled features are clipped, got "
+                f"{self.others:g}; lower it, or raise limit"
+            )
+        broadcast_bounds(self, self.n_features)
+
+    @property
+    def input_width(self) -> int:
+        """Return the number of features of a row."""
+        return self.n_features
+
+    @property
+    def n_releases(self) -> int:
+        """Return the number of counts that one record changes."""
+        return len(self.columns or ()) * len(self.branching)
+
+    @property
+    def event(self) -> DpEvent | None:
+        return None if self.noise is None else self.noise.event(self.n_releases)
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """Return the same step with this noise, in units of the sensitivity of all counts together."""
+        check_positive("noise_multiplier", noise_multiplier)
+        return replace(self, noise=lattice_noise(noise_multiplier * math.sqrt(self.n_releases)))
+
+    def counts(self, block: Block) -> Counts:
+        """Return the number of records in each cell, of shape (counted features, cells of all levels).
+
+        Never released as they are.
+        """
+        leaves = np.zeros((len(self._edges), math.prod(self.branching)), dtype=np.int64)
+        for _, rows in block.parts():
+            numbers = check_rows(rows, self.n_features)
+            for counts, column, edges in zip(leaves, self.columns or (), self._edges, strict=True):
+                cells = np.searchsorted(edges[1:-1], numbers[:, column], side="right")
+                counts += np.bincount(cells, minlength=len(counts))
+        levels = [leaves]
+        for fan in self.branching[:0:-1]:
+            levels.insert(0, levels[0].reshape(len(leaves), -1, fan).sum(axis=2))
+        return np.concatenate(levels, axis=1)
+
+    @cached_property
+    def _edges(self) -> FloatArray:
+        low, high = (bound[list(self.columns or ())] for bound in broadcast_bounds(self, self.n_features))
+        return cell_edges(low, high, math.prod(self.branching))
+
+    def release(self, counts: Counts, *, n_records: int, source: IntegerSource) -> QuantileRows:
+        """Return the transform, from noisy counts."""
+        lattice, n = self.noise, check_count("n_records", n_records)
+        assert lattice is not None
+        drawn = np.array(lattice.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
+        noisy, noise = (counts * lattice.scale + drawn) / lattice.scale, lattice.count_noise
+        low, high = broadcast_bounds(self, self.n_features)
+        # high - low would overflow for the widest bounds
+        shift, scale = low.copy(), 2 * (high / (2 * self.others) - low / (2 * self.others))
+        levels = distribution_functions(noisy, noise, n, self.branching, self._edges)
+        added = []
+        for place, i in enumerate(self.columns or ()):
+            if (low[i], high[i]) == (0, 1) and lies_at_ends(noisy[place], noise, n, self.branching):
+                continue
+            shift[i], scale[i], distance = scale_column(self._edges[place], levels[place], noise / n, self.limit)
+            if distance > max(_LEAST_DISTANCE, _NOISE_FACTOR * math.sqrt(12) * noise / n):
+                added.append(place)
+        columns = tuple((self.columns or ())[place] for place in added)
+        return QuantileRows(low, high, shift, scale, self._edges[added], levels[added], columns, float(self.limit))
+
+    def width_after(self, width: int) -> None:
+        """Return None: the release decides which quantiles are added."""
+
+    def fit_source(
+        self, source: RecordSource, *, n_records: int, random_state: int | None = None, **_: Any
+    ) -> QuantileRows:
+        if self.noise is None:  # before any record is used
+            raise ValueError("QuantileTransform: noise is not set; call with_noise, or calibrate its mechanism")
+        seed = stream_seed(random_state, QUANTILES)
+        if unit_of_blocks(source).by_person:
+            draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
+            source = source.map(OneRowEach(draws, places_of(source)))
+        return self.release(source.sum(self.counts), n_records=n_records, source=IntegerSource(seed))
+
+
+def cell_edges(low: FloatArray, high: FloatArray, n_cells: int) -> FloatArray:
+    """Return the edges of cells between public bounds, closer together at the ends and in the middle.
+
+    The result has the shape (columns, n_cells + 1).
+
+    >>> cell_edges(np.array([-1.0]), np.array([1.0]), 4).tolist()
+    [[-1.0, -0.5, 0.0, 0.5, 1.0]]
+    """
+    # the distance of an edge from the nearer end, in units of half the range, and its place among the cells
+    near = np.geomspace(2.0**-_OCTAVES, 0.5, 64 * _OCTAVES + 1)
+    distance = np.concatenate([near, 1 - near[-2::-1]])
+    place = (distance + 1 + (np.log2(distance) - np.log2(1 - distance)) / _OCTAVES) / 3
+    at = np.arange(1, n_cells) / n_cells * 2
+    apart = np.interp(np.minimum(at, 2 - at), np.r_[0.0, place, 1.0], np.r_[0.0, distance, 1.0])
+    position = np.where(at <= 1, apart - 1, 1 - apart)
+    low, high = low[:, None], high[:, None]
+    inner = np.clip(low / 2 + high / 2 + (high / 2 - low / 2) * position, low, high)
+    return np.hstack([low, inner, high])
+
+
+def lies_at_ends(noisy: FloatArray, noise: float, total: float, branching: tuple[int, ...]) -> bool:
+    """Return whether the noisy counts of one column show records in its first and its last cell only.
+
+    ``noise`` is the standard deviation of one count.
+    """
+    between = noisy[: branching[0]].sum() - noisy[-math.prod(branching)] - noisy[-1]
+    return bool(between <= min(_DIVIDED_FROM * math.sqrt(branching[0] + 2) * noise, _LARGEST_BETWEEN * total))
+
+
+def distribution_functions(
+    noisy: FloatArray, noise: float, total: float, branching: tuple[int, ...], edges: FloatArray
+) -> FloatArray:
+    """Return the share of the records below each edge, of the shape of ``edges``, from noisy counts of each column.
+
+    Every count is first combined with the sum of its parts, weighted by their variances. Then, from the top, each
+    count is divided among its parts: the nearest non-negative numbers that add up to it. So no function decreases. A
+    count that is mostly noise is spread evenly. ``total`` is the public nominal number of records.
+    """
+    sizes = np.cumprod(branching)
+    levels, variances = np.split(noisy, np.cumsum(sizes)[:-1], axis=1), [1.0] * len(sizes)
+    for i in range(len(levels) - 2, -1, -1):
+        parts = branching[i + 1] * variances[i + 1]
+        sums = levels[i + 1].reshape(*levels[i].shape, -1).sum(axis=2)
+        levels[i] = (levels[i] * parts + sums) / (1 + parts)
+        variances[i] = parts / (1 + parts)
+    masses = np.full((len(noisy), 1), float(total))
+    for own, variance, fan, size in zip(levels, variances, branching, sizes, strict=True):
+        divided = project_on_simplex(own.reshape(-1, fan), masses.reshape(-1, 1)).reshape(*masses.shape, fan)
+        widths = np.diff(edges[:, :: sizes[-1] // size] / 2).reshape(divided.shape)
+        sums = widths.sum(axis=2, keepdims=True)
+        even = np.divide(widths, sums, out=np.full_like(widths, 1 / fan), where=sums > 0) * masses[..., None]
+        is_clear = (size == branching[0]) | (masses >= _DIVIDED_FROM * noise * math.sqrt(variance))
+        masses = np.where(is_clear[..., None], divided, even).reshape(len(noisy), -1)
+    cumulative = np.cumsum(masses, axis=1)
+    return np.hstack([np.zeros((len(noisy), 1)), np.minimum(cumulative / cumulative[:, -1:], 1.0)])
+
+
+def project_on_simplex(values: FloatArray, totals: FloatArray) -> FloatArray:
+    """Return, for each row, the nearest non-negative numbers that add up to its total.
+
+    >>> project_on_simplex(np.array([[3.0, 1.0, -2.0]]), np.array([[3.0]])).tolist()
+    [[2.5, 0.5, 0.0]]
+    """
+    ordered = np.sort(values)[:, ::-1]
+    excess = (np.cumsum(ordered, axis=1) - totals) / np.arange(1, values.shape[1] + 1)
+    last = np.maximum((ordered > excess).sum(axis=1, keepdims=True), 1) - 1
+    return np.maximum(values - np.take_along_axis(excess, last, axis=1), 0.0)
+
+
+def scale_column(knots: FloatArray, levels: FloatArray, noise: float, limit: float) -> tuple[float, float, float]:
+    """Return mean and scale of a column without its tails, and how far its quantile is from the scaled column.
+
+    The distance is the part of the quantile's spread that no linear function of the scaled column gives. ``noise`` is
+    the standard deviation of one count, as a share of the records.
+    """
+    tail = min(0.25, max(_TAIL, 2 * noise))
+    # in units of half the range: squares of the numbers themselves may overflow
+    start, half = knots[0], knots[-1] / 2 - knots[0] / 2
+    ends, masses = np.interp([tail, 1 - tail], levels, knots), np.diff(levels)
+    middles = np.clip(knots[:-1] / 2 + knots[1:] / 2, *ends) / half - start / half
+    mean = float(masses @ middles)
+    scale = max(math.sqrt(max(0.0, float(masses @ (middles - mean) ** 2))), _LEAST_SCALE)
+    scaled, ranks = np.clip((middles - mean) / scale, -limit, limit), (levels[:-1] + levels[1:]) / 2
+    scaled, ranks = scaled - masses @ scaled, ranks - masses @ ranks
+    products = float(masses @ ranks**2) * float(masses @ scaled**2)
+    distance = math.sqrt(max(0.0, 1 - float(masses @ (ranks * scaled)) ** 2 / products)) if products > 0 else 0.0
+    return float(start + mean * half), scale * float(half), distance
