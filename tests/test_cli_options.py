@@ -233,8 +233,8 @@ def test_an_audit_of_ones_own_model_plays_with_its_settings(run, folder):
 def test_every_option_of_demo_reaches_the_fit(run, monkeypatch):
     asked = {}
 
-    def listening(folder, **options):
-        asked.update(options, folder=str(folder))
+    def listening(options):
+        asked.update(vars(options))
         return {"report": "x", "epsilon": 1.0, "delta": 1e-5, "budget_epsilon": 1.0} | {
             "neighbors": "adding or removing one record",
             "certificates": [],
@@ -243,4 +243,5 @@ def test_every_option_of_demo_reaches_the_fit(run, monkeypatch):
 
     monkeypatch.setattr("dpscp.cli.demo.run_demo", listening)
     run("demo --folder there --epsilon 0.3 --delta 1e-9 --confidence 0.77 --force")
-    assert asked == {"folder": "there", "epsilon": 0.3, "delta": 1e-9, "level": 0.77, "force": True}
+    expected = {"folder": Path("there"), "epsilon": 0.3, "delta": 1e-9, "confidence": 0.77, "force": True}
+    assert asked | expected == asked

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.cli import main, tables
+from dpscp.cli import files, main
 from dpscp.core.fit_plan import FitPlan
 from dpscp.core.tasks import Classification
 from dpscp.data.validation import label_index
@@ -103,6 +103,6 @@ def test_the_head_of_a_table_is_read_once(monkeypatch, tmp_path, records):
     table.write_text("\n".join(["a,b,c,bought", *lines]))
     columns = "".join(f'[columns.{name}]\ntype = "numeric"\nbounds = [-1, 1]\n' for name in "abc")
     schema.write_text('task = "classification"\ntarget = "bought"\nclasses = ["no", "yes"]\n' + columns)
-    opened = counted(monkeypatch, tables, "_csv_head")
+    opened = counted(monkeypatch, files, "_read_header")
     assert main(["fit", str(table), "--schema", str(schema), "--epsilon", "2", "--seed", "1", "-o", str(model)]) == 0
     assert len(opened) == 1

@@ -8,7 +8,8 @@ import pytest
 import dpscp as dp
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateModel
 from dpscp._base.assumptions import ALL_LABELS
-from dpscp.cli.run import fit_estimator, summarize_fit
+from dpscp.cli.fit import fit_estimator
+from dpscp.cli.lines import summarize_fit
 from dpscp.data.schema import parse_schema
 from dpscp.report import html_report
 from dpscp.training import DPSGD

@@ -14,8 +14,8 @@ import dpscp as dp
 from dpscp._base.format import at_least, format_level, format_rate
 from dpscp.cli import main
 from dpscp.cli.demo import find_unused_folder
-from dpscp.cli.run import count_units, describe_size_mismatch
-from dpscp.cli.tables import open_table
+from dpscp.cli.files import open_table
+from dpscp.cli.fit import count_units, describe_size_mismatch
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.schema import parse_schema
 from dpscp.privacy.events import describe_event
@@ -113,7 +113,7 @@ def test_a_wrong_number_of_persons_is_reported_too(tmp_path):
         text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
         schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
         frame.to_csv(tmp_path / "t.csv", index=False)
-        size = count_units(schema, open_table(tmp_path / "t.csv"))
+        size = count_units(schema, open_table(tmp_path / "t.csv", schema.csv))
         assert size == 100
         found = describe_size_mismatch(schema, size)
         assert (found is not None) == is_reported

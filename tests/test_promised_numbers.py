@@ -12,7 +12,7 @@ from scipy import integrate, optimize, stats
 
 import dpscp as dp
 from dpscp._base.assumptions import FIXED_GROUPS
-from dpscp.cli.run import summarize_fit
+from dpscp.cli.lines import summarize_fit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import (
     stability_dpsgd_fixed_normalizer,

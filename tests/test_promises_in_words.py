@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 import dpscp as dp
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate, format_remaining_epsilon
-from dpscp.cli.lines import promise_lines
+from dpscp.cli.lines import certificate_as_json, promise_lines, summarize_fit
 from dpscp.cli.main import main
-from dpscp.cli.run import certificate_as_json, summarize_fit
 from dpscp.core.plan import Plan
 from dpscp.core.planning import _describe_remedies
 from dpscp.core.problem import Problem

@@ -25,7 +25,7 @@ from dpscp.core.tasks import Classification
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block
 from dpscp.data.sources.places import Places, take_census
-from dpscp.deployment.labeled import labeled_outcomes
+from dpscp.deployment.evaluation import labeled_outcomes
 from dpscp.privacy import Budget, Ledger, SecretSplitDpEvent, gaussian_event, lattice_noise, secure_generator
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.report import html_report

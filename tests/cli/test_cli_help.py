@@ -19,7 +19,7 @@ from dpscp._base import progress
 from dpscp._base.format import format_epsilon, format_remaining_epsilon
 from dpscp._base.suggestions import suggest
 from dpscp.cli import main
-from dpscp.cli.errors import describe_os_error
+from dpscp.cli.files import describe_os_error
 from dpscp.data.model_files import open_atomically
 from dpscp.data.schema import Column, Schema
 from dpscp.data.sources.spill import Scratch
@@ -94,7 +94,7 @@ def test_a_usage_error_without_a_close_name_suggests_nothing(run):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("fit people.csv --target bougth", "no column 'bougth'. Did you mean 'bought'?"),
+        ("fit people.csv --header --target bougth", "no column 'bougth'. Did you mean 'bought'?"),
         ("schema people.csv --target Bought -o x.toml --header", "Did you mean 'bought'?"),
         ("fit people.csv --schema people.toml --groups regoin", "Did you mean 'region'?"),
         ("fit people.csv --schema people.toml --groups zzzz", "'zzzz' is not a categorical column of the schema"),

@@ -8,8 +8,8 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli import main, wizard
-from dpscp.cli.errors import CommandError
-from dpscp.data.schema import Column, Schema, parse_schema, read_schema, template
+from dpscp.cli.files import CommandError
+from dpscp.data.schema import Column, parse_schema, read_schema, template
 
 NAMES = ["age", "kind", "visit", "patient", "y"]
 PERSONS = ["yes", "patient", "3", ""]
@@ -44,36 +44,13 @@ def test_questions_complete_a_schema_and_show_it(tmp_path, capsys):
     assert found == read_schema(tmp_path / "s.toml") == EXPECTED
     assert "several rows" in questions[1]
     shown = capsys.readouterr().err
-    for line in (
-        "  y: classification, no, yes",
-        "  persons: ids in patient, at most 3 rows of each are used; the number in the table is published",
-        "  age: numeric, 0 to 110; missing: marked by a 0/1 feature",
-        "  kind: categorical, a, b, c; another value is an error",
-        "  visit: ignore",
-        "enter at least two labels",
-        str(tmp_path / "s.toml"),
-    ):
+    assert (tmp_path / "s.toml").read_text() in shown
+    for line in ("enter at least two labels", str(tmp_path / "s.toml")):
         assert line in shown
 
 
 def test_bad_answers_are_asked_again_and_lose_nothing(tmp_path, capsys):
-    # an error in the questions about persons asks them again from their start
-    answers = [
-        "target",
-        "y",
-        "perhaps",
-        "yes",
-        "patients",
-        "yes",
-        "y",
-        "yes",
-        "patient",
-        "0",
-        *PERSONS[:2],
-        "3",
-        "x",
-        "500",
-    ]
+    answers = ["target", "y", "perhaps", "yes", "patients", "y", "patient", "0", "3", "x", "500"]
     answers += ["maybe", "regr", "low", "5 1", "0 to 1", "what", "num", "1, 0", "0 110", "yes", "7.5"]
     answers += ["cat", " ", "a", "sure", "yes", "ign", "yes"]
     found, _ = ask(answers, path=tmp_path / "s.toml")
@@ -87,14 +64,11 @@ def test_bad_answers_are_asked_again_and_lose_nothing(tmp_path, capsys):
         "the table has no column 'patients'. Did you mean 'patient'?",
         "the target cannot be the id",
         "enter a whole number above 0",
-        "enter yes or no",
+        "enter one of yes, no",
         "enter one of classification, regression",
         "enter two numbers with a decimal point",
         "enter no, mark, or a number",
         "enter at least one value",
-        "filled with 7.5",
-        "another value is allowed",
-        "500 declared",
     ):
         assert text in said
 
@@ -152,8 +126,7 @@ def test_answers_can_be_changed_at_the_end(tmp_path, capsys):
     assert (found.task, found.bounds, found.classes, found.person) == ("regression", (0.0, 7.0), None, None)
     said = capsys.readouterr().err
     assert "there is no 'agee'. Did you mean 'age'?" in said
-    assert "one row each; 1,000 declared" in said
-    assert "one row each; the number in the table is published" in said
+    assert "n_records = 1000" in said
 
 
 def test_at_least_one_column_is_used(tmp_path, capsys):
@@ -161,14 +134,6 @@ def test_at_least_one_column_is_used(tmp_path, capsys):
     found, _ = ask(answers, names=["a", "y"], path=tmp_path / "s.toml")
     assert found.feature_names == ("a",)
     assert "every column is ignored" in capsys.readouterr().err
-
-
-def test_a_cap_without_ids_is_shown():
-    schema = Schema("regression", "y", (Column("a", "ignore"),), bounds=(0, 1), rows_per_person=2)
-    assert "at most 2 rows each" in "\n".join(wizard.describe_schema(schema))
-    ids = {"person": "a", "rows_per_person": 2}
-    assert len(wizard.describe_schema(Schema("regression", "y", (Column("a", "ignore"),), bounds=(0, 1), **ids))) == 2
-    assert "  y: regression, " in wizard.describe_schema(Schema("regression", "y", ()))[0]
 
 
 @pytest.fixture

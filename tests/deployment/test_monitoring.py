@@ -13,7 +13,7 @@ import pytest
 import dpscp as dp
 from dpscp.deployment.monitoring import _Bet, _checksum, _choose_bet, log_evidence
 from dpscp.privacy import Budget, IntegerSource, sample_discrete_gaussian
-from dpscp.report.monitoring import monitor_page
+from dpscp.report.page import monitor_page
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning")
 RNG = np.random.default_rng

@@ -14,7 +14,7 @@ from dpscp.cli import main
 from dpscp.deployment import statement_markdown, statement_schema
 from dpscp.privacy import gaussian_event, secret_split
 from dpscp.privacy.accounting import as_accountant, delta_of
-from dpscp.report import StudyBudget, html_report
+from dpscp.report import html_report
 
 _TYPES = {
     "object": dict,
@@ -174,7 +174,7 @@ def test_replacing_bounds_both_orders_of_an_asymmetric_release():
 
 
 def test_markdown_holds_the_promise_and_every_mechanism(classifier):
-    statement = classifier.statement(study=StudyBudget(3.0, 1e-6, 1.0, 2.0, 1))
+    statement = classifier.statement(study={"epsilon": 3.0, "delta": 1e-6, "spent": 1.0, "left": 2.0, "fits": 1})
     text = statement_markdown(statement)
     for word in ("epsilon 1", "adding or removing one record", "calibration", "trusted with them", "Study budget"):
         assert word in text

@@ -139,14 +139,14 @@ mutant(
 # ---- cli
 
 mutant(
-    "cli.run:summarize_fit",
-    "estimator.ledger_.epsilon(delta, estimator.accountant)",
-    "estimator.ledger_.epsilon(delta, estimator.accountant, rows=1)",
+    "cli.lines:summarize_fit",
+    "ledger.epsilon(delta, estimator.accountant)",
+    "ledger.epsilon(delta, estimator.accountant, rows=1)",
     "the JSON summary tells the epsilon of one row where k are protected",
     "tests/test_promised_numbers.py::test_the_summary_of_a_fit_tells_the_groups_epsilon",
 )
 mutant(
-    "cli.fit:choose_csv_format",
+    "cli.files:choose_csv_format",
     "options.decimal",
     "None",
     "the decimal mark of the command line is dropped",

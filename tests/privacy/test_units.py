@@ -13,8 +13,7 @@ import pytest
 import dpscp as dp
 from dpscp._base.format import format_epsilon
 from dpscp.cli import main
-from dpscp.cli.lines import promise_lines
-from dpscp.cli.run import summarize_fit
+from dpscp.cli.lines import promise_lines, summarize_fit
 from dpscp.data.persons import keep_rows
 from dpscp.privacy import (
     RECORDS,

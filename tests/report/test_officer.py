@@ -11,11 +11,11 @@ from sklearn.linear_model import LinearRegression
 import dpscp as dp
 from dpscp.core.evaluation import PrivateEstimate, PrivateEvaluation
 from dpscp.privacy import gaussian_event, gdp_mu
-from dpscp.report import About, budget_bar, budget_tracks, evaluate, html_report
-from dpscp.report.deployments import DEPLOYMENTS, scale_place
+from dpscp.report import budget_bar, budget_tracks, evaluate, html_report
 from dpscp.report.examples import predict_examples
-from dpscp.report.figures import budget_figure, calibration_figure
+from dpscp.report.figures import calibration_figure
 from dpscp.report.numbers import find_low_parts
+from dpscp.report.spending import DEPLOYMENTS, scale_place
 
 SCHEMA = {
     "task": "classification",
@@ -87,13 +87,6 @@ def test_the_bar_of_stages_on_all_records_adds_up():
     widths = [part.width for part in budget_bar(disjoint, disjoint.epsilon(1e-5), 1e-5)]
     assert widths == pytest.approx([0.5, 0.5])
     assert budget_bar(dp.Ledger().add("leak", dp.privacy.non_private_event()), 1.0, 1e-5)[0].width == 1.0
-
-
-def test_the_figure_of_the_budget_names_each_stage_once():
-    labels = budget_figure(split_ledger(0.2), 2.0, 1e-5).axes[0].get_legend_handles_labels()[1]
-    assert labels == ["training (80.0% of the records)", "calibration (20.0% of the records)", "not spent"]
-    ledger = dp.Ledger().add("training", gaussian_event(4.0)).add("training", gaussian_event(4.0))
-    assert budget_figure(ledger, 2.0, 1e-5).axes[0].get_legend_handles_labels()[1] == ["training", "not spent"]
 
 
 def test_the_page_shows_one_bar_and_no_second_epsilon_before_the_technical_details(model, page):
@@ -189,8 +182,7 @@ def test_accuracy_is_counted_by_hand(model, evaluation, page):
 def test_declarations_come_from_the_caller_then_from_the_schema(model, tmp_path):
     assert "City clinic" in html_report(model)
     path = tmp_path / "report.html"
-    told = {"responsible": "Dr. <Who>", "legal_basis": "consent"}
-    model.report(path, metadata=told, about=About(purpose="triage"))
+    model.report(path, metadata={"responsible": "Dr. <Who>", "legal_basis": "consent", "purpose": "triage"})
     page = path.read_text()
     shown = dict(re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", page))
     assert shown["Responsible"] == "Dr. &lt;Who&gt;"

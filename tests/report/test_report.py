@@ -12,9 +12,9 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp._base.format import format_rate
-from dpscp.report import About, StudyBudget, budget_tracks, evaluate, html_report, write_report
-from dpscp.report.figures import PALETTE, budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
-from dpscp.report.numbers import ATTACKS, FULL_SETS, _summarize_widths, judge_release
+from dpscp.report import budget_tracks, evaluate, html_report, write_report
+from dpscp.report.figures import PALETTE, calibration_figure, inline_svg, size_figure, tradeoff_figure
+from dpscp.report.numbers import ATTACKS, FULL_SETS, judge_release
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4000, 4))
@@ -92,7 +92,6 @@ def expected_numbers(model, evaluation) -> dict[str, float]:
             found |= {f"evaluation.{i}.target": v.target, f"evaluation.{i}.coverage": v.coverage}
             found |= {f"evaluation.{i}.low": v.interval[0], f"evaluation.{i}.high": v.interval[1]}
             found |= {f"evaluation.{i}.mean_size": v.mean_size, f"evaluation.{i}.single": v.single}
-            found[f"evaluation.{i}.unbounded"] = v.unbounded
     return found
 
 
@@ -165,7 +164,7 @@ def test_every_number_is_the_fitted_objects(case):
     score = model.certificate_.terms.get("conformity_score")
     assert score is None or f">{score}<" in case[2]
     shown = {name for name, _, _ in page.found}
-    optional = {n for n in expected if n.endswith((".unbounded", ".single"))}
+    optional = {n for n in expected if n.endswith(".single")}
     assert set(expected) - shown <= optional
 
 
@@ -210,12 +209,7 @@ def test_evaluation_counts_by_hand(case):
     level = evaluation.levels[0]
     assert level.coverage == pytest.approx(covered.mean())
     assert level.interval[0] < level.coverage < level.interval[1]
-    assert sum(level.shares) + level.unbounded == pytest.approx(1.0)
-
-
-def test_intervals_too_wide_to_draw_count_as_infinite():
-    found = _summarize_widths(np.array([1.0, 3.0, 1.7e308, 1.7e308]))
-    assert (found["widest"], found["unbounded"], found["mean_size"]) == (3.0, 0.5, np.inf)
+    assert sum(level.shares) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
@@ -273,7 +267,6 @@ def test_figures_are_matplotlib_figures():
     level = evaluate(model, X[3000:], LABELS[3000:]).levels[0]
     figures = [
         tradeoff_figure(model.ledger_),
-        budget_figure(model.ledger_, 2.0, 1e-5),
         calibration_figure(model.certificate_),
         size_figure(level, "set"),
     ]
@@ -306,8 +299,8 @@ def test_the_head_says_what_was_declared_and_nothing_else(default_fit):
     model = default_fit
     bare = html_report(model)
     assert not [words for words in ("Purpose", 'id="study"') if words in bare]
-    study = StudyBudget(epsilon=2.0, delta=1e-5, spent=1.23456, left=0.76544, fits=2)
-    page = parsed(html_report(model, about=About("triage <b>", "people 2025", study)))
+    study = {"epsilon": 2.0, "delta": 1e-5, "spent": 1.23456, "left": 0.76544, "fits": 2}
+    page = parsed(html_report(model, metadata={"purpose": "triage <b>", "data": "people 2025"}, study=study))
     text = " ".join("".join(page.text).split())
     assert not [words for words in ("triage <b>", "people 2025", model.digest()) if words not in text]
     shown = {name: words for name, _, words in page.found}

@@ -10,28 +10,40 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import dpscp
+from dpscp._base.format import format_epsilon
 from dpscp._base.progress import clear_activity, pause_activity
-from dpscp.cli.errors import CommandError, describe_os_error
-from dpscp.cli.fit import choose_csv_format, fit_table, write_schema
-from dpscp.cli.lines import promise_lines, report_line, show_warning, useless_lines
-from dpscp.cli.outputs import check_output
-from dpscp.cli.run import (
-    describe_release,
-    evaluate_labeled,
+from dpscp.cli.files import (
+    CommandError,
+    Estimator,
+    check_output,
+    choose_csv_format,
+    describe_os_error,
     load_model,
-    open_labeled_table,
-    predict_block,
+    load_release,
+    open_table,
+    read_new_records,
+    read_note,
     require_schema,
-    summarize_fit,
+    write_note,
 )
-from dpscp.cli.tables import open_table
+from dpscp.cli.fit import Result, describe_release, fit_table, open_store, write_schema
+from dpscp.cli.lines import promise_lines, report_line, show_warning, summarize_fit, useless_lines
 from dpscp.core.planning import plan
 from dpscp.data.groups import Groups
+from dpscp.data.schema import Schema
 from dpscp.data.table_writer import open_writer
+from dpscp.deployment import CoverageMonitor, evaluate, recalibrate, statement_markdown
+from dpscp.estimators import PrivateConformalClassifier
 from dpscp.exceptions import BudgetError, GuaranteeWarning
-from dpscp.report.numbers import explain_useless_promise
-from dpscp.report.page import write_report
+from dpscp.privacy import Ledger
+from dpscp.privacy.store import BudgetStore
+from dpscp.report import numbers
+from dpscp.report.numbers import explain_useless_promise, study_budget
+from dpscp.report.page import monitor_page, write_atomically, write_report
 
 _OUT_OF_MEMORY = (
     "not enough memory for this table; remove columns that the schema does not use from the file, or split a table "
@@ -41,131 +53,270 @@ REFUSED, USAGE, OVER_BUDGET, INTERRUPTED = 1, 2, 3, 130
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a command and return its exit code; print an error as one line."""
+    """Run a command, print its result as text or JSON, and return its exit code; print an error as one line."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", GuaranteeWarning)
         warnings.showwarning = show_warning
         try:
-            code = COMMANDS[options.command](options)
-            sys.stdout.flush()
-            return code
+            data, lines, *codes = COMMANDS[options.command](options)
+            clear_activity()
+            if data is not None:
+                print(json.dumps(data) if options.json else "\n".join(lines), flush=True)
+            return sum(codes)
         except BudgetError as error:
-            return _print_error(error, OVER_BUDGET)
-        except (CommandError, ValueError, TypeError, ImportError, OSError, TimeoutError) as error:
-            if isinstance(error, BrokenPipeError):  # the process that read our output has ended
-                sys.stderr.close()
-                return REFUSED
-            text = describe_os_error(error) if isinstance(error, OSError) else str(error)
-            return _print_error(CommandError(text), REFUSED)
+            return _print_error(str(error), OVER_BUDGET)
+        except BrokenPipeError:  # the process that read our output has ended
+            sys.stderr.close()
+            return REFUSED
+        except OSError as error:
+            return _print_error(describe_os_error(error))
+        except (CommandError, ValueError, TypeError, ImportError) as error:
+            return _print_error(str(error))
         except MemoryError:  # its own text may contain a number of records
-            return _print_error(CommandError(_OUT_OF_MEMORY), REFUSED)
+            return _print_error(_OUT_OF_MEMORY)
         except KeyboardInterrupt as error:
-            return _print_error(CommandError(str(error) or _describe_interrupt(options)), INTERRUPTED)
+            return _print_error(str(error) or _describe_interrupt(options), INTERRUPTED)
         except Exception as error:
             if options.debug:
                 traceback.print_exc()
             # its text may contain values of records: print its type only
-            text = f"unexpected {type(error).__name__}; run again with --debug to see where, and report it"
-            return _print_error(CommandError(text), REFUSED)
+            return _print_error(
+                f"unexpected {type(error).__name__}; run again with --debug to see where, and report it"
+            )
 
 
-def _print_error(error: BaseException, code: int) -> int:
+def _print_error(text: str, code: int = REFUSED) -> int:
     clear_activity()
-    print(f"dpscp: error: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"dpscp: error: {' '.join(text.split())}", file=sys.stderr)
     return code
 
 
 def _describe_interrupt(options: argparse.Namespace) -> str:
     """Describe the state after Ctrl-C: no partial files, and reserved budget stays spent."""
     text = "interrupted; no output file was left incomplete"
-    store = options.budget if options.command in ("fit", "evaluate", "monitor", "recalibrate") else None
-    if store is not None:
+    if options.command in ("fit", "evaluate", "monitor", "recalibrate") and options.budget is not None:
         text += (
-            f". If the work had begun, its budget is reserved in {str(store)!r} and counts as spent, because results "
-            f"may have been seen; check with 'dpscp budget show {store}'"
+            f". If the work had begun, its budget is reserved in {str(options.budget)!r} and counts as spent, because "
+            f"results may have been seen; check with 'dpscp budget show {options.budget}'"
         )
     return text
 
 
-def _print_result(options: argparse.Namespace, data: Any, *lines: str) -> None:
-    """Print JSON if requested, otherwise lines of text."""
-    clear_activity()
-    print(json.dumps(data) if options.json else "\n".join(lines))
+# ---- prediction
 
 
-# ---- the commands
-
-
-def _schema(options: argparse.Namespace) -> int:
-    result, lines = write_schema(options)
-    _print_result(options, result, *lines)
-    return 0
-
-
-def _fit(options: argparse.Namespace) -> int:
-    result, lines = fit_table(options)
-    _print_result(options, result, *lines)
-    return 0
-
-
-def _predict(options: argparse.Namespace) -> int:
+def _predict(options: argparse.Namespace) -> Result:
     check_output(options.output, options.table, options.model)
     estimator = load_model(options.model)
-    schema, n, bad = require_schema(estimator), 0, 0
+    schema, n, bad, added = require_schema(estimator), 0, 0, []
     table = open_table(options.table, choose_csv_format(options, schema.csv))
     table.require_columns([column.name for column in schema.feature_columns], "the model needs")
     with open_writer(options.output, table.csv_format, raw=options.raw) as write:
         for block in table.blocks("predicting"):
-            block, n_bad = predict_block(estimator, schema, table, block, first=n + 1, unknown=options.unknown)
+            columns, n_bad = predict_block(estimator, schema, table.as_frame(block, schema), n + 1, options.unknown)
+            n, bad, added = n + len(block), bad + n_bad, list(columns)
+            for name, values in columns.items():
+                if name in block.schema.names:
+                    raise CommandError(f"the table already has a column {name!r}; rename or drop that column")
+                block = block.append_column(name, values)
             write(block)
-            n, bad = n + len(block), bad + n_bad
     useless = explain_useless_promise(estimator)
-    added = block.schema.names[len(table.column_names) :]
     if bad:
         show_warning(f"{bad:,} of {n:,} rows violate the schema and have no prediction; see column 'errors'")
-    _print_result(
-        options,
-        {
-            "output": str(options.output),
-            "records": n,
-            "errors": bad,
-            "columns": added,
-            "is_useful": useless is None,
-            "not_useful_because": useless,
-        },
-        f"wrote {options.output}: {n:,} records, new columns {', '.join(added)}",
-        *useless_lines(useless),
-    )
-    return 0
+    counts = {"output": str(options.output), "records": n, "errors": bad, "columns": added}
+    text = f"wrote {options.output}: {n:,} records, new columns {', '.join(added)}"
+    verdict = {"is_useful": useless is None, "not_useful_because": useless}
+    return counts | verdict, [text, *useless_lines(useless)]
 
 
-def _report(options: argparse.Namespace) -> int:
+def predict_block(
+    estimator: Estimator, schema: Schema, frame: Any, first: int, unknown: str | None
+) -> tuple[dict[str, Any], int]:
+    """Return the new columns of a block of rows, and the number of rows without a prediction.
+
+    A row that violates the schema has none. The last column, ``errors``, gives its row number and the reason. Rows to
+    predict are not private to the model.
+
+    Parameters
+    ----------
+    frame : n rows with the columns of the schema.
+    first : row number of the first one in the table.
+    unknown : meaning of an undeclared category; None: as the schema says.
+    """
+    import pyarrow as pa
+
+    X, errors = schema.rows(frame, unknown=unknown)
+    bad = np.array([error is not None for error in errors], dtype=bool)
+    places = pa.array(np.arange(len(bad)), mask=bad)
+    columns = {name: pa.array(values).take(places) for name, values in predict_columns(estimator, X).items()}
+    texts = [error and f"row {first + place}: {error}" for place, error in enumerate(errors)]
+    return columns | {"errors": pa.array(texts, pa.string())}, int(bad.sum())
+
+
+def predict_columns(estimator: Estimator, X: NDArray[np.float64]) -> dict[str, Any]:
+    """Compute the prediction, then for each level the set and its size, or the lower and the upper end."""
+    levels = [certificate.target for certificate in estimator.certificates_]
+    marks = [""] if len(levels) == 1 else [f"_{100 * level:g}" for level in levels]
+    columns: dict[str, Any] = {}
+    if isinstance(estimator, PrivateConformalClassifier):
+        columns["prediction"], sets = estimator.predict_set(X)
+        for mark, found in zip(marks, np.moveaxis(sets, 2, 0), strict=True):
+            columns |= {f"set{mark}": list_labels(estimator.classes_, found), f"set_size{mark}": found.sum(axis=1)}
+    else:
+        columns["prediction"], intervals = estimator.predict_interval(X)
+        for mark, ends in zip(marks, np.moveaxis(intervals, 2, 0), strict=True):
+            columns |= {f"lower{mark}": ends[:, 0], f"upper{mark}": ends[:, 1]}
+    return columns
+
+
+def list_labels(classes: NDArray[Any], sets: NDArray[np.bool_]) -> Any:
+    """Return the labels of each row of ``sets`` as an Arrow array of lists, built once for each distinct set."""
+    import pyarrow as pa
+
+    packed = np.packbits(sets, axis=1)
+    _, rows, place = np.unique(packed.view(f"V{packed.shape[1]}")[:, 0], return_index=True, return_inverse=True)
+    names = classes.astype(str)
+    distinct = pa.array([names[sets[row]].tolist() for row in rows], pa.list_(pa.string()))
+    return distinct.take(pa.array(place.astype(np.int64)))
+
+
+# ---- a model in use
+
+
+def _report(options: argparse.Namespace) -> Result:
     check_output(options.output, options.model)
-    estimator = load_model(options.model)
-    evaluation = None
+    estimator, evaluation = load_model(options.model), None
     if options.evaluate is not None:
-        written = choose_csv_format(options, require_schema(estimator).csv)
-        records = open_labeled_table(estimator, options.model, options.evaluate, written)
-        evaluation = evaluate_labeled(estimator, records)
-    store = None
-    if options.budget is not None:
-        from dpscp.privacy.store import BudgetStore
-
-        store = BudgetStore.open(options.budget)
-    about = describe_release(options.purpose, options.data_name, store)
-    write_report(options.output, estimator, evaluation=evaluation, title=options.title, about=about)
-    summary = {"report": str(options.output), **summarize_fit(estimator, evaluation)}
-    _print_result(options, summary, *promise_lines(summary), *report_line(options.output))
-    return 0
+        evaluation = numbers.evaluate(estimator, *_new_records(options, options.evaluate, estimator))
+    about = describe_release(options, None if options.budget is None else BudgetStore.open(options.budget))
+    write_report(options.output, estimator, evaluation=evaluation, title=options.title, **about)
+    summary = summarize_fit(estimator, evaluation)
+    return {"report": str(options.output), **summary}, [*promise_lines(summary), *report_line(options.output)]
 
 
-def _plan(options: argparse.Namespace) -> int:
+def _new_records(options: argparse.Namespace, path: Path, estimator: Estimator) -> tuple[Any, Any, Any]:
+    """Return features, targets and person ids of labeled records; refuse the table of the fit."""
+    schema = require_schema(estimator)
+    return read_new_records(path, choose_csv_format(options, schema.csv), schema, read_note(options.model))
+
+
+def _pay(options: argparse.Namespace, estimator: Estimator) -> dict[str, Any]:
+    """Return the labeled records of the table and what pays for them, as arguments."""
+    X, y, persons = _new_records(options, options.table, estimator)
+    cost = {"epsilon": options.epsilon, "delta": options.delta, "budget": open_store(options)}
+    return {"X": X, "y": y, "persons": persons, "random_state": options.seed, **cost}
+
+
+def _evaluate(options: argparse.Namespace) -> Result:
+    estimator = load_model(options.model)
+    evaluation = evaluate(estimator, **_pay(options, estimator), confidence=options.confidence)
+    return evaluation.to_dict(), [str(evaluation)]
+
+
+def _monitor(options: argparse.Namespace) -> Result:
+    for path in (options.state, options.report):
+        check_output(path, options.model, options.table, *([options.state] if path is options.report else []))
+    estimator = load_model(options.model)
+    monitor = _open_monitor(options, estimator)
+    name = options.batch or options.table.name
+    records = _new_records(options, options.table, estimator)
+    step = monitor.update(*records, batch=name, budget=open_store(options))
+    write_atomically(options.state, monitor.to_json().encode())
+    if options.report is not None:
+        write_atomically(options.report, monitor_page(monitor).encode())
+    delta, ledger = monitor.budget.delta, step.ledger
+    data = {
+        "batch": name,
+        "log_evidence": step.log_evidence,
+        "alarm": step.alarm,
+        "n_batches": step.n_batches,
+        "tolerated": monitor.tolerated,
+        "level": monitor.level,
+        "epsilon": ledger.epsilon(delta),
+        "delta": delta,
+        "neighbors": ledger.neighbors,
+        "is_private": ledger.is_private,
+        "state": str(options.state),
+    }
+    verdict = "ALARM: coverage fell below the tolerated level" if step.alarm else "no alarm"
+    return data, [
+        f"{verdict} after {step.n_batches} batches (tolerated miss rate {monitor.tolerated:.3g})",
+        f"evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and stays on",
+        _cost_line(ledger, ledger.epsilon(delta), delta, "for records of this batch"),
+        *report_line(options.report),
+        *(["next:     find out what changed, then run dpscp recalibrate on new records"] if step.alarm else []),
+    ]
+
+
+def _cost_line(ledger: Ledger, epsilon: float, delta: float, payer: str) -> str:
+    seeded = "" if ledger.is_private else "; NOT private, the noise came from a seed"
+    return f"privacy:  epsilon {format_epsilon(epsilon)} at delta {delta:g} {payer}{seeded}"
+
+
+def _open_monitor(options: argparse.Namespace, estimator: Any) -> CoverageMonitor:
+    """Read the monitor from its state file, or create one; refuse options that would change it."""
+    new = {name: getattr(options, name) for name in ("epsilon", "delta", "tolerated", "level", "seed")}
+    chosen = {name: value for name, value in new.items() if value is not None}
+    if options.state.exists():
+        if chosen:
+            raise CommandError(
+                f"{str(options.state)!r} already contains a monitor with its own budget and level: omit "
+                f"{', '.join('--' + name for name in chosen)}, or use another --state file"
+            )
+        return CoverageMonitor.from_json(options.state.read_text(encoding="utf-8"), estimator)
+    seed = chosen.pop("seed", None)
+    return CoverageMonitor(estimator, **{"epsilon": 0.5, "delta": 1e-6, **chosen}, random_state=seed)
+
+
+def _recalibrate(options: argparse.Namespace) -> Result:
+    check_output(options.output, options.model, options.table)
+    estimator = load_model(options.model)
+    new = recalibrate(estimator, **_pay(options, estimator), n_records=options.n)
+    new.save(options.output)
+    table = read_note(options.model)
+    if table is not None:  # the training table is that of the old model
+        write_note(options.output, table)
+    certificate, ledger = new.certificate_, new.ledger_
+    data = {
+        "model": str(options.output),
+        "coverage": certificate.coverage,
+        "target": certificate.target,
+        "epsilon": options.epsilon,
+        "delta": options.delta,
+        "is_private": ledger.is_private,
+    }
+    payer = "for the new records; the records of the fit pay nothing more"
+    return data, [
+        f"coverage: {certificate}",
+        _cost_line(ledger, options.epsilon, options.delta, payer),
+        f"model:    {options.output}; start a new monitor for it",
+    ]
+
+
+def _statement(options: argparse.Namespace) -> Result:
+    check_output(options.output, options.model)
+    store = None if options.budget is None else BudgetStore.open(options.budget)
+    statement = load_release(options.model).statement(study=study_budget(store))
+    text = statement_markdown(statement) if options.markdown else json.dumps(statement, indent=2) + "\n"
+    if options.output is None:
+        return statement, [text.rstrip("\n")]
+    write_atomically(options.output, text.encode())
+    return statement, [f"wrote {options.output}"]
+
+
+# ---- without a model, and budgets
+
+
+def _plan(options: argparse.Namespace) -> Result:
     written = {"figure": options.figure, "page": options.html}
-    for path in filter(None, written.values()):
+    for path in written.values():
         check_output(path)
     if options.regression and options.classes is not None:
         raise CommandError("use --classes or --regression, not both")
+    groups: Groups | int | None = options.n_groups
+    if options.groups_per_record > 1:  # a plan calls no function
+        groups = Groups(len, values=range(options.n_groups or 1), per_record=options.groups_per_record)
     result = plan(
         options.n,
         options.epsilon,
@@ -177,7 +328,7 @@ def _plan(options: argparse.Namespace) -> int:
         train_share=options.train_share,
         release_confidence=options.release_confidence,
         rows_per_person=options.rows_per_person,
-        groups=_planned_groups(options),
+        groups=groups,
         evaluation_fraction=options.evaluation_fraction,
     )
     if options.figure is not None:
@@ -185,59 +336,38 @@ def _plan(options: argparse.Namespace) -> int:
     if options.html is not None:
         result.to_html(options.html)
     lines = [f"{name + ':':<8}{path}" for name, path in written.items() if path is not None]
-    _print_result(options, result.to_dict(), str(result), *lines)
-    return 0
+    return result.to_dict(), [str(result), *lines]
 
 
-def _planned_groups(options: argparse.Namespace) -> Groups | int | None:
-    """Return the groups to plan: their number, or that of overlapping ones."""
-    count: int | None = options.n_groups
-    if options.groups_per_record == 1:
-        return count
-    # a plan calls no function
-    return Groups(len, values=range(count or 1), per_record=options.groups_per_record)
-
-
-def _audit(options: argparse.Namespace) -> int:
+def _audit(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     from dpscp.audit import audit
 
-    if options.figure is not None:
-        check_output(options.figure)
+    check_output(options.figure)
     result = audit(load_model(options.model), runs=options.runs, null=options.null)
     if options.figure is not None:
         result.plot(options.figure)
-    _print_result(options, result.to_dict(), str(result))
-    return 0 if result.passed else REFUSED
+    return result.to_dict(), [str(result)], 0 if result.passed else REFUSED
 
 
-def _budget(options: argparse.Namespace) -> int:
-    from dpscp.privacy import Ledger
-    from dpscp.privacy.store import BudgetStore
-
-    if options.action == "create":
-        if options.epsilon is None or options.delta is None or options.dataset is None:
-            raise CommandError(
-                "a new budget store needs --epsilon, --delta and --dataset (a public name of the records)"
-            )
-        check_output(options.store)
-        sequence = options.sequence and [
-            Ledger.from_json(path.read_text(encoding="utf-8")) for path in options.sequence
-        ]
-        store = BudgetStore.create(
-            options.store,
-            options.epsilon,
-            options.delta,
-            dataset=options.dataset,
-            sequence=sequence,
-            slack=options.slack,
-        )
-    else:
+def _budget(options: argparse.Namespace) -> Result:
+    if options.action == "show":
         store = BudgetStore.open(options.store, dataset=options.dataset)
-    _print_result(options, store.to_dict(), store.summary())
-    return 0
+        return store.to_dict(), [store.summary()]
+    if options.epsilon is None or options.delta is None or options.dataset is None:
+        raise CommandError("a new budget store needs --epsilon, --delta and --dataset (a public name of the records)")
+    check_output(options.store)
+    store = BudgetStore.create(
+        options.store,
+        options.epsilon,
+        options.delta,
+        dataset=options.dataset,
+        sequence=options.sequence and [Ledger.from_json(p.read_text(encoding="utf-8")) for p in options.sequence],
+        slack=options.slack,
+    )
+    return store.to_dict(), [store.summary()]
 
 
-def _reproduce(options: argparse.Namespace) -> int:
+def _reproduce(options: argparse.Namespace) -> tuple[None, list[str], int]:
     root = Path(dpscp.__file__).resolve().parents[2]
     if not (root / "experiments" / "__main__.py").is_file():
         raise CommandError(
@@ -245,56 +375,21 @@ def _reproduce(options: argparse.Namespace) -> int:
         )
     command = [sys.executable, "-m", "experiments", *options.arguments]
     with pause_activity():
-        return subprocess.run(command, cwd=root, check=False).returncode
+        return None, [], subprocess.run(command, cwd=root, check=False).returncode
 
 
-def _demo(options: argparse.Namespace) -> int:
-    from dpscp.cli.demo import find_unused_folder, run_demo
+def _demo(options: argparse.Namespace) -> Result:
+    from dpscp.cli.demo import run_demo
 
-    folder = options.folder or find_unused_folder(Path("dpscp-demo"))
-    summary = run_demo(
-        folder, epsilon=options.epsilon, delta=options.delta, level=options.confidence, force=options.force
-    )
-    _print_result(options, summary, *promise_lines(summary), *report_line(Path(summary["report"])))
-    return 0
+    summary = run_demo(options)
+    return summary, [*promise_lines(summary), *report_line(Path(summary["report"]))]
 
 
-def _evaluate(options: argparse.Namespace) -> int:
-    from dpscp.cli.deployment import evaluate_table
-
-    result, lines = evaluate_table(options)
-    _print_result(options, result, *lines)
-    return 0
-
-
-def _recalibrate(options: argparse.Namespace) -> int:
-    from dpscp.cli.deployment import recalibrate_model
-
-    result, lines = recalibrate_model(options)
-    _print_result(options, result, *lines)
-    return 0
-
-
-def _monitor(options: argparse.Namespace) -> int:
-    from dpscp.cli.deployment import monitor_table
-
-    result, lines = monitor_table(options)
-    _print_result(options, result, *lines)
-    return 0
-
-
-def _statement(options: argparse.Namespace) -> int:
-    from dpscp.cli.deployment import write_statement
-
-    result, lines = write_statement(options)
-    _print_result(options, result, *lines)
-    return 0
-
-
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+# Each command returns JSON values, the same as lines of text, and its exit code where that may not be 0.
+COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "demo": _demo,
-    "schema": _schema,
-    "fit": _fit,
+    "schema": write_schema,
+    "fit": fit_table,
     "predict": _predict,
     "report": _report,
     "evaluate": _evaluate,

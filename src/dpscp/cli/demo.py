@@ -6,23 +6,22 @@ after the first, and all records of a person are protected together. Bounds and 
 book, not from the records.
 """
 
+import argparse
 import itertools
 from dataclasses import replace
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpscp import metrics
-from dpscp.cli.errors import CommandError
-from dpscp.cli.evaluation import LabeledTable, Origin, origin_path, write_origin
-from dpscp.cli.outputs import check_output, refuse_existing
-from dpscp.cli.run import describe_release, evaluate_labeled, fit_estimator, summarize_fit
-from dpscp.cli.tables import open_table
+from dpscp.cli.files import CommandError, check_output, note_path, refuse_existing, write_note
+from dpscp.cli.fit import fit_estimator
+from dpscp.cli.lines import summarize_fit
 from dpscp.data.schema import Column, Schema
 from dpscp.data.table_writer import open_writer
-from dpscp.report.numbers import Reference
+from dpscp.report.numbers import Reference, evaluate
 from dpscp.report.page import write_atomically, write_report
 
 _PACKAGES = ("pandas", "pyarrow", "statsmodels", "matplotlib", "jinja2")
@@ -90,7 +89,7 @@ def load_demo_tables() -> tuple[Any, Any]:
     return frame[~held_out].reset_index(drop=True), frame[held_out].reset_index(drop=True)
 
 
-def evaluate_reference(records: Any, held_out: LabeledTable, level: float) -> Reference:
+def evaluate_reference(records: Any, X: Any, y: Any, level: float) -> Reference:
     """Evaluate a non-private model: split conformal prediction with logistic regression.
 
     It uses one record of each person, so that no person is in both parts.
@@ -101,32 +100,12 @@ def evaluate_reference(records: Any, held_out: LabeledTable, level: float) -> Re
 
     from dpscp.paper import SplitConformal
 
-    one_record = records.drop_duplicates("person")
-    model = SplitConformal(
-        make_pipeline(StandardScaler(), LogisticRegression()), confidence_level=level, random_state=0
-    ).fit(SCHEMA.matrix(one_record), SCHEMA.targets(one_record))
-    rows, truth = zip(*held_out.blocks("comparing"), strict=True)
-    sets = model.predict_set(np.concatenate(rows))[1]
-    covered = metrics.covered(np.concatenate(truth), sets, classes=model.classes_)
+    classifier = make_pipeline(StandardScaler(), LogisticRegression())
+    model = SplitConformal(classifier, confidence_level=level, random_state=0)
+    model.fit(SCHEMA.matrix(records), SCHEMA.targets(records))
+    sets = model.predict_set(X)[1]
+    covered = metrics.covered(y, sets, classes=model.classes_)
     return Reference("split conformal, logistic regression", float(covered.mean()), float(sets.sum(axis=1).mean()))
-
-
-def require_packages() -> None:
-    """Refuse a demo without the packages for tables, the data and the report."""
-    missing = [name for name in _PACKAGES if not _is_installed(name)]
-    if missing:
-        raise CommandError(
-            f"the demo needs {', '.join(missing)}, which the plain installation does not bring; install the extra: "
-            "pip install 'dpscp[demo]'"
-        )
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        import_module(name)
-    except ImportError:
-        return False
-    return True
 
 
 def find_unused_folder(folder: Path) -> Path:
@@ -135,35 +114,50 @@ def find_unused_folder(folder: Path) -> Path:
     return next(path for path in numbered if not path.exists())
 
 
-def run_demo(folder: Path, *, epsilon: float, delta: float, level: float, force: bool = False) -> dict[str, Any]:
+def run_demo(options: argparse.Namespace) -> dict[str, Any]:
     """Write tables, schema, model and report into a folder, and return the summary of the fit.
 
     Existing files are refused before anything is written, unless ``force`` is set.
     """
-    require_packages()
+    missing = [name for name in _PACKAGES if not _is_installed(name)]
+    if missing:
+        raise CommandError(
+            f"the demo needs {', '.join(missing)}, which the plain installation does not bring; install the extra: "
+            "pip install 'dpscp[demo]'"
+        )
+    import pyarrow as pa
+
+    folder = options.folder or find_unused_folder(Path("dpscp-demo"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         raise CommandError(f"the folder {str(folder)!r} cannot be created; choose another with --folder") from None
-    paths = {n: folder / n for n in ("records.csv", "heldout.csv", "schema.toml", "model.dpscp", "report.html")}
-    import pyarrow as pa
-
-    check_output(paths["report.html"])
-    refuse_existing([*paths.values(), origin_path(paths["model.dpscp"])], force=force)
+    names = ("records.csv", "heldout.csv", "schema.toml", "model.dpscp", "report.html")
+    records, heldout, schema, model, report = paths = [folder / name for name in names]
+    check_output(report)
+    refuse_existing([*paths, note_path(model)], force=options.force)
     tables = load_demo_tables()
-    for name, frame in zip(("records.csv", "heldout.csv"), tables, strict=True):
-        with open_writer(paths[name]) as write:
+    for path, frame in zip((records, heldout), tables, strict=True):
+        with open_writer(path) as write:
             write(pa.RecordBatch.from_pandas(frame, preserve_index=False))
-    write_atomically(paths["schema.toml"], SCHEMA.to_toml().encode())
-    estimator = fit_estimator(SCHEMA, paths["records.csv"], epsilon=epsilon, delta=delta, confidence_level=level)
-    estimator.save(paths["model.dpscp"])
-    write_origin(paths["model.dpscp"], Origin.of(paths["records.csv"], None))
-    # a comparison of records proves nothing here, because many persons share all values; the split by person does
-    held_out = LabeledTable(SCHEMA, open_table(paths["heldout.csv"]), one_per_person=True, held_out=True)
-    reference = evaluate_reference(tables[0], held_out, level)
-    evaluation = replace(evaluate_labeled(estimator, held_out), reference=reference)
-    about = describe_release("demonstration of a private release", _DATA, None)
+    write_atomically(schema, SCHEMA.to_toml().encode())
+    budget = {"epsilon": options.epsilon, "delta": options.delta}
+    estimator = fit_estimator(SCHEMA, records, confidence_level=options.confidence, **budget)
+    estimator.save(model)
+    write_note(model, records)
+    fitted, new = (table.drop_duplicates("person") for table in tables)
+    X, y = SCHEMA.matrix(new), SCHEMA.targets(new)
+    reference = evaluate_reference(fitted, X, y, options.confidence)
+    evaluation = replace(evaluate(estimator, X, y), reference=reference)
+    metadata = {"purpose": "demonstration of a private release", "data": _DATA}
     title = "Will a person see a doctor this year?"
-    write_report(paths["report.html"], estimator, evaluation=evaluation, title=title, about=about)
-    summary = summarize_fit(estimator, evaluation)
-    return {**summary, "model": str(paths["model.dpscp"]), "report": str(paths["report.html"]), "folder": str(folder)}
+    write_report(report, estimator, evaluation=evaluation, title=title, metadata=metadata)
+    files = {"model": str(model), "report": str(report), "folder": str(folder)}
+    return {**summarize_fit(estimator, evaluation), **files}
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ValueError:
+        return False

@@ -8,56 +8,48 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpscp._base.suggestions import suggest
 from dpscp.cli import wizard
-from dpscp.cli.errors import CommandError, describe_os_error
-from dpscp.cli.evaluation import (
-    LabeledTable,
-    Origin,
-    find_earlier_fits,
-    is_held_out,
-    origin_path,
-    refuse_training_table,
-    write_origin,
-)
-from dpscp.cli.lines import promise_lines, report_line, show_warning
-from dpscp.cli.outputs import check_output, refuse_existing
-from dpscp.cli.run import (
+from dpscp.cli.files import (
+    CommandError,
     Estimator,
-    count_units,
-    describe_release,
-    describe_size_mismatch,
-    evaluate_labeled,
-    fit_estimator,
-    summarize_fit,
+    Table,
+    check_output,
+    choose_csv_format,
+    describe_os_error,
+    is_same_file,
+    note_path,
+    open_table,
+    read_new_records,
+    read_note,
+    refuse_existing,
+    write_note,
 )
-from dpscp.cli.tables import Table, open_table
-from dpscp.data.csv_format import CSVFormat
+from dpscp.cli.lines import promise_lines, report_line, show_warning, summarize_fit
+from dpscp.data.person_ids import PersonIds, read_person_ids
 from dpscp.data.schema import Schema, SchemaError, read_schema, template
+from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp.privacy.store import BudgetStore
+from dpscp.report.numbers import evaluate, study_budget
 from dpscp.report.page import write_atomically, write_report
 
 Result = tuple[dict[str, Any], list[str]]
 
-
-def choose_csv_format(options: argparse.Namespace, declared: CSVFormat | None = None) -> CSVFormat:
-    """Return the format of CSV files: the declared one, changed by the options."""
-    thousands = "" if options.thousands == "none" else options.thousands
-    return (declared or CSVFormat()).with_changes(
-        separator=options.separator, encoding=options.encoding, decimal=options.decimal, thousands=thousands
-    )
+# A declared size may be rounded. A larger difference gets a warning.
+_SIZE_TOLERANCE = 0.05
 
 
 def write_schema(options: argparse.Namespace) -> Result:
     """Write a template of a schema for a table."""
-    output = options.output or schema_path(options.table)
+    output = options.output or _schema_path(options.table)
     check_output(output, options.table)
     refuse_existing([output], force=options.force)
-    known = [options.target] if options.target else []
-    written = choose_csv_format(options)
-    names = open_table(options.table, written).public_names(known=known, confirmed=options.header)
-    if options.target and options.target not in names:
-        raise CommandError(f"--target: the table has no column {options.target!r}{suggest(options.target, names)}")
-    schema = replace(template(names, target=options.target or ""), csv=written)
+    table = open_table(options.table, choose_csv_format(options))
+    names = table.public_names(known=[options.target] if options.target else [], confirmed=options.header)
+    _require_target(options, names)
+    schema = replace(template(names, target=options.target or ""), csv=table.csv_format)
     write_atomically(output, schema.to_toml().encode())
     return {"schema": str(output), "lacks": list(schema.lacks)}, [
         f"wrote {output}. Fill in task, types, bounds and categories from public knowledge,",
@@ -65,85 +57,121 @@ def write_schema(options: argparse.Namespace) -> Result:
     ]
 
 
-def schema_path(table: Path) -> Path:
-    """Return the path of the schema that ``dpscp schema`` and the questions of ``dpscp fit`` write."""
-    return table.with_suffix(".schema.toml")
-
-
 def fit_table(options: argparse.Namespace) -> Result:
     """Fit on a table and write the model; everything that can fail is checked before budget is spent."""
-    _check_outputs(options)
+    for path in (options.output, options.report):
+        check_output(path, options.table)
+    outputs = [options.output, note_path(options.output), *([] if options.report is None else [options.report])]
+    refuse_existing(outputs, force=options.force)
     schema, table = _read_complete_schema(options)
-    store = open_store(options, seeded=options.seed is not None)
-    evaluated = _open_evaluated(options, schema, table)
-    size = count_units(schema, table)
-    mismatch = describe_size_mismatch(schema, size)
-    for text in [
-        *([mismatch] if mismatch else []),
-        *describe_earlier_fits(options),
-    ]:
-        show_warning(text)
+    store = open_store(options)
+    records = None
+    if options.evaluate is not None:
+        records = read_new_records(options.evaluate, table.csv_format, schema, options.table)
+    for text in (describe_size_mismatch(schema, count_units(schema, table)), _describe_earlier_fits(options)):
+        if text is not None:
+            show_warning(text)
     estimator = fit_estimator(schema, options.table, budget=store, **_estimator_options(options, schema))
     output = _save_model(estimator, options.output)
-    write_origin(output, Origin.of(options.table, table.csv_format.separator))
-    evaluation = None if evaluated is None else evaluate_labeled(estimator, evaluated)
+    write_note(output, options.table)
+    evaluation = None if records is None else evaluate(estimator, *records)
     if options.report is not None:
-        about = describe_release(options.purpose, options.data_name, store)
         title = f"Private prediction of {schema.target}"
-        write_report(options.report, estimator, evaluation=evaluation, title=title, about=about)
+        write_report(options.report, estimator, evaluation=evaluation, title=title, **describe_release(options, store))
     summary = summarize_fit(estimator, evaluation)
     data = {"model": str(output), "report": options.report and str(options.report), **summary}
     return data, [*promise_lines(summary), f"model:    {output}", *report_line(options.report)]
 
 
-def describe_earlier_fits(options: argparse.Namespace) -> list[str]:
+def fit_estimator(schema: Schema, table: Path, *, budget: Any = None, **options: Any) -> Estimator:
+    """Fit the estimator for the schema's task on a table, as in Python."""
+    kind = PrivateConformalClassifier if schema.task == "classification" else PrivateConformalRegressor
+    return kind(**options).fit(table, schema.target, schema=schema, budget=budget)
+
+
+def open_store(options: argparse.Namespace) -> BudgetStore | None:
+    """Open the budget store of a command; return None if the options name none."""
+    if options.budget is None:
+        if options.dataset is not None:
+            raise CommandError("--dataset names the records of a budget store: add --budget with the store")
+        return None
+    store = BudgetStore.open(options.budget, dataset=options.dataset)
+    store.require_spendable(seeded=options.seed is not None)
+    return store
+
+
+def describe_release(options: argparse.Namespace, store: BudgetStore | None) -> dict[str, Any]:
+    """Return the declarations of a report, and the store that pays, as arguments of ``write_report``."""
+    data = options.data_name or (None if store is None else store.to_dict()["dataset"])
+    declared = {"purpose": options.purpose, "data": data}
+    return {"metadata": {name: text for name, text in declared.items() if text}, "study": study_budget(store)}
+
+
+def count_units(schema: Schema, table: Table) -> int:
+    """Count the records of a table, or the persons if the schema declares a column of ids; private."""
+    if schema.person is None:
+        return sum(map(len, table.blocks("reading", [schema.target])))
+    blocks = table.blocks("reading", [schema.person])
+    return len(np.unique(PersonIds.joined([read_person_ids(block[schema.person]) for block in blocks]).numbers()))
+
+
+def describe_size_mismatch(schema: Schema, size: int) -> str | None:
+    """Describe a table whose size is not the declared one; return None if it is.
+
+    The text reveals without noise whether the size lies in a range. It goes to standard error only, never into a file,
+    a report or JSON. The size itself is not printed.
+    """
+    name = "n_records" if schema.person is None else "n_persons"
+    declared = getattr(schema, name)
+    if declared is None or abs(size - declared) <= _SIZE_TOLERANCE * declared:
+        return None
+    return (
+        f"do not publish this line: it was computed from the records without noise. The table is more than "
+        f"{_SIZE_TOLERANCE:.0%} {'larger' if size > declared else 'smaller'} than {name} = {declared} in the schema. "
+        f"The certificate is valid for a table of the declared size: set {name} to the publicly known number"
+    )
+
+
+def _describe_earlier_fits(options: argparse.Namespace) -> str | None:
     """Return a warning if the notes beside models say that the table was fitted before, and no store adds up."""
     if options.budget is not None or options.seed is not None:
-        return []
-    models = find_earlier_fits(options.table, options.output.parent, options.table.parent)
-    if not models:
-        return []
-    return [
-        f"{str(options.table)!r} was fitted before ({', '.join(str(model.name) for model in models)}): each fit spends "
+        return None
+    notes = {note for folder in (options.output, options.table) for note in folder.parent.glob("*.origin.json")}
+    models = [note.with_name(note.name.removesuffix(".origin.json")) for note in sorted(notes)]
+    names = {model.name for model in models if (table := read_note(model)) and is_same_file(table, options.table)}
+    if not names:
+        return None
+    return (
+        f"{str(options.table)!r} was fitted before ({', '.join(sorted(names))}): each fit spends "
         "its own epsilon and delta, the costs add up, and no ledger has them together. Create a store once with "
         "'dpscp budget create', and add --budget and --dataset to every command that uses these records"
-    ]
-
-
-def _check_outputs(options: argparse.Namespace) -> None:
-    for path in (options.output, options.report):
-        if path is not None:
-            check_output(path, options.table)
-    outputs = [options.output, origin_path(options.output), *([] if options.report is None else [options.report])]
-    refuse_existing(outputs, force=options.force)
+    )
 
 
 def _estimator_options(options: argparse.Namespace, schema: Schema) -> dict[str, Any]:
     """Return the parameters of the estimator by their names in Python."""
+    named = [c.name for c in schema.columns if c.type == "categorical"]
+    groups = options.groups or []
+    for group in groups:
+        if group not in named and groups != ["label"]:
+            raise CommandError(f"--groups: {group!r} is not a categorical column of the schema{suggest(group, named)}")
     found: dict[str, Any] = {
         "epsilon": options.epsilon,
         "delta": options.delta,
         "confidence_level": options.confidence if len(options.confidence) > 1 else options.confidence[0],
         "guarantee": options.guarantee,
         "release_confidence": options.release_confidence,
-        "groups": options.groups[0] if options.groups and len(options.groups) == 1 else options.groups,
+        "groups": groups[0] if len(groups) == 1 else options.groups,
         "random_state": options.seed,
     }
     if options.score is not None:
         found["conformity_score"] = options.score
-    if options.clip_to_bounds:
-        if schema.task != "regression":
-            raise CommandError(
-                "--clip-to-bounds cuts intervals at the bounds of the target; remove it: this schema "
-                "declares a classification"
-            )
-        found["clip_to_bounds"] = True
-    named = [c.name for c in schema.columns if c.type == "categorical"]
-    allowed = (*named, "label") if len(options.groups or ()) == 1 else named
-    for group in options.groups or ():
-        if group not in allowed:
-            raise CommandError(f"--groups: {group!r} is not a categorical column of the schema{suggest(group, named)}")
-    return found
+    if options.clip_to_bounds and schema.task != "regression":
+        raise CommandError(
+            "--clip-to-bounds cuts intervals at the bounds of the target; remove it: this schema "
+            f"declares a {schema.task}"
+        )
+    return found | ({"clip_to_bounds": True} if options.clip_to_bounds else {})
 
 
 def _save_model(estimator: Estimator, path: Path) -> Path:
@@ -158,58 +186,48 @@ def _save_model(estimator: Estimator, path: Path) -> Path:
         return other
 
 
-def open_store(options: argparse.Namespace, *, seeded: bool = False) -> Any:
-    """Open the budget store of a command; return None if the options name none."""
-    if options.budget is None:
-        if options.dataset is not None:
-            raise CommandError("--dataset names the records of a budget store: add --budget with the store")
-        return None
-    from dpscp.privacy.store import BudgetStore
-
-    store = BudgetStore.open(options.budget, dataset=options.dataset)
-    store.require_spendable(seeded=seeded)
-    return store
+# ---- the schema of a fit
 
 
-def _open_evaluated(options: argparse.Namespace, schema: Schema, table: Table) -> LabeledTable | None:
-    """Open the labeled records of ``--evaluate``, and find errors in them before budget is spent."""
-    if options.evaluate is None:
-        return None
-    refuse_training_table(options.evaluate, options.table)
-    opened = open_table(options.evaluate, table.csv_format)
-    opened.require_columns(schema.column_names)
-    evaluated = LabeledTable(schema, opened, one_per_person=True)
-    training = LabeledTable(schema, table).fingerprint_records()
-    held_out = is_held_out(evaluated.fingerprint_records(), training, options.evaluate)
-    return replace(evaluated, held_out=held_out)
+def _schema_path(table: Path) -> Path:
+    return table.with_suffix(".schema.toml")
+
+
+def _require_target(options: argparse.Namespace, names: Collection[str]) -> None:
+    if options.target and options.target not in names:
+        raise CommandError(f"--target: the table has no column {options.target!r}{suggest(options.target, names)}")
 
 
 def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
     """Read the schema of a fit, and ask for missing declarations on a terminal."""
-    draft = schema_path(options.table)
+    draft = _schema_path(options.table)
     resumes = options.schema is None and wizard.is_interactive() and draft.is_file()
-    given = draft if resumes else options.schema
-    schema = read_schema(given) if given else None
+    file = draft if resumes else options.schema
+    schema = read_schema(file) if file else None
     table = open_table(options.table, choose_csv_format(options, None if schema is None else schema.csv))
     known = [] if schema is None else [c.name for c in schema.columns if c.type != "ignore" and c.name != schema.target]
     known += [name for name in (options.target, schema and schema.target) if name][:1]
     names = table.public_names(known=known, confirmed=options.header)
     schema = replace(_add_columns(schema or template(names), names, options), csv=table.csv_format)
+    command = shlex.join(["dpscp", *options.words, *([] if options.schema else ["--schema", str(file or draft)])])
     if schema.lacks and wizard.is_interactive():
-        schema = wizard.ask_declarations(schema, given or draft, _repeat_command(options, given or draft), names)
+        schema = wizard.ask_declarations(schema, file or draft, command, names)
     if schema.lacks and not options.schema:
-        raise CommandError(_describe_missing_schema(options, schema))
+        step = f"complete {str(draft)!r}, then run: {command}"
+        step = step if draft.is_file() else "create a template with: " + _schema_command(options)
+        raise CommandError(
+            f"no --schema, and these declarations are missing: {'; '.join(schema.lacks)}. Bounds are never taken from "
+            f"the data: {step}"
+        )
     return schema.require_complete(), table
 
 
 def _add_columns(schema: Schema, names: Collection[str], options: argparse.Namespace) -> Schema:
     """Return the schema with the target and the unknown categories of the options, and with all columns."""
+    _require_target(options, names)
     if options.target:
-        if options.target not in names:
-            raise CommandError(f"--target: the table has no column {options.target!r}{suggest(options.target, names)}")
-        schema = replace(
-            schema.with_target(options.target), columns=tuple(c for c in schema.columns if c.name != options.target)
-        )
+        columns = tuple(c for c in schema.columns if c.name != options.target)
+        schema = replace(schema.with_target(options.target), columns=columns)
     if options.unknown is not None:
         schema = replace(schema, columns=tuple(replace(c, unknown=options.unknown) for c in schema.columns))
     missing = [name for name in schema.column_names if name not in names]
@@ -222,23 +240,6 @@ def _add_columns(schema: Schema, names: Collection[str], options: argparse.Names
             'schema, or set the type of the column to "ignore"'
         )
     return replace(schema, columns=(*schema.columns, *template(undeclared).columns)) if undeclared else schema
-
-
-def _describe_missing_schema(options: argparse.Namespace, schema: Schema) -> str:
-    draft = schema_path(options.table)
-    if draft.is_file():
-        step = f"complete {str(draft)!r}, then run: {_repeat_command(options, draft)}"
-    else:
-        step = "create a template with: " + _schema_command(options)
-    return (
-        f"no --schema, and these declarations are missing: {'; '.join(schema.lacks)}. Bounds are never taken from the "
-        f"data: {step}"
-    )
-
-
-def _repeat_command(options: argparse.Namespace, schema: Path) -> str:
-    """Return the command of this fit with the schema in a file."""
-    return shlex.join(["dpscp", *options.words, *([] if options.schema else ["--schema", str(schema)])])
 
 
 def _schema_command(options: argparse.Namespace) -> str:

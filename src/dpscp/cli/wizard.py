@@ -5,22 +5,23 @@ Answers come from public knowledge. Nothing is proposed, because a proposal woul
 
 import csv
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dpscp._base.progress import pause_activity
 from dpscp._base.suggestions import suggest
-from dpscp.cli.errors import CommandError
+from dpscp.cli.files import CommandError
 from dpscp.data.feature_bounds import PRIVATE
 from dpscp.data.schema import Column, Schema, SchemaError
 from dpscp.report.page import write_atomically
 
 Answer = TypeVar("Answer")
 _YES, _NO = ("y", "yes"), ("n", "no")
+_TASKS = {"classification": "one of a few labels", "regression": "a number"}
+_TYPES = {"numeric": "numbers", "categorical": "one of a few values", "ignore": "not used"}
+_BOUNDS = "public bounds of {} (low, high; empty: the fit finds some, for a part of the budget): "
 
 
 class InterruptedWizard(KeyboardInterrupt):
@@ -55,23 +56,17 @@ def ask_declarations(
     backup = path.with_name(path.name + ".bak")
     if path.exists() and not backup.exists():  # comments of the user would be lost
         write_atomically(backup, path.read_bytes())
-    with pause_activity(), _keep_answers(path, command):
-        _say(f"Some declarations are missing. The answers are written to {path}; the same command continues there.")
-        _say("Answer from public knowledge (code books, units, physical limits), not from the records.")
-        wizard.run()
-    return wizard.schema
-
-
-@contextmanager
-def _keep_answers(path: Path, command: str) -> Iterator[None]:
-    """Say where the answers are when the questions end early."""
     kept = f"the answers so far are in {str(path)!r}. Continue with: {command}"
+    _say(f"Some declarations are missing. The answers are written to {path}; the same command continues there.")
+    _say("Answer from public knowledge (code books, units, physical limits), not from the records.")
     try:
-        yield
+        with pause_activity():
+            wizard.run()
     except EOFError:
         raise CommandError(f"the declarations are not complete; {kept}") from None
     except KeyboardInterrupt:
         raise InterruptedWizard(f"interrupted; {kept}") from None
+    return wizard.schema
 
 
 def _say(text: str) -> None:
@@ -89,32 +84,34 @@ class _Wizard:
         """Ask all questions, then show the answers until they are confirmed."""
         self._ask_missing()
         while True:
-            for line in describe_schema(self.schema):
-                _say(line)
-            answer = self.ask("Is this right? yes, or the name of what to answer again: ").strip()
-            if answer.lower() in _YES:
+            _say(self.schema.to_toml())
+            name = self.ask("Is this right? yes, or the name of what to answer again: ").strip()
+            if name.lower() in _YES:
                 return
-            self._forget(answer)
+            self._forget(name)
             self._ask_missing()
 
     def _ask_missing(self) -> None:
         if not self.schema.target:
-            self._store(self._until_valid(self._ask_target))
+            self._store(self._answer("column to predict: ", lambda text: self._use_column(text, target=text)))
+        target = self.schema.target
         if not self.schema.task:  # the first question after the target, so that a later run knows which answers exist
             if self.schema.person is None and self.schema.rows_per_person is None:
-                self._store(self._until_valid(self._ask_persons))
-            self._store(self._until_valid(self._ask_task))
+                self._ask_persons()
+            self._store(replace(self.schema, task=self._choose(f"what is {target}", _TASKS)))
         if self.schema.task == "classification" and self.schema.classes is None:
-            self._store(self._until_valid(self._ask_classes))
+            question = f"all labels of {target}, separated by commas: "
+            self._store(replace(self.schema, classes=self._answer(question, lambda text: parse_list(text, least=2))))
         if self.schema.task == "regression" and self.schema.bounds is None:
-            self._store(self._until_valid(self._ask_target_bounds))
+            parse = lambda text: replace(self.schema, bounds=parse_bounds(text))  # noqa: E731
+            self._store(self._answer(_BOUNDS.format(target), parse))
         for column in self.schema.columns:
             is_open = column.lacks is not None or (column.type == "numeric" and column.bounds is None)
-            if is_open and column.name not in (self.schema.target, self.schema.person):
-                self._replace_column(self._until_valid(partial(self._ask_column, column)))
+            if is_open and column.name not in (target, self.schema.person):
+                self._replace_column(self._ask_column(column))
         if not self.schema.feature_names:
             _say("  every column is ignored; at least one must be used")
-            self._forget(self._until_valid(lambda: self._ask_name("column to use: ")))
+            self._replace_column(Column(self._answer("column to use: ", self._require_column)))
             self._ask_missing()
 
     def _store(self, schema: Schema) -> None:
@@ -123,17 +120,65 @@ class _Wizard:
         write_atomically(self.path, schema.to_toml().encode())
 
     def _replace_column(self, column: Column) -> None:
-        self._store(
-            replace(self.schema, columns=tuple(column if c.name == column.name else c for c in self.schema.columns))
-        )
+        columns = tuple(column if c.name == column.name else c for c in self.schema.columns)
+        self._store(replace(self.schema, columns=columns))
 
-    def _until_valid(self, question: Callable[[], Answer]) -> Answer:
+    def _answer(self, question: str, parse: Callable[[str], Answer]) -> Answer:
         """Repeat a question until its answer is valid; other answers are not touched."""
         while True:
             try:
-                return question()
+                return parse(self.ask(question).strip())
             except SchemaError as error:
                 _say(f"  {error}")
+
+    def _choose(self, question: str, choices: dict[str, str]) -> str:
+        listed = ", ".join(f"{choice} ({meaning})" for choice, meaning in choices.items())
+        return self._answer(f"{question}: {listed}? ", lambda text: parse_choice(text, choices))
+
+    def _confirm(self, question: str) -> bool:
+        return self._answer(f"{question} yes or no: ", lambda text: parse_choice(text, ("yes", "no"))) == "yes"
+
+    def _require_column(self, name: str) -> str:
+        if name not in self.names:
+            raise SchemaError(f"the table has no column {name!r}{suggest(name, self.names)}")
+        return name
+
+    def _use_column(self, name: str, **declared: Any) -> Schema:
+        """Return the schema with declarations of a column that is no feature."""
+        columns = tuple(c for c in self.schema.columns if c.name != self._require_column(name))
+        return replace(self.schema, columns=columns, **declared)
+
+    def _ask_persons(self) -> None:
+        """Ask whether a person may have several rows, and for the public number of persons or records."""
+        count = "public number of {} (empty: the number in the table is published): "
+        if not self._confirm("Can one person have several rows in the table?"):
+            size = self._answer(count.format("records"), parse_count_or_none)
+            return self._store(replace(self.schema, n_records=size))
+        person = self._answer("column with the id of the person: ", self._require_id)
+        rows = self._answer("largest number of rows that are used of one person, for example 3: ", parse_count)
+        size = self._answer(count.format("persons"), parse_count_or_none)
+        return self._store(self._use_column(person, person=person, rows_per_person=rows, n_persons=size))
+
+    def _require_id(self, name: str) -> str:
+        if name == self.schema.target:
+            raise SchemaError("the target cannot be the id of the person")
+        return self._require_column(name)
+
+    def _ask_column(self, column: Column) -> Column:
+        name = column.name
+        column = replace(column, type=column.type or self._choose(f"column {name}", _TYPES))
+        if column.type == "numeric":
+            bounded = self._answer(f"  {_BOUNDS.format(name)}", lambda text: replace(column, bounds=parse_bounds(text)))
+            question = (
+                f"  can {name} be missing? no (a missing value is an error), mark (adds a 0/1 feature), or a public "
+                "number to fill in: "
+            )
+            return self._answer(question, lambda text: replace(bounded, missing=parse_missing(text)))
+        if column.type == "categorical":
+            labels = self._answer(f"  all values of {name}, separated by commas: ", parse_list)
+            other = self._confirm(f"  can {name} be missing or have another value?")
+            return replace(column, categories=labels, unknown="other" if other else "refuse")
+        return column
 
     def _forget(self, name: str) -> None:
         """Remove an answer, so that its question comes again."""
@@ -150,166 +195,52 @@ class _Wizard:
         else:
             _say(f"  there is no {name!r}{suggest(name, ['persons', 'task', *known])}")
 
-    def _ask_name(self, question: str) -> str:
-        name = self.ask(question).strip()
-        if name not in self.names:
-            raise SchemaError(f"the table has no column {name!r}{suggest(name, self.names)}")
-        return name
 
-    def _ask_target(self) -> Schema:
-        target = self._ask_name("column to predict: ")
-        return replace(self.schema, target=target, columns=tuple(c for c in self.schema.columns if c.name != target))
-
-    def _ask_persons(self) -> Schema:
-        """Ask whether a person may have several rows, and for the public number of persons or records."""
-        if not self._ask_yes_no("Can one person have several rows in the table?"):
-            return self._with_count("n_records", "records", {})
-        person = self._ask_name("column with the id of the person: ")
-        if person == self.schema.target:
-            raise SchemaError("the target cannot be the id of the person")
-        rows = self._ask_whole_number("largest number of rows that are used of one person, for example 3: ")
-        return self._with_count("n_persons", "persons", {"person": person, "rows_per_person": rows})
-
-    def _with_count(self, key: str, noun: str, declared: dict[str, object]) -> Schema:
-        question = f"public number of {noun} (empty: the number in the table is published): "
-        count = self._until_valid(lambda: self._ask_whole_number(question, optional=True))
-        person = declared.get("person")
-        columns = {name: column for name, column in self.schema.to_dict()["columns"].items() if name != person}
-        return Schema.from_dict({**self.schema.to_dict(), "columns": columns, **declared, key: count})
-
-    def _ask_task(self) -> Schema:
-        text = f"what is {self.schema.target}"
-        kind = self._ask_choice(text, {"classification": "one of a few labels", "regression": "a number"})
-        return replace(self.schema, task=kind)
-
-    def _ask_classes(self) -> Schema:
-        labels = parse_list(self.ask(f"all labels of {self.schema.target}, separated by commas: "))
-        if len(labels) < 2:
-            raise SchemaError("enter at least two labels, for example: no, yes")
-        return replace(self.schema, classes=labels)
-
-    def _ask_target_bounds(self) -> Schema:
-        return replace(self.schema, bounds=self._ask_bounds(self.schema.target))
-
-    def _ask_bounds(self, name: str, indent: str = "") -> tuple[float, float] | str:
-        """Ask for public bounds; an empty answer lets the fit find them."""
-        text = self.ask(
-            f"{indent}public bounds of {name} (low, high; empty: the fit finds some, for a part of the budget): "
-        )
-        return parse_bounds(text) if text.strip() else PRIVATE
-
-    def _ask_column(self, column: Column) -> Column:
-        kinds = {"numeric": "numbers", "categorical": "one of a few values", "ignore": "not used"}
-        kind = column.type or self._ask_choice(f"column {column.name}", kinds)
-        if kind == "numeric":
-            return self._until_valid(lambda: self._ask_numeric(replace(column, type=kind)))
-        if kind == "categorical":
-            return self._until_valid(lambda: self._ask_categorical(replace(column, type=kind)))
-        return replace(column, type=kind)
-
-    def _ask_numeric(self, column: Column) -> Column:
-        column = replace(column, bounds=self._ask_bounds(column.name, "  "))
-        question = (
-            f"  can {column.name} be missing? no (a missing value is an error), mark (adds a 0/1 feature), or a public "
-            "number to fill in: "
-        )
-        return self._until_valid(lambda: replace(column, missing=_parse_missing(self.ask(question))))
-
-    def _ask_categorical(self, column: Column) -> Column:
-        labels = parse_list(self.ask(f"  all values of {column.name}, separated by commas: "))
-        if not labels:
-            raise SchemaError("enter at least one value")
-        column = replace(column, categories=labels)
-        other = self._ask_yes_no(f"  can {column.name} be missing or have another value?")
-        return replace(column, unknown="other" if other else "refuse")
-
-    def _ask_choice(self, name: str, choices: dict[str, str]) -> str:
-        listed = ", ".join(f"{choice} ({meaning})" for choice, meaning in choices.items())
-
-        def choose() -> str:
-            answer = self.ask(f"{name}: {listed}? ").strip().lower()
-            matches = [choice for choice in choices if answer and choice.startswith(answer)]
-            if len(matches) != 1:
-                raise SchemaError(f"enter one of {', '.join(choices)}")
-            return matches[0]
-
-        return self._until_valid(choose)
-
-    def _ask_yes_no(self, question: str) -> bool:
-        def decide() -> bool:
-            answer = self.ask(f"{question} yes or no: ").strip().lower()
-            if answer not in (*_YES, *_NO):
-                raise SchemaError("enter yes or no")
-            return answer in _YES
-
-        return self._until_valid(decide)
-
-    def _ask_whole_number(self, question: str, *, optional: bool = False) -> int | None:
-        text = self.ask(question).strip()
-        if optional and not text:
-            return None
-        if not text.isdecimal() or int(text) < 1:
-            raise SchemaError("enter a whole number above 0, without separators")
-        return int(text)
+def parse_choice(text: str, choices: Collection[str]) -> str:
+    """Return the choice that begins with an answer."""
+    matches = [choice for choice in choices if text and choice.startswith(text.lower())]
+    if len(matches) != 1:
+        raise SchemaError(f"enter one of {', '.join(choices)}")
+    return matches[0]
 
 
-def describe_schema(schema: Schema) -> list[str]:
-    """Write the declarations as lines for a terminal."""
-    labels = ", ".join(schema.classes or ()) if schema.task == "classification" else _range_text(schema.bounds)
-    lines = [f"  {schema.target}: {schema.task}, {labels}", f"  persons: {_describe_persons(schema)}"]
-    for column in schema.columns:
-        if column.name in (schema.target, schema.person):
-            continue
-        text = column.type
-        if column.type == "numeric":
-            text += f", {_range_text(column.bounds)}; missing: {_describe_missing(column)}"
-        elif column.type == "categorical":
-            other = "an error" if column.unknown == "refuse" else "allowed"
-            text += f", {', '.join(column.categories or ())}; another value is {other}"
-        lines.append(f"  {column.name}: {text}")
-    return lines
+def parse_count(text: str) -> int:
+    """Read a whole number above 0."""
+    if not text.isdecimal() or int(text) < 1:
+        raise SchemaError("enter a whole number above 0, without separators")
+    return int(text)
 
 
-def _range_text(bounds: tuple[float, float] | str | None) -> str:
-    return f"{bounds[0]:g} to {bounds[1]:g}" if isinstance(bounds, tuple) else "bounds found by the fit"
+def parse_count_or_none(text: str) -> int | None:
+    """Read a whole number above 0, or nothing."""
+    return parse_count(text) if text else None
 
 
-def _describe_persons(schema: Schema) -> str:
-    if schema.person is None:
-        count = schema.n_records
-        text = "one row each" if schema.rows_per_person is None else f"at most {schema.rows_per_person} rows each"
-    else:
-        count = schema.n_persons
-        text = f"ids in {schema.person}, at most {schema.rows_per_person} rows of each are used"
-    return f"{text}; {'the number in the table is published' if count is None else f'{count:,} declared'}"
-
-
-def _describe_missing(column: Column) -> str:
-    words = {"refuse": "an error", "indicator": "marked by a 0/1 feature"}
-    return words[column.missing] if isinstance(column.missing, str) else f"filled with {column.missing:g}"
-
-
-def parse_list(text: str) -> tuple[str, ...]:
+def parse_list(text: str, least: int = 1) -> tuple[str, ...]:
     """Split an answer at commas; quotes protect a comma."""
     cells = next(csv.reader([text], skipinitialspace=True), [])
-    return tuple(cell.strip() for cell in cells if cell.strip())
+    found = tuple(cell.strip() for cell in cells if cell.strip())
+    if len(found) < least:
+        raise SchemaError("enter at least one value" if least == 1 else "enter at least two labels: no, yes")
+    return found
 
 
-def parse_bounds(text: str) -> tuple[float, float]:
-    """Read two numbers, low and high."""
+def parse_bounds(text: str) -> tuple[float, float] | str:
+    """Read two numbers, low and high; nothing stands for private bounds."""
     try:
         low, high = (float(part) for part in text.replace(",", " ").replace(";", " ").replace(" to ", " ").split())
     except ValueError:
-        raise SchemaError("enter two numbers with a decimal point, for example 0, 110") from None
+        if text:
+            raise SchemaError("enter two numbers with a decimal point, for example 0, 110") from None
+        return PRIVATE
     return low, high
 
 
-def _parse_missing(text: str) -> str | float:
-    answer = text.strip().lower()
-    if answer in _NO:
-        return "refuse"
-    if answer in ("m", "mark", "indicator"):
-        return "indicator"
+def parse_missing(text: str) -> str | float:
+    """Read what a missing value means: an error, a feature of its own, or a number."""
+    answer = text.lower()
+    if answer in (*_NO, "m", "mark", "indicator"):
+        return "refuse" if answer in _NO else "indicator"
     try:
         return float(answer)
     except ValueError:

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,6 @@ from dpscp.privacy.store import BudgetStore
 from dpscp.threshold import PrivateQuantile, private_quantile
 from dpscp.threshold.observer import SearchObserver
 from dpscp.threshold.search import SharedCounts
-
-if TYPE_CHECKING:
-    from dpscp.report.numbers import StudyBudget
 
 __all__ = ["Counted", "Release", "release_counts"]
 
@@ -106,10 +103,10 @@ class Release:
         budget = {"epsilon": self.budget.epsilon, "delta": self.budget.delta}
         return digest_of({"kind": self.kind, "budget": budget, **texts}, {"threshold": self.thresholds})
 
-    def statement(self, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
+    def statement(self, *, study: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the privacy statement of this release as JSON values, see ``dpscp.deployment.privacy_statement``.
 
-        ``study``: what all releases about these records may spend and have spent (``dpscp.report.StudyBudget``).
+        ``study``: the budget of all releases about these records (``dpscp.report.study_budget(store)``).
         """
         from dpscp.deployment.statement import privacy_statement
 

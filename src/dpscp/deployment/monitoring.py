@@ -15,7 +15,7 @@ import numpy as np
 
 from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.data.used_records import remember_use
-from dpscp.deployment.labeled import (
+from dpscp.deployment.evaluation import (
     evaluated_unit,
     labeled_outcomes,
     require_coverage_release,
@@ -244,7 +244,7 @@ class CoverageMonitor:
         -------
         matplotlib.figure.Figure
         """
-        from dpscp.report.monitoring import evidence_figure
+        from dpscp.report.figures import evidence_figure
 
         return evidence_figure(self)
 

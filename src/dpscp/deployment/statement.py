@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
@@ -25,9 +25,6 @@ from dpscp.privacy import Accountant, Budget, Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant
 from dpscp.privacy.events import DpEvent, composed_parts, describe_event, event_to_dict, parallel_parts
 from dpscp.privacy.tradeoff import gdp_mu
-
-if TYPE_CHECKING:
-    from dpscp.report.numbers import StudyBudget
 
 FORMAT, VERSION = "dpscp-statement", 1
 SCHEMA_FILE = Path(__file__).with_name("statement.schema.json")
@@ -138,13 +135,13 @@ class _Stated:
         )
 
 
-def privacy_statement(released: Any, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
+def privacy_statement(released: Any, *, study: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the privacy statement of a release, as JSON values.
 
     Parameters
     ----------
     released : Release, or fitted or loaded estimator
-    study : what all releases about these records may spend and have spent; None where nobody knows.
+    study : budget of all releases about these records, see ``dpscp.report.study_budget``; None where nobody knows.
 
     Returns
     -------
@@ -186,7 +183,7 @@ def privacy_statement(released: Any, *, study: "StudyBudget | None" = None) -> d
         "assumptions": [assumption.to_dict() for assumption in ledger.assumptions],
         "side_channels_not_protected": list(_SIDE_CHANNELS),
         "not_covered": list(_OUTSIDE),
-        "study_budget": None if study is None else _finite(vars(study)),
+        "study_budget": None if study is None else _finite(study),
         "coverage": [_coverage(certificate) for certificate in stated.certificates],
         "evaluation": _evaluation(stated),
         "checks": _checks(stated, spent <= budget_epsilon),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,6 @@ from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import Accountant, Ledger
 from dpscp.privacy.store import BudgetStore
 from dpscp.training.model import Model, load_model, require_loadable
-
-if TYPE_CHECKING:
-    from dpscp.report.numbers import About, StudyBudget
 
 
 @dataclass(frozen=True)
@@ -311,7 +308,6 @@ class FittedEstimator(_Parameters, ABC):
         y: Any = None,
         *,
         title: str | None = None,
-        about: "About | None" = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         """Write an HTML page about this fit; needs the extra ``dpscp[report]``.
@@ -328,10 +324,8 @@ class FittedEstimator(_Parameters, ABC):
             person.
         y : array of shape (n,), or the name of the target column of a frame, optional
         title : str, optional
-        about : dpscp.report.About, optional
-            Purpose, name of the data and other descriptions.
         metadata : mapping of str to str, optional
-            The same by key: purpose, data, responsible, contact, legal_basis, collection_period, recipients.
+            Descriptions by key: purpose, data, responsible, contact, legal_basis, collection_period, recipients.
         """
         from dpscp.report.numbers import evaluate
         from dpscp.report.page import write_release, write_report
@@ -343,13 +337,13 @@ class FittedEstimator(_Parameters, ABC):
             write_release(path, self, title=title or "Private release")
             return
         evaluation = None if X is None else evaluate(self, X, self._read_targets(X, y))
-        write_report(path, self, evaluation=evaluation, title=title, about=about, metadata=metadata)
+        write_report(path, self, evaluation=evaluation, title=title, metadata=metadata)
 
-    def statement(self, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
+    def statement(self, *, study: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the privacy statement of this fit as JSON values: the promise, its mechanisms, what is not protected.
 
         Nothing in it is computed from records. ``study``: what all fits on these records may spend and have spent
-        (``dpscp.report.StudyBudget``). ``dpscp.deployment.statement_markdown`` writes it for a model card.
+        (``dpscp.report.study_budget(store)``). ``dpscp.deployment.statement_markdown`` writes it for a model card.
         """
         from dpscp.deployment.statement import privacy_statement
 

@@ -3,16 +3,14 @@
 matplotlib and jinja2 are imported only when a page or a figure is made (``pip install 'dpscp[report]'``).
 """
 
-from dpscp.report.numbers import About, Evaluation, LevelEvaluation, StudyBudget, evaluate
+from dpscp.report.numbers import Evaluation, LevelEvaluation, evaluate, study_budget
 from dpscp.report.page import html_report, write_report
 from dpscp.report.plots import plot_calibration, plot_intervals, plot_reliability, plot_sets
 from dpscp.report.spending import budget_bar, budget_tracks
 
 __all__ = [
-    "About",
     "Evaluation",
     "LevelEvaluation",
-    "StudyBudget",
     "budget_bar",
     "budget_tracks",
     "evaluate",
@@ -21,5 +19,6 @@ __all__ = [
     "plot_intervals",
     "plot_reliability",
     "plot_sets",
+    "study_budget",
     "write_report",
 ]

@@ -15,18 +15,18 @@ from dpscp._base.format import format_rate
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger
 from dpscp.report.numbers import ATTACKS, LevelEvaluation
-from dpscp.report.spending import budget_bar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from dpscp.core.planning import BudgetPlan
+    from dpscp.deployment.monitoring import CoverageMonitor
 
 __all__ = [
     "bare_figure",
-    "budget_figure",
     "calibration_figure",
+    "evidence_figure",
     "inline_svg",
     "name_axes",
     "plan_figure",
@@ -49,6 +49,7 @@ PALETTE: Mapping[str, str] = {
     "six": "#718096",
     "soft": "#cfe0f3",
 }
+_MOST_NAMES = 12
 _SERIES = ("one", "two", "three", "four", "five", "six")
 _NEEDS = "figures need matplotlib; install it with pip install 'dpscp[report]'"
 
@@ -99,29 +100,6 @@ def tradeoff_figure(ledger: Ledger) -> "Figure":
     axis.set_ylim(0, 1)
     name_axes(axis, "false alarms", "missed members (at least)")
     put_legend(axis, loc="upper right")
-    return figure
-
-
-def budget_figure(ledger: Ledger, epsilon: float, delta: float) -> "Figure":
-    """Draw one bar of the whole budget, divided into the stages that used it.
-
-    Paper: Theorem 1 [thm:overall_privacy]
-    """
-    figure, (axis,) = bare_figure(height=1.2)
-    left, labels = 0.0, set()
-    colors = stage_colors(ledger)
-    for part in budget_bar(ledger, epsilon, delta):
-        label = part.stage if part.chance is None else f"{part.stage} ({format_rate(part.chance)} of the records)"
-        shown = None if label in labels else label
-        axis.barh(0, part.width, left=left, color=PALETTE[colors[part.stage]], height=0.55, label=shown)
-        labels.add(label)
-        left += part.width
-    axis.barh(0, max(0.0, 1 - left), left=left, color=PALETTE["line"], height=0.55, label="not spent")
-    axis.set_xlim(0, 1)
-    axis.set_yticks([])
-    axis.set_xticks([0, 0.5, 1], ["0", "50 %", "whole budget"])
-    axis.spines["left"].set_visible(False)
-    put_legend(axis, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     return figure
 
 
@@ -221,6 +199,34 @@ def plan_figure(plan: "BudgetPlan") -> "Figure":
     labels = [name if plan.row(name).certified else f"{name} (not proven)" for name in names]
     columns = 6 if len(varied) > 1 else 3
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    return figure
+
+
+def evidence_figure(monitor: "CoverageMonitor") -> "Figure":
+    """Plot the evidence after each batch, with the limit of the alarm.
+
+    Parameters
+    ----------
+    monitor : CoverageMonitor with at least one batch
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    evidence, names = np.asarray(monitor.evidence), monitor.batches
+    if not len(evidence):
+        raise ValueError("the monitor has no batch yet; call update first")
+    figure, (axis,) = bare_figure(width=6.4, height=3.0)
+    places = np.arange(len(evidence))
+    axis.axhline(monitor.alarm_limit, color=PALETTE["two"], linestyle="--", linewidth=1, label="alarm")
+    axis.plot(places, evidence, color=PALETTE["one"], linewidth=2, marker="o", markersize=4, label="evidence")
+    first = np.flatnonzero(evidence >= monitor.alarm_limit)
+    if len(first):
+        axis.plot(places[first[:1]], evidence[first[:1]], "o", color=PALETTE["two"], markersize=8, zorder=3)
+    shown = np.unique(np.linspace(0, len(names) - 1, min(len(names), _MOST_NAMES)).astype(np.int64))
+    axis.set_xticks(shown, [names[place].replace("$", r"\$") for place in shown], rotation=30, ha="right")
+    name_axes(axis, "batch", "log evidence of a change")
+    put_legend(axis, loc="lower left", ncols=2, bbox_to_anchor=(0, 1))
     return figure
 
 

@@ -1,28 +1,26 @@
 """Compute the numbers of a report: spending, promises, evaluation on labeled records."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpscp import metrics
 from dpscp.core.evaluation import PrivateEstimate
-from dpscp.data.groups import is_member
-from dpscp.data.schema import check_metadata
-from dpscp.data.schema_text import METADATA_KEYS
-from dpscp.data.validation import label_index
+from dpscp.data.groups import RowGroups, is_member
+from dpscp.deployment.evaluation import labeled_outcomes, size_limit
+from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate
+from dpscp.privacy.store import BudgetStore
 
 # False-alarm rates at which the attacker's best detection rate is printed.
 ATTACKS = (0.01, 0.05, 0.1)
 # Numbers of records of one person for which the page prints the group epsilon.
 GROUP_SIZES = (1, 2, 5, 10)
 _BINS = 20
-# Intervals from this width on count as infinite: pictures and means of such numbers overflow.
-_WIDEST = 1e300
 
 # The meaning of each number of a certificate.
 TERMS: Mapping[str, str] = {
@@ -66,64 +64,6 @@ _LABELS_FROM_RECORDS = "No coverage is proven, because the list of labels was ta
 
 
 @dataclass(frozen=True)
-class StudyBudget:
-    """Hold the state of a budget store: the total, and what its fits have spent.
-
-    Attributes
-    ----------
-    epsilon, delta : the total budget.
-    spent, left : spent and remaining epsilon.
-    fits : number of reservations.
-    """
-
-    epsilon: float
-    delta: float
-    spent: float
-    left: float
-    fits: int
-
-
-@dataclass(frozen=True)
-class About:
-    """Hold what the author of a report declares; nothing comes from records.
-
-    Attributes
-    ----------
-    purpose : purpose of the release.
-    data : name of the records.
-    study : state of the budget store, if there is one.
-    responsible : person or organization that is responsible for the release.
-    contact : address for questions.
-    legal_basis : legal basis of the processing.
-    collection_period : time in which the records were collected.
-    recipients : who receives the release.
-    """
-
-    purpose: str | None = None
-    data: str | None = None
-    study: StudyBudget | None = None
-    responsible: str | None = None
-    contact: str | None = None
-    legal_basis: str | None = None
-    collection_period: str | None = None
-    recipients: str | None = None
-
-    def with_metadata(self, metadata: Mapping[str, str] | None) -> "About":
-        """Return the same with declarations by key; what is declared already stays.
-
-        Raises ``ValueError`` for an unknown key.
-        """
-        added: dict[str, Any] = {} if metadata is None else check_metadata(metadata)
-        return replace(self, **{key: value for key, value in added.items() if getattr(self, key) is None})
-
-    @property
-    def declared(self) -> tuple[tuple[str, str], ...]:
-        """The declarations about the release, as (name, text)."""
-        found = ((key.replace("_", " ").capitalize(), getattr(self, key)) for key in METADATA_KEYS)
-        return tuple((name, text) for name, text in found if text)
-
-
-@dataclass(frozen=True)
 class LevelEvaluation:
     """Hold the results of one level on labeled records; not private.
 
@@ -135,7 +75,6 @@ class LevelEvaluation:
     single : share of sets with one label; None for intervals.
     sizes, shares : set sizes, or left edges of equal bins of widths, and the share of records in each.
     widest : right edge of the last bin.
-    unbounded : share of infinite intervals.
     """
 
     target: float
@@ -147,7 +86,6 @@ class LevelEvaluation:
     sizes: tuple[float, ...]
     shares: tuple[float, ...]
     widest: float
-    unbounded: float
 
     @property
     def is_below_promise(self) -> bool:
@@ -191,7 +129,6 @@ class Evaluation:
     n : number of records.
     kind : "set" or "interval".
     levels : one result for each level.
-    held_out : whether a comparison showed that these records are not those of the fit.
     by_label, by_group : results by true label, and by the groups of the fit.
     reference : results of a non-private method.
     accuracy : share of right predictions; None for intervals.
@@ -201,30 +138,54 @@ class Evaluation:
     n: int
     kind: str
     levels: tuple[LevelEvaluation, ...]
-    held_out: bool = False
     by_label: tuple[PartEvaluation, ...] = ()
     by_group: tuple[PartEvaluation, ...] = ()
     reference: Reference | None = None
     accuracy: float | None = None
     mean_absolute_error: float | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results of all records as JSON values."""
+        levels = [
+            {
+                "target": level.target,
+                "coverage": level.coverage,
+                "interval": level.interval,
+                "below_promise": level.is_below_promise,
+                "mean_size": level.mean_size,
+            }
+            for level in self.levels
+        ]
+        reference = None if self.reference is None else asdict(self.reference)
+        return {"n": self.n, "is_private": False, "levels": levels, "reference": reference}
 
-@dataclass(frozen=True)
-class NominalSize:
-    """Hold the public number of records or persons; ``is_declared`` is False if it was counted in the table."""
 
-    count: int
-    noun: str
-    is_declared: bool
-
-
-def nominal_size(estimator: Any) -> NominalSize | None:
-    """Return the public number of records or persons of a fit; None if there is none."""
+def nominal_size(estimator: Any) -> dict[str, Any] | None:
+    """Return the public number of records or persons of a fit, and whether it was declared; None if there is none."""
     terms = estimator.certificates_[0].terms
     if terms.n_units is None:
         return None
-    counted = estimator.ledger_.taken_from_data
-    return NominalSize(terms.n_units, f"{terms.unit.noun}s", terms.unit.count_name not in counted)
+    is_declared = terms.unit.count_name not in estimator.ledger_.taken_from_data
+    return {"count": terms.n_units, "noun": f"{terms.unit.noun}s", "is_declared": is_declared}
+
+
+def study_budget(store: BudgetStore | None) -> dict[str, Any] | None:
+    """Return the budget of a store and what its releases have spent, for a report or a statement.
+
+    Parameters
+    ----------
+    store : BudgetStore or None
+
+    Returns
+    -------
+    dict with epsilon, delta, spent, left and fits (the number of reservations); None without a store.
+    """
+    if store is None:
+        return None
+    state = store.to_dict()
+    spent = float("inf") if state["spent"] is None else state["spent"]
+    budget = {"epsilon": state["epsilon"], "delta": state["delta"]}
+    return {**budget, "spent": spent, "left": store.remaining(), "fits": len(state["entries"])}
 
 
 def explain_useless_promise(estimator: Any) -> str | None:
@@ -298,7 +259,7 @@ def _is_below_promise(measured: PrivateEstimate, certificate: Certificate) -> bo
     return measured.interval[1] < certificate.coverage
 
 
-def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
+def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
     """Evaluate a fitted estimator on new labeled records, without privacy.
 
     No ledger pays for the result. It reveals exact numbers about these records.
@@ -307,113 +268,70 @@ def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
     ----------
     estimator : fitted PrivateConformalClassifier or PrivateConformalRegressor
     X, y : (n, n_features) and (n,) labeled records that the fit did not use.
+    persons : (n,) ids; one record of each person is used, drawn with a fixed seed so that a report can be repeated.
 
     Returns
     -------
     Evaluation
+        The width of an interval is cut at the width of the target's range.
     """
-    estimator.require_readable_rows(X)
-    return evaluate_blocks(estimator, [(X, y)])
-
-
-def evaluate_blocks(estimator: Any, blocks: Iterable[tuple[Any, Any]]) -> Evaluation:
-    """Evaluate an estimator on blocks of records; only the set sizes stay in memory."""
-    classes = getattr(estimator, "classes_", None)
-    kept, hits, errors = [], np.zeros(len(estimator.certificates_), dtype=np.int64), 0.0
-    labels, groups = _Parts(() if classes is None else classes), _Parts(_list_groups(estimator))
-    for X, y in blocks:
-        if classes is not None:
-            predicted, sets = estimator.predict_set(X)
-            sizes = sets.sum(axis=1, dtype=np.min_scalar_type(len(classes)))
-        else:
-            predicted, sets = estimator.predict_interval(X)
-            errors += float(np.sum(np.abs(predicted - np.asarray(y))))
-            sizes = np.maximum(sets[:, 1] - sets[:, 0], 0.0)
-        covered = metrics.covered(y, sets, classes=classes)
-        hits += covered.sum(axis=0)
-        kept.append(sizes)
-        if classes is not None:
-            names = tuple(classes.tolist())
-            truth = label_index(np.asarray(y), names)
-            errors += float(np.sum(label_index(predicted, names) != truth))
-            labels.add(truth, covered, sizes)
-        if groups.names:
-            groups.add(estimator.group_of(X, len(sets)), covered, sizes)
-    sizes = np.concatenate(kept)
-    n = len(sizes)
-    levels = []
-    for place, certificate in enumerate(estimator.certificates_):
-        described = (
-            _summarize_widths(sizes[:, place])
-            if classes is None
-            else _summarize_set_sizes(sizes[:, place], len(classes))
-        )
-        share, interval = hits[place] / n, clopper_pearson(int(hits[place]), n)
-        levels.append(LevelEvaluation(certificate.target, certificate.coverage, float(share), interval, **described))
+    groups: RowGroups | None = estimator.declared_groups() if estimator.group_values_ is not None else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeededWarning)  # this evaluation is not private, and the output states it
+        outcomes = labeled_outcomes(estimator, X, y, persons=persons, groups=groups, random_state=0)
+    limit, n, covered = size_limit(estimator), len(outcomes), outcomes.covered
+    sizes, is_classifier = outcomes.sizes * limit, outcomes.labels is not None
+    classes, group_names = getattr(estimator, "classes_", ()), () if groups is None else groups.names
+    error = float(outcomes.errors.mean())
     return Evaluation(
         n,
-        "interval" if classes is None else "set",
-        tuple(levels),
-        by_label=labels.results(),
-        by_group=groups.results(),
-        accuracy=None if classes is None else 1 - errors / n,
-        mean_absolute_error=errors / n if classes is None else None,
+        "set" if is_classifier else "interval",
+        tuple(
+            _measure_level(certificate, covered[:, place], sizes[:, place], int(limit) if is_classifier else None)
+            for place, certificate in enumerate(estimator.certificates_)
+        ),
+        by_label=tuple(_measure_parts(classes, outcomes.labels, covered, sizes)),
+        by_group=tuple(_measure_parts(group_names, outcomes.groups, covered, sizes)),
+        accuracy=1 - error if is_classifier else None,
+        mean_absolute_error=None if is_classifier else error * limit,
     )
 
 
-def _list_groups(estimator: Any) -> Sequence[Any]:
-    """Return the groups of a fit, but not labels, which have their own table."""
-    return () if estimator.group_values_ is None or estimator.groups == "label" else estimator.group_values_
+def _measure_level(
+    certificate: Certificate, covered: NDArray[np.bool_], sizes: NDArray[np.float64], n_classes: int | None
+) -> LevelEvaluation:
+    """Measure one level; ``n_classes`` is None for intervals, whose widths are counted in equal bins."""
+    if n_classes is None:
+        counts, edges = np.histogram(sizes, bins=_BINS, range=(0.0, float(sizes.max()) or 1.0))
+        places, widest = edges[:-1], float(edges[-1])
+    else:
+        counts = np.bincount(np.rint(sizes).astype(np.int64), minlength=n_classes + 1)
+        places, widest = np.arange(n_classes + 1.0), float(n_classes)
+    shares = tuple((counts / len(sizes)).tolist())
+    return LevelEvaluation(
+        target=certificate.target,
+        promised=certificate.coverage,
+        coverage=float(covered.mean()),
+        interval=clopper_pearson(int(covered.sum()), len(covered)),
+        mean_size=float(sizes.mean()),
+        single=None if n_classes is None else shares[1],
+        sizes=tuple(places.tolist()),
+        shares=shares,
+        widest=widest,
+    )
 
 
-class _Parts:
-    """Add up results for parts of the records; place -1 is in no part, and a record may be in several."""
-
-    def __init__(self, names: Sequence[Any]) -> None:
-        self.names = [str(name) for name in names]
-        self._sums: tuple[Any, ...] = (0, 0, 0)
-
-    def add(self, place: NDArray[np.int64], covered: NDArray[np.bool_], sizes: NDArray[Any]) -> None:
-        member = np.stack([is_member(place, part) for part in range(len(self.names))])
-        added = (member.sum(axis=1), member.astype(np.int64) @ covered, member.astype(np.float64) @ sizes)
-        self._sums = tuple(a + b for a, b in zip(self._sums, added, strict=True))
-
-    def results(self) -> tuple[PartEvaluation, ...]:
-        if not self.names:
-            return ()
-        return tuple(
-            PartEvaluation(name, int(n), tuple(hits / n), clopper_pearson(int(hits[0]), int(n)), tuple(sizes / n))
-            for name, n, hits, sizes in zip(self.names, *self._sums, strict=True)
-            if n
-        )
-
-
-def _summarize_set_sizes(sizes: NDArray[Any], n_classes: int) -> dict[str, Any]:
-    shares = np.bincount(sizes, minlength=n_classes + 1) / len(sizes)
-    return {
-        "mean_size": float(sizes.mean()),
-        "single": float(shares[1]),
-        "sizes": tuple(float(k) for k in range(len(shares))),
-        "shares": tuple(shares.tolist()),
-        "widest": float(n_classes),
-        "unbounded": 0.0,
-    }
-
-
-def _summarize_widths(width: NDArray[np.float64]) -> dict[str, Any]:
-    width = np.where(width < _WIDEST, width, np.inf)
-    finite = width[np.isfinite(width)]
-    top = float(finite.max()) if len(finite) else 1.0
-    top = top if top > 0 else 1.0
-    counts, edges = np.histogram(finite, bins=_BINS, range=(0.0, top))
-    return {
-        "mean_size": float(width.mean()),
-        "single": None,
-        "sizes": tuple(edges[:-1].tolist()),
-        "shares": tuple((counts / len(width)).tolist()),
-        "widest": top,
-        "unbounded": float(1 - len(finite) / len(width)),
-    }
+def _measure_parts(
+    names: Sequence[Any], places: NDArray[np.int64] | None, covered: NDArray[np.bool_], sizes: NDArray[np.float64]
+) -> Iterator[PartEvaluation]:
+    """Measure the parts that have records; place -1 is in no part, and a record may be in several."""
+    for part, name in enumerate(names):
+        assert places is not None  # of labels or groups that have names
+        member = is_member(places, part)
+        n, hits = int(member.sum()), covered[member]
+        if n:
+            interval = clopper_pearson(int(hits[:, 0].sum()), n)
+            yield PartEvaluation(str(name), n, tuple(hits.mean(axis=0)), interval, tuple(sizes[member].mean(axis=0)))
 
 
 def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -11,44 +11,64 @@ from functools import lru_cache
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.assumptions import first_words
-from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate
+from dpscp._base.format import (
+    at_least,
+    at_most,
+    format_epsilon,
+    format_level,
+    format_rate,
+    html_paragraph,
+    html_table,
+)
 from dpscp.core.plan_rows import plan_others
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification, Regression
 from dpscp.data.model_files import open_atomically
+from dpscp.data.schema import check_metadata
+from dpscp.data.schema_text import METADATA_KEYS
 from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import require_coverage, term_text
 from dpscp.privacy import Budget, SecretSplitDpEvent
-from dpscp.report.deployments import DEPLOYMENTS, scale_place
 from dpscp.report.examples import predict_examples
-from dpscp.report.figures import calibration_figure, inline_svg, size_figure, stage_colors, tradeoff_figure
+from dpscp.report.figures import (
+    PALETTE,
+    calibration_figure,
+    evidence_figure,
+    inline_svg,
+    size_figure,
+    stage_colors,
+    tradeoff_figure,
+)
 from dpscp.report.numbers import (
     ATTACKS,
     GROUP_SIZES,
     TERMS,
     WHY_BELOW,
-    About,
     Evaluation,
     explain_useless_promise,
     find_low_parts,
     judge_release,
     nominal_size,
 )
-from dpscp.report.spending import budget_bar, budget_tracks
+from dpscp.report.spending import DEPLOYMENTS, budget_bar, budget_tracks, scale_place
+
+if TYPE_CHECKING:
+    from dpscp.deployment.monitoring import CoverageMonitor
 
 _LIBRARIES = ("dpscp", "numpy", "scipy", "scikit-learn", "dp-accounting", "randomgen")
 # The schema has its own table.
 _HIDDEN_FACTS = ("schema",)
 # Multiples of this budget, and levels, for which the page states the expected coverage.
 _OTHER_BUDGETS, _OTHER_LEVELS = (0.5, 1.0, 2.0, 4.0), (0.8, 0.9, 0.95, 0.99)
-_NOTHING_DECLARED = About()
+# Colors of the short pages in the dark scheme.
+_DARK = {"ink": "#e6eaf0", "muted": "#a3adbb", "line": "#3a4350", "soft": "#24405f", "one": "#6aa9ea", "two": "#f0965a"}
 
 
 def html_report(
@@ -56,8 +76,8 @@ def html_report(
     *,
     evaluation: Evaluation | None = None,
     title: str | None = None,
-    about: About | None = None,
     metadata: Mapping[str, str] | None = None,
+    study: Mapping[str, Any] | None = None,
 ) -> str:
     """Write an HTML page about a fitted estimator.
 
@@ -69,9 +89,9 @@ def html_report(
     estimator : fitted PrivateConformalClassifier or PrivateConformalRegressor
     evaluation : results on labeled records, which are NOT private; the page marks them as such.
     title : title of the page.
-    about : declarations of the author, see ``About``.
-    metadata : declarations by key, of which ``about`` has none yet: purpose, data, responsible, contact, legal_basis,
-        collection_period, recipients. A schema may declare them as well; ``about`` and ``metadata`` come first.
+    metadata : declarations of the author by key: purpose, data, responsible, contact, legal_basis, collection_period,
+        recipients. A schema may declare them as well; ``metadata`` comes first.
+    study : budget of all releases about these records and what is spent, see ``study_budget``.
 
     Returns
     -------
@@ -80,10 +100,10 @@ def html_report(
     check_is_fitted(estimator)
     require_coverage(estimator.certificate_, type(estimator).__name__)
     template = _page_template()
-    about = (about or _NOTHING_DECLARED).with_metadata(metadata)
-    if estimator.schema_ is not None:
-        about = about.with_metadata(estimator.schema_.metadata)
-    content = _collect_content(estimator, evaluation, about) | {"about": about, "today": date.today().isoformat()}
+    in_schema = {} if estimator.schema_ is None else estimator.schema_.metadata or {}
+    about = {**in_schema, **check_metadata(metadata or {})}
+    declared = {key.replace("_", " ").capitalize(): about[key] for key in METADATA_KEYS if key in about}
+    content = _collect_content(estimator, evaluation, study) | {"declared": declared, "today": date.today().isoformat()}
     return str(template.render(**content, title=title or "Private prediction sets"))
 
 
@@ -119,18 +139,18 @@ def write_report(
     *,
     evaluation: Evaluation | None = None,
     title: str | None = None,
-    about: About | None = None,
     metadata: Mapping[str, str] | None = None,
+    study: Mapping[str, Any] | None = None,
 ) -> None:
     """Write ``html_report`` to exactly ``path``; a failure leaves no partial file.
 
     Parameters
     ----------
     path : str or path
-    estimator, evaluation, title, about, metadata
+    estimator, evaluation, title, metadata, study
         See ``html_report``.
     """
-    page = html_report(estimator, evaluation=evaluation, title=title, about=about, metadata=metadata)
+    page = html_report(estimator, evaluation=evaluation, title=title, metadata=metadata, study=study)
     write_atomically(path, page.encode())
 
 
@@ -177,7 +197,7 @@ def _term(place: int, name: str, value: Any) -> Any:
     )
 
 
-def _collect_content(estimator: Any, evaluation: Evaluation | None, about: About) -> dict[str, Any]:
+def _collect_content(estimator: Any, evaluation: Evaluation | None, study: Mapping[str, Any] | None) -> dict[str, Any]:
     ledger, epsilon, delta = estimator.ledger_, float(estimator.epsilon), float(estimator.delta)
     tracks, spent = budget_tracks(ledger, epsilon, delta), ledger.epsilon(delta, estimator.accountant)
     certificates = []
@@ -228,7 +248,8 @@ def _collect_content(estimator: Any, evaluation: Evaluation | None, about: About
         "evaluation": evaluation,
         "size_pictures": sizes,
         "facts": facts,
-        "statement": json.dumps(privacy_statement(estimator, study=about.study), indent=1),
+        "statement": json.dumps(privacy_statement(estimator, study=study), indent=1),
+        "study": study,
         "schema": None if estimator.schema_ is None else estimator.schema_.to_dict(),
         "versions": {name: version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
     }
@@ -261,7 +282,7 @@ def _plan_alternatives(estimator: Any) -> list[tuple[float, list[tuple[float, An
         task=Classification(tuple(estimator.classes_.tolist())) if is_classifier else Regression((0.0, 1.0)),
         budget=Budget(epsilon, float(estimator.delta)),
         alphas=(0.1,),  # each row has its own
-        n_records=nominal.count,
+        n_records=nominal["count"],
         n_features=int(estimator.n_features_in_),
     )
     epsilons = [epsilon * times for times in _OTHER_BUDGETS]
@@ -284,8 +305,48 @@ def _list_thresholds(estimator: Any) -> list[tuple[str, float, float]]:
 def write_release(path: str | PathLike[str], released: Any, *, title: str) -> None:
     """Write a page about a release that promises no coverage of a model: ledger, certificates and statement."""
     statement = html.escape(json.dumps(released.statement(), indent=1))
-    body = f"<h1>{html.escape(title)}</h1>{released._repr_html_()}<h2>Privacy statement</h2><pre>{statement}</pre>"
-    style = "body{font-family:sans-serif;max-width:60rem;margin:2rem auto}pre{white-space:pre-wrap}"
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{style}</style>'
-    with open_atomically(path) as file:
-        file.write(f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>'.encode())
+    body = f"{released._repr_html_()}<h2>Privacy statement</h2><pre>{statement}</pre>"
+    write_atomically(path, _short_page(title, body).encode())
+
+
+def monitor_page(monitor: "CoverageMonitor") -> str:
+    """Return an HTML page with the state of a monitor: all of it is released, or public."""
+    budget, limit = monitor.budget, monitor.alarm_limit
+    rows = [
+        [name, f"{value:.2f}", "yes" if value >= limit else "no"]
+        for name, value in zip(monitor.batches, monitor.evidence, strict=True)
+    ]
+    texts = [
+        f"The alarm is raised when the evidence reaches {limit:.2f}. If every record is missed with probability at "
+        f"most {monitor.tolerated:.3g}, it is ever raised with probability at most {monitor.level:g}, however often "
+        "you look.",
+        f"Each batch released one noisy number: epsilon {format_epsilon(budget.epsilon)} at delta {budget.delta:g} for "
+        "each of its records, or persons. Persons of different batches pay for one batch each."
+        + (" NOT private: the noise came from a seed." if monitor.is_seeded else ""),
+        "After an alarm, find out what changed. Then calibrate again on new records: dpscp recalibrate.",
+    ]
+    verdict = "Alarm: coverage fell below the tolerated level." if monitor.alarm else "No alarm."
+    body = [
+        html_paragraph(verdict),
+        inline_svg(evidence_figure(monitor), "evidence", "Evidence of a change after each batch"),
+        html_table(["batch", "log evidence", "at or above the alarm"], rows),
+        *map(html_paragraph, texts),
+    ]
+    return _short_page("Monitor of a release", "".join(body))
+
+
+def _short_page(title: str, body: str) -> str:
+    """Return a page in the light or the dark scheme, without the template."""
+    colors, dark = (";".join(f"--{name}:{color}" for name, color in each.items()) for each in (PALETTE, _DARK))
+    style = (
+        f":root{{color-scheme:light dark;{colors};--page:#fff}}"
+        f"@media(prefers-color-scheme:dark){{:root{{{dark};--page:#12161c}}}}"
+        "body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:60rem;"
+        "margin:2rem auto;padding:0 1rem}table{border-collapse:collapse}th,td{text-align:left;"
+        "padding:.3rem 1rem .3rem 0;border-bottom:1px solid var(--line)}svg{width:100%;height:auto;max-width:48rem}"
+        "pre{white-space:pre-wrap;overflow-wrap:anywhere}"
+    )
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+    head += f"<title>{html.escape(title)}</title><style>{style}</style>"
+    body = f"<h1>{html.escape(title)}</h1>{body}"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'

@@ -1,0 +1,261 @@
+"""The files of a command: tables, models, outputs, and the note that names the training table of a model.
+
+``dpscp fit`` writes the note beside the model, so that no evaluation uses the records of the fit by mistake. Nothing in
+it is computed from the records. A checksum of the table would be: somebody who knows all records but one could test
+guesses of the last one. An evaluation reads the table again and compares.
+"""
+
+import argparse
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscp._base.suggestions import suggest
+from dpscp.data.csv_format import CSVFormat
+from dpscp.data.person_ids import PersonIds, read_person_ids
+from dpscp.data.schema import Schema, SchemaError
+from dpscp.data.sources.files import BLOCK_ROWS, TableFile, is_url, list_files
+from dpscp.data.sources.scanner import as_frame, or_no_records
+from dpscp.data.used_records import Sketch, sketch_rows
+from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, load
+from dpscp.report.page import write_atomically
+
+Estimator = PrivateConformalClassifier | PrivateConformalRegressor
+
+_LONGEST_HEADER = 2**20
+# Separators to suggest if the first line does not contain the expected one.
+_OTHER_SEPARATORS = (";", "\t", "|", ",")
+_NOTE_FORMAT, _NOTE_VERSION = "dpscp-origin", 2
+
+
+class CommandError(Exception):
+    """Report why a command refuses, and the remedy; never with content of the records."""
+
+
+def describe_os_error(error: OSError) -> str:
+    """Describe an error of the operating system with the name of its file, and a remedy for a full disk."""
+    file = "" if error.filename is None else repr(str(error.filename))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full: {file or 'a file'} cannot be written. Free space, then run the command again"
+    return f"{file}: {error.strerror}" if file and error.strerror else str(error)
+
+
+def check_output(path: Path | None, *inputs: Path) -> None:
+    """Refuse an output that cannot be written, before any budget is spent."""
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise CommandError(f"{str(path)!r} is a folder; use the name of a file")
+    if any(file.exists() and path.exists() and path.samefile(file) for file in inputs):
+        raise CommandError(f"{str(path)!r} is an input file; use another name for the output")
+    if not folder.is_dir():
+        raise CommandError(f"the folder {str(folder)!r} does not exist; create it first")
+    try:
+        handle, name = tempfile.mkstemp(prefix=".dpscp-", dir=folder)
+        os.close(handle)
+        os.unlink(name)
+    except OSError:
+        raise CommandError(f"the folder {str(folder)!r} is not writable; choose another folder") from None
+
+
+def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
+    """Refuse to replace existing files without ``force``, so that no paid model is lost."""
+    for path in paths:
+        if path.exists() and not force:
+            raise CommandError(f"{str(path)!r} already exists; use another name, or --force to replace it")
+
+
+# ---- tables
+
+
+@dataclass(frozen=True)
+class Table:
+    """Hold the files and the format of a table, and its column names.
+
+    The names may be a record of a CSV file without header: use ``public_names``.
+    """
+
+    path: Path
+    files: tuple[TableFile, ...]
+    csv_format: CSVFormat
+    column_names: tuple[str, ...]
+
+    def public_names(self, *, known: Collection[str] = (), confirmed: bool = False) -> tuple[str, ...]:
+        """Return the column names; refuse a first line that may be a record.
+
+        The first line of a CSV file is a header if the user confirms it, or if it has most of the ``known`` names.
+        """
+        is_known = 2 * sum(name in self.column_names for name in known) > len(known)
+        if confirmed or is_known or not self.files[0].is_csv:
+            return self.column_names
+        raise CommandError(
+            f"the first line of {str(self.path)!r} may be a record, which must not enter a schema or a message. If it "
+            "contains column names, add --header, or name the target with --target; if not, insert a line with column "
+            "names. If another character separates the cells, set --separator"
+        )
+
+    def require_columns(self, names: Collection[str], what: str = "the schema declares") -> None:
+        """Refuse a table without these columns; suggest similar names if the first line is a header."""
+        missing = [name for name in names if name not in self.column_names]
+        if not missing:
+            return
+        # a first line that lacks most names may be a record
+        known = self.column_names if 2 * len(missing) <= len(names) or not self.files[0].is_csv else ()
+        said = " ".join(f"{name!r}{suggest(name, known) or '.'}" for name in missing)
+        raise CommandError(f"{str(self.path)!r} lacks column{'s' * (len(missing) > 1)} that {what}: {said}")
+
+    def blocks(self, label: str, columns: Collection[str] | None = None) -> Iterator[Any]:
+        """Yield the records as Arrow batches of a few megabytes, and show progress with this label."""
+        names = [name for name in self.column_names if columns is None or name in columns]
+        return or_no_records((batch for file in self.files for batch in file.batches(names, BLOCK_ROWS, label)), names)
+
+    def frames(self, label: str, schema: Schema) -> Iterator[Any]:
+        """Yield the columns of the schema as a pandas frame for each block."""
+        return (self.as_frame(block, schema) for block in self.blocks(label, schema.column_names))
+
+    def as_frame(self, block: Any, schema: Schema) -> Any:
+        """Return the columns of the schema in a block as a pandas frame."""
+        return as_frame(block, schema, self.csv_format if self.files[0].is_csv else None)
+
+    def read_labeled(self, schema: Schema) -> tuple[Any, Any, PersonIds | None]:
+        """Return features (n, n_features), targets (n,), and the ids of the persons if the schema has a column."""
+        self.require_columns(schema.column_names)
+        try:
+            X, y, persons = zip(*(schema.encode(frame) for frame in self.frames("reading", schema)), strict=True)
+        except (SchemaError, ValueError) as error:
+            raise CommandError(f"{str(self.path)!r} cannot be used for evaluation: {error}") from None
+        ids = None if schema.person is None else PersonIds.joined([read_person_ids(part) for part in persons])
+        return np.concatenate(X), np.concatenate(y), ids
+
+    def sketch(self, schema: Schema) -> Sketch:
+        """Return what recognizes the records of this table."""
+        parts = [sketch_rows(schema.matrix(frame)) for frame in self.frames("comparing", schema)]
+        return reduce(add, parts)
+
+
+def choose_csv_format(options: argparse.Namespace, declared: CSVFormat | None = None) -> CSVFormat:
+    """Return the format of CSV files: the declared one, changed by the options."""
+    thousands = "" if options.thousands == "none" else options.thousands
+    return (declared or CSVFormat()).with_changes(
+        separator=options.separator, encoding=options.encoding, decimal=options.decimal, thousands=thousands
+    )
+
+
+def open_table(path: Path, csv_format: CSVFormat) -> Table:
+    """Open a file, folder, pattern or URL and read its column names; refuse a table without any."""
+    first, *others = files = list_files(path, csv_format)
+    if first.is_csv:
+        _check_header(first)
+    for file in others:
+        if set(file.names) != set(first.names):  # not named: the first line of a CSV file may be a record
+            raise CommandError(f"{file.path!r} has other columns than {first.path!r}; a table has the same in all")
+    return Table(path, tuple(files), csv_format, tuple(first.names))
+
+
+def _check_header(file: TableFile) -> None:
+    """Refuse a first line that cannot be a header."""
+    names, first, separator = file.names, "", file.csv_format.separator_in(file.path)
+    with suppress(OSError, EOFError), file.open_text() as text:
+        first = text.readline(_LONGEST_HEADER)
+    if not first:
+        raise CommandError(f"{file.path!r} is empty: it contains neither column names nor records")
+    others = [mark for mark in _OTHER_SEPARATORS if mark in first and separator not in first]
+    if others:
+        suggestion = "tab" if others[0] == "\t" else f"'{others[0]}'"
+        raise CommandError(
+            f"the first line of {file.path!r} contains no {separator!r}; if another character separates the cells, use "
+            f"--separator {suggestion}"
+        )
+    if not names or not all(any(letter.isalpha() for letter in name) for name in names):
+        raise CommandError(
+            f"the first line of {file.path!r} does not look like column names; insert a line with column names"
+        )
+
+
+# ---- models, and the tables that they were fitted on
+
+
+def load_release(path: Path) -> Any:
+    """Load the release in a file, of whatever class."""
+    if not path.is_file():
+        raise CommandError(f"model file {str(path)!r} does not exist; create one with 'dpscp fit'")
+    return load(path)
+
+
+def load_model(path: Path) -> Estimator:
+    """Load the model in a file."""
+    found = load_release(path)
+    if not isinstance(found, Estimator):
+        raise CommandError(f"{str(path)!r} has a {type(found).__name__}, which is for Python: use dpscp.load(path)")
+    return found
+
+
+def require_schema(estimator: Estimator) -> Schema:
+    """Return the schema of the fit; refuse a model without one."""
+    if estimator.schema_ is None:
+        raise CommandError(
+            "this model has no schema: it was fitted in Python without one. Use dpscp.load(path).predict in Python"
+        )
+    return estimator.schema_
+
+
+def note_path(model: Path) -> Path:
+    """Return the path of the note of a model file."""
+    return model.with_name(model.name + ".origin.json")
+
+
+def write_note(model: Path, table: Path) -> None:
+    """Write a note beside a model file with the path of its training table."""
+    note = {
+        "format": _NOTE_FORMAT,
+        "version": _NOTE_VERSION,
+        "model_sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
+        "table": str(table if is_url(table) else table.absolute()),
+    }
+    write_atomically(note_path(model), json.dumps(note, indent=1).encode())
+
+
+def read_note(model: Path) -> Path | None:
+    """Return the training table of a model file; None if no note of this model names one that still exists."""
+    try:
+        data = json.loads(note_path(model).read_text(encoding="utf-8"))
+        is_own = data["model_sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
+        is_known = (data["format"], data["version"]) == (_NOTE_FORMAT, _NOTE_VERSION)
+        table = Path(data["table"])
+        list_files(table, CSVFormat())
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # a table that is gone is a ValueError
+        return None
+    return table if is_own and is_known else None
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Return whether two paths, patterns or URLs name the same file or folder."""
+    return one.absolute() == other.absolute() or (one.exists() and other.exists() and one.samefile(other))
+
+
+def read_new_records(
+    path: Path, csv_format: CSVFormat, schema: Schema, fitted: Path | None
+) -> tuple[Any, Any, PersonIds | None]:
+    """Read labeled records; refuse those of the fit, which are in the table ``fitted``.
+
+    Records are refused if more of them are equal to training records than chance explains, in any order.
+    """
+    advice = "Coverage on them says nothing about new records: evaluate on labeled records that the fit did not use"
+    if fitted is not None and is_same_file(path, fitted):
+        raise CommandError(f"{str(path)!r} is the table that the model was fitted on. {advice}")
+    X, y, persons = open_table(path, csv_format).read_labeled(schema)
+    if fitted is not None and sketch_rows(X).shares_records(open_table(fitted, schema.csv).sketch(schema)):
+        raise CommandError(f"{str(path)!r} holds records that the model was fitted on. {advice}")
+    return X, y, persons
