@@ -32,7 +32,7 @@ from dpscp.threshold.counts import as_counter
 from dpscp.threshold.observer import SearchObserver, SearchView
 from dpscp.training import DPSGD, Trained
 from dpscp.training.base import paid_event
-from dpscp.training.engine.loop import StepObserver, StepView
+from dpscp.training.engine.loop import Descent, StepObserver, StepView
 
 KNOWLEDGE = ("white-box", "black-box")
 UNITS = ("release", "run")
@@ -317,7 +317,7 @@ class TrainingRatio:
         self, mechanism: DPSGD, X: FloatArray, y: NDArray[Any], n_records: int, owners: Persons | None = None
     ) -> None:
         setup = mechanism.prepare(X, y, n_records=n_records, persons=owners)
-        self._shadow = setup.descent(setup.records)
+        self._shadow = Descent(setup)
         self._last = np.array([setup.records.owners.count - 1])
         self._rate = mechanism.sampling_rate
         self._noise = (mechanism.noise_multiplier or 0.0) * mechanism.clip_norm

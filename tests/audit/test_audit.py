@@ -22,9 +22,9 @@ from dpscp.data.sources import ArraySource
 from dpscp.privacy import gaussian_event, gdp_epsilon
 from dpscp.privacy.noise import LatticeNoise
 from dpscp.threshold.counts import ArrayCounts
+from dpscp.training.engine import loop
 from dpscp.training.engine.gradients import ClippedGradient
 from dpscp.training.engine.loop import GridNoise
-from dpscp.training.mechanisms import dpsgd
 
 
 def told(result: Audit) -> Audit:
@@ -285,7 +285,7 @@ def test_catches_shuffling_instead_of_poisson_sampling(monkeypatch):
             for start in range(0, n, size):
                 yield order[start : start + size]
 
-    monkeypatch.setattr(dpsgd, "poisson_batches", shuffled)
+    monkeypatch.setattr(loop, "poisson_batches", shuffled)
     # one epoch of four batches of four; at large delta Poisson sampling may leave the record out, shuffling cannot
     game = TrainingGame(audited_mechanism(0.4, 4, 0.25), unit="run", n=15)
     assert caught(game, 3000, deltas=(0.45,))
@@ -303,9 +303,7 @@ def test_catches_clipping_switched_off(monkeypatch):
 
 
 def test_catches_a_normalizer_that_depends_on_n(monkeypatch):
-    monkeypatch.setattr(
-        dpsgd.Setup, "normalizer", property(lambda self: self.mechanism.sampling_rate * len(self.records.rows))
-    )
+    monkeypatch.setattr(loop.Setup, "normalizer", property(lambda self: self.sampling_rate * len(self.records.rows)))
     assert caught(TrainingGame(), 2000)
 
 

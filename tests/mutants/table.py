@@ -489,14 +489,14 @@ mutant(
 # ---- training
 
 mutant(
-    "training.dpsgd:Setup._constants",
-    "self.noise",
-    "0.98 * self.noise",
+    "training.dpsgd:DPSGD.prepare_source",
+    "require_noise(self.noise_multiplier)",
+    "0.98 * require_noise(self.noise_multiplier)",
     "the engine is handed less noise than the event says",
     "tests/training/test_dpsgd.py::test_each_step_adds_the_noise_of_the_event",
 )
 mutant(
-    "training.dpsgd:Setup.normalizer",
+    "training.loop:Setup.normalizer",
     "self.n_records",
     "len(self.records.rows)",
     "the true number of records divides",
@@ -510,7 +510,7 @@ mutant(
     "tests/training/test_dpsgd.py::test_event_is_known_before_the_data",
 )
 mutant(
-    "training.dpsgd:Setup.batches",
+    "training.loop:Setup.draw_steps",
     "rate == 1",
     "rate >= 0.5",
     "full batches where sampled ones are paid for",
@@ -581,14 +581,14 @@ mutant(
     "tests/audit/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
 )
 mutant(
-    "training.descent:BatchSums._gather",
-    "records.owners.weights_of(index)",
+    "training.gradients:ClippedGradient._read",
+    "records.owners.weights_of(where)",
     "np.ones(m)",
     "sampled batches forget the weight",
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training.descent:BatchSums.clipped",
+    "training.gradients:ClippedGradient.sum",
     "records.owners.rows_of(persons)",
     "persons",
     "a batch of persons is read as a batch of rows",

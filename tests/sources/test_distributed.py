@@ -21,7 +21,7 @@ from dpscp.data.sources import ArraySource, Block, DistributedSource, TableSourc
 from dpscp.data.sources.persons import join_person_block, split_by_person
 from dpscp.exceptions import SeededWarning
 from dpscp.training import DPSGD, TorchDPSGD
-from dpscp.training.engine import batching as feeding
+from dpscp.training.engine.loop import BatchGradient
 
 torch = pytest.importorskip("torch")
 N, CUT = 900, 300
@@ -324,7 +324,7 @@ def check_half_a_fit(model, folder):
 
 def killed_in_the_middle(rank, dies, folder, timeout=60):
     """One process ends at its third step, as by the system; what the other one hears, and how soon."""
-    group, taken, calls = torch.distributed, feeding.BatchGradient.__call__, []
+    group, taken, calls = torch.distributed, BatchGradient.__call__, []
 
     def step(self, block):
         calls.append(block.id)
@@ -333,7 +333,7 @@ def killed_in_the_middle(rank, dies, folder, timeout=60):
         return taken(self, block)
 
     if rank == dies:
-        feeding.BatchGradient.__call__ = step
+        BatchGradient.__call__ = step
     limit = timedelta(seconds=timeout)
     meeting = f"file://{folder}/meeting"
     group.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=limit)

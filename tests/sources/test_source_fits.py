@@ -14,7 +14,7 @@ from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource, adde
 from dpscp.data.sources.places import Places, places_of, take_census
 from dpscp.privacy.random_streams import BlockStreams, PlacedDraws
 from dpscp.training import DPSGD, OutputPerturbation, Preprocessed, PrivateStandardize, TorchDPSGD
-from dpscp.training.engine.loop import poisson_batches
+from dpscp.training.engine.loop import Descent, poisson_batches
 
 N, WIDTH = 900, 3
 
@@ -216,8 +216,8 @@ def test_one_more_record_changes_its_own_share_alone(table, n_blocks):
     mechanism = DPSGD(classes=("no", "yes"), sampling_rate=rate, steps=9, clip_norm=0.1, noise_multiplier=1.0)
     descents = []
     for source in (with_one, without):
-        setup = mechanism.prepare_source(source, n_records=N)
-        descents.append(setup.start_run(None, None))
+        setup = mechanism.prepare_source(source, N)
+        descents.append(Descent(setup))
     batches = poisson_batches(np.random.default_rng(1), N, rate)
     moved = []
     for _ in range(9):

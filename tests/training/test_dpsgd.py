@@ -14,18 +14,9 @@ from dpscp import BudgetError, SeededWarning
 from dpscp.data.sources import ArraySource, Block
 from dpscp.privacy import Ledger, dpsgd_event
 from dpscp.training import DPSGD, DenseModel, Mechanism, Model
-from dpscp.training.engine import batching as feeding
+from dpscp.training.engine import loop
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient
-from dpscp.training.engine.loop import (
-    Descent,
-    EngineBlock,
-    GridNoise,
-    RunConstants,
-    full_batches,
-    poisson_batches,
-    round_to_grid,
-)
-from dpscp.training.engine.networks import Loss, Network
+from dpscp.training.engine.loop import Descent, GridNoise, poisson_batches, round_to_grid
 
 TAIL = 1e-6  # chance that a correct implementation fails one statistical check
 
@@ -84,7 +75,7 @@ def torch_loss(loss):
 
 def ours_and_batches(mechanism, X, y, steps, seed=1):
     setup = mechanism.prepare(X, y)
-    descent = setup.descent(setup.records)
+    descent = Descent(setup)
     rng = np.random.default_rng(seed)
     batches = [np.flatnonzero(rng.random(len(X)) < mechanism.sampling_rate) for _ in range(steps)]
     for batch in batches:
@@ -141,7 +132,7 @@ def test_clipped_sum_equals_per_sample_gradients(name, mechanism, d, n_classes, 
     mechanism = replace(mechanism, noise_multiplier=0.0, dtype=dtype, init_scale=1.0)
     X, y = problem(d, n_classes)
     setup = mechanism.prepare(X, y)
-    descent = setup.descent(setup.records)
+    descent = Descent(setup)
     module = torch_twin(mechanism, setup.network)
     parameters = dict(module.named_parameters())
 
@@ -173,7 +164,7 @@ def test_wrong_clip_norm_is_noticed():
     mechanism, d, k = PAPER_MODELS["blood"]
     X, y = problem(d, k)
     right, wrong = [
-        (s := replace(mechanism, clip_norm=c, noise_multiplier=0.0).prepare(X, y)).descent(s.records).clipped_sum(None)
+        Descent(replace(mechanism, clip_norm=c, noise_multiplier=0.0).prepare(X, y)).clipped_sum(None)
         for c in (0.7, 0.707)
     ]
     assert np.linalg.norm(right - wrong) > 1e-3 * np.linalg.norm(right)
@@ -184,10 +175,10 @@ def test_chunks_do_not_matter(name, monkeypatch):
     """A batch larger than the buffers is processed whole, never cut."""
     mechanism, d, k = PAPER_MODELS[name]
     setup = replace(mechanism, noise_multiplier=0.0, dtype="float64").prepare(*problem(d, k, n=700))
-    whole = setup.descent(setup.records).clipped_sum(None).copy()
+    whole = Descent(setup).clipped_sum(None).copy()
     monkeypatch.setattr("dpscp.training.engine.gradients.CHUNK_NUMBERS", 1)
-    small = setup.descent(setup.records)
-    assert small._totals.gradient.chunk < 700
+    small = Descent(setup)
+    assert small.gradient.chunk < 700
     index = np.arange(700)
     np.testing.assert_allclose(small.clipped_sum(None), whole, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(small.clipped_sum(index), whole, rtol=1e-11, atol=1e-12)
@@ -202,7 +193,7 @@ def test_one_record_moves_the_sum_by_at_most_the_clip_norm(name, scale):
     X = np.concatenate([X, scale * np.random.default_rng(5).normal(size=(1, d))])
     y = np.append(y, y[0] if k else scale)
     setup = replace(mechanism, noise_multiplier=0.0, init_scale=3.0).prepare(X, y)
-    descent = setup.descent(setup.records)
+    descent = Descent(setup)
     with np.errstate(all="ignore"):
         joined = descent.clipped_sum(np.arange(41)).copy()
         without = descent.clipped_sum(np.arange(40)).copy()
@@ -335,7 +326,7 @@ def test_released_sums_lie_on_the_grid():
     X, y = problem(6, None)
     mechanism = DPSGD(loss="squared", sampling_rate=0.5, steps=1, learning_rate=1.0, noise_multiplier=2.0)
     setup = mechanism.prepare(X, y)
-    descent = setup.descent(setup.records)
+    descent = Descent(setup)
     noise = GridNoise(np.random.default_rng(0), setup.network.n_parameters).next().copy()
     descent.step(np.arange(100), noise)
     steps = -descent.parameters * setup.normalizer / descent.grid
@@ -371,7 +362,7 @@ def test_normalizer_is_public():
     totals = []
     for batch in (np.arange(10), np.arange(10, 40), np.arange(40)):
         setup = mechanism.prepare(X, y, n_records=80)
-        descent = setup.descent(setup.records)
+        descent = Descent(setup)
         descent.step(batch, None)
         totals.append(descent.parameters)
     np.testing.assert_allclose(totals[0] + totals[1], totals[2], rtol=1e-12)
@@ -415,8 +406,7 @@ def reference_updates(mechanism, gradients, curvature=0.0):
 def test_update_rules(settings):
     mechanism = DPSGD(loss="squared", steps=17, learning_rate=0.2, noise_multiplier=0.0, dtype="float64", **settings)
     gradients = np.random.default_rng(0).normal(size=(17, 4))
-    public = RunConstants(Network((3, 1)), Loss("squared"), np.zeros(4), mechanism.rule, 1.0, 0.0, 1.0, "float64")
-    descent = Descent(public, EngineBlock.build(np.empty((0, 4)), np.empty(0)))
+    descent = Descent(mechanism.prepare(np.empty((0, 3)), np.empty(0), n_records=1))
     for g in gradients:
         descent._update(g * descent.normalizer, None)
     np.testing.assert_allclose(descent.released(), reference_updates(mechanism, gradients), rtol=1e-10)
@@ -630,23 +620,19 @@ def test_empty_records_need_a_public_size():
 
 
 def test_full_batch_takes_everybody():
-    assert next(full_batches()) is None
     X, y = problem(4, 3, n=50)
     setup = DPSGD(noise_multiplier=0.0).prepare(X, y)
-    descent = setup.descent(setup.records)
+    descent = Descent(setup)
     np.testing.assert_allclose(descent.clipped_sum(None).copy(), descent.clipped_sum(np.arange(50)), rtol=1e-5)
 
 
 def test_views_stay_bounded():
     """Buffers are cut for each batch size seen; the cuts do not pile up."""
-    network = Network((3, 1))
-    gradient = ClippedGradient(network, Loss("squared"), 1.0, "float64")
-    rows = np.ones((800, 4))
+    setup = DPSGD(loss="squared", noise_multiplier=0.0).prepare(np.ones((700, 3)), np.ones(700))
+    descent = Descent(setup)
     for m in range(1, 700):
-        size = gradient.block(m)
-        assert m <= size <= gradient.chunk
-        gradient.errors(network.layers(np.ones(4)), rows[:size], 4 * np.ones(size), np.zeros(size), np.ones(m))
-    assert len(gradient._buffers._views) <= 700 / 16 + 2
+        descent.clipped_sum(np.arange(m))
+    assert len(descent.gradient._views) <= 700 / 16 + 2
 
 
 class OtherThread(ArraySource):
@@ -671,17 +657,17 @@ def test_the_memory_of_sums_over_blocks_goes_with_the_last_step(monkeypatch):
     X, y = problem(6, 2, n=60)
     source = OtherThread.of_blocks([Block(i, X[i::2], y[i::2]) for i in range(2)])
     constants = {"classes": (0, 1), "steps": 3, "sampling_rate": 0.5, "noise_multiplier": 1.0}
-    seen, honest = [], feeding.BatchGradient.__call__
+    seen, honest = [], loop.BatchGradient.__call__
 
     def watched(*given):
         total = honest(*given)
-        seen.append(len(vars(feeding._SUMS._here)))
+        seen.append(len(vars(loop._GRADIENTS._here)))
         return total
 
-    monkeypatch.setattr(feeding.BatchGradient, "__call__", watched)
+    monkeypatch.setattr(loop.BatchGradient, "__call__", watched)
     DPSGD(**constants).train_source(source, n_records=60)
     assert seen == [2, 2, 2, 2, 0, 0]  # what it is for and what it is, in all steps but the last
-    monkeypatch.setattr(feeding.BatchSums, "clipped", lambda *_: 1 / 0)
+    monkeypatch.setattr(ClippedGradient, "sum", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         DPSGD(**constants).train_source(source, n_records=60)
-    assert not OtherThread.pool.submit(lambda: vars(feeding._SUMS._here)).result()
+    assert not OtherThread.pool.submit(lambda: vars(loop._GRADIENTS._here)).result()

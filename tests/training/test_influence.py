@@ -9,8 +9,8 @@ import pytest
 from dpscp.training import DPSGD, NormClip, Preprocessed, UnitNorm
 from dpscp.training.engine.influence import corrected_outputs, self_shift_bounds
 from dpscp.training.engine.networks import softmax
+from dpscp.training.labels import unit_targets
 from dpscp.training.preprocessing.target import ScaledTarget
-from dpscp.training.targets import unit_targets
 
 
 @functools.cache

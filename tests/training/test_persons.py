@@ -20,6 +20,7 @@ from dpscp.training import (
     corrected_outputs,
 )
 from dpscp.training.engine.gradients import CLIP_SLACK
+from dpscp.training.engine.loop import Descent
 from dpscp.training.mechanisms.perturbation import ObjectivePerturbation
 from dpscp.training.mechanisms.regularized_risk import LinearRisk
 from dpscp.training.preprocessing.second_moment import PrivateWhitening
@@ -51,7 +52,7 @@ def clipped_sum(mechanism):
     def total(X, y, persons):
         setup = mechanism.prepare(X, y, n_records=12, persons=persons)
         with threadpool_limits(1), np.errstate(all="ignore"):
-            descent = setup.descent(setup.records)
+            descent = Descent(setup)
             # far from the start, so that gradients of a net are long
             descent._fast += np.linspace(-1, 1, len(descent._fast)).astype(descent._fast.dtype)
             return np.array(descent.clipped_sum(None))
@@ -183,9 +184,9 @@ def test_repeating_a_persons_only_row_changes_nothing(name):
 def test_batches_draw_whole_persons():
     X, y, persons = persons_of(100, alike=False)
     setup = replace(HEAD, sampling_rate=0.4).prepare(X, y, n_records=12, persons=persons)
-    batches = setup.batches(np.random.default_rng(0))
+    steps = setup.draw_steps(np.random.default_rng(0))
     for _ in range(50):
-        rows = persons.rows_of(next(batches))
+        rows = persons.rows_of(next(steps)[1])
         drawn = np.unique(np.searchsorted(persons.offsets, rows, side="right") - 1)
         assert sorted(rows) == sorted(np.concatenate([np.arange(*persons.offsets[[j, j + 1]]) for j in drawn] or [[]]))
     assert setup.normalizer == 0.4 * 12

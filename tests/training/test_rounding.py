@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient
+from dpscp.training.engine.loop import Descent
 from dpscp.training.engine.networks import Loss, Network, feature_rows, squared_norms
 
 HEAD = DPSGD(classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
@@ -25,7 +26,7 @@ NET = DPSGD(hidden=(44,), classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
 def clipped_sum(mechanism, X, y, n_records, parameters=None):
     setup = mechanism.prepare(X, y, n_records=n_records)
     with threadpool_limits(1), np.errstate(all="ignore"):
-        descent = setup.descent(setup.records)
+        descent = Descent(setup)
         if parameters is not None:
             np.copyto(descent._fast, parameters, casting="same_kind")
         return np.array(descent.clipped_sum(None), dtype=float)
@@ -108,8 +109,8 @@ def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
     plain = ClippedGradient._backward
 
     def edge(sizes, dtypes=("float32", "float64")):
-        def backward(self, loss, layers, rows, target):
-            v = plain(self, loss, layers, rows, target)
+        def backward(self, loss, rows, target):
+            v = plain(self, loss, rows, target)
             if len(rows) in sizes and rows.dtype in dtypes:
                 for values in (v.every, v.wide):
                     values[:, -1] *= 1 + 2.0**-23
@@ -119,8 +120,8 @@ def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
 
     monkeypatch.setattr(ClippedGradient, "_backward", edge({48}))
     gradient = ClippedGradient(network, loss, 1.0, "float32", batch=100)
-    assert gradient.block(40) == gradient.chunk > 48
-    assert gradient.block(60) == 64
+    assert gradient._blocks.size(40) == gradient.chunk > 48
+    assert gradient._blocks.size(60) == 64
     X, y = ordinary(300)
     mechanism = DPSGD(classes=(0, 1), hidden=(8,), noise_multiplier=1.0)
     whole = clipped_sum(mechanism, X, y, 300)

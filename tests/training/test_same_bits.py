@@ -15,7 +15,7 @@ from dpscp.privacy import gaussian_event
 from dpscp.threshold.counts import LookaheadCounter
 from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine import networks
-from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs, _output_blocks, softmax
+from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs, softmax
 from dpscp.training.engine.padding import blas_threads
 from dpscp.training.preprocessing.features import NormClip
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
@@ -109,7 +109,6 @@ def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
                 z[-1] *= 1 + 2.0**-22
             return z
 
-        _output_blocks.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(Network, "forward", edge)
             blocks = RowOutputs(model.network, model.parameters)._blocks
@@ -118,7 +117,6 @@ def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
             assert different_results(model.outputs, 21) == 1
             assert model.outputs(X).dtype == np.float32
             np.testing.assert_allclose(model.outputs(X), expected, rtol=1e-5, atol=1e-5)
-        _output_blocks.cache_clear()
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, SufficientStatistics, UnitNorm
+from dpscp.training.labels import unit_targets
 from dpscp.training.preprocessing.target import ScaledTarget
-from dpscp.training.targets import unit_targets
 
 BOUNDS = (10.0, 30.0)
 INNER = DPSGD(loss="huber", steps=10, learning_rate=0.5, feature_bound=1.0, dtype="float64", noise_multiplier=5.0)

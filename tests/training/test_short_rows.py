@@ -10,9 +10,10 @@ from dpscp.data.persons import keep_rows
 from dpscp.data.sources import ArraySource
 from dpscp.paper import coupled_run
 from dpscp.training import DPSGD
-from dpscp.training.engine import short_rows
+from dpscp.training.engine import batching
+from dpscp.training.engine.batching import is_large_table, restore_rows, shorten_rows
+from dpscp.training.engine.loop import Descent
 from dpscp.training.engine.networks import squared_norms
-from dpscp.training.engine.short_rows import is_large_table, restore_rows, shorten_rows
 
 HEAD = DPSGD(
     classes=(0, 1, 2), sampling_rate=0.3, steps=40, noise_multiplier=1.0, feature_bound=2.0, clip_norm=0.5
@@ -21,7 +22,7 @@ HEAD = DPSGD(
 
 @pytest.fixture
 def every_table_is_large(monkeypatch):
-    monkeypatch.setattr(short_rows, "_LARGE_TABLE", 1)
+    monkeypatch.setattr(batching, "_LARGE_TABLE", 1)
 
 
 def records(n=600, width=7, seed=0):
@@ -104,7 +105,7 @@ def test_training_on_short_rows_is_training_on_these_numbers(hidden, monkeypatch
     X, y = records()
     mechanism = replace(HEAD, hidden=hidden)
     whole = mechanism.train(X, y, random_state=0)
-    monkeypatch.setattr(short_rows, "_LARGE_TABLE", 1)
+    monkeypatch.setattr(batching, "_LARGE_TABLE", 1)
     block = mechanism.prepare(X, y).records
     short = mechanism.train(X, y, random_state=0)
     monkeypatch.undo()
@@ -119,7 +120,7 @@ def test_training_on_short_rows_is_training_on_these_numbers(hidden, monkeypatch
 def test_all_records_at_once_are_the_records_one_batch_gathers(every_table_is_large):
     X, y = records()
     setup = HEAD.prepare(X, y)
-    descent = setup.descent(setup.records)
+    descent = Descent(setup)
     all_of_them = descent.clipped_sum(None).copy()
     np.testing.assert_allclose(descent.clipped_sum(np.arange(len(X))), all_of_them, rtol=1e-12, atol=1e-12)
 
@@ -139,7 +140,7 @@ def test_coupled_runs_take_short_rows(monkeypatch):
 
     whole = gaps()
     assert whole[-1] > 0
-    monkeypatch.setattr(short_rows, "_LARGE_TABLE", 1)
+    monkeypatch.setattr(batching, "_LARGE_TABLE", 1)
     np.testing.assert_allclose(gaps(), whole, rtol=0.02)
     assert (gaps() != whole).any()
 
@@ -156,7 +157,7 @@ def test_kept_rows_need_little_more_than_half_of_a_float32_table(monkeypatch):
         return found
 
     assert peak() > 1
-    monkeypatch.setattr(short_rows, "_LARGE_TABLE", 1)
+    monkeypatch.setattr(batching, "_LARGE_TABLE", 1)
     assert peak() < 0.75  # the work on a part of the rows included
 
 

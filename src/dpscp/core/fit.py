@@ -34,13 +34,12 @@ from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, ch
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold.counts import count_chunks
 from dpscp.threshold.observer import SearchView
-from dpscp.training.base import Trained
+from dpscp.training.base import Trained, count_training
 from dpscp.training.engine.influence import has_influence_form
 from dpscp.training.engine.loop import StepView
 from dpscp.training.model import Model
 from dpscp.training.preprocessing.preprocess import unwrap_model
 from dpscp.training.private_model import model_for_records
-from dpscp.training.spending import count_training
 
 Observer = Callable[[StepView | SearchView], None]
 

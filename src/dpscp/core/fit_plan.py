@@ -44,7 +44,7 @@ from dpscp.privacy import (
 from dpscp.privacy.events import describe_event
 from dpscp.torch.records import comes_from_torch
 from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
-from dpscp.training.base import Needs, paid_event, require_persons, require_sources
+from dpscp.training.base import Needs, TrainingCost, paid_event, require_persons, require_sources
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.preprocessing.features import ColumnScales
 from dpscp.training.preprocessing.preprocess import Step
@@ -54,7 +54,6 @@ from dpscp.training.preprocessing.target import PrivateTarget, ScaledTarget
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recalibration import Recalibrated
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
-from dpscp.training.spending import TrainingCost
 
 # Farther from zero, targets are out of reach of the steps that are usual for a new module.
 _FAR_TARGET = 10.0

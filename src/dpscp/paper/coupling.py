@@ -4,17 +4,16 @@ Stability bounds are about this gap. It is a study tool: the gap is computed fro
 and must not be released.
 """
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import Array
 from dpscp.privacy import secure_generator
-from dpscp.training.engine.loop import GridNoise, draw_steps, take_steps
+from dpscp.training.engine.loop import Descent
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.engine.padding import one_blas_thread
 from dpscp.training.mechanisms.dpsgd import DPSGD
@@ -87,23 +86,19 @@ def coupled_run(
     setup = mechanism.prepare(
         both, np.concatenate([labels, np.asarray([y_new], dtype=labels.dtype)]), n_records=n_records or n
     )
-    everything = setup.records
-    without = everything.first(n)
-    rng = secure_generator(random_state)
-    noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
-    masks, copies, counted = itertools.tee(setup.batches(rng), 3)
-    gaps = np.zeros(mechanism.steps + 1)
-    draws = 0
+    gaps, draws = np.zeros(mechanism.steps + 1), 0
     with one_blas_thread(), np.errstate(all="ignore"):
-        descents = [setup.descent(without), setup.descent(everything)]
-        kept = [descents[0].current()]
-        for t in take_steps(descents, draw_steps([_first(copies, n), masks], noise)):
-            gaps[t + 1] = np.linalg.norm(descents[0].parameters - descents[1].parameters)
-            batch = next(counted)
-            draws += 1 if batch is None else int(len(batch) > 0 and batch[-1] == n)
+        without, joined = Descent(setup), Descent(setup)
+        kept = [without.current()]
+        for t, (noise, batch) in enumerate(islice(setup.draw_steps(secure_generator(random_state)), mechanism.steps)):
+            drawn = np.arange(n + 1) if batch is None else batch
+            draws += int(len(drawn) > 0 and drawn[-1] == n)  # batches are sorted
+            without.step(drawn[: np.searchsorted(drawn, n)], noise)
+            joined.step(drawn, noise)
+            gaps[t + 1] = np.linalg.norm(without.parameters - joined.parameters)
             if mechanism.keep_trajectory:
-                kept.append(descents[0].current())
-    models = [setup.model(descent.released()) for descent in descents]
+                kept.append(without.current())
+    models = [setup.build_model(descent.released()) for descent in (without, joined)]
     return CoupledRun(
         gaps=gaps,
         released_gap=float(np.linalg.norm(models[0].parameters.astype(float) - models[1].parameters)),
@@ -112,9 +107,3 @@ def coupled_run(
         draws=draws,
         iterates=np.stack(kept) if mechanism.keep_trajectory else None,
     )
-
-
-def _first(batches: Iterator[NDArray[np.int64] | None], n: int) -> Iterator[NDArray[np.int64] | None]:
-    """Return the batches with the last record left out (batches are sorted)."""
-    for batch in batches:
-        yield batch if batch is None else batch[: np.searchsorted(batch, n)]

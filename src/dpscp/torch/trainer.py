@@ -48,12 +48,20 @@ from dpscp.torch.settings import (
 from dpscp.torch.terms import MOST_BLOCKS
 from dpscp.torch.trace import GradientGraph, ScoreGraph, trace_gradients
 from dpscp.torch.updates import RecordLosses, Updates, set_gradients
-from dpscp.training.base import Checked, GaussianSums, Needs, Trained, TrainingRun, one_block, require_noise
+from dpscp.training.base import (
+    Checked,
+    GaussianSums,
+    Needs,
+    Trained,
+    TrainingRun,
+    describe_spending,
+    one_block,
+    require_noise,
+)
 from dpscp.training.engine.batching import observed_source_labels
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import poisson_batches
 from dpscp.training.labels import check_classes
-from dpscp.training.spending import describe_spending
 
 __all__ = ["TorchDPSGD", "TorchModel"]
 

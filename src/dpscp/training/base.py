@@ -10,7 +10,9 @@ a subclass writes `train_on`.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_positive, check_probability
+from dpscp._base.format import format_epsilon
 from dpscp.data.named_inputs import count_numbers
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
@@ -35,6 +38,7 @@ from dpscp.privacy import (
     Unit,
     compose,
     dpsgd_event,
+    epsilon_of,
     gdp_mu,
     non_private_event,
     secure_generator,
@@ -597,3 +601,34 @@ def _require_event(part: Any, event: "DpEvent | None") -> "DpEvent":
             f"{type(part).__name__}: noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first"
         )
     return event
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """The epsilon, at ``delta``, of training by an event.
+
+    A fit counts its own way: with its accountant, its unit of privacy and the secret of its parts. A mechanism alone
+    does not know these, so the fit passes them around the training (``count_training``).
+    """
+
+    epsilon: "Callable[[DpEvent], float]"
+    delta: float
+
+
+_cost: ContextVar[TrainingCost | None] = ContextVar("dpscp_training_cost", default=None)
+
+
+@contextmanager
+def count_training(cost: TrainingCost) -> Iterator[None]:
+    """Count the training inside as the fit around it does."""
+    token = _cost.set(cost)
+    try:
+        yield
+    finally:
+        _cost.reset(token)
+
+
+def describe_spending(event: "DpEvent", delta: float) -> str:
+    """Return what the steps behind this event cost, from public numbers; ``delta`` is that outside a fit."""
+    cost = _cost.get() or TrainingCost(lambda spent: epsilon_of(spent, delta), delta)
+    return f"training has spent epsilon {format_epsilon(cost.epsilon(event))} at delta {cost.delta:.2g}"

@@ -156,14 +156,10 @@ class Trajectory:
     ----------
     iterates : array of shape (steps, n_parameters)
         Where each step took its clipped gradients.
-    weights : array of shape (steps,), or None
-        Minus the derivative of the released parameters with respect to a step's normalized clipped gradient when later
-        gradients are held fixed: the learning rate for plain SGD, smaller under iterate averaging, larger under
-        momentum, None under Adam.
     clip_norm, normalizer, sampling_rate : float
         The public constants of training.
-    rule : UpdateRule or None
-        It gives the weights when later gradients respond.
+    rule : UpdateRule
+        What each step did with its gradient.
     row_length : float or None
         The length of every row, where preprocessing gives them one.
 
@@ -174,12 +170,20 @@ class Trajectory:
     """
 
     iterates: NDArray[Any]
-    weights: NDArray[Any] | None
     clip_norm: float
     normalizer: float
     sampling_rate: float
-    rule: "UpdateRule | None" = None
+    rule: "UpdateRule"
     row_length: float | None = None
+
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """Return minus the derivative of the released parameters in each step's normalized gradient, (steps,).
+
+        Later gradients are held fixed: the learning rate for plain SGD, smaller under iterate averaging, larger under
+        momentum, None under Adam.
+        """
+        return self.rule.influence_weights()
 
 
 _SAVED: dict[str, type[Any]] = {}

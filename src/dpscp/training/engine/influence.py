@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.arrays import Array
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
+from dpscp.training.engine.batching import EngineBlock
 from dpscp.training.engine.gradients import ClippedGradient
 from dpscp.training.engine.networks import (
     DenseModel,
@@ -26,10 +27,8 @@ from dpscp.training.engine.networks import (
     squared_norms,
     with_zero_column,
 )
-from dpscp.training.engine.padding import aligned_empty
-from dpscp.training.labels import encode_targets
+from dpscp.training.labels import encode_targets, target_units, unit_targets
 from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, Trajectory
-from dpscp.training.targets import target_units, unit_targets
 
 # Synthetic records answer more than real ones do, whose labels the model predicts worse and whose directions are
 # uneven: on the development data the true response was .6 to 1 of theirs. Half of it keeps the correction on the safe
@@ -90,7 +89,7 @@ def corrected_outputs(
     Theory: Results D and H
     """
     form = model.influence_form()
-    head, X, y = form.head, _head_rows(form, X), _head_targets(form, y)
+    head, (X, y) = form.head, _records_of_head(form, X, y)
     y_bounds = (-1.0, 1.0) if form.target_ranges else y_bounds
     path, points, starts = _read(trajectory, max_points)
     length = min(path.row_length or 0.0, math.inf if head.feature_bound is None else head.feature_bound)
@@ -144,8 +143,8 @@ def self_shift_bounds(
     """
     form = model.influence_form()
     path, points, starts = _read(trajectory, max_points)
-    weights = np.add.reduceat(_step_weights(path, None), starts)[None]
-    rows, _, lengths = _summed_errors(form.head, path, _head_rows(form, X), _head_targets(form, y), points, weights)
+    weights = np.add.reduceat(_step_weights(path, np.zeros(len(path.iterates))), starts)[None]
+    rows, _, lengths = _summed_errors(form.head, path, *_records_of_head(form, X, y), points, weights)
     bounds: Array = np.sqrt(squared_norms(rows)) * lengths
     return bounds
 
@@ -170,19 +169,14 @@ def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) ->
     return pull
 
 
-def _head_rows(form: InfluenceForm, X: ArrayLike) -> ArrayLike:
-    """Return the rows of a model as its linear head sees them."""
+def _records_of_head(form: InfluenceForm, X: ArrayLike, y: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
+    """Return the rows and targets of a model as its linear head was trained on them."""
     rows = check_rows(X) if form.row_steps else X
     for step in form.row_steps:
         rows = step(np.asarray(rows))
-    return rows
-
-
-def _head_targets(form: InfluenceForm, y: ArrayLike) -> ArrayLike:
-    """Return the targets of a model as its linear head was trained on them."""
     for scaled in form.target_ranges:
         y = unit_targets(y, scaled)
-    return y
+    return rows, y
 
 
 def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArray[np.int64], NDArray[np.int64]]:
@@ -191,27 +185,23 @@ def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArra
         raise NoInfluenceFormError(
             "the self-influence correction needs the trajectory; train with keep_trajectory=True"
         )
-    if trajectory.weights is None:
+    if trajectory.rule.optimizer != "sgd":
         raise NoInfluenceFormError(
             "the self-influence correction needs optimizer='sgd'; the steps of adam are not sums of gradients"
         )
-    steps = len(trajectory.weights)
+    steps = len(trajectory.iterates)
     stride = math.ceil(steps / check_count("max_points", limit))
     starts = np.arange(0, steps, stride)
     # the middle of each run of steps stands for it
     return trajectory, np.minimum(starts + (stride - 1) // 2, steps - 1), starts
 
 
-def _step_weights(trajectory: Trajectory, curvature: Array | None) -> Array:
-    """Return the weight of every step after the response of the others.
-
-    The response is left out where the update rule is not known.
-    """
-    rule, weights = trajectory.rule, trajectory.weights
-    if rule is not None and curvature is not None:
-        # a response larger than the change itself would oscillate, and training would not have converged
-        weights = rule.influence_weights(np.minimum(curvature, 1 / np.maximum(rule.learning_rates, 1e-300)))
-    assert weights is not None
+def _step_weights(trajectory: Trajectory, curvature: Array) -> Array:
+    """Return the weight of every step after the response of the others."""
+    # a response larger than the change itself would oscillate, and training would not have converged
+    largest = 1 / np.maximum(trajectory.rule.learning_rates, 1e-300)
+    weights = trajectory.rule.influence_weights(np.minimum(curvature, largest))
+    assert weights is not None  # not adam: see `_read`
     return weights
 
 
@@ -275,33 +265,18 @@ def _summed_errors(
     target = encode_targets(y, model.loss.name, model.classes, str(rows.dtype))
     if len(target) != len(rows):
         raise ValueError("X and y must hold the same number of records")
-    squared = squared_norms(rows)
+    records = EngineBlock(0, rows, target, squared_norms=squared_norms(rows))
     gradient = ClippedGradient(model.network, model.loss, trajectory.clip_norm, str(rows.dtype))
     summed = np.zeros((len(weights), len(rows), model.network.widths[-1]))
     lengths = np.zeros(len(rows))
     per_record = weights.T * (trajectory.sampling_rate / trajectory.normalizer)
-    flat = aligned_empty((model.network.n_parameters,), str(rows.dtype))
-    layers = model.network.layers(flat)
     with np.errstate(all="ignore"):
         for start in range(0, len(rows), gradient.chunk):
-            part = slice(start, min(len(rows), start + gradient.chunk))
-            m = part.stop - start
-            block = _padded_block(rows[part], squared[part], target[part], gradient.block(m))
             for point, each in zip(points, per_record, strict=True):
-                flat[:] = trajectory.iterates[point]
-                errors = gradient.errors(layers, *block, np.ones(m))[0][0][:, :m]
+                gradient.parameters[:] = trajectory.iterates[point]
+                errors = gradient.errors(records, start)
+                part = slice(start, start + errors.shape[1])
                 for total, weight in zip(summed, each, strict=True):
                     total[part] += weight * errors.T
                 lengths[part] += each[0] * np.sqrt(np.einsum("ij,ij->j", errors, errors))
     return rows, summed, lengths
-
-
-def _padded_block(rows: Array, squared: Array, target: Array, size: int) -> tuple[Array, Array, Array]:
-    """Return records as a block of `ClippedGradient`, aligned.
-
-    The first of them stands in the places that are left.
-    """
-    block = aligned_empty((size, rows.shape[1]), str(rows.dtype)), np.empty(size), np.empty(size, dtype=target.dtype)
-    for whole, part in zip(block, (rows, squared, target), strict=True):
-        whole[: len(part)], whole[len(part) :] = part, part[0]
-    return block

@@ -1,4 +1,4 @@
-"""Run noisy gradient steps: Poisson batches, rounded Gaussian noise, updates.
+"""Run noisy gradient steps: Poisson batches, sums over blocks, rounded Gaussian noise, updates.
 
 Floating point. The clipped sum plus noise leaves this module only after rounding to a public grid of 2**-20
 noise standard deviations, and everything later is a function of grid points. The noise is drawn in float64,
@@ -7,24 +7,36 @@ whatever the sum is: looking at the low bits of a released parameter (Mironov 20
 nothing. What remains is stated in docs/floating_point.md: probabilities are Gaussian only up to a relative error
 of about 2**-31 a coordinate and step. The sum itself is computed in floating point: its sensitivity is proven to be at
 most clip_norm * (1 + CLIP_SLACK), and the noise is scaled for that.
+
+Sums. An array in memory is a source of one block. The batch of a step is drawn once, as places in the order of all
+persons (`dpscp.data.sources.places`). Every block takes its share and returns one vector of clipped gradients. Adding
+the vectors by pairs keeps the proof of `CLIP_SLACK`. A term goes through at most 12,290 additions inside a block and 41
+between blocks, fewer than the 12,400 that the proof counts.
+
+Assumes: a record's gradient has the same bits wherever it stands. This includes the machine: workers run the same
+libraries on the same kind of processor.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import repeat
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
-from dpscp.data.persons import Persons
-from dpscp.data.sources import Block
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.places import Places, blocks_in_memory, innermost, places_of
 from dpscp.privacy.normals import NormalNumbers
-from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, ClippedGradient
-from dpscp.training.engine.networks import Loss, Network, squared_norms
-from dpscp.training.engine.padding import aligned_empty, is_aligned
-from dpscp.training.engine.short_rows import restore_rows
+from dpscp.privacy.random_streams import secure_bytes
+from dpscp.training.engine.batching import EngineBlock, PerThread
+from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient, check_batch
+from dpscp.training.engine.networks import DenseModel, Loss, Network
+from dpscp.training.engine.padding import SecondThread, one_blas_thread
 
 # Spacing of the released grid in noise standard deviations: a power of two, so that scaling by it is exact.
 GRID = 2.0**-20
@@ -35,37 +47,6 @@ _LONG_GAPS = 1 / 3
 _NOISE_PER_BLOCK = 1 << 13
 # Parameters that are updated at once: what a step keeps for so many stays in cache from one operation to the next.
 _UPDATED_AT_ONCE = 1 << 14
-
-
-@dataclass(frozen=True)
-class EngineBlock(Block):
-    """A block as the engine reads it, bias coordinate included.
-
-    It exists only while training runs and is never stored.
-    """
-
-    squared_norms: Array = field(default_factory=lambda: np.empty(0), repr=False)
-    """An input of every ghost norm."""
-    scales: Array | None = field(default=None, repr=False)
-    """Of rows that are integers, without a bias coordinate; see `short_rows`. None: the rows are as they are used."""
-
-    @classmethod
-    def build(
-        cls,
-        rows: Array,
-        targets: Array,
-        persons: Persons | None = None,
-        *,
-        block_id: int = 0,
-        order: NDArray[np.int64] | None = None,
-    ) -> "EngineBlock":
-        """Precompute the squared norms of the rows."""
-        return cls(block_id, rows, targets, persons, order=order, squared_norms=squared_norms(rows))
-
-    def first(self, n: int) -> "EngineBlock":
-        """Return the first n records, each of a person of its own."""
-        scales = None if self.scales is None else self.scales[:n]
-        return EngineBlock(0, self.rows[:n], self.targets[:n], squared_norms=self.squared_norms[:n], scales=scales)
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
@@ -105,12 +86,6 @@ def _draw_gaps(rng: np.random.Generator, sampling_rate: float) -> NDArray[np.int
     gaps = rng.standard_exponential(_GAPS_PER_BLOCK)
     gaps /= -math.log1p(-sampling_rate)
     return np.minimum(np.ceil(gaps, out=gaps), 2.0**50, out=gaps).astype(np.int64)
-
-
-def full_batches() -> Iterator[None]:
-    """Yield endless full batches."""
-    while True:
-        yield None
 
 
 class GridNoise:
@@ -185,17 +160,30 @@ class UpdateRule:
 
 
 @dataclass(frozen=True)
-class RunConstants:
-    """The public constants of a run, wherever its records are."""
+class Setup:
+    """One run with everything fixed except its randomness.
+
+    It holds the records, so it must not outlive training.
+    """
 
     network: Network
     loss: Loss
-    initial: Array
     rule: UpdateRule
+    initial: Array
     clip_norm: float
     noise_multiplier: float
-    normalizer: float
+    sampling_rate: float
+    n_records: int
     dtype: str
+    source: RecordSource
+    """The records as the engine reads them."""
+    classes: tuple[Any, ...] | None = None
+    feature_bound: float | None = None
+
+    @property
+    def normalizer(self) -> float:
+        """Return the public expected batch size."""
+        return self.sampling_rate * self.n_records
 
     @property
     def grid(self) -> float:
@@ -204,6 +192,40 @@ class RunConstants:
         `GRID` of the noise, which pays for the rounding of the sum too.
         """
         return GRID * self.noise_multiplier * self.clip_norm * (1 + CLIP_SLACK)
+
+    @property
+    def records(self) -> EngineBlock:
+        """Return the only block of records in memory."""
+        (block,) = blocks_in_memory(self.source)
+        assert isinstance(block, EngineBlock)
+        return block
+
+    @cached_property
+    def places(self) -> Places:
+        """Return the places of the persons in the order of all blocks."""
+        return places_of(self.source)
+
+    def draw_steps(self, rng: np.random.Generator) -> "Iterator[Step]":
+        """Yield the noise of each step, None for a run without noise, and then its batch over the persons."""
+        rate = self.sampling_rate
+        batches = repeat(None) if rate == 1 else poisson_batches(rng, self.places.count, rate)
+        stream = GridNoise(rng, self.network.n_parameters) if self.noise_multiplier else None
+        while True:
+            noise = None if stream is None else stream.next()
+            yield noise, next(batches)
+
+    def build_model(self, parameters: Array) -> DenseModel:
+        """Return the released model.
+
+        Parameters that are not finite are refused (they are released values: no leak).
+        """
+        if not np.isfinite(parameters).all():
+            rate = float(self.rule.learning_rates[0])
+            raise ValueError(f"training diverged with learning_rate = {rate:g}; lower it or set radius")
+        return DenseModel(self.network, self.loss, parameters, self.classes, self.feature_bound)
+
+
+Step = tuple[Array | None, NDArray[np.int64] | None]
 
 
 @dataclass(frozen=True)
@@ -219,130 +241,94 @@ class StepView:
 StepObserver = Callable[[StepView], None]
 
 
-class BatchSums:
-    """Sums of clipped gradients over batches, with the memory they need."""
+@dataclass(slots=True)  # one is made at every step
+class BatchGradient:
+    """The sum of the clipped gradients of one block's batch, and its size.
 
-    def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float) -> None:
-        self.gradient = ClippedGradient(network, loss, clip_norm, dtype, batch=batch)
-        chunk = self.gradient.chunk
-        # padding is made of zeros or of earlier records: its results are never read
-        self._rows = aligned_empty((chunk, network.shapes[0][1]), dtype)
-        self._rows.fill(0)
-        self._integers = np.empty((0, 0), dtype=np.int16)
-        self._norms = np.zeros(chunk)
-        self._target = np.zeros(chunk, dtype=np.int64 if loss.name == "cross_entropy" else dtype)
+    A function of the block and of these values alone. `shares` says which persons of each block are in the batch
+    (None: all). ``allocate`` makes the memory of a thread, which is kept between the steps of the ``run`` of this name.
+    ``own`` is the memory of the driver's thread, with the parameters in it; other threads and processes make their own.
 
-    def clipped(self, layers: Sequence[Array], records: EngineBlock, persons: NDArray[np.int64] | None) -> Array:
-        """Return the weighted sum over the batch; the next call overwrites it.
+    Theory: Fact 6
+    """
 
-        None stands for all persons.
-        """
-        gradient = self.gradient
-        batch = None if persons is None else records.owners.rows_of(persons)
-        size, chunk = len(records.rows) if batch is None else len(batch), gradient.chunk
-        check_batch(size)
-        aligned = batch is None and records.scales is None and is_aligned(records.rows, chunk)
-        for start in range(0, size, chunk):
-            m = min(chunk, size - start)
-            block = (
-                self._slice(records, start, m, aligned=aligned)
-                if batch is None
-                else self._gather(records, batch[start : start + m])
-            )
-            gradient.add(layers, *block, first=start == 0, cached=batch is not None)
-        if not size:
-            gradient.total.fill(0)
-            return gradient.total
-        return gradient.result()
+    allocate: Callable[[], ClippedGradient]
+    run: bytes
+    parameters: Array
+    shares: Mapping[int, NDArray[np.int64]] | None
+    last: bool
+    own: ClippedGradient | None = None
 
-    def _gather(self, records: EngineBlock, index: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
-        m, size = len(index), self.gradient.block(len(index))
-        # mode="clip" writes straight into `out`; every index is valid by construction
-        if records.scales is None:
-            records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
-        else:
-            if not len(self._integers):
-                self._integers = np.empty((self.gradient.chunk, records.rows.shape[1]), dtype=np.int16)
-            integers = records.rows.take(index, axis=0, out=self._integers[:m], mode="clip")
-            restore_rows(integers, records.scales.take(index), self._rows[:m])
-        records.squared_norms.take(index, out=self._norms[:m], mode="clip")
-        records.targets.take(index, out=self._target[:m], mode="clip")
-        return self._rows[:size], self._norms[:size], self._target[:size], records.owners.weights_of(index)
+    def __reduce__(self) -> Any:
+        return BatchGradient, (self.allocate, self.run, self.parameters, self.shares, self.last)
 
-    def _slice(self, records: EngineBlock, start: int, m: int, *, aligned: bool) -> tuple[Array, Array, Array, Array]:
-        size = self.gradient.block(m)
-        rows = records.rows[start : start + m]
-        norms, target = records.squared_norms[start : start + m], records.targets[start : start + m]
-        weights = records.owners.weights[start : start + m]
-        if aligned and m == size:
-            return rows, norms, target, weights
-        self._norms[:m], self._target[:m] = norms, target
-        if records.scales is None:
-            self._rows[:m] = rows
-        else:
-            restore_rows(rows, records.scales[start : start + m], self._rows[:m])
-        return self._rows[:size], self._norms[:size], self._target[:size], weights
+    def for_block(self, number: int) -> Self:
+        """Return the same with the share of one block alone."""
+        return self if self.shares is None else replace(self, shares={number: self.shares[number]})
+
+    def __call__(self, block: Block) -> tuple[Array, int]:
+        """Return the sum over the block's batch, and the number of its records."""
+        assert isinstance(block, EngineBlock)
+        drawn = None if self.shares is None else self.shares[block.id]
+        if self.own is not None and self.own.thread == threading.get_ident():
+            total, size = self.own.sum(block, drawn)
+            return total.copy(), size
+        with _GRADIENTS.of(self.run, self.allocate, last=self.last) as gradient:
+            gradient.parameters[:] = self.parameters
+            with one_blas_thread(), np.errstate(all="ignore"):
+                total, size = gradient.sum(block, drawn)
+                return total.copy(), size
 
 
-def check_batch(size: int, most: int = MOST_RECORDS) -> None:
-    """Refuse a batch for which the rounding of the sum is not bounded."""
-    most = min(most, MOST_RECORDS)
-    if size > most:
-        raise ValueError(
-            f"a batch has more than {most} records, the most for which the rounding of a sum is bounded; "
-            "lower sampling_rate"
-        )
-
-
-class Totals(Protocol):
-    """Sums of clipped gradients over all records of a run."""
-
-    def clipped(self, parameters: Array, persons: NDArray[np.int64] | None, *, last: bool) -> Array:
-        """Return the weighted sum over the persons at these places.
-
-        None stands for all persons. Gradients are taken at ``parameters``.
-        """
+_GRADIENTS: PerThread[ClippedGradient] = PerThread()
 
 
 class Descent:
-    """The state of one run.
+    """The state of one run over all records, or over those of one block.
 
-    Two runs with the same batches and noise are coupled.
-
-    `observer`, for tests and audits, is called with each step; what it sees is not private.
+    The caller has state and noise; gradients are computed where the blocks are. Two runs with the same batches and
+    noise are coupled. `observer`, for tests and audits, is called with each step; what it sees is not private.
     """
 
-    def __init__(self, public: RunConstants, totals: Totals, observer: StepObserver | None = None) -> None:
-        network, rule, normalizer, dtype = public.network, public.rule, public.normalizer, public.dtype
-        self.network, self.rule = network, rule
-        self._totals, self._observer = totals, observer
-        self.normalizer, self.grid = normalizer, public.grid
+    def __init__(self, setup: Setup, observer: StepObserver | None = None, second: SecondThread | None = None) -> None:
+        rule, n_parameters = setup.rule, setup.network.n_parameters
+        self.rule, self.normalizer, self.grid, self._dtype = rule, setup.normalizer, setup.grid, setup.dtype
+        self._source, self._places, self._observer = innermost(setup.source), setup.places, observer
+        self._allocate = partial(
+            ClippedGradient, setup.network, setup.loss, setup.clip_norm, setup.dtype, setup.normalizer
+        )
+        self._run, self.gradient = secure_bytes()(16), self._allocate()
+        self.gradient.second = second
         # as arrays: what is turned into one at every step costs as much as a product
         self._per_grid = np.array(1 / self.grid if self.grid else 0.0)
-        self._grid_over_normalizer = np.array(self.grid / normalizer)
+        self._grid_over_normalizer = np.array(self.grid / self.normalizer)
         self._momentum = np.array(rule.momentum)
-        self.parameters = public.initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
-        self._fast = aligned_empty(self.parameters.shape, dtype)
+        self.parameters = setup.initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
+        self._fast = self.gradient.parameters
         np.copyto(self._fast, self.parameters, casting="same_kind")
+        velocity, squares = np.zeros(n_parameters), np.zeros(n_parameters if rule.optimizer == "adam" else 0)
+        self._sum = np.zeros(n_parameters)
         # of one part at a time: memory for all of them would leave the cache at every step
-        noisy = np.empty(min(network.n_parameters, _UPDATED_AT_ONCE))
-        self._velocity = np.zeros(network.n_parameters)
-        self._squares = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
-        self._sum = np.zeros(network.n_parameters)
-        kept = self._velocity, self._squares, self.parameters, self._fast
-        cuts = [slice(i, i + _UPDATED_AT_ONCE) for i in range(0, network.n_parameters, _UPDATED_AT_ONCE)]
+        noisy = np.empty(min(n_parameters, _UPDATED_AT_ONCE))
+        cuts = [slice(i, min(n_parameters, i + _UPDATED_AT_ONCE)) for i in range(0, n_parameters, _UPDATED_AT_ONCE)]
         self._parts = [
-            _Part(cut, noisy[: network.n_parameters - cut.start], *(array[cut] for array in kept)) for cut in cuts
+            (cut, noisy[: cut.stop - cut.start], velocity[cut], squares[cut], self.parameters[cut], self._fast[cut])
+            for cut in cuts
         ]
         self.step_count = 0
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:
-        """Return the weighted sum of clipped gradients at the current parameters.
+        """Return the weighted sum of clipped gradients at the current parameters, over the persons at these places.
 
         None stands for all persons.
         """
         last = self.step_count == len(self.rule.learning_rates) - 1
-        return self._totals.clipped(self._fast, persons, last=last)
+        shares = None if persons is None else self._places.shares(persons)
+        total, size = self._source.sum(
+            BatchGradient(self._allocate, self._run, self._fast, shares, last, self.gradient)
+        )
+        check_batch(size)
+        return total
 
     def step(self, batch: NDArray[np.int64] | None, noise: Array | None) -> None:
         """Take one noisy step, also on an empty batch.
@@ -351,7 +337,7 @@ class Descent:
         """
         total = self.clipped_sum(batch)
         if self._observer is not None:
-            noisy = np.concatenate([self._release(part, total, noise).copy() for part in self._parts])
+            noisy = np.concatenate([self._release(cut, out, total, noise).copy() for cut, out, *_ in self._parts])
             constants = (self.normalizer, self.grid, float(self.rule.learning_rates[self.step_count]))
             self._observer(StepView(self.current(), noisy * self.normalizer, constants))
         self._update(total, noise)
@@ -359,9 +345,19 @@ class Descent:
     def _update(self, total: Array, noise: Array | None) -> None:
         rule, rate = self.rule, self.rule.learning_rates[self.step_count]
         self.step_count += 1
-        for part in self._parts:
-            self._release(part, total, noise)
-            self._move(part, rate)
+        for cut, noisy, velocity, squares, theta, fast in self._parts:
+            gradient = self._release(cut, noisy, total, noise)
+            if rule.optimizer == "adam":
+                self._scale_by_moments(gradient, velocity, squares, rate)
+            elif rule.momentum:
+                velocity *= self._momentum
+                velocity += gradient
+                np.multiply(velocity, rate, out=gradient)
+            else:
+                gradient *= rate
+            theta -= gradient
+            if rule.radius is None:
+                np.copyto(fast, theta, casting="same_kind")
         if rule.radius is not None:
             norm = math.sqrt(self.parameters @ self.parameters)
             if norm > rule.radius:
@@ -370,46 +366,33 @@ class Descent:
         if self.step_count > len(rule.learning_rates) - rule.averaged:
             self._sum += self.parameters
 
-    def _release(self, part: "_Part", total: Array, noise: Array | None) -> Array:
+    def _release(self, cut: slice, noisy: Array, total: Array, noise: Array | None) -> Array:
         """Return the noisy gradient of some parameters, in memory that all parts share.
 
         Their sum with its noise, rounded to the grid, divided by the public normalizer.
         """
-        noisy = part.noisy
         if noise is None:
-            return np.divide(total[part.where], self.normalizer, out=noisy)
-        np.multiply(total[part.where], self._per_grid, out=noisy)
-        noisy += noise[part.where]
+            return np.divide(total[cut], self.normalizer, out=noisy)
+        np.multiply(total[cut], self._per_grid, out=noisy)
+        noisy += noise[cut]
         np.rint(noisy, out=noisy)
         noisy *= self._grid_over_normalizer
         return noisy
 
-    def _move(self, part: "_Part", rate: float) -> None:
-        """Update some parameters; their gradient is overwritten."""
-        rule, velocity, squares, theta, gradient = self.rule, part.velocity, part.squares, part.parameters, part.noisy
-        if rule.optimizer == "adam":
-            first, second, tiny = rule.adam
-            t = self.step_count
-            velocity *= first
-            velocity += (1 - first) * gradient
-            squares *= second
-            np.square(gradient, out=gradient)
-            gradient *= 1 - second
-            squares += gradient
-            np.sqrt(squares, out=gradient)
-            gradient *= 1 / math.sqrt(1 - second**t)
-            gradient += tiny
-            np.divide(velocity, gradient, out=gradient)
-            gradient *= rate / (1 - first**t)
-        elif rule.momentum:
-            velocity *= self._momentum
-            velocity += gradient
-            np.multiply(velocity, rate, out=gradient)
-        else:
-            gradient *= rate
-        theta -= gradient
-        if rule.radius is None:
-            np.copyto(part.fast, theta, casting="same_kind")
+    def _scale_by_moments(self, gradient: Array, velocity: Array, squares: Array, rate: float) -> None:
+        """Replace the gradient of some parameters by Adam's change."""
+        first, second, tiny = self.rule.adam
+        velocity *= first
+        velocity += (1 - first) * gradient
+        squares *= second
+        np.square(gradient, out=gradient)
+        gradient *= 1 - second
+        squares += gradient
+        np.sqrt(squares, out=gradient)
+        gradient *= 1 / math.sqrt(1 - second**self.step_count)
+        gradient += tiny
+        np.divide(velocity, gradient, out=gradient)
+        gradient *= rate / (1 - first**self.step_count)
 
     def current(self) -> Array:
         """Return the current iterate, in the precision the gradients see."""
@@ -423,39 +406,4 @@ class Descent:
     def released(self) -> Array:
         """Return the average of the last iterates, after all steps."""
         with np.errstate(over="ignore"):  # a diverged run becomes infinite here and is refused by the caller
-            return (self._sum / self.rule.averaged).astype(self._fast.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Views of what a `Descent` keeps for some of its parameters."""
-
-    where: slice
-    noisy: Array
-    velocity: Array
-    squares: Array
-    parameters: Array
-    fast: Array
-
-
-Draw = tuple[Any, list[NDArray[np.int64] | None]]
-
-
-def draw_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: GridNoise | None) -> Iterator[Draw]:
-    """Yield the noise and one batch of each stream, drawn in this order."""
-    while True:
-        vector = None if noise is None else noise.next()
-        yield vector, [next(stream) for stream in batches]
-
-
-def take_steps(descents: Sequence[Descent], drawn: Iterator[Draw]) -> Iterator[int]:
-    """Advance all descents together, one step for each yield.
-
-    Each has its own batches, and all share the noise.
-
-    Overflow at extreme parameters is handled record by record: callers silence NumPy's warnings about it.
-    """
-    for t, (noise, batches) in zip(range(len(descents[0].rule.learning_rates)), drawn, strict=False):
-        for descent, batch in zip(descents, batches, strict=True):
-            descent.step(batch, noise)
-        yield t
+            return (self._sum / self.rule.averaged).astype(self._dtype)

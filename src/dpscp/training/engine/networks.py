@@ -6,7 +6,7 @@ A linear head is a network without hidden layers.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -61,17 +61,15 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
 
 
 def _require_finite(rows: Array) -> None:
-    if rows.dtype.kind == "f" and not _finite(rows):
-        raise ValueError("X must not hold NaN or infinity")
-
-
-def _finite(rows: Array) -> bool:
-    """Return whether every number is finite.
-
-    A finite sum says so at once, and only an overflow needs a closer look.
-    """
+    """Refuse NaN and infinity; a finite sum shows at once that there are none, only an overflow needs a closer look."""
+    if rows.dtype.kind != "f":
+        return
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(rows.sum())) or all(np.isfinite(part).all() for part in _parts(rows))
+        if np.isfinite(rows.sum()):
+            return
+    step = max(1, CHUNK_NUMBERS // rows.shape[1])  # temporaries stay small
+    if not all(np.isfinite(rows[start : start + step]).all() for start in range(0, len(rows), step)):
+        raise ValueError("X must not hold NaN or infinity")
 
 
 def _is_small(rows: Array, end: float) -> bool:
@@ -85,12 +83,6 @@ def _is_small(rows: Array, end: float) -> bool:
     numbers = rows.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(numbers @ numbers <= min(end / 2, most) ** 2)
-
-
-def _parts(rows: Array) -> Iterator[Array]:
-    """Return the rows in cache-sized pieces, so that temporaries stay small."""
-    step = max(1, CHUNK_NUMBERS // rows.shape[1])
-    return (rows[start : start + step] for start in range(0, len(rows), step))
 
 
 def squared_norms(rows: Array) -> Array:
@@ -161,25 +153,44 @@ def fill_features(rows: Array, feature_bound: float | None, out: Array) -> None:
     """Write finite rows into `out` as `feature_rows` does, without the bias."""
     n, d = rows.shape
     if feature_bound is None:
-        _cast(rows, out)
+        _cast(rows, out, _END[str(out.dtype)])
         return
     # the second term is what a sum of d squares may lose
-    limit, tiny = feature_bound * (1 - ROW_SLACK[str(out.dtype)] - d * 2.0**-53), np.finfo(out.dtype).tiny
+    limit = feature_bound * (1 - ROW_SLACK[str(out.dtype)] - d * 2.0**-53)
     step = max(1, CHUNK_NUMBERS // d)
     for start in range(0, n, step):
-        part = rows[start : start + step]
-        features, scaled = np.empty(part.shape), aligned_empty(part.shape, "float64")
-        _cast(part, features)
-        # Divided by the largest entry first, so that squaring neither overflows nor underflows.
-        largest = np.maximum(largest_entries(features), tiny)
-        norms = np.sqrt(squared_norms(np.divide(features, largest[:, None], out=scaled)))
-        features *= np.minimum(1.0, limit / largest / np.maximum(norms, tiny))[:, None]
-        _cast(features, out[start : start + step])
+        part = slice(start, start + step)
+        np.copyto(out[part], scaled_rows(rows[part], limit, unit=False), casting="same_kind")
 
 
-def _cast(values: Array, into: Array) -> None:
-    """Copy finite numbers; a larger one than `_END` becomes that."""
-    end = _END[str(into.dtype)]
+def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> NDArray[np.float64]:
+    """Return a float64 copy with every row scaled or shortened to ``bound``.
+
+    No row is longer than ``bound`` after rounding.
+
+    Rows are divided by their largest entry first, so that squares neither overflow nor underflow. A row's
+    result has the same bits wherever the row stands.
+    """
+    out = aligned_empty(rows.shape, "float64")
+    _cast(rows, out, float(np.finfo(np.float64).max))
+    step = max(1, _NUMBERS_AT_ONCE // rows.shape[1])
+    for start in range(0, len(out), step):
+        part = out[start : start + step]
+        largest = largest_entries(part)[:, None]
+        part /= np.where(largest > 0, largest, 1.0)
+        lengths = np.sqrt(squared_norms(part))[:, None]
+        target = np.full_like(lengths, bound)
+        if not unit:
+            with np.errstate(over="ignore"):
+                np.minimum(target, lengths * largest, out=target)
+        # slightly inside the ball: the promise "norm at most bound" must survive rounding
+        np.divide(target * (1 - 1e-15 * (4 + rows.shape[1])), lengths, out=target, where=lengths > 0)
+        part *= target
+    return out
+
+
+def _cast(values: Array, into: Array, end: float) -> None:
+    """Copy finite numbers; a larger one than `end` becomes that."""
     if values.dtype.kind == "f" and float(np.finfo(values.dtype).max) > end:
         np.clip(values, -end, end, out=into, casting="same_kind")
     else:
@@ -260,15 +271,33 @@ class RowOutputs:
     """
 
     def __init__(self, network: Network, parameters: Array) -> None:
-        dtype, threads = str(parameters.dtype), blas_threads()
-        self._network, self._blocks = network, _output_blocks(network, dtype, threads)
-        self._out_dtype = parameters.dtype
-        if self._blocks.chunk == 1 and dtype == "float32":
-            dtype = "float64"
-            self._blocks = _output_blocks(network, dtype, threads)
+        self._network, self._out_dtype = network, parameters.dtype
+        self._allocate(parameters, str(parameters.dtype))
+        if self._blocks.chunk == 1 and self._dtype == "float32":
+            self._allocate(parameters, "float64")
+
+    def _allocate(self, parameters: Array, dtype: str) -> None:
         flat = aligned_empty(parameters.shape, dtype)
         flat[:] = parameters
-        self._layers, self._dtype = network.layers(flat), dtype
+        self._layers, self._dtype = self._network.layers(flat), dtype
+        most = max(128, min(MOST_ROWS, CHUNK_NUMBERS // sum(self._network.widths)))
+        what = self._network, dtype, most, blas_threads(), type(self._network).forward
+        self._blocks = AlikeBlocks(what, most, self._synthetic_results)
+
+    def _synthetic_results(self, size: int) -> Iterator[Array]:
+        """Yield outputs and probabilities of synthetic records in every place of a block."""
+        network = self._network
+        flat = aligned_empty((network.n_parameters,), self._dtype)
+        flat[:] = network.initial(0, 1.0)
+        values = self._layer_values(size)
+        for i in range(1 + 12 // network.widths[-1]):
+            values[0][:] = synthetic_rows(1 + i, network.widths[0])
+            z = network.forward(network.layers(flat), values)
+            yield z.T.copy()
+            yield softmax(with_zero_column(z)).T
+
+    def _layer_values(self, size: int) -> list[Array]:
+        return [aligned_empty((size, width), self._dtype) for width in self._network.widths]
 
     def parts(self, n: int, fill: Callable[[slice, Array], None]) -> Iterator[tuple[slice, Array]]:
         """Yield the n rows block by block.
@@ -283,7 +312,7 @@ class RowOutputs:
             m = part.stop - start
             size = self._blocks.size(m)
             if not values or len(values[0]) != size:
-                values = _layer_values(self._network, size, self._dtype)
+                values = self._layer_values(size)
             fill(part, values[0][:m])
             values[0][m:] = values[0][0]  # padding overflows and warns only where a row does
             yield part, self._network.forward(self._layers, values)
@@ -296,29 +325,9 @@ class RowOutputs:
         return out
 
 
-def _layer_values(network: Network, size: int, dtype: str) -> list[Array]:
-    return [aligned_empty((size, width), dtype) for width in network.widths]
-
-
-@lru_cache(maxsize=256)
-def _output_blocks(network: Network, dtype: str, threads: tuple[int, ...]) -> AlikeBlocks:  # noqa: ARG001
-    """Return the blocks of `RowOutputs`.
-
-    Checked once for a shape of network and a number of threads.
-    """
-    one = Network((network.widths[0], 1), intercept=False)
-
-    def synthetic_results(size: int) -> Iterator[Array]:
-        flat = aligned_empty((network.n_parameters,), dtype)
-        flat[:] = network.initial(0, 1.0)
-        values = _layer_values(network, size, dtype)
-        for i in range(1 + 12 // network.widths[-1]):
-            values[0][:] = one.initial(1 + i, math.sqrt(network.widths[0]))  # uniform on -1 to 1
-            z = network.forward(network.layers(flat), values)
-            yield z.T.copy()
-            yield softmax(with_zero_column(z)).T
-
-    return AlikeBlocks(max(128, min(MOST_ROWS, CHUNK_NUMBERS // sum(network.widths))), synthetic_results)
+def synthetic_rows(seed: int, width: int) -> Array:
+    """Return a row of numbers uniform on -1 to 1."""
+    return np.random.Generator(np.random.PCG64(seed)).uniform(-1.0, 1.0, width)
 
 
 def with_zero_column(z: Array) -> Array:
@@ -389,32 +398,6 @@ class Loss:
         else:
             np.greater(z, target, out=z, casting="unsafe")
             z -= np.asarray(self.quantiles, dtype=z.dtype)[:, None]
-
-
-def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> NDArray[np.float64]:
-    """Return a float64 copy with every row scaled or shortened to ``bound``.
-
-    No row is longer than ``bound`` after rounding.
-
-    Rows are divided by their largest entry first, so that squares neither overflow nor underflow. A row's
-    result has the same bits wherever the row stands.
-    """
-    out = aligned_empty(rows.shape, "float64")
-    out[...] = rows
-    step = max(1, _NUMBERS_AT_ONCE // rows.shape[1])
-    for start in range(0, len(out), step):
-        part = out[start : start + step]
-        largest = largest_entries(part)[:, None]
-        part /= np.where(largest > 0, largest, 1.0)
-        lengths = np.sqrt(squared_norms(part))[:, None]
-        target = np.full_like(lengths, bound)
-        if not unit:
-            with np.errstate(over="ignore"):
-                np.minimum(target, lengths * largest, out=target)
-        # slightly inside the ball: the promise "norm at most bound" must survive rounding
-        np.divide(target * (1 - 1e-15 * (4 + rows.shape[1])), lengths, out=target, where=lengths > 0)
-        part *= target
-    return out
 
 
 @saved_as("dense")

@@ -7,11 +7,11 @@ the results of all others, and near a jump or a threshold by more than any sensi
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
-from functools import cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import Any, Self, TypeVar
 
@@ -21,8 +21,6 @@ from threadpoolctl import ThreadpoolController  # comes with scikit-learn
 from dpscp._base.arrays import Array
 
 Item = TypeVar("Item")
-KnownSizes = tuple[dict[int, bool], list[Array]]
-"""Which sizes round alike, and what synthetic records get in a full block."""
 _SIZE_CHECK = Lock()  # several threads may look at the same sizes
 
 # Sizes of blocks are multiples of this, and so many records fill whole cache lines.
@@ -60,29 +58,22 @@ class AlikeBlocks:
     record's results are a function of that record. If a full block fails, records go one at a time (`chunk` is 1).
     """
 
-    def __init__(
-        self, most: float, synthetic_results: Callable[[int], Iterable[Array]], known_sizes: KnownSizes | None = None
-    ) -> None:
+    def __init__(self, what: Hashable, most: float, synthetic_results: Callable[[int], Iterable[Array]]) -> None:
         """Check the largest block size.
 
-        `synthetic_results(size)` puts each synthetic record in every place and yields arrays (units, places).
-
-        `known_sizes` is what earlier blocks of the same kind found out, and what these add to.
+        `synthetic_results(size)` puts each synthetic record in every place and yields arrays (units, places). Each size
+        is checked once in a process for `what`: the shapes, the library's threads and the code.
         """
         self._synthetic_results = synthetic_results
-        self._alike, self._expected = ({}, []) if known_sizes is None else known_sizes
-        self._sizes: dict[int, int] = {}
+        self._alike, self._expected = _known_sizes(what)
         self.chunk = whole_lanes(most)
         if not self._rounds_alike(self.chunk):
             self.chunk = 1  # one place rounds like itself, and `size` asks for no other
-            self._alike = {1: True}
 
     def size(self, m: int) -> int:
         """Return the number of places, padding included, of a block for m records."""
-        if m not in self._sizes:
-            size = min(whole_lanes(m), self.chunk)
-            self._sizes[m] = size if self._rounds_alike(size) else self.chunk
-        return self._sizes[m]
+        size = min(whole_lanes(m), self.chunk)
+        return size if size == self.chunk or self._rounds_alike(size) else self.chunk
 
     def _rounds_alike(self, size: int) -> bool:
         if size not in self._alike:
@@ -90,10 +81,15 @@ class AlikeBlocks:
             with _SIZE_CHECK:
                 if not self._expected:
                     self._expected.extend(result[:, :1].copy() for result in results)
-            self._alike[size] = all(
-                bool((result == expected).all()) for result, expected in zip(results, self._expected, strict=True)
-            )
+            pairs = zip(results, self._expected, strict=True)
+            self._alike[size] = all(bool((result == expected).all()) for result, expected in pairs)
         return self._alike[size]
+
+
+@lru_cache(maxsize=256)
+def _known_sizes(_what: Hashable) -> tuple[dict[int, bool], list[Array]]:
+    """Return which sizes round alike, and what synthetic records get in a full block."""
+    return {}, []
 
 
 def whole_lanes(m: float) -> int:

@@ -9,12 +9,12 @@ noisy step too. Every field of `DPSGD` is a public constant; the starting point 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import Array
 from dpscp._base.assumptions import ENFORCED_NORM
@@ -29,49 +29,35 @@ from dpscp._base.checks import (
 )
 from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
-from dpscp.data.sources import ArraySource, RecordSource
-from dpscp.data.sources.places import Places, blocks_in_memory, nominal_count, places_of, unit_of_blocks
+from dpscp.data.sources import RecordSource
+from dpscp.data.sources.places import nominal_count, unit_of_blocks
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normalizer
-from dpscp.privacy import RECORDS, Unit
-from dpscp.training.base import (
-    GaussianSums,
-    Needs,
-    Trained,
-    TrainingRun,
-    array_source,
-    require_noise,
-)
-from dpscp.training.engine.batching import (
-    EngineBlockBuilder,
-    SourceTotals,
-    observed_source_labels,
-)
+from dpscp.training.base import GaussianSums, Needs, Trained, TrainingRun, array_source, require_noise
+from dpscp.training.engine.batching import build_engine_block, is_large_table, observed_source_labels
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
-from dpscp.training.engine.loop import (
-    GRID,
-    Descent,
-    EngineBlock,
-    GridNoise,
-    RunConstants,
-    StepObserver,
-    UpdateRule,
-    draw_steps,
-    full_batches,
-    poisson_batches,
-    take_steps,
-)
-from dpscp.training.engine.networks import DenseModel, Loss, Network
-from dpscp.training.engine.padding import SecondThread, one_blas_thread, second_thread
-from dpscp.training.engine.short_rows import is_large_table
-from dpscp.training.labels import check_classes, encode_labels
+from dpscp.training.engine.loop import GRID, Descent, Setup, Step, UpdateRule
+from dpscp.training.engine.networks import Loss, Network
+from dpscp.training.engine.padding import one_blas_thread, second_thread
+from dpscp.training.labels import check_classes
 from dpscp.training.model import Trajectory
 
-__all__ = ["DPSGD", "Setup", "encode_labels"]
+__all__ = ["DPSGD"]
 
 
-LOSSES = ("cross_entropy", "logistic", "squared", "huber", "pinball")
-SCHEDULES = ("constant", "cosine", "linear")
+_CHOICES = {
+    "activation": ("relu", "tanh"),
+    "loss": ("cross_entropy", "logistic", "squared", "huber", "pinball"),
+    "optimizer": ("sgd", "adam"),
+    "schedule": ("constant", "cosine", "linear"),
+    "dtype": ("float32", "float64"),
+}
+_OPTIONAL = {
+    "noise_multiplier": check_nonnegative,
+    "init_scale": check_nonnegative,
+    "radius": check_positive,
+    "feature_bound": check_positive,
+}
 
 
 @dataclass(frozen=True)
@@ -176,49 +162,40 @@ class DPSGD(GaussianSums):
         if isinstance(self.hidden, str) or not np.iterable(self.hidden):
             raise TypeError(f"hidden must be a tuple of layer widths, got {type(self.hidden).__name__}")
         object.__setattr__(self, "hidden", tuple(check_count("hidden[i]", width) for width in self.hidden))
-        check_choice("activation", self.activation, ("relu", "tanh"))
-        check_choice("loss", self.loss, LOSSES)
+        for name, choices in _CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
         check_fraction("sampling_rate", self.sampling_rate)
-        check_count("steps", self.steps)
-        check_positive("learning_rate", self.learning_rate)
-        if check_positive("clip_norm", self.clip_norm) < SMALLEST_CLIP_NORM:
+        for name in ("learning_rate", "clip_norm", "huber_delta"):
+            check_positive(name, getattr(self, name))
+        if self.clip_norm < SMALLEST_CLIP_NORM:
             raise ValueError(
                 f"clip_norm must be at least {SMALLEST_CLIP_NORM:g}, got {self.clip_norm:g}, because rounding loses "
                 "smaller gradients; rescale the features by public constants"
             )
-        if self.noise_multiplier is not None:
-            check_nonnegative("noise_multiplier", self.noise_multiplier)
-        if not 0 <= real_number("momentum", self.momentum) < 1:
-            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum:g}")
-        check_choice("optimizer", self.optimizer, ("sgd", "adam"))
+        for name, check in _OPTIONAL.items():
+            if getattr(self, name) is not None:
+                check(name, getattr(self, name))
         if self.optimizer == "adam" and self.momentum:
             raise ValueError("momentum is an option of optimizer='sgd'; for 'adam' set adam=(beta1, beta2, epsilon)")
         if isinstance(self.averaging, str):
             check_choice("averaging", self.averaging, ("tail",))
         elif self.averaging is not None:
             check_fraction("averaging", self.averaging)
-        check_choice("schedule", self.schedule, SCHEDULES)
-        for name in ("radius", "feature_bound"):
-            if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
-        check_positive("huber_delta", self.huber_delta)
         object.__setattr__(self, "quantiles", tuple(check_probability("quantiles[i]", q) for q in self.quantiles))
         if self.loss == "pinball" and not self.quantiles:
             raise ValueError("quantiles must contain at least one level for the pinball loss")
         if len(self.adam) != 3:
             raise ValueError("adam must be (beta1, beta2, epsilon)")
-        for name, beta in zip(("adam[0]", "adam[1]"), self.adam, strict=False):
-            if not 0 <= real_number(name, beta) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {beta:g}")
+        for name, share in (("momentum", self.momentum), ("adam[0]", self.adam[0]), ("adam[1]", self.adam[1])):
+            if not 0 <= real_number(name, share) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {share:g}")
         check_positive("adam[2]", self.adam[2])
+        check_count("steps", self.steps)
         check_count("init_seed", self.init_seed, minimum=0)
-        if self.init_scale is not None:
-            check_nonnegative("init_scale", self.init_scale)
-        check_choice("dtype", self.dtype, ("float32", "float64"))
         check_probability("delta_n", self.delta_n)
-        if self.classes is not None and self.task == "regression":
-            raise ValueError(f"classes must be left out for loss={self.loss!r}, a regression loss")
         if self.classes is not None:
+            if self.task == "regression":
+                raise ValueError(f"classes must be left out for loss={self.loss!r}, a regression loss")
             object.__setattr__(self, "classes", check_classes(self.classes, self.loss))
 
     @property
@@ -256,43 +233,38 @@ class DPSGD(GaussianSums):
         return Network((n_features, *self.hidden, outputs), self.activation, self.fit_intercept)
 
     def train_on(self, run: TrainingRun) -> Trained:
-        setup = self.prepare_source(run.source, n_records=run.n_records)
-        rng = run.generator()
-        noise = setup.grid_noise(rng)
+        setup, facts = self.prepare_source(run.source, run.n_records), self._public_facts(run.n_records)
+        if setup.classes is not None:
+            facts["classes"] = setup.classes
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
         with second_thread(setup.network.n_parameters) as second, one_blas_thread(), np.errstate(all="ignore"):
-            descent = setup.start_run(run.observer, second)
-            drawn = draw_steps([setup.batches(rng)], noise)
-            if second is not None:
-                drawn = second.ahead(islice(drawn, self.steps))
-            if kept is not None:
-                kept[0] = descent.current()
-            for t in progress(take_steps([descent], drawn), self.steps, "private training"):
-                if kept is not None and t + 1 < self.steps:
-                    kept[t + 1] = descent.current()
+            descent = Descent(setup, run.observer, second)
+            drawn: Iterator[Step] = islice(setup.draw_steps(run.generator()), self.steps)
+            drawn = drawn if second is None else second.ahead(drawn)
+            for t, (noise, batch) in progress(enumerate(drawn), self.steps, "private training"):
+                if kept is not None:
+                    kept[t] = descent.current()
+                descent.step(batch, noise)
         return run.result(
-            setup.model(descent.released()),
-            setup.public_facts,
-            stability=self.stability(setup.network.widths[0], setup.n_records, setup.classes),
-            trajectory=None if kept is None else setup.trajectory(kept),
-            taken_from_data=setup.taken_from_data,
+            setup.build_model(descent.released()),
+            facts,
+            stability=self.stability(setup.network.widths[0], run.n_records, setup.classes),
+            trajectory=None
+            if kept is None
+            else Trajectory(kept, self.clip_norm, setup.normalizer, self.sampling_rate, setup.rule),
+            taken_from_data=() if setup.classes == self.classes else ("classes",),
         )
 
     def prepare(
         self, X: ArrayLike, y: ArrayLike, *, n_records: int | None = None, persons: Persons | None = None
-    ) -> "Setup":
+    ) -> Setup:
         """Check the records and fix everything of a run except its randomness."""
-        require_noise(self.noise_multiplier)
-        return self.prepare_source(array_source(X, y, persons), n_records=n_records)
+        source = array_source(X, y, persons)
+        return self.prepare_source(source, nominal_count(source, n_records))
 
-    def prepare_source(self, source: RecordSource, *, n_records: int | None = None) -> "Setup":
-        """Prepare a run on a source; see `prepare`.
-
-        Each block is converted for the engine in the process that has it.
-        """
-        noise = require_noise(self.noise_multiplier)
-        from_data: tuple[str, ...] = ()
-        unit, n_records = unit_of_blocks(source), nominal_count(source, n_records)
+    def prepare_source(self, source: RecordSource, n_records: int) -> Setup:
+        """Return a run on a source; each block is converted for the engine in the process that has it."""
+        unit = unit_of_blocks(source)
         expected = self.sampling_rate * n_records * unit.cap
         if expected > MOST_RECORDS / 2:
             raise ValueError(
@@ -302,35 +274,39 @@ class DPSGD(GaussianSums):
         classes = self.classes
         if self.task == "classification" and classes is None:
             classes = check_classes(observed_source_labels(source), self.loss)
-            from_data = ("classes",)
+        # Rows of a large table are kept in 16 bits a number. Not where every step reads all of them, which is at the
+        # rate of memory. Without a feature bound the features of a row may differ by any factor.
+        may_shorten = self.feature_bound is not None and self.dtype == "float32" and self.sampling_rate < 1
+        convert = partial(
+            build_engine_block,
+            loss=self.loss,
+            classes=classes,
+            feature_bound=self.feature_bound,
+            intercept=self.fit_intercept,
+            dtype=self.dtype,
+            short=may_shorten and is_large_table(n_records * unit.cap, source.width),
+        )
         network = self.network(source.width, None if classes is None else len(classes))
-        short = self._shortens_rows and is_large_table(n_records * unit.cap, source.width)
-        engine = EngineBlockBuilder(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype, short)
-        facts: dict[str, object] = {
-            "hidden": list(self.hidden),
-            "training_steps": self.steps,
-            "sampling_rate": self.sampling_rate,
-            "learning_rate": self.learning_rate,
-            "clip_norm": self.clip_norm,
-            "noise_multiplier": noise,
-            "normalizer": self.sampling_rate * n_records,
-        }
-        if classes is not None:
-            facts["classes"] = classes
-        if self.feature_bound is not None:
-            facts["feature_bound"] = self.feature_bound
-        ready = source.map(engine, keep=True)
-        return Setup(self, network, classes, n_records, noise, ready, facts, tuple(from_data), unit)
+        return Setup(
+            network=network,
+            loss=Loss(self.loss, self.quantiles, self.huber_delta),
+            rule=self.rule,
+            initial=network.initial(self.init_seed, self.init_scale),
+            clip_norm=self.clip_norm,
+            noise_multiplier=require_noise(self.noise_multiplier),
+            sampling_rate=self.sampling_rate,
+            n_records=n_records,
+            dtype=self.dtype,
+            source=source.map(convert, keep=True),
+            classes=classes,
+            feature_bound=self.feature_bound,
+        )
 
-    @property
-    def _shortens_rows(self) -> bool:
-        """Return whether the rows of a large table may be kept in 16 bits a number.
-
-        Not where every step reads all of them, which is at the rate of memory. Without a feature bound the features of
-        a row may differ by any factor.
-        """
-        bounded = self.feature_bound is not None and self.dtype == "float32"
-        return bounded and self.sampling_rate < 1
+    def _public_facts(self, n_records: int) -> dict[str, object]:
+        facts = {name: getattr(self, name) for name in ("sampling_rate", "learning_rate", "clip_norm")}
+        facts |= {"hidden": list(self.hidden), "training_steps": self.steps}
+        facts |= {"noise_multiplier": self.noise_multiplier, "normalizer": self.sampling_rate * n_records}
+        return facts if self.feature_bound is None else {**facts, "feature_bound": self.feature_bound}
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the proven bound on ||theta_{n+1} - theta_n||, or None.
@@ -382,95 +358,3 @@ class DPSGD(GaussianSums):
         )
         enforced = ENFORCED_NORM.of(self.feature_bound)
         return replace(bound, shift_bound=bound.shift_bound + drift, assumptions=(*bound.assumptions, enforced))
-
-
-@dataclass(frozen=True)
-class Setup:
-    """One run with everything fixed except its randomness.
-
-    It holds the records, so it must not outlive training.
-    """
-
-    mechanism: DPSGD
-    network: Network
-    classes: tuple[Any, ...] | None
-    n_records: int
-    noise: float
-    source: RecordSource
-    """The records as the engine reads them."""
-    public_facts: dict[str, object]
-    taken_from_data: tuple[str, ...]
-    unit: Unit = RECORDS
-
-    @property
-    def records(self) -> EngineBlock:
-        """Return the only block of records in memory."""
-        (block,) = blocks_in_memory(self.source)
-        assert isinstance(block, EngineBlock)
-        return block
-
-    @cached_property
-    def places(self) -> Places:
-        """Return the places of the persons in the order of all blocks."""
-        return places_of(self.source)
-
-    @property
-    def loss(self) -> Loss:
-        """Return the record loss with its constants."""
-        return Loss(self.mechanism.loss, self.mechanism.quantiles, self.mechanism.huber_delta)
-
-    @property
-    def normalizer(self) -> float:
-        """Return the public expected batch size."""
-        return self.mechanism.sampling_rate * self.n_records
-
-    def start_run(self, observer: StepObserver | None, second: SecondThread | None) -> Descent:
-        """Return a run at its public starting point, over all records."""
-        totals = SourceTotals(self._constants, self.source, self.places)
-        totals.gradient.second = second
-        return Descent(self._constants, totals, observer)
-
-    def descent(self, records: EngineBlock, observer: StepObserver | None = None) -> Descent:
-        """Return a run at its public starting point, over these records."""
-        totals = SourceTotals(self._constants, ArraySource.of_blocks([records]))
-        return Descent(self._constants, totals, observer)
-
-    def grid_noise(self, rng: np.random.Generator) -> GridNoise | None:
-        """Return the noise of a run in grid units; None for a run without noise."""
-        return GridNoise(rng, self.network.n_parameters) if self.noise else None
-
-    @property
-    def _constants(self) -> RunConstants:
-        mechanism = self.mechanism
-        return RunConstants(
-            network=self.network,
-            loss=self.loss,
-            initial=self.network.initial(mechanism.init_seed, mechanism.init_scale),
-            rule=mechanism.rule,
-            clip_norm=mechanism.clip_norm,
-            noise_multiplier=self.noise,
-            normalizer=self.normalizer,
-            dtype=mechanism.dtype,
-        )
-
-    def batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
-        """Return Poisson batches over the persons, or full ones."""
-        rate = self.mechanism.sampling_rate
-        return full_batches() if rate == 1 else poisson_batches(rng, self.places.count, rate)
-
-    def model(self, parameters: Array) -> DenseModel:
-        """Return the released model.
-
-        Parameters that are not finite are refused (they are released values: no leak).
-        """
-        if not np.isfinite(parameters).all():
-            raise ValueError(
-                f"training diverged with learning_rate = {self.mechanism.learning_rate:g}; lower it or set radius"
-            )
-        return DenseModel(self.network, self.loss, parameters, self.classes, self.mechanism.feature_bound)
-
-    def trajectory(self, iterates: Array) -> Trajectory:
-        """Return the iterates with the weight of each step in the released parameters."""
-        mechanism, rule = self.mechanism, self.mechanism.rule
-        public = (mechanism.clip_norm, self.normalizer, mechanism.sampling_rate)
-        return Trajectory(iterates, rule.influence_weights(), *public, rule)

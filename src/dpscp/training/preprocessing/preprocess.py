@@ -36,8 +36,8 @@ from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
 from dpscp.training.base import Around, Checked, Mechanism, Trained, TrainingRun, array_source, require_mechanism
 from dpscp.training.engine.gaussian_release import source_sum
 from dpscp.training.engine.networks import check_rows
+from dpscp.training.labels import target_units
 from dpscp.training.model import InfluenceForm, Model, load_model, saved_as
-from dpscp.training.targets import target_units
 
 TRANSFORMS: dict[str, type["Transform"]] = {}
 """The classes of fitted steps by the name that files have for them; a class with ``kind`` enters itself."""

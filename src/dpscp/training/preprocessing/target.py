@@ -24,10 +24,10 @@ from dpscp.training.engine.gaussian_release import (
     total_of_blocks,
     weighted_rows,
 )
+from dpscp.training.labels import unit_targets
 from dpscp.training.model import Model
 from dpscp.training.preprocessing.features import check_noise
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.targets import unit_targets
 
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
 # this in norm.
