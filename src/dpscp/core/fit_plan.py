@@ -112,7 +112,7 @@ class FitPlan(Plan):
             alone = Ledger().add("training", event, unit=self.unit).convert_unit(problem.unit)
             return alone.epsilon(problem.budget.delta, problem.accountant)
 
-        return TrainingCost(epsilon, problem.budget.delta)
+        return epsilon, problem.budget.delta
 
     def check_source(self, source: RecordSource) -> None:
         """Refuse a mechanism that cannot train on several blocks, before any cost."""

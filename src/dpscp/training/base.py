@@ -127,32 +127,20 @@ class Needs:
 
 @dataclass(frozen=True)
 class Checked:
-    """What is known of a caller's own module before training: the task, and the number of outputs.
-
-    ``looks_up_rows``: numbers of a row are indices (token ids, categories), so no step may scale them.
-    """
+    """What is known of a caller's own module before training: the task, and the number of outputs."""
 
     task: str
     n_outputs: int
     looks_up_rows: bool = False
+    """Whether numbers of a row are indices (token ids, categories), so that no step may scale them."""
 
 
 @dataclass(frozen=True)
 class TrainingRun:
     """The records of one training, and what is fixed before it.
 
-    Parameters
-    ----------
-    mechanism : Mechanism
-        The one that trains; its event is what this run costs.
-    source : RecordSource
-        The records, in blocks.
-    unit : Unit
-        What the event counts: records, or persons with all their rows.
-    n_records : int
-        The nominal number of records or persons, a public number.
-    random_state : int or None
-    observer : callable or None
+    The event of ``mechanism`` is what this run costs; ``unit`` is what it counts: records, or persons with all their
+    rows. ``n_records`` is their nominal number, a public number.
     """
 
     mechanism: "Mechanism"
@@ -170,7 +158,7 @@ class TrainingRun:
             raise TypeError("the records of this source are not in the memory of this process; fit on X and y")
         return block
 
-    @property
+    @cached_property
     def rows(self) -> NDArray[Any]:
         """Return all rows, of shape (n, n_features)."""
         return self.block.read()
@@ -233,12 +221,11 @@ class Mechanism(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name in ("train", "train_source"):
-            if name in vars(cls):
-                raise TypeError(
-                    f"{cls.__name__} must not define {name}, which has the checks of all mechanisms; define "
-                    "train_on(run), where run.rows and run.targets are the records"
-                )
+        if {"train", "train_source"} & vars(cls).keys():
+            raise TypeError(
+                f"{cls.__name__} must not define train or train_source, which have the checks of all mechanisms; "
+                "define train_on(run), where run.rows and run.targets are the records"
+            )
 
     @property
     @abstractmethod
@@ -249,6 +236,9 @@ class Mechanism(ABC):
     def train_on(self, run: TrainingRun) -> Trained:
         """Train on the records of a run, and return ``run.result(model)``."""
 
+    takes_observer: ClassVar[bool] = False
+    """Whether each noisy step can be shown to an observer, for tests and audits."""
+
     @property
     def trains_persons(self) -> bool:
         """Return whether a person may have several rows: sums then have ``run.weights``, batches draw persons."""
@@ -257,11 +247,6 @@ class Mechanism(ABC):
     @property
     def trains_sources(self) -> bool:
         """Return whether records may be in several blocks, outside this process: all work on them is sums."""
-        return False
-
-    @property
-    def takes_observer(self) -> bool:
-        """Return whether each noisy step can be shown to an observer, for tests and audits."""
         return False
 
     @property
@@ -295,8 +280,7 @@ class Mechanism(ABC):
     def check(self, input_shape: tuple[Any, ...]) -> Checked | None:
         """Check the mechanism for records of this shape, before any budget is reserved or any record is used.
 
-        A mechanism with the caller's own code says what it found out about it. None: there is only code of this
-        package. ValueError says what is wrong.
+        Returns what is known of the caller's own code; None: there is none. ValueError says what is wrong.
         """
         check_width(self, count_numbers(input_shape))
         return None
@@ -365,8 +349,7 @@ class Mechanism(ABC):
 
         Parameters
         ----------
-        X : array of shape (n_rows, n_features)
-        y : array of shape (n_rows,)
+        X, y : arrays of shape (n_rows, n_features) and (n_rows,)
         random_state : int or None
             None uses the operating system's entropy. An int makes the run repeatable and therefore not private.
         n_records : int or None
@@ -441,14 +424,13 @@ class Around(Mechanism):
         own, inner = [event for _, event in self.own_parts], self.mechanism.event
         parts = [inner, *own] if self.releases_last else [*own, inner]
         known = [event for event in parts if event is not None]
-        if len(known) < len(parts):
-            return None
-        return known[0] if len(known) == 1 else compose(*known)
+        return None if len(known) < len(parts) else known[0] if len(known) == 1 else compose(*known)
 
     @property
     def stages(self) -> Stages:
         """Return the entries of a ledger: its own and those of the inner mechanism, in the order of their releases."""
-        own = tuple((name, _require_event(self, event)) for name, event in self.own_parts)
+        paid_event(self)
+        own = tuple((name, event) for name, event in self.own_parts if event is not None)
         inner = self.mechanism.stages
         return (*inner, *own) if self.releases_last else (*own, *inner)
 
@@ -592,10 +574,7 @@ def require_noise(noise_multiplier: float | None) -> float:
 
 def paid_event(part: Any) -> "DpEvent":
     """Return the event of a mechanism or step, or raise ValueError if its noise is not set."""
-    return _require_event(part, part.event)
-
-
-def _require_event(part: Any, event: "DpEvent | None") -> "DpEvent":
+    event: DpEvent | None = part.event
     if event is None:
         raise ValueError(
             f"{type(part).__name__}: noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first"
@@ -603,18 +582,12 @@ def _require_event(part: Any, event: "DpEvent | None") -> "DpEvent":
     return event
 
 
-@dataclass(frozen=True)
-class TrainingCost:
-    """The epsilon, at ``delta``, of training by an event.
+TrainingCost = tuple[Callable[["DpEvent"], float], float]
+"""The epsilon of training by an event, and its delta.
 
-    A fit counts its own way: with its accountant, its unit of privacy and the secret of its parts. A mechanism alone
-    does not know these, so the fit passes them around the training (``count_training``).
-    """
-
-    epsilon: "Callable[[DpEvent], float]"
-    delta: float
-
-
+A fit counts its own way: with its accountant, its unit of privacy and the secret of its parts. A mechanism alone does
+not know these, so the fit passes them around the training.
+"""
 _cost: ContextVar[TrainingCost | None] = ContextVar("dpscp_training_cost", default=None)
 
 
@@ -630,5 +603,5 @@ def count_training(cost: TrainingCost) -> Iterator[None]:
 
 def describe_spending(event: "DpEvent", delta: float) -> str:
     """Return what the steps behind this event cost, from public numbers; ``delta`` is that outside a fit."""
-    cost = _cost.get() or TrainingCost(lambda spent: epsilon_of(spent, delta), delta)
-    return f"training has spent epsilon {format_epsilon(cost.epsilon(event))} at delta {cost.delta:.2g}"
+    epsilon, delta = _cost.get() or (lambda spent: epsilon_of(spent, delta), delta)
+    return f"training has spent epsilon {format_epsilon(epsilon(event))} at delta {delta:.2g}"
