@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_count, check_nonnegative, check_positive
+from dpscp._base.format import format_epsilon
 from dpscp._base.progress import announce, progress
 from dpscp.data.named_inputs import count_numbers
 from dpscp.data.persons import Persons
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
 from dpscp.exceptions import HintWarning
-from dpscp.privacy import dpsgd_event, secure_generator
+from dpscp.privacy import dpsgd_event, epsilon_of, secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
 from dpscp.torch.blocks import MOST_RECORDS, BatchSum, Engine, TorchRun, keep_engine, translate_memory_errors
 from dpscp.torch.compare import compare_with_autograd
@@ -54,9 +55,9 @@ from dpscp.training.base import (
     Needs,
     Trained,
     TrainingRun,
-    describe_spending,
     one_block,
     require_noise,
+    training_cost,
 )
 from dpscp.training.engine.batching import observed_source_labels
 from dpscp.training.engine.gradients import CLIP_SLACK
@@ -378,7 +379,11 @@ class TorchDPSGD(GaussianSums):
     def _spent(self, steps: int) -> str:
         """Return what so many steps cost, from public numbers."""
         noise = require_noise(self.noise_multiplier)
-        return describe_spending(dpsgd_event(noise, float(self.sampling_rate), steps), 1e-5) if noise else "not private"
+        if not noise:
+            return "not private"
+        epsilon, delta = training_cost.get() or (lambda event: epsilon_of(event, 1e-5), 1e-5)
+        spent = epsilon(dpsgd_event(noise, float(self.sampling_rate), steps))
+        return f"training has spent epsilon {format_epsilon(spent)} at delta {delta:.2g}"
 
     def _batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Return the drawn persons of each step, out of n."""

@@ -1,11 +1,8 @@
 """Define the base class of private training mechanisms, and what one training gets and returns.
 
 A mechanism is a frozen set of public constants. Its privacy cost (`event`) is a function of these constants alone and
-is known before any record is used. The records and the randomness are arguments of training.
-
-`Mechanism` has a default for everything but the event and the training itself. There is one way to train: records in
-memory are a source of one block. So `Mechanism.train` and `Mechanism.train_source` are written here and nowhere else;
-a subclass writes `train_on`.
+is known before any record is used. There is one way to train: records in memory are a source of one block. So `train`
+and `train_source` are written here and nowhere else; a subclass writes `train_on`.
 """
 
 import math
@@ -13,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
@@ -21,7 +18,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_positive, check_probability
-from dpscp._base.format import format_epsilon
 from dpscp.data.named_inputs import count_numbers
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
@@ -38,7 +34,6 @@ from dpscp.privacy import (
     Unit,
     compose,
     dpsgd_event,
-    epsilon_of,
     gdp_mu,
     non_private_event,
     secure_generator,
@@ -139,8 +134,17 @@ class Checked:
 class TrainingRun:
     """The records of one training, and what is fixed before it.
 
-    The event of ``mechanism`` is what this run costs; ``unit`` is what it counts: records, or persons with all their
-    rows. ``n_records`` is their nominal number, a public number.
+    Parameters
+    ----------
+    mechanism : Mechanism
+        The one that trains; its event is what this run costs.
+    source : RecordSource
+    unit : Unit
+        What the event counts: records, or persons with all their rows.
+    n_records : int
+        Their nominal number, a public number.
+    random_state : int or None
+    observer : callable or None
     """
 
     mechanism: "Mechanism"
@@ -223,7 +227,7 @@ class Mechanism(ABC):
         super().__init_subclass__(**options)
         if {"train", "train_source"} & vars(cls).keys():
             raise TypeError(
-                f"{cls.__name__} must not define train or train_source, which have the checks of all mechanisms; "
+                f"{cls.__name__} must not define train, or train_source, which have the checks of all mechanisms; "
                 "define train_on(run), where run.rows and run.targets are the records"
             )
 
@@ -291,20 +295,17 @@ class Mechanism(ABC):
         n_records: int,  # noqa: ARG002
         classes: tuple[Any, ...] | None = None,  # noqa: ARG002
     ) -> "Stability | None":
-        """Return the bound on the shift by one record under shared noise; None where none is proven.
-
-        Theory: Result C
-        """
+        """Return the bound on the shift by one record under shared noise; None where none is proven."""
         return None
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """Return the same mechanism with this noise, in units of its sensitivity; more noise must cost less."""
-        if not (is_dataclass(self) and any(own.name == "noise_multiplier" for own in fields(self))):
+        if "noise_multiplier" not in getattr(self, "__dataclass_fields__", ()):
             raise TypeError(
                 f"{type(self).__name__} has no field noise_multiplier, so its noise cannot be found for a budget; set "
                 "its noise yourself, or define with_noise(noise_multiplier)"
             )
-        return replace(self, noise_multiplier=noise_multiplier)
+        return replace(self, noise_multiplier=noise_multiplier)  # type: ignore[type-var]  # a dataclass
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> Self:
         """Return a new mechanism whose whole event is (epsilon, delta)-DP, with nearly the smallest noise.
@@ -466,9 +467,7 @@ class Around(Mechanism):
         return self.mechanism.check(input_shape)
 
     def _with_inner(self, mechanism: Mechanism) -> Self:
-        own: Any = self  # every subclass is a dataclass with this field
-        changed: Self = replace(own, mechanism=mechanism)
-        return changed
+        return replace(self, mechanism=mechanism)  # type: ignore[type-var]  # every subclass is a dataclass
 
     @property
     def task(self) -> str | None:
@@ -588,20 +587,14 @@ TrainingCost = tuple[Callable[["DpEvent"], float], float]
 A fit counts its own way: with its accountant, its unit of privacy and the secret of its parts. A mechanism alone does
 not know these, so the fit passes them around the training.
 """
-_cost: ContextVar[TrainingCost | None] = ContextVar("dpscp_training_cost", default=None)
+training_cost: ContextVar[TrainingCost | None] = ContextVar("dpscp_training_cost", default=None)
 
 
 @contextmanager
 def count_training(cost: TrainingCost) -> Iterator[None]:
     """Count the training inside as the fit around it does."""
-    token = _cost.set(cost)
+    token = training_cost.set(cost)
     try:
         yield
     finally:
-        _cost.reset(token)
-
-
-def describe_spending(event: "DpEvent", delta: float) -> str:
-    """Return what the steps behind this event cost, from public numbers; ``delta`` is that outside a fit."""
-    epsilon, delta = _cost.get() or (lambda spent: epsilon_of(spent, delta), delta)
-    return f"training has spent epsilon {format_epsilon(epsilon(event))} at delta {delta:.2g}"
+        training_cost.reset(token)
