@@ -12,6 +12,7 @@ import time  # noqa: E402
 from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
 
+from experiments.data import MissingDataError  # noqa: E402
 from experiments.history import write_history  # noqa: E402
 from experiments.progress import describe_plan  # noqa: E402
 from experiments.runner import Options, Study, minutes_left, run_study  # noqa: E402
@@ -92,15 +93,21 @@ def main(arguments: list[str] | None = None) -> int:
     print(describe_plan(left, options.workers), flush=True)
     for name in names:
         started = time.monotonic()
-        run_study(load(name), options, command(given))
         del left[name]
+        try:
+            run_study(load(name), options, command(given))
+        except MissingDataError as missing:
+            print(f"{name}: skipped, {missing}", flush=True)
+            continue
         minutes = (time.monotonic() - started) / 60
         if not options.kinds:
             print(f"{name}: {minutes:.1f} minutes, {options.results}/{name}.md", flush=True)
         if left:
             print(describe_plan(left, options.workers), flush=True)
-    if not options.kinds and write_history(options.results) and write_story(options.results):
-        print(f"the whole story: {options.results}/README.md")
+    if not options.kinds:
+        write_history(options.results)
+        if write_story(options.results):
+            print(f"the whole story: {options.results}/README.md")
     return 0
 
 

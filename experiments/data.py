@@ -3,7 +3,7 @@
 ``data=None`` uses the libraries' own cache or download, as on any user's machine. A directory is read as
 
     scikit_learn_data/cal_housing_py3.pkz      scikit-learn's cache file
-    medmnist/bloodmnist.npz                    MedMNIST's file
+    medmnist/bloodmnist.npz                    MedMNIST's file (bloodmnist_224.npz for features of high resolution)
     features/bloodmnist_<backbone>_512.npz     features (n, 512) and labels, see features.py
     adult/adult.data.gz, adult/adult.test.gz   UCI
     bank/bank-additional-full.csv.gz           UCI
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "MissingDataError",
     "Table",
     "adult",
     "bank",
@@ -119,6 +120,11 @@ DIABETES_CATEGORIES = {
     "diabetesMed": "No, Yes",
 }
 READMITTED = ("NO", ">30", "<30")
+_PASS_DATA = "pass --data with a folder that holds"
+
+
+class MissingDataError(FileNotFoundError):
+    """A data set is neither in the folder nor to be downloaded: its studies are skipped."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +153,16 @@ def housing(data: Path | None) -> Table:
     """California Housing, 20,640 x 8, target in units of $100,000."""
     from sklearn.datasets import fetch_california_housing
 
-    if data is None:
-        loaded = fetch_california_housing()
-    else:
-        loaded = fetch_california_housing(data_home=str(data / "scikit_learn_data"), download_if_missing=False)
+    try:
+        if data is None:
+            loaded = fetch_california_housing()
+        else:
+            loaded = fetch_california_housing(data_home=str(data / "scikit_learn_data"), download_if_missing=False)
+    except OSError as error:
+        raise MissingDataError(
+            f"California Housing is not here and cannot be downloaded: {_PASS_DATA} "
+            "scikit_learn_data/cal_housing_py3.pkz"
+        ) from error
     return Table(np.asarray(loaded.data, float), np.asarray(loaded.target, float))
 
 
@@ -169,13 +181,14 @@ def blood_features(data: Path | None, backbone: str) -> Table:
         return Table(file["features"].astype(np.float32), file["labels"].astype(np.int64).ravel())
 
 
-def blood_images(data: Path | None) -> Table:
-    """BloodMNIST images (17092, 28, 28, 3) and labels, train, validation and test part one after the other."""
-    path = Path.home() / ".medmnist" / "bloodmnist.npz" if data is None else data / "medmnist" / "bloodmnist.npz"
+def blood_images(data: Path | None, side: int = 28) -> Table:
+    """BloodMNIST images (17092, side, side, 3) and labels: train, validation and test part, one after the other."""
+    name = "bloodmnist.npz" if side == 28 else f"bloodmnist_{side}.npz"
+    path = (Path.home() / ".medmnist" if data is None else data / "medmnist") / name
     if not path.exists():
-        raise FileNotFoundError(
-            "bloodmnist.npz is not there: get it from MedMNIST (https://medmnist.com), or pass --data with a folder "
-            "that holds medmnist/bloodmnist.npz"
+        raise MissingDataError(
+            f"{name} is not there: get it from MedMNIST (https://medmnist.com), or pass --data with a folder "
+            f"that holds medmnist/{name}"
         )
     with np.load(path) as file:
         parts = ("train", "val", "test")
@@ -193,13 +206,17 @@ def adult(data: Path | None) -> Table:
     if data is None:
         from sklearn.datasets import fetch_openml
 
-        frame = fetch_openml("adult", version=2, as_frame=True).frame
+        try:
+            frame = fetch_openml("adult", version=2, as_frame=True).frame
+        except OSError as error:
+            raise MissingDataError(f"Adult cannot be downloaded: {_PASS_DATA} adult/adult.data.gz") from error
         frame.columns = [
             c.replace("-", "_").replace("class", "income") if c == "class" else c.replace("-", "_") for c in frame
         ]
     else:
         read = {"header": None, "names": list(ADULT_COLUMNS), "skipinitialspace": True}
-        parts = [pd.read_csv(data / "adult" / name, **read) for name in ("adult.data.gz", "adult.test.gz")]
+        paths = [_existing(data / "adult" / name) for name in ("adult.data.gz", "adult.test.gz")]
+        parts = [pd.read_csv(path, **read) for path in paths]
         # the test file opens with a remark instead of a record
         frame = pd.concat(parts)
         frame = frame[frame["income"].notna()]
@@ -234,11 +251,11 @@ def _bank_frame(data: Path | None) -> Any:
     import pandas as pd
 
     if data is None:
-        raise FileNotFoundError(
-            "Bank Marketing has no loader of its own: pass --data with a folder that holds "
-            "bank/bank-additional-full.csv.gz (UCI, data set 222)"
+        raise MissingDataError(
+            f"Bank Marketing has no loader of its own: {_PASS_DATA} bank/bank-additional-full.csv.gz (UCI, data set "
+            "222)"
         )
-    return pd.read_csv(data / "bank" / "bank-additional-full.csv.gz", sep=";")
+    return pd.read_csv(_existing(data / "bank" / "bank-additional-full.csv.gz"), sep=";")
 
 
 @lru_cache(maxsize=1)
@@ -262,11 +279,18 @@ def _diabetes_frame(data: Path | None) -> Any:
     import pandas as pd
 
     if data is None:
-        raise FileNotFoundError(
-            "Diabetes 130-US hospitals has no loader of its own: pass --data with a folder that holds "
-            "diabetes130/diabetic_data.csv.gz (UCI, data set 296)"
+        raise MissingDataError(
+            f"Diabetes 130-US hospitals has no loader of its own: {_PASS_DATA} diabetes130/diabetic_data.csv.gz "
+            "(UCI, data set 296)"
         )
-    return pd.read_csv(data / "diabetes130" / "diabetic_data.csv.gz", keep_default_na=False, low_memory=False)
+    path = _existing(data / "diabetes130" / "diabetic_data.csv.gz")
+    return pd.read_csv(path, keep_default_na=False, low_memory=False)
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise MissingDataError(f"{path.parent.name}/{path.name} is not in the folder of --data")
+    return path
 
 
 def _encoded(frame: Any, y: Array, numbers: dict[str, tuple[float, float]], categories: dict[str, str]) -> Table:

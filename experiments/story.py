@@ -42,19 +42,24 @@ NEAR_COVERAGE, NEAR_SIZE = 0.004 + 5e-4, 0.03
 
 
 def write_story(results: Path) -> bool:
-    """Write the page if every study has left its table; say whether it did."""
-    if not all((results / f"{name}.csv").exists() for name in STUDIES):
-        return False
-    tables = {name: read_csv(results / f"{name}.csv") for name in STUDIES}
+    """Write the page from the studies that have left their tables; return whether there is one."""
+    tables = {name: read_csv(results / f"{name}.csv") for name in STUDIES if (results / f"{name}.csv").exists()}
     more = {name: read_csv(results / f"{name}.csv") for name in OWN_COLUMNS if (results / f"{name}.csv").exists()}
-    blocks = [
-        _opening(results, tables, more),
-        "## The paper's rows\n\n" + _main_table(tables["housing"], "housing"),
-        _paper_holds(tables),
-        "![Housing](housing.png)",
-        "## Certified sets beside unproven ones\n\n" + _certified(tables),
-        "## Where reuse of all records still wins\n\n" + _reuse(tables),
-        "![coverage against the training budget](validity_map.png)",
+    if not tables:
+        return False
+    compared = all(name in tables for name in (*SETS, "synthetic_scaling"))
+    blocks = [_opening(results, tables, more)]
+    if "housing" in tables:
+        blocks += ["## The paper's rows\n\n" + _main_table(tables["housing"], "housing")]
+    blocks += [_paper_holds(tables)]
+    if "housing" in tables:
+        blocks += ["![Housing](housing.png)"]
+    if compared:
+        blocks += ["## Certified sets beside unproven ones\n\n" + _certified(tables)]
+    if compared and "validity_map" in tables:
+        blocks += ["## Where reuse of all records still wins\n\n" + _reuse(tables)]
+        blocks += ["![coverage against the training budget](validity_map.png)"]
+    blocks += [
         _cost(more.get("table_peers")),
         _peers(more.get("table_peers")),
         "## More studies\n\n" + _more(results, tables, more),
@@ -70,8 +75,6 @@ def _opening(results: Path, tables: dict[str, list[Line]], more: dict[str, list[
     # BloodMNIST is one study with two pages
     spent = sum(minutes_of(results / f"{name}.md") or 0.0 for name in pages if name != "bloodmnist_vgg16")
     machines = sorted({machine for name in pages for machine in machines_of(results / f"{name}.md")})
-    gains = _gains(tables, "dp-scp-f", ("housing", "bloodmnist"))
-    ratios = _ratios(tables)
     return "\n".join(
         [
             "# Results",
@@ -80,12 +83,7 @@ def _opening(results: Path, tables: dict[str, list[Line]], more: dict[str, list[
             "samples, for exchangeable records of any distribution. The target coverage is 0.90 and delta is 1e-5. A "
             "cell shows size (coverage). Each number is read from the CSV files beside this page.",
             "",
-            f"**In short:** {_housing_match(tables['housing'])[0]} printed rows of Housing hold. The sets of the "
-            f"certified default are {min(gains):.0f} to {max(gains):.0f} % smaller than those of the paper's DP-SCP-F "
-            "on the same splits and features. Their size differs by "
-            f"{_range(ratios)} from that of `corrected`, which reuses all records and is not proven."
-            + _cost_in_short(more.get("table_peers")),
-            "",
+            *_in_short(tables, more),
             f"- commit {', '.join(commits)}" + (" (each page names its own)" if len(commits) > 1 else ""),
             f"- machine: {' and '.join(machines)}; {spent:.0f} minutes of one core for the studies of this page"
             + _opacus(results),
@@ -95,6 +93,21 @@ def _opening(results: Path, tables: dict[str, list[Line]], more: dict[str, list[
             + "; the same numbers are in CSV files of the same name",
         ]
     )
+
+
+def _in_short(tables: dict[str, list[Line]], more: dict[str, list[Line]]) -> list[str]:
+    """Return the summary of a page that holds every table of the comparison."""
+    if not all(name in tables for name in (*SETS, "synthetic_scaling")):
+        return []
+    gains, ratios = _gains(tables, "dp-scp-f", ("housing", "bloodmnist")), _ratios(tables)
+    return [
+        f"**In short:** {_housing_match(tables['housing'])[0]} printed rows of Housing hold. The sets of the "
+        f"certified default are {min(gains):.0f} to {max(gains):.0f} % smaller than those of the paper's DP-SCP-F "
+        "on the same splits and features. Their size differs by "
+        f"{_range(ratios)} from that of `corrected`, which reuses all records and is not proven."
+        + _cost_in_short(more.get("table_peers")),
+        "",
+    ]
 
 
 def _opacus(results: Path) -> str:
@@ -164,24 +177,29 @@ def _main_table(rows: list[Line], study: str) -> str:
 
 
 def _paper_holds(tables: dict[str, list[Line]]) -> str:
-    synthetic = [r for r in tables["synthetic_scaling"] if r["paper_size"]]
-    worst = max(abs(float(r["size"]) / float(r["paper_size"]) - 1) for r in synthetic)
-    same, digits = _accounting(tables["bloodmnist"])
-    orders = [
-        _size(tables[name], "dp-scp-a", e) < _size(tables[name], "dp-scp-f", e) < _size(tables[name], "dp-split", e)
-        for name in ("bloodmnist", "bloodmnist_vgg16")
-        for e in EPSILONS
-    ]
-    return "\n".join(
-        [
-            f"- [Housing](housing.md): {' '.join(_housing_match(tables['housing']))}",
+    lines = []
+    if "housing" in tables:
+        lines += [f"- [Housing](housing.md): {' '.join(_housing_match(tables['housing']))}"]
+    if "synthetic_scaling" in tables:
+        synthetic = [r for r in tables["synthetic_scaling"] if r["paper_size"]]
+        worst = max(abs(float(r["size"]) / float(r["paper_size"]) - 1) for r in synthetic)
+        lines += [
             f"- [Synthetic II](synthetic_scaling.md): {len(synthetic)} printed sizes, the largest difference is "
-            f"{100 * worst:.0f} %. The paper's pool has an unknown seed; ours are means over {POOLS} pools.",
+            f"{100 * worst:.0f} %. The paper's pool has an unknown seed; ours are means over {POOLS} pools."
+        ]
+    if "bloodmnist" in tables and "bloodmnist_vgg16" in tables:
+        same, digits = _accounting(tables["bloodmnist"])
+        orders = [
+            _size(tables[name], "dp-scp-a", e) < _size(tables[name], "dp-scp-f", e) < _size(tables[name], "dp-split", e)
+            for name in ("bloodmnist", "bloodmnist_vgg16")
+            for e in EPSILONS
+        ]
+        lines += [
             f"- [BloodMNIST](bloodmnist.md): {same} of {digits} printed digits of the accounting are equal. The order "
             f"DP-SCP-A < DP-SCP-F < DP-Split holds in {sum(orders)} of {len(orders)} cases. The paper's ImageNet "
-            "ResNet-18 weights were not available: other features, so sizes are compared between methods only.",
+            "ResNet-18 weights were not available: other features, so sizes are compared between methods only."
         ]
-    )
+    return "\n".join(lines)
 
 
 def _housing_match(rows: list[Line]) -> tuple[str, str]:
@@ -357,27 +375,33 @@ def _peers(peers: list[Line] | None) -> str:
 
 
 def _more(results: Path, tables: dict[str, list[Line]], more: dict[str, list[Line]]) -> str:
-    gap = max(float(r["size"]) for r in tables["stability"] if r["method"] == "stability-gap")
-    error = min(float(r["size"]) for r in tables["stability"] if r["method"] == "estimation-error")
-    midpoint = [1 - float(r["coverage"]) for r in tables["quantile_failures"] if r["method"] == "dp-split"]
-    union = [1 - float(r["coverage"]) for r in tables["quantile_failures"] if r["method"] == "dp-scp-f"]
-    plain, inner = (
-        " / ".join(f"{float(find_row(tables['sharpness'], m, e)['coverage']):.3f}" for e in EPSILONS)
-        for m in ("dp-scp-a", "universal")
-    )
-    lines = [
-        *_persons(more.get("persons")),
-        *_promises(more.get("new_promises")),
-        f"[Stability](stability.md): two coupled trainings that differ by one record end at most {gap:.3f} apart on "
-        f"average. The estimate is {error:.2f} or more from the truth.",
-        "[Midpoint rule](quantile_failures.md): in the paper's two examples (and one with more records) the noisy "
-        f"midpoint ends below the quantile with probability {min(midpoint):.2f} to {max(midpoint):.2f}; the "
-        f"right-endpoint rule with its buffer with at most {max(union):.3f} (promised: 0.05).",
-        f"[Sharpness](sharpness.md): on the hard instance of Theorem 2 coverage falls to {plain} at epsilon .5 / 1 / 2 "
-        f"without correction and is {inner} with Result B.",
-    ]
+    lines = [*_persons(more.get("persons")), *_promises(more.get("new_promises"))]
+    if "stability" in tables:
+        gap = max(float(r["size"]) for r in tables["stability"] if r["method"] == "stability-gap")
+        error = min(float(r["size"]) for r in tables["stability"] if r["method"] == "estimation-error")
+        lines += [
+            f"[Stability](stability.md): two coupled trainings that differ by one record end at most {gap:.3f} apart "
+            f"on average. The estimate is {error:.2f} or more from the truth."
+        ]
+    if "quantile_failures" in tables:
+        midpoint = [1 - float(r["coverage"]) for r in tables["quantile_failures"] if r["method"] == "dp-split"]
+        union = [1 - float(r["coverage"]) for r in tables["quantile_failures"] if r["method"] == "dp-scp-f"]
+        lines += [
+            "[Midpoint rule](quantile_failures.md): in the paper's two examples (and one with more records) the noisy "
+            f"midpoint ends below the quantile with probability {min(midpoint):.2f} to {max(midpoint):.2f}; the "
+            f"right-endpoint rule with its buffer with at most {max(union):.3f} (promised: 0.05)."
+        ]
+    if "sharpness" in tables:
+        plain, inner = (
+            " / ".join(f"{float(find_row(tables['sharpness'], m, e)['coverage']):.3f}" for e in EPSILONS)
+            for m in ("dp-scp-a", "universal")
+        )
+        lines += [
+            f"[Sharpness](sharpness.md): on the hard instance of Theorem 2 coverage falls to {plain} at epsilon .5 / 1 "
+            f"/ 2 without correction and is {inner} with Result B."
+        ]
     pages = [f"[{title}]({name}.md)" for name, title in MORE_PAGES.items() if (results / f"{name}.md").exists()]
-    return "\n".join(f"- {line}" for line in [*lines, "More pages: " + ", ".join(pages)])
+    return "\n".join(f"- {line}" for line in [*lines, *(["More pages: " + ", ".join(pages)] if pages else [])])
 
 
 def _persons(rows: list[Line] | None) -> list[str]:
@@ -426,4 +450,9 @@ def _missing(tables: dict[str, list[Line]]) -> str:
         "library's rows of Housing and Synthetic II. Neither the privacy nor the certificate of those rows covers that "
         "step. [housing.md](housing.md) also has the default with public bounds."
     )
-    return text + ("\n- Fewer trials than the paper's 30: " + "; ".join(short) + "." if short else "")
+    absent = [name for name in STUDIES if name not in tables]
+    return (
+        text
+        + ("\n- Studies without results here: " + ", ".join(absent) + "." if absent else "")
+        + ("\n- Fewer trials than the paper's 30: " + "; ".join(short) + "." if short else "")
+    )

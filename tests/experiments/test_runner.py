@@ -215,6 +215,21 @@ def test_the_command_line_runs_a_study_and_refuses_unknown_ones(
     assert "--data must be a folder" in capsys.readouterr().err
 
 
+def test_a_study_whose_data_cannot_be_had_is_skipped_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    places = ["--data", tmp_path / "data", "--results", tmp_path / "results", "--cache", tmp_path / "cache"]
+    where = [str(word) for word in places] + ["--workers", "1"]
+    assert command_line.main(["bank", "sharpness", "--trials", "1", *where]) == 0
+    printed = capsys.readouterr().out
+    assert "bank: skipped, bank/bank-additional-full.csv.gz is not in the folder of --data\n" in printed
+    assert "sharpness: 0." in printed
+    story = (tmp_path / "results" / "README.md").read_text()
+    assert "[sharpness](sharpness.md)" in story
+    assert "bank" in story.split("Studies without results here:")[1]
+
+
 def test_every_study_can_be_loaded() -> None:
     for name in (*command_line.STUDIES, *command_line.EXTRA):
         assert command_line.load(name).name == name
