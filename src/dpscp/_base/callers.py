@@ -1,8 +1,9 @@
 """Call a caller's function on rows of records.
 
 The function gets copies of the rows, in blocks, and rows come twice: the second time in another order and in blocks of
-other sizes, from one row on, so that a row stands among other rows and at another place. Both results must agree. What
-no call can show, that the function keeps nothing and treats each row alone, is an assumption of the release.
+other sizes, from one row on, so that a row stands among other rows and at another place. Both results must agree. Of a
+large table only some blocks come twice, so that a million rows cost less than two plain calls. What no call can show,
+that the function keeps nothing and treats each row alone, is an assumption of the release.
 """
 
 import copy
@@ -14,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 
-# Rows of a block: few enough for the cache, so many that a call costs little.
-_BLOCK_ROWS = 1 << 14
-# Of more rows every fourth block comes a second time, so that a million rows cost less than two plain calls.
-_ALL_TWICE, _STRIDE = 1 << 16, 4
+# Rows of a block: their copies stay in the cache, where reading and overwriting them costs little.
+_BLOCK_ROWS = 1 << 12
+# Of more rows, blocks with about so many rows together come a second time: the same ones for every table of a size.
+_ROWS_TWICE = 1 << 13
 # The largest relative difference that counts as rounding: of sums in float64, and of models that work in float32.
 ROUNDING, FLOAT32_ROUNDING = 1e-9, 1e-4
 
@@ -39,6 +40,7 @@ def call_on_rows(
     name : str
         The name of the parameter, for messages.
     function : function of some rows of each table
+        The copies are overwritten after the call.
     tables : tuple of arrays, frames or lists of n rows
     n : int
         The number of rows. Without rows the function is not called.
@@ -56,14 +58,13 @@ def call_on_rows(
 
     Privacy: no error contains anything from the records. That one occurred may depend on them.
     """
+    buffers = [_buffer(table, min(_BLOCK_ROWS, n)) for table in tables]
 
     def call(rows: slice | NDArray[np.int64], size: int) -> NDArray[Any]:
-        parts = [_copy_rows(table, rows) for table in tables]
+        parts = [_copy_rows(table, rows, size, buffer) for table, buffer in zip(tables, buffers, strict=True)]
         failure = ""
         try:
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = function(*parts)
+            found = function(*parts)
         except Exception as error:
             failure = type(error).__name__
         if failure:  # outside the handler, so that the message of the function is not printed
@@ -76,21 +77,29 @@ def call_on_rows(
     if not n:
         return empty
     size = min(_BLOCK_ROWS, n)
-    starts = range(0, n, size)
-    values = np.concatenate([call(slice(start, start + size), min(size, n - start)) for start in starts])
-    most, stop, size = max(1, 2 * size // 3), n, 1
-    while stop > 0:
-        start = max(0, stop - size)
-        # the odd places before the even ones, and all from the last to the first: no period of a place stays
-        places = np.concatenate([np.arange(start, stop, 2), np.arange(start + 1, stop, 2)])[::-1]
-        if not _agree(call(places, len(places)), values[places], tolerance):
-            raise ValueError(
-                f"{name} must compute the value of each row from that row alone, with the same result each time; among "
-                "other rows, or in another order, its values changed. Replace means, quantiles and other statistics of "
-                "the rows by public numbers"
-            )
-        stop -= size if n <= _ALL_TWICE or size < most else size * _STRIDE
-        size = min(2 * size, most)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = call(slice(0, size), size)
+        values = np.empty((n, *first.shape[1:]), dtype=first.dtype)
+        values[:size] = first  # a result may be a view of the copies, which the next block overwrites
+        for start in range(size, n, size):
+            block = call(slice(start, start + size), min(size, n - start))
+            if block.dtype != values.dtype:
+                values = values.astype(np.result_type(values, block))
+            values[start : start + size] = block
+        stride, most, stop, size = max(1, n // _ROWS_TWICE), max(1, 2 * size // 3), n, 1
+        while stop > 0:
+            start = max(0, stop - size)
+            # the odd places before the even ones, and all from the last to the first: no period of a place stays
+            places = np.concatenate([np.arange(start, stop, 2), np.arange(start + 1, stop, 2)])[::-1]
+            if not _agree(call(places, len(places)), values[places], tolerance):
+                raise ValueError(
+                    f"{name} must compute the value of each row from that row alone, with the same result each time; "
+                    "among other rows, or in another order, its values changed. Replace means, quantiles and other "
+                    "statistics of the rows by public numbers"
+                )
+            stop -= size if size < most else size * stride
+            size = min(2 * size, most)
     return values
 
 
@@ -99,11 +108,20 @@ def is_of_caller(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] != "dpscp"
 
 
-def _copy_rows(table: Any, rows: slice | NDArray[np.int64]) -> Any:
-    """Return a copy of some rows."""
+def _buffer(table: Any, size: int) -> NDArray[Any] | None:
+    """Return memory for copies of ``size`` rows; None for tables whose rows are copied one by one."""
     if isinstance(table, np.ndarray) and not table.dtype.hasobject:
-        return np.array(table[rows])
-    return copy.deepcopy(_safe_indexing(table, rows))
+        return np.empty((size, *table.shape[1:]), dtype=table.dtype)
+    return None
+
+
+def _copy_rows(table: Any, rows: slice | NDArray[np.int64], size: int, buffer: NDArray[Any] | None) -> Any:
+    """Return a copy of some rows, in the buffer if there is one: a block that stays in the cache costs little."""
+    if buffer is None:
+        return copy.deepcopy(_safe_indexing(table, rows))
+    part = buffer[:size]
+    part[...] = table[rows]
+    return part
 
 
 def _agree(again: NDArray[Any], before: NDArray[Any], tolerance: float) -> bool:
