@@ -24,6 +24,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_range, check_scores
@@ -38,7 +39,6 @@ from dpscp.privacy import (
     secret_split,
     smallest_noise,
 )
-from dpscp.privacy.events import DpEvent
 from dpscp.threshold.offsets import round_level
 
 LEVELS = ("corrected", "plain")
@@ -200,10 +200,9 @@ def _draw(costs: NDArray[Any], unit: int, source: IntegerSource) -> int:
     """
     costs = costs - costs.min()
     while True:
-        proposed = source.below(len(costs), len(costs))
-        accepted = np.flatnonzero(source.bernoulli_exp(costs[proposed], unit))
-        if accepted.size:
-            return int(proposed[accepted[0]])
+        proposed = source.below(len(costs))
+        if source.bernoulli_exp(int(costs[proposed]), unit):
+            return proposed
 
 
 def exponential_rate(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -38,7 +39,6 @@ from dpscp.privacy import (
     sized_lattice_noise,
     tradeoff_of,
 )
-from dpscp.privacy.events import DpEvent
 from dpscp.training.base import paid_event
 from dpscp.training.model import Model
 from dpscp.training.recipe import calibration_fraction, recipe

@@ -245,9 +245,9 @@ mutant(
 # ---- privacy
 
 mutant(
-    "privacy.events:<module>",
-    "[h for part in event.events for h in _histories(part)]",
-    "[h for part in event.events[:1] for h in _histories(part)]",
+    "privacy.events:_parallel_histories",
+    "[history for part in event.events for history in possible_histories(part)]",
+    "[history for part in event.events[:1] for history in possible_histories(part)]",
     "of disjoint parts only the first counts",
     "tests/privacy/test_accounting.py::test_parallel_inside_sequential_takes_the_worst_history",
 )

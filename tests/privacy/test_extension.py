@@ -11,7 +11,6 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 import dpscp as dp
 from dpscp.privacy import (
     Accountant,
-    EventKind,
     Ledger,
     UnsupportedEventError,
     as_accountant,
@@ -117,7 +116,7 @@ def response_loss(event, bucket):
 
 
 def test_an_event_from_outside(monkeypatch):
-    for module, name in ((dp.privacy.events, "_KINDS"), (dp.privacy.events, "_KIND_NAMED")):
+    for module, name in ((dp.privacy.events, "_NAMES"), (dp.privacy.events, "_READERS")):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
     monkeypatch.setattr("dpscp.privacy.accounting.pld._LOSSES", dict(dp.privacy.accounting.pld._LOSSES))
     event = ResponseDpEvent(0.75)
@@ -125,7 +124,7 @@ def test_an_event_from_outside(monkeypatch):
         event_to_dict(event)
     with pytest.raises(UnsupportedEventError, match="ResponseDpEvent; no accountant can"):
         epsilon_of(event, DELTA)
-    register_event(EventKind("randomized_response", ResponseDpEvent, ResponseDpEvent))
+    register_event("randomized_response", ResponseDpEvent)
     register_loss(ResponseDpEvent, response_loss)
     ledger = Ledger().add("survey", compose(event, gaussian_event(10.0)))
     assert Ledger.from_json(ledger.to_json()) == ledger
@@ -133,7 +132,7 @@ def test_an_event_from_outside(monkeypatch):
     assert math.log(3) <= epsilon_of(event, 1e-9) <= math.log(3) + 2e-4
     assert ledger.epsilon(DELTA) > math.log(3)
     with pytest.raises(ValueError, match="registered already"):
-        register_event(EventKind("randomized_response", ResponseDpEvent, ResponseDpEvent))
+        register_event("randomized_response", ResponseDpEvent)
     with pytest.raises(ValueError, match="already"):
         register_loss(ResponseDpEvent, print)
 

@@ -32,7 +32,7 @@ def standard_errors(probability, trials, count=4):
 def pool():
     with pytest.warns(Warning, match="NOT private"):
         source = IntegerSource(31)
-    return sample_discrete_gaussian(4096, 300_000, source) / 4096
+    return np.array(sample_discrete_gaussian(4096, 300_000, source)) / 4096
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ def pool():
     """Exact discrete Gaussian draws at scale 4096, in units of the scale."""
     with pytest.warns(Warning, match="NOT private"):
         source = IntegerSource(20_260)
-    return sample_discrete_gaussian(4096, 400_000, source) / 4096
+    return np.array(sample_discrete_gaussian(4096, 400_000, source)) / 4096
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from dp_accounting.dp_event import DpEvent
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.assumptions import Assumption, first_words
@@ -23,7 +24,7 @@ from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Certificate, Promise
 from dpscp.privacy import Accountant, Budget, Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant
-from dpscp.privacy.events import DpEvent, composed_parts, describe_event, event_to_dict, parallel_parts
+from dpscp.privacy.events import composed_parts, describe_event, event_to_dict, parallel_parts
 from dpscp.privacy.tradeoff import gdp_mu
 
 FORMAT, VERSION = "dpscp-statement", 1

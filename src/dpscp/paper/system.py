@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_nonnegative, check_probability, check_range
@@ -29,7 +30,6 @@ from dpscp.privacy import (
     secure_generator,
     sized_lattice_noise,
 )
-from dpscp.privacy.events import DpEvent
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.threshold import PrivateQuantile
 from dpscp.training import Mechanism, Trained

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dp_accounting.dp_event import ComposedDpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
-from dpscp.privacy.events import DpEvent, event_from_dict, event_to_dict, parallel_parts
+from dpscp.privacy.events import event_from_dict, event_to_dict, parallel_parts
 from dpscp.privacy.relations import Relation
 from dpscp.privacy.units import RECORDS, Unit
 

@@ -6,11 +6,11 @@ removed record.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attr
+import numpy as np
 from dp_accounting.dp_event import (
     ComposedDpEvent,
     DpEvent,
@@ -24,42 +24,6 @@ from dp_accounting.dp_event import (
 
 from dpscp._base.checks import check_count, check_fraction, check_nonnegative, check_positive, check_probability
 from dpscp.exceptions import UnsupportedEventError
-from dpscp.privacy.event_types import (
-    ApproximateDpEvent,
-    BoundedRangeDpEvent,
-    DiscreteGaussianDpEvent,
-    ParallelDpEvent,
-    SecretSplitDpEvent,
-)
-
-__all__ = [
-    "ApproximateDpEvent",
-    "BoundedRangeDpEvent",
-    "DiscreteGaussianDpEvent",
-    "DpEvent",
-    "EventKind",
-    "ParallelDpEvent",
-    "SecretSplitDpEvent",
-    "TooManyHistoriesError",
-    "approximate_dp_event",
-    "basic_events",
-    "bounded_range_event",
-    "compose",
-    "composed_parts",
-    "disclose_parts",
-    "discrete_gaussian_event",
-    "dpsgd_event",
-    "event_from_dict",
-    "event_to_dict",
-    "gaussian_event",
-    "non_private_event",
-    "parallel",
-    "parallel_parts",
-    "possible_histories",
-    "register_event",
-    "secret_parts",
-    "secret_split",
-]
 
 # A ledger with several parallel stages has one history for each combination of parts; typical ledgers have about five.
 _MOST_HISTORIES = 64
@@ -71,11 +35,110 @@ class TooManyHistoriesError(UnsupportedEventError):
     """Parallel parts have too many combinations to examine each."""
 
 
+@attr.frozen
+class DiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
+    """Discrete Gaussian noise of scale ``sigma`` on an integer statistic.
+
+    Exactly rho-zCDP with rho = (sensitivity / sigma)^2 / 2. Its trade-off curve lies slightly below that of the
+    continuous Gaussian, so it has its own privacy loss distribution.
+
+    Attributes
+    ----------
+    sigma : int
+        The noise scale.
+    sensitivity : int
+        The largest change of the statistic when one record is added or removed.
+    """
+
+    sigma: int
+    sensitivity: int = 1
+
+
+@attr.frozen
+class ApproximateDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
+    """A mechanism of which only an (epsilon, delta) guarantee is known.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+    """
+
+    epsilon: float
+    delta: float = 0.0
+
+
+@attr.frozen
+class BoundedRangeDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
+    """A mechanism whose privacy losses lie within an interval of fixed length.
+
+    One record changes the log-probabilities of all outputs by amounts that differ by at most ``loss_range``. Such a
+    mechanism is (loss_range, 0)-DP and loss_range^2 / 8-zCDP.
+
+    An exponential mechanism with weights exp(-rate u(e)) has loss range rate * r, if one record changes u by amounts
+    within r of each other over all e. In general r is twice the sensitivity. It is the sensitivity itself if an added
+    record never lowers u.
+
+    Attributes
+    ----------
+    loss_range : float
+        The length of the interval.
+    """
+
+    loss_range: float
+
+
+@attr.frozen
+class ParallelDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
+    """Mechanisms on disjoint parts: each record is used by one of ``events``.
+
+    The cost is that of the most expensive part, not the sum (parallel composition of f-DP).
+
+    Assumes: the part is a fixed function of the record itself, or is drawn for each record on its own.
+
+    Attributes
+    ----------
+    events : tuple of DpEvent
+        The event of each part.
+    """
+
+    events: tuple[DpEvent, ...] = attr.field(converter=tuple)
+
+
+@attr.frozen
+class SecretSplitDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
+    """Two mechanisms; each record is secretly assigned to one of them.
+
+    Each record is assigned to ``held_out`` with probability ``fraction``, otherwise to ``training``. ``held_out`` may
+    use the output of ``training``. The cost is that of the mixture, which is below that of the more expensive part.
+
+    Assumes: the assignment and everything that depends on it stay secret. In particular, no exact size of a part is
+    published, used or named in a message. A size may be released with noise by ``held_out`` or ``training``, which then
+    pay for it.
+
+    Attributes
+    ----------
+    training, held_out : DpEvent
+    fraction : float
+        The probability that a record is held out.
+
+    Theory: The secret split
+    """
+
+    training: DpEvent
+    held_out: DpEvent
+    fraction: float
+
+
 def _count(name: str, value: object) -> int:
     count = check_count(name, value)
     if count > _LARGEST_COUNT:
         raise ValueError(f"{name} must be at most {_LARGEST_COUNT:g}")
     return count
+
+
+def _repeated(event: DpEvent, count: int) -> DpEvent:
+    count = _count("count", count)
+    return event if count == 1 else SelfComposedDpEvent(event, count)
 
 
 def gaussian_event(noise_multiplier: float, count: int = 1) -> DpEvent:
@@ -91,9 +154,7 @@ def gaussian_event(noise_multiplier: float, count: int = 1) -> DpEvent:
     -------
     DpEvent
     """
-    event = GaussianDpEvent(check_positive("noise_multiplier", noise_multiplier))
-    count = _count("count", count)
-    return event if count == 1 else SelfComposedDpEvent(event, count)
+    return _repeated(GaussianDpEvent(check_positive("noise_multiplier", noise_multiplier)), count)
 
 
 def dpsgd_event(noise_multiplier: float, sampling_rate: float, steps: int) -> DpEvent:
@@ -134,9 +195,7 @@ def discrete_gaussian_event(sigma: int, sensitivity: int = 1, count: int = 1) ->
     -------
     DpEvent
     """
-    event = DiscreteGaussianDpEvent(_count("sigma", sigma), _count("sensitivity", sensitivity))
-    count = _count("count", count)
-    return event if count == 1 else SelfComposedDpEvent(event, count)
+    return _repeated(DiscreteGaussianDpEvent(_count("sigma", sigma), _count("sensitivity", sensitivity)), count)
 
 
 def approximate_dp_event(epsilon: float, delta: float = 0.0) -> DpEvent:
@@ -170,9 +229,7 @@ def bounded_range_event(loss_range: float, count: int = 1) -> DpEvent:
     -------
     DpEvent
     """
-    event = BoundedRangeDpEvent(check_positive("loss_range", loss_range))
-    count = _count("count", count)
-    return event if count == 1 else SelfComposedDpEvent(event, count)
+    return _repeated(BoundedRangeDpEvent(check_positive("loss_range", loss_range)), count)
 
 
 def non_private_event() -> DpEvent:
@@ -278,90 +335,87 @@ def require_event(event: object) -> DpEvent:
     return event
 
 
-@dataclass(frozen=True)
-class EventKind:
-    """How the events of one class are written, read, taken apart and described.
+def register_event(name: str, cls: type[DpEvent], read: Callable[..., DpEvent] | None = None) -> None:
+    """Register a class of basic events, so that ledgers and files accept it.
 
-    Attributes
+    Parameters
     ----------
     name : str
         The type in JSON.
     cls : type
-    read : callable
-        Build an event from the fields that ``write`` returned, by name.
-    write : callable
-        Return the fields of an event as plain JSON values.
-    parts : callable
-        Return the events inside an event.
-    rebuilt : callable
-        ``rebuilt(event, parts)`` returns the event with other parts.
-    histories : callable
-        Return what one record may have been used by, see ``possible_histories``.
-    words : callable
-        Describe an event to a reader.
+        A class of attrs. Class and name must not be registered yet; ``ValueError`` otherwise.
+    read : callable, optional
+        Build an event from its fields, by name; default: ``cls``.
     """
-
-    name: str
-    cls: type[DpEvent]
-    read: Callable[..., DpEvent]
-    write: Callable[[Any], dict[str, Any]] = attr.asdict
-    parts: Callable[[Any], Sequence[DpEvent]] = lambda _event: ()
-    rebuilt: Callable[[Any, tuple[DpEvent, ...]], DpEvent] = lambda event, _parts: event
-    histories: Callable[[Any], list[Counter[DpEvent]]] = lambda event: [Counter({event: 1})]
-    words: Callable[[Any], str] = lambda event: type(event).__name__.removesuffix("DpEvent")
-
-
-_KINDS: dict[type[DpEvent], EventKind] = {}
-_KIND_NAMED: dict[str, EventKind] = {}
-# The kind of an unregistered event: no parts, one history, rejected by every accountant.
-_UNKNOWN = EventKind("unknown", DpEvent, DpEvent)
-
-
-def register_event(kind: EventKind) -> None:
-    """Register a class of events, so that ledgers and files accept it.
-
-    Parameters
-    ----------
-    kind : EventKind
-        Class and name must not be registered yet; ``ValueError`` otherwise.
-    """
-    if kind.cls in _KINDS or kind.name in _KIND_NAMED:
-        raise ValueError(f"{kind.cls.__name__} or the name {kind.name!r} is registered already; choose another")
-    _KINDS[kind.cls] = _KIND_NAMED[kind.name] = kind
-
-
-def _kind_of(event: DpEvent) -> EventKind:
-    return _KINDS.get(type(require_event(event)), _UNKNOWN)
+    if cls in _NAMES or name in _READERS:
+        raise ValueError(f"{cls.__name__} or the name {name!r} is registered already; choose another")
+    _NAMES[cls], _READERS[name] = name, read or cls
 
 
 def event_to_dict(event: DpEvent) -> dict[str, Any]:
     """Return the event as plain JSON values."""
-    kind = _kind_of(event)
-    if kind is _UNKNOWN:
-        raise ValueError(
-            f"{type(event).__name__} has no JSON form; use register_event, or one of: {', '.join(_KIND_NAMED)}"
-        )
-    return {"type": kind.name} | kind.write(event)
+    name = _NAMES.get(type(require_event(event)))
+    if name is None:
+        known = ", ".join(_READERS)
+        raise ValueError(f"{type(event).__name__} has no JSON form; use register_event, or one of: {known}")
+    fields = attr.asdict(event, recurse=False)
+    return {"type": name} | {_FIELDS.get(field, field): _to_json(value) for field, value in fields.items()}
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, DpEvent):
+        return event_to_dict(value)
+    if isinstance(value, list | tuple):
+        return [event_to_dict(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def event_from_dict(data: Mapping[str, Any]) -> DpEvent:
     """Return the event that ``event_to_dict`` wrote; raise ``ValueError`` otherwise."""
     if not isinstance(data, Mapping) or "type" not in data:
         raise ValueError("an event must be a JSON object with the key 'type'")
-    fields = {key: value for key, value in data.items() if key != "type"}
     kind = data["type"]
-    if not isinstance(kind, str) or kind not in _KIND_NAMED:
-        raise ValueError(f"the event type is unknown; it must be one of: {', '.join(_KIND_NAMED)}")
+    if not isinstance(kind, str) or kind not in _READERS:
+        raise ValueError(f"the event type is unknown; it must be one of: {', '.join(_READERS)}")
+    fields = {key: _from_json(value) for key, value in data.items() if key != "type"}
     try:
-        return _KIND_NAMED[kind].read(**fields)
+        return _READERS[kind](**fields)
     except (TypeError, OverflowError) as error:
         raise ValueError(f"the fields of a {kind!r} event are wrong: {error}") from None
 
 
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(event_from_dict, value))
+    return event_from_dict(value) if isinstance(value, Mapping) else value
+
+
+def _parts(event: DpEvent) -> tuple[DpEvent, ...]:
+    """Return the events inside an event; none for a basic one, or one of a class that is not known.
+
+    The event under sampling is part of one basic event: it cannot be accounted for alone.
+    """
+    kind = type(require_event(event))
+    if kind is SelfComposedDpEvent:
+        return (event.event,) if check_count("count", event.count, minimum=0) else ()
+    if kind is SecretSplitDpEvent:
+        return event.training, event.held_out
+    return tuple(event.events) if kind in (ComposedDpEvent, ParallelDpEvent) else ()
+
+
+def _with_parts(event: DpEvent, parts: tuple[DpEvent, ...]) -> DpEvent:
+    """Return the event with other events inside, in a tuple."""
+    kind = type(event)
+    if kind in (ComposedDpEvent, ParallelDpEvent):
+        return kind(parts)
+    if kind is SecretSplitDpEvent:
+        return SecretSplitDpEvent(parts[0], parts[1], event.fraction)
+    return SelfComposedDpEvent(parts[0], event.count) if parts else event
+
+
 def frozen_event(event: DpEvent) -> DpEvent:
     """Return the event with tuples for lists, so that it is immutable and hashable."""
-    kind = _kind_of(event)
-    return kind.rebuilt(event, tuple(map(frozen_event, kind.parts(event))))
+    return _with_parts(event, tuple(map(frozen_event, _parts(event))))
 
 
 def disclose_parts(event: DpEvent) -> DpEvent:
@@ -369,9 +423,8 @@ def disclose_parts(event: DpEvent) -> DpEvent:
 
     This is an upper bound that needs no mixture.
     """
-    kind = _kind_of(event)
-    parts = tuple(map(disclose_parts, kind.parts(event)))
-    return ParallelDpEvent(parts) if isinstance(event, SecretSplitDpEvent) else kind.rebuilt(event, parts)
+    parts = tuple(map(disclose_parts, _parts(event)))
+    return ParallelDpEvent(parts) if type(event) is SecretSplitDpEvent else _with_parts(event, parts)
 
 
 def composed_parts(event: DpEvent) -> list[DpEvent]:
@@ -379,11 +432,6 @@ def composed_parts(event: DpEvent) -> list[DpEvent]:
     if not isinstance(event, ComposedDpEvent):
         return [event]
     return [part for inner in event.events for part in composed_parts(inner)]
-
-
-def describe_event(event: DpEvent) -> str:
-    """Describe the event; the noise is given in units of one record's effect."""
-    return _kind_of(event).words(event)
 
 
 def parallel_parts(event: DpEvent) -> tuple[DpEvent, ...]:
@@ -399,26 +447,45 @@ def parallel_parts(event: DpEvent) -> tuple[DpEvent, ...]:
     return tuple(event.events) if isinstance(event, ParallelDpEvent) else (event,)
 
 
+def describe_event(event: DpEvent) -> str:
+    """Describe the event; the noise is given in units of one record's effect."""
+    match event:
+        case GaussianDpEvent():
+            return f"one noisy sum (noise scale: {event.noise_multiplier:.4g} times one record)"
+        case DiscreteGaussianDpEvent():
+            return f"one noisy count (noise scale: {event.sigma / event.sensitivity:.4g} times one record)"
+        case SelfComposedDpEvent():
+            return f"{event.count} times {describe_event(event.event)}"
+        case PoissonSampledDpEvent():
+            return f"{describe_event(event.event)}, over a random share of {event.sampling_probability:.3g}"
+        case ComposedDpEvent():
+            return "; ".join(map(describe_event, event.events))
+        case ParallelDpEvent():
+            return " | ".join(map(describe_event, event.events))
+        case SecretSplitDpEvent():
+            return f"{describe_event(event.training)} | {describe_event(event.held_out)} (secret assignment)"
+    return type(event).__name__.removesuffix("DpEvent")
+
+
 def basic_events(event: DpEvent) -> frozenset[DpEvent]:
     """Return every basic event that may have used some record."""
-    kind = _kind_of(event)
-    parts = kind.parts(event)
+    parts = _parts(event)
     if not parts:
-        return frozenset(basic for history in kind.histories(event) for basic in history)
+        return frozenset().union(*possible_histories(event))
     return frozenset().union(*map(basic_events, parts))
 
 
-def possible_histories(event: DpEvent) -> list[Mapping[DpEvent, int]]:
-    """Return the counts of basic events for each choice of parallel parts.
+def possible_histories(event: DpEvent) -> list[Counter[DpEvent]]:
+    """Return the counts of basic events for each choice of parallel parts, each once.
 
     A record lies in exactly one part, so the cost of ``event`` is the largest over the list.
     """
-    return [dict(history) for history in _histories(event)]
+    found = _HISTORIES.get(type(require_event(event)), _one_history)(event)
+    return list({frozenset(history.items()): history for history in found}.values())
 
 
-def _histories(event: DpEvent) -> list[Counter[DpEvent]]:
-    """Return each history once: the order of events does not matter."""
-    return list({frozenset(h.items()): h for h in _kind_of(event).histories(event)}.values())
+def _one_history(event: DpEvent) -> list[Counter[DpEvent]]:
+    return [Counter({event: 1})]
 
 
 def _noisy_histories(event: GaussianDpEvent | LaplaceDpEvent) -> list[Counter[DpEvent]]:
@@ -428,7 +495,7 @@ def _noisy_histories(event: GaussianDpEvent | LaplaceDpEvent) -> list[Counter[Dp
 
 
 def _sampled_histories(event: PoissonSampledDpEvent) -> list[Counter[DpEvent]]:
-    inner = _histories(event.event)
+    inner = possible_histories(event.event)
     if any(NonPrivateDpEvent() in history for history in inner):
         return [Counter({NonPrivateDpEvent(): 1})]
     basic, count = next(iter(inner[0].items()), (None, 0))
@@ -443,7 +510,7 @@ def _sampled_histories(event: PoissonSampledDpEvent) -> list[Counter[DpEvent]]:
 
 def _secret_histories(event: SecretSplitDpEvent) -> list[Counter[DpEvent]]:
     """Return the mixture for each choice inside the two parts."""
-    choices = [_histories(part) for part in (event.training, event.held_out)]
+    choices = [possible_histories(part) for part in (event.training, event.held_out)]
     if any(NonPrivateDpEvent() in history for histories in choices for history in histories):
         return [Counter({NonPrivateDpEvent(): 1})]
     first, second = ([_as_one_event(history) for history in histories] for histories in choices)
@@ -456,9 +523,9 @@ def _as_one_event(history: Counter[DpEvent]) -> DpEvent:
 
 
 def _repeated_histories(event: SelfComposedDpEvent) -> list[Counter[DpEvent]]:
-    if not _repeated_parts(event):
+    if not _parts(event):
         return [Counter()]
-    inner = _histories(event.event)
+    inner = possible_histories(event.event)
     if len(inner) > 1 and event.count > 1:
         raise ValueError("a parallel event cannot be repeated; add each repetition as its own ledger entry")
     return [Counter({e: k * event.count for e, k in h.items()}) for h in inner]
@@ -467,7 +534,7 @@ def _repeated_histories(event: SelfComposedDpEvent) -> list[Counter[DpEvent]]:
 def _composed_histories(event: ComposedDpEvent) -> list[Counter[DpEvent]]:
     together: list[Counter[DpEvent]] = [Counter()]
     for part in event.events:
-        choices = _histories(part)
+        choices = possible_histories(part)
         # k fits with the same two parts have k + 1 histories, not 2^k
         together = list({frozenset((h := a + b).items()): h for a in together for b in choices}.values())
         if len(together) > _MOST_HISTORIES:
@@ -477,100 +544,68 @@ def _composed_histories(event: ComposedDpEvent) -> list[Counter[DpEvent]]:
     return together
 
 
-def _repeated_parts(event: SelfComposedDpEvent) -> Sequence[DpEvent]:
-    return (event.event,) if check_count("count", event.count, minimum=0) else ()
+def _parallel_histories(event: ParallelDpEvent) -> list[Counter[DpEvent]]:
+    return [history for part in event.events for history in possible_histories(part)] or [Counter()]
 
 
-def _several(
-    name: str,
-    cls: type[ComposedDpEvent] | type[ParallelDpEvent],
-    histories: Callable[[Any], list[Counter[DpEvent]]],
-) -> EventKind:
+_HISTORIES: dict[type[DpEvent], Callable[[Any], list[Counter[DpEvent]]]] = {
+    GaussianDpEvent: _noisy_histories,
+    LaplaceDpEvent: _noisy_histories,
+    NoOpDpEvent: lambda _event: [Counter()],
+    PoissonSampledDpEvent: _sampled_histories,
+    SecretSplitDpEvent: _secret_histories,
+    SelfComposedDpEvent: _repeated_histories,
+    ComposedDpEvent: _composed_histories,
+    ParallelDpEvent: _parallel_histories,
+}
+
+
+def _read_several(cls: type[DpEvent]) -> Callable[..., DpEvent]:
     def read(events: Any) -> DpEvent:
         # an empty string or object would be read as "nothing was spent"
-        if not isinstance(events, list | tuple):
+        if not isinstance(events, tuple):
             raise ValueError("events must be a list")
-        return cls(tuple(event_from_dict(e) for e in events))
+        return cls(events)
 
-    return EventKind(
-        name,
-        cls,
-        read,
-        lambda event: {"events": [event_to_dict(e) for e in event.events]},
-        lambda event: tuple(event.events),
-        lambda _event, parts: cls(parts),
-        histories,
-        lambda event: ("; " if cls is ComposedDpEvent else " | ").join(map(describe_event, event.events)),
-    )
+    return read
 
 
-# ``read`` has named fields, so an unknown or missing field is a TypeError.
-for _kind in (
-    EventKind(
-        "gaussian",
-        GaussianDpEvent,
-        lambda noise_multiplier: gaussian_event(noise_multiplier),
-        histories=_noisy_histories,
-        words=lambda event: f"one noisy sum (noise scale: {event.noise_multiplier:.4g} times one record)",
+# A field that has another name in JSON.
+_FIELDS = {"sampling_probability": "sampling_rate"}
+_NAMES: dict[type[DpEvent], str] = {}
+_READERS: dict[str, Callable[..., DpEvent]] = {}
+# Readers have named fields, so an unknown or missing field is a TypeError.
+register_event("gaussian", GaussianDpEvent, lambda noise_multiplier: gaussian_event(noise_multiplier))
+register_event(
+    "laplace",
+    LaplaceDpEvent,
+    lambda noise_multiplier: LaplaceDpEvent(check_positive("noise_multiplier", noise_multiplier)),
+)
+register_event(
+    "discrete_gaussian",
+    DiscreteGaussianDpEvent,
+    lambda sigma, sensitivity: discrete_gaussian_event(sigma, sensitivity),
+)
+register_event("bounded_range", BoundedRangeDpEvent, lambda loss_range: bounded_range_event(loss_range))
+register_event("approximate_dp", ApproximateDpEvent, lambda epsilon, delta: approximate_dp_event(epsilon, delta))
+register_event("no_op", NoOpDpEvent)
+register_event("non_private", NonPrivateDpEvent)
+register_event(
+    "repeated",
+    SelfComposedDpEvent,
+    lambda event, count: SelfComposedDpEvent(require_event(event), _count("count", count)),
+)
+register_event(
+    "poisson_sampled",
+    PoissonSampledDpEvent,
+    lambda event, sampling_rate: PoissonSampledDpEvent(
+        check_fraction("sampling_rate", sampling_rate), require_event(event)
     ),
-    EventKind(
-        "laplace",
-        LaplaceDpEvent,
-        lambda noise_multiplier: LaplaceDpEvent(check_positive("noise_multiplier", noise_multiplier)),
-        histories=_noisy_histories,
-    ),
-    EventKind(
-        "discrete_gaussian",
-        DiscreteGaussianDpEvent,
-        lambda sigma, sensitivity: discrete_gaussian_event(sigma, sensitivity),
-        words=lambda event: f"one noisy count (noise scale: {event.sigma / event.sensitivity:.4g} times one record)",
-    ),
-    EventKind("bounded_range", BoundedRangeDpEvent, lambda loss_range: bounded_range_event(loss_range)),
-    EventKind("approximate_dp", ApproximateDpEvent, lambda epsilon, delta: approximate_dp_event(epsilon, delta)),
-    EventKind("no_op", NoOpDpEvent, NoOpDpEvent, histories=lambda _event: [Counter()]),
-    EventKind("non_private", NonPrivateDpEvent, NonPrivateDpEvent),
-    EventKind(
-        "repeated",
-        SelfComposedDpEvent,
-        lambda event, count: SelfComposedDpEvent(event_from_dict(event), _count("count", count)),
-        lambda event: {"count": int(event.count), "event": event_to_dict(event.event)},
-        _repeated_parts,
-        lambda event, parts: SelfComposedDpEvent(parts[0], event.count) if parts else event,
-        _repeated_histories,
-        lambda event: f"{event.count} times {describe_event(event.event)}",
-    ),
-    # the event under sampling is part of one basic event: it cannot be accounted for alone
-    EventKind(
-        "poisson_sampled",
-        PoissonSampledDpEvent,
-        lambda event, sampling_rate: PoissonSampledDpEvent(
-            check_fraction("sampling_rate", sampling_rate), event_from_dict(event)
-        ),
-        lambda event: {"sampling_rate": float(event.sampling_probability), "event": event_to_dict(event.event)},
-        histories=_sampled_histories,
-        words=lambda event: f"{describe_event(event.event)}, over a random share of {event.sampling_probability:.3g}",
-    ),
-    _several("composed", ComposedDpEvent, _composed_histories),
-    _several(
-        "parallel",
-        ParallelDpEvent,
-        lambda event: [h for part in event.events for h in _histories(part)] or [Counter()],
-    ),
-    EventKind(
-        "secret_split",
-        SecretSplitDpEvent,
-        lambda training, held_out, fraction: secret_split(
-            event_from_dict(training), event_from_dict(held_out), fraction
-        ),
-        lambda event: {
-            "training": event_to_dict(event.training),
-            "held_out": event_to_dict(event.held_out),
-            "fraction": event.fraction,
-        },
-        lambda event: (event.training, event.held_out),
-        lambda event, parts: SecretSplitDpEvent(parts[0], parts[1], event.fraction),
-        _secret_histories,
-        lambda event: f"{describe_event(event.training)} | {describe_event(event.held_out)} (secret assignment)",
-    ),
-):
-    register_event(_kind)
+)
+register_event("composed", ComposedDpEvent, _read_several(ComposedDpEvent))
+register_event("parallel", ParallelDpEvent, _read_several(ParallelDpEvent))
+register_event(
+    "secret_split",
+    SecretSplitDpEvent,
+    lambda training, held_out, fraction: secret_split(training, held_out, fraction),
+)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike
 
 from dpscp._base.assumptions import Assumption, first_words, require_assumptions
@@ -29,7 +30,6 @@ from dpscp.privacy.accounting import (
 from dpscp.privacy.budgets import Budget
 from dpscp.privacy.entries import Entry
 from dpscp.privacy.events import (
-    DpEvent,
     compose,
     describe_event,
     frozen_event,

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from dp_accounting.dp_event import DpEvent
+
 from dpscp._base.checks import check_count, check_nonnegative, check_positive, check_probability, check_range
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
-from dpscp.privacy.events import DpEvent
 from dpscp.threshold.counts import Counter, Halving, LossSums, as_counter
 from dpscp.threshold.minimax import worst_final_gap
 from dpscp.threshold.observer import CountView, SearchObserver, SearchView

@@ -20,11 +20,11 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
+from dp_accounting.dp_event import DpEvent
 from scipy import special
 
 from dpscp._base.checks import check_nonnegative, check_positive, check_probability
 from dpscp.privacy import IntegerSource, LatticeNoise
-from dpscp.privacy.events import DpEvent
 from dpscp.threshold.minimax import worst_excess
 from dpscp.threshold.single_release import NoisySize
 
