@@ -381,7 +381,7 @@ def test_a_declared_sequence_adds_up_without_slack(path, tmp_path):
 
 def test_a_ledger_about_several_records_at_once_is_refused(store):
     with pytest.raises(ValueError, match="several records at once"):
-        store.reserve(dp.Ledger().add("x", gaussian_event(80.0), unit=dp.privacy.PersonWithoutIds(5)))
+        store.reserve(dp.Ledger().add("x", gaussian_event(80.0), unit=dp.privacy.Unit(5)))
 
 
 def test_epsilon_is_printed_rounded_up_and_the_rest_down(path):

@@ -328,7 +328,7 @@ def test_calibrate_asks_for_training_per_person():
     told = spent.declare(n_persons=250, rows_per_person=2)  # a public fact says nothing about who is protected
     with pytest.raises(ValueError, match="training protects records"):
         dp.calibrate(scores, training=told, persons=ids, rows_per_person=2, **settings)
-    by_person = dp.Ledger().add("training", gaussian_event(20.0), unit=dp.privacy.PersonWithIds(2))
+    by_person = dp.Ledger().add("training", gaussian_event(20.0), unit=dp.privacy.Unit(2, by_person=True))
     found = dp.calibrate(scores, training=by_person, persons=ids, rows_per_person=2, **settings)
     assert found.ledger.epsilon(1e-5) <= 1
     grouped = dp.calibrate(scores, training=spent, rows_per_person=2, **settings)

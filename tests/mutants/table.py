@@ -679,14 +679,14 @@ mutant(
     "tests/threshold/test_counted_size.py::test_the_choice_is_by_public_numbers_and_small_parts_take_the_law",
 )
 mutant(
-    "privacy.rules:_replaced_charge",
-    "is_gaussian(share.reserved.event) and is_gaussian(share.counted.event)",
-    "is_gaussian(share.counted.event)",
+    "privacy.store_log:_replaced_charge",
+    "_exact_mu(share.reserved.event) is not None and _exact_mu(share.counted.event) is not None",
+    "_exact_mu(share.counted.event) is not None",
     "a run that looked at a Gaussian part of its reservation gets the rest back",
     "tests/test_budget.py::test_only_gaussian_commits_of_gaussian_reservations_change_a_charge",
 )
 mutant(
-    "privacy.rules:SequenceRule.require",
+    "privacy.store_log:SequenceRule.require",
     "share.reserved.event != declared or share.counted.event != declared",
     "False",
     "a store with a declared sequence takes any other fit",

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dpscp.paper import canonical_noise, gaussian_noise, tulap_noise
-from dpscp.privacy import epsilon_delta_tradeoff, gaussian_tradeoff, perfect_privacy
+from dpscp.privacy import epsilon_delta_tradeoff, gaussian_tradeoff
 
 INSIDE = np.linspace(0.001, 0.999, 101)
 
@@ -97,4 +97,4 @@ def test_draws_follow_the_law(name):
 
 def test_no_noise_attains_perfect_privacy():
     with pytest.raises(ValueError, match="infinite noise"):
-        canonical_noise(perfect_privacy())
+        canonical_noise(epsilon_delta_tradeoff(0, 0))

@@ -17,7 +17,7 @@ from dpscp.privacy import (
     parallel,
     secret_split,
 )
-from dpscp.privacy.adaptive import Charge, _dominating_mu, charge_for, least_slack
+from dpscp.privacy.store_log import Charge, _dominating_mu, charge_for, least_slack
 
 
 def gaussian_profile(epsilon, mu):

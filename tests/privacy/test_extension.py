@@ -28,7 +28,8 @@ from dpscp.privacy import (
     register_loss,
 )
 from dpscp.privacy.accounting import base
-from dpscp.privacy.events import DiscreteGaussianDpEvent, event_from_dict, event_to_dict
+from dpscp.privacy.event_json import event_from_dict, event_to_dict
+from dpscp.privacy.events import DiscreteGaussianDpEvent
 
 DELTA = 1e-5
 
@@ -116,7 +117,7 @@ def response_loss(event, bucket):
 
 
 def test_an_event_from_outside(monkeypatch):
-    for module, name in ((dp.privacy.events, "_NAMES"), (dp.privacy.events, "_READERS")):
+    for module, name in ((dp.privacy.event_json, "_NAMES"), (dp.privacy.event_json, "_READERS")):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
     monkeypatch.setattr("dpscp.privacy.accounting.pld._LOSSES", dict(dp.privacy.accounting.pld._LOSSES))
     event = ResponseDpEvent(0.75)

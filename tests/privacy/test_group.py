@@ -25,8 +25,7 @@ from dpscp.privacy import (
     parallel,
 )
 from dpscp.privacy.accounting import PLD
-from dpscp.privacy.accounting.base import _proven_pairs
-from dpscp.privacy.accounting.group import group_epsilon
+from dpscp.privacy.accounting.base import _proven_pairs, group_epsilon
 
 DELTA = 1e-5
 

@@ -25,7 +25,7 @@ from dpscp.privacy import (
     RECORDS,
     Entry,
     ParallelDpEvent,
-    PersonWithoutIds,
+    Unit,
     approximate_dp_event,
     bounded_range_event,
     compose,
@@ -37,7 +37,7 @@ from dpscp.privacy import (
     non_private_event,
     parallel,
 )
-from dpscp.privacy.events import event_from_dict, event_to_dict
+from dpscp.privacy.event_json import event_from_dict, event_to_dict
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=150)
 DELTA = 1e-5
@@ -71,7 +71,7 @@ facts = st.dictionaries(
     ),
     max_size=3,
 )
-row_units = st.builds(PersonWithoutIds, st.integers(1, 9))
+row_units = st.builds(Unit, st.integers(1, 9))
 ledgers = st.builds(
     Ledger,
     st.lists(

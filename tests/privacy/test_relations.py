@@ -11,9 +11,8 @@ import dpscp as dp
 from dpscp.guarantees import universal_alpha
 from dpscp.privacy import (
     Entry,
-    PersonWithIds,
-    PersonWithoutIds,
     Relation,
+    Unit,
     as_event,
     dpsgd_event,
     gaussian_event,
@@ -46,7 +45,7 @@ def test_a_replacement_costs_two_steps_exactly_for_gaussian_noise():
 
 
 def test_several_records_of_a_person_are_all_replaced():
-    ledger = trained(0.2, unit=PersonWithoutIds(3))
+    ledger = trained(0.2, unit=Unit(3))
     assert ledger.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, 2 * 3 * 0.2), rel=1e-4)
     assert trained(0.2).epsilon(DELTA, rows=3) == pytest.approx(gdp_epsilon(DELTA, 2 * 3 * 0.2), rel=1e-4)
     x = np.linspace(0.05, 0.95, 5)
@@ -57,8 +56,8 @@ def test_several_records_of_a_person_are_all_replaced():
     ("ledger", "words"),
     [
         (trained(), "replacing one record by another"),
-        (trained(unit=PersonWithIds(2)), "replacing one person with all their records by another"),
-        (trained(unit=PersonWithoutIds(2)), "replacing one person with all their records by another"),
+        (trained(unit=Unit(2, by_person=True)), "replacing one person with all their records by another"),
+        (trained(unit=Unit(2)), "replacing one person with all their records by another"),
         (dp.Ledger().add("training", gaussian_event(1.0)), "adding or removing one record"),
     ],
 )
@@ -73,7 +72,7 @@ def test_one_entry_makes_the_whole_ledger_about_a_replacement_and_nothing_undoes
     assert plain.relation is Relation.ADD_OR_REMOVE
     for joined in (plain.then(trained()), trained().then(plain), trained().add("search", gaussian_event(3.0))):
         assert joined.relation is REPLACE
-        assert joined.convert_unit(PersonWithoutIds(2)).relation is REPLACE
+        assert joined.convert_unit(Unit(2)).relation is REPLACE
         again = dp.Ledger.from_json(joined.to_json())
         assert again == joined
         assert again.relation is REPLACE

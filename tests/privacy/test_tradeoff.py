@@ -15,7 +15,6 @@ from dpscp.privacy import (
     gdp_epsilon,
     gdp_mu,
     invert,
-    perfect_privacy,
     tradeoff_from_profile,
 )
 
@@ -46,10 +45,10 @@ def test_gaussian_form():
     assert f(1.0) == 0
     assert f(0.5) == pytest.approx(stats.norm.cdf(-1))
     np.testing.assert_allclose(f(INSIDE), stats.norm.cdf(stats.norm.isf(INSIDE) - 1), rtol=1e-12)
-    np.testing.assert_allclose(gaussian_tradeoff(0.0)(X), perfect_privacy()(X), atol=1e-15)
+    np.testing.assert_allclose(gaussian_tradeoff(0.0)(X), epsilon_delta_tradeoff(0, 0)(X), atol=1e-15)
 
 
-@pytest.mark.parametrize("f", [gaussian_tradeoff(0.8), epsilon_delta_tradeoff(0.7, 0.02), perfect_privacy()])
+@pytest.mark.parametrize("f", [gaussian_tradeoff(0.8), epsilon_delta_tradeoff(0.7, 0.02), epsilon_delta_tradeoff(0, 0)])
 def test_floats_arrays_and_shapes(f):
     assert isinstance(f(0.3), float)
     assert isinstance(f(np.float64(0.3)), float)
@@ -188,7 +187,9 @@ def test_bad_profiles(epsilons, deltas):
 
 
 @pytest.mark.parametrize(
-    "f", [gaussian_tradeoff(0.9), epsilon_delta_tradeoff(0.7, 0.02), perfect_privacy()], ids=["G", "f", "1-x"]
+    "f",
+    [gaussian_tradeoff(0.9), epsilon_delta_tradeoff(0.7, 0.02), epsilon_delta_tradeoff(0, 0)],
+    ids=["G", "f", "1-x"],
 )
 def test_symmetric_functions_are_their_own_inverse(f):
     np.testing.assert_allclose(invert(f)(X), f(X), atol=1e-12)

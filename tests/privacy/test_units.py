@@ -17,8 +17,6 @@ from dpscp.cli.lines import promise_lines, summarize_fit
 from dpscp.data.persons import keep_rows
 from dpscp.privacy import (
     RECORDS,
-    PersonWithIds,
-    PersonWithoutIds,
     Unit,
     count_noise,
     dpsgd_event,
@@ -32,7 +30,7 @@ from dpscp.torch.opacus import ledger_of_engine
 from dpscp.training import DPSGD, OutputPerturbation
 
 DELTA, MU, K = 1e-5, 0.3, 5
-UNITS = {"record": RECORDS, "ids": PersonWithIds(K), "no ids": PersonWithoutIds(K)}
+UNITS = {"record": RECORDS, "ids": Unit(K, by_person=True), "no ids": Unit(K)}
 WORDS = {
     "record": "adding or removing one record",
     "ids": "adding or removing one person with all their records",
@@ -101,7 +99,7 @@ def test_a_fit_without_ids_keeps_its_price_whatever_is_declared_later():
 
 
 def test_delta_for_several_rows_is_an_upper_bound_that_agrees_with_epsilon():
-    ledger = dp.Ledger().add("a", dpsgd_event(2.0, 0.1, 20), unit=PersonWithoutIds(3))
+    ledger = dp.Ledger().add("a", dpsgd_event(2.0, 0.1, 20), unit=Unit(3))
     delta = ledger.delta(2.0)
     assert delta > 3 * dp.Ledger().add("a", dpsgd_event(2.0, 0.1, 20)).delta(2.0)
     assert ledger.epsilon(delta) <= 2.0 < ledger.epsilon(delta * (1 - 1e-5))
@@ -114,40 +112,40 @@ def test_delta_for_several_rows_is_an_upper_bound_that_agrees_with_epsilon():
 def test_rows_add_up_to_the_largest_bound():
     """What one row meets composes; the chain of the composition covers the largest number of rows."""
     both = math.hypot(MU, 0.4)
-    mixed = spent().add("more", gaussian_event(1 / 0.4), unit=PersonWithoutIds(3))
-    assert mixed.unit == PersonWithoutIds(3)
+    mixed = spent().add("more", gaussian_event(1 / 0.4), unit=Unit(3))
+    assert mixed.unit == Unit(3)
     assert mixed.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, 3 * both), rel=1e-9)
-    larger = mixed.then(spent(PersonWithoutIds(K), 1e-6))
+    larger = mixed.then(spent(Unit(K), 1e-6))
     assert larger.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, K * both), rel=1e-6)
-    assert [entry.unit for entry in larger.entries] == [RECORDS, PersonWithoutIds(3), PersonWithoutIds(K)]
+    assert [entry.unit for entry in larger.entries] == [RECORDS, Unit(3), Unit(K)]
     back = larger.convert_unit(RECORDS)
     assert back.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, both), rel=1e-9)
-    assert back.convert_unit(PersonWithoutIds(2)).neighbors.endswith("at most 2")
+    assert back.convert_unit(Unit(2)).neighbors.endswith("at most 2")
 
 
 def test_persons_with_ids_add_up_whatever_their_caps():
-    ledger = spent(PersonWithIds(2)).then(spent(PersonWithIds(4), 0.4))
-    assert ledger.unit == PersonWithIds(4)
+    ledger = spent(Unit(2, by_person=True)).then(spent(Unit(4, by_person=True), 0.4))
+    assert ledger.unit == Unit(4, by_person=True)
     assert ledger.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, math.hypot(MU, 0.4)), rel=1e-9)
-    assert ledger.convert_unit(PersonWithIds(9)) == ledger
+    assert ledger.convert_unit(Unit(9, by_person=True)) == ledger
 
 
-@pytest.mark.parametrize("other", [RECORDS, PersonWithoutIds(3)], ids=["record", "no ids"])
+@pytest.mark.parametrize("other", [RECORDS, Unit(3)], ids=["record", "no ids"])
 def test_rows_and_persons_with_ids_do_not_add_up(other):
     event = gaussian_event(2.0)
-    persons, rows = spent(PersonWithIds(3)), spent(other)
+    persons, rows = spent(Unit(3, by_person=True)), spent(other)
     written = persons.to_dict()
     written["entries"] += rows.to_dict()["entries"]
     for attempt in (
         lambda: persons.then(rows),
         lambda: rows.then(persons),
         lambda: persons.add("more", event, unit=other),
-        lambda: rows.add("more", event, unit=PersonWithIds(3)),
+        lambda: rows.add("more", event, unit=Unit(3, by_person=True)),
         lambda: persons.add_disjoint({"a": event, "b": gaussian_event(3.0)}, unit=other),
         lambda: dp.Ledger(persons.entries + rows.entries),
         lambda: dp.Ledger.from_dict(written),
         lambda: persons.convert_unit(other),
-        lambda: rows.convert_unit(PersonWithIds(3)),
+        lambda: rows.convert_unit(Unit(3, by_person=True)),
     ):
         with pytest.raises(ValueError, match="cannot be added up"):
             attempt()
@@ -158,16 +156,16 @@ def test_a_store_does_not_add_up_rows_and_persons(tmp_path):
     store.reserve(spent())
     before = store.spent()
     with pytest.raises(ValueError, match="cannot be added up"):
-        store.reserve(spent(PersonWithIds(3)))
+        store.reserve(spent(Unit(3, by_person=True)))
     assert store.spent() == before
     with pytest.raises(ValueError, match="several records at once"):
-        store.reserve(spent(PersonWithoutIds(3)))
+        store.reserve(spent(Unit(3)))
     assert store.spent() == before
 
 
 def test_noise_is_not_solved_for_one_row_of_several():
     with pytest.raises(ValueError, match="at most 5 records"):
-        count_noise(1.0, DELTA, steps=3, training=spent(PersonWithoutIds(K)))
+        count_noise(1.0, DELTA, steps=3, training=spent(Unit(K)))
 
 
 # ---- training about persons, followed by a search over rows
@@ -199,7 +197,7 @@ def test_a_model_trained_on_persons_is_not_calibrated_on_rows(name):
     X, y, persons = trained_by_person()
     trained = MECHANISMS[name].train(X, y, random_state=0, persons=persons)
     model = dp.PrivateModel.from_trained(trained)
-    assert model.ledger.unit == PersonWithIds(3)
+    assert model.ledger.unit == Unit(3, by_person=True)
     scores = np.linspace(0, 1, 400)
     for more in ({}, {"rows_per_person": K}, {"held_out": True}):
         with pytest.raises(ValueError, match="protects persons with ids, but the calibration protects one record"):
@@ -221,14 +219,14 @@ def test_what_opacus_trained_on_rows_is_not_calibrated_on_persons():
 
 
 def test_a_ledger_about_several_rows_is_not_used_for_fewer():
-    scores, training = np.linspace(0, 1, 400), spent(PersonWithoutIds(K), 0.05)
+    scores, training = np.linspace(0, 1, 400), spent(Unit(K), 0.05)
     for more in ({}, {"rows_per_person": K - 1}):
         with pytest.raises(ValueError, match="pass rows_per_person=5 or more"):
             dp.calibrate(scores, training=training, **CALIBRATED, **more)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = dp.calibrate(scores, training=training, **CALIBRATED, rows_per_person=K + 1)
-    assert found.ledger.unit == PersonWithoutIds(K + 1)
+    assert found.ledger.unit == Unit(K + 1)
     assert found.ledger.epsilon(DELTA) <= 9.0
 
 
@@ -292,12 +290,12 @@ def test_the_command_line_prints_the_price_of_all_rows_of_a_person(tmp_path, mon
     )
     assert main(["fit", "t.csv", "--schema", "t.toml", "--epsilon", "4", "--confidence", "0.7", "--json"]) == 0
     told, loaded = json.loads(capsys.readouterr().out), dp.load("model.dpscp")
-    assert loaded.ledger_.unit == PersonWithoutIds(5)
+    assert loaded.ledger_.unit == Unit(5)
     assert told["epsilon"] == loaded.ledger_.epsilon(told["delta"], loaded.accountant, rows=5)
     assert 3.5 < told["epsilon"] <= 4.0
     assert loaded.ledger_.epsilon(told["delta"], rows=1) < 1.2
     assert told["neighbors"] == WORDS["no ids"]
-    assert loaded.certificate_.unit == PersonWithoutIds(5)
+    assert loaded.certificate_.unit == Unit(5)
 
 
 @pytest.mark.parametrize(("epsilon", "printed"), [(1.00045, "1.001"), (0.99991, "1.000"), (2.0, "2.000")])

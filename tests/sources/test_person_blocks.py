@@ -18,7 +18,7 @@ from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource
 from dpscp.data.sources.persons import KeptRows, OneRowEach, join_person_block, join_persons, split_by_person
 from dpscp.data.sources.places import Places, UnitSource, take_census
-from dpscp.privacy import PersonWithIds
+from dpscp.privacy import Unit
 from dpscp.privacy.noise import lattice_noise
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.training import DPSGD, Preprocessed, PrivateBounds, PrivateStandardize, TorchDPSGD
@@ -184,7 +184,7 @@ def test_repeating_a_persons_only_row_changes_no_sum_and_no_batch(monkeypatch):
             Block(i, np.repeat(X[p], times, axis=0), np.repeat(y[p], times), Persons(np.arange(31) * times, CAP))
             for i, p in enumerate((slice(0, 30), slice(30, 60), slice(60, 90)))
         ]
-        return UnitSource(ArraySource.of_blocks(blocks), PersonWithIds(CAP))
+        return UnitSource(ArraySource.of_blocks(blocks), Unit(CAP, by_person=True))
 
     torch.manual_seed(0)
     sgd = DPSGD(loss="squared", sampling_rate=0.3, steps=5, learning_rate=0.1, noise_multiplier=1.0, dtype="float64")

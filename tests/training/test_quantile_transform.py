@@ -14,7 +14,7 @@ from dpscp.data.sources import ArraySource, Block, DaskSource
 from dpscp.data.sources.places import UnitSource
 from dpscp.privacy import IntegerSource, compose, epsilon_of, gaussian_event, lattice_noise
 from dpscp.privacy.events import discrete_gaussian_event
-from dpscp.privacy.units import PersonWithIds
+from dpscp.privacy.units import Unit
 from dpscp.training import (
     DPSGD,
     Preprocessed,
@@ -210,14 +210,14 @@ def test_a_person_counts_as_one_record():
     assert mechanism.trains_sources
     found = [
         mechanism.train_source(
-            UnitSource(ArraySource.of_blocks(blocks(times)), PersonWithIds(3)), random_state=1, n_records=90
+            UnitSource(ArraySource.of_blocks(blocks(times)), Unit(3, by_person=True)), random_state=1, n_records=90
         )
         for times in (1, 3)
     ]
     for name, value in found[0].model.transforms[0].arrays().items():
         assert_array_equal(found[1].model.transforms[0].arrays()[name], value)
     assert found[1].public_facts["n_persons"] == 90
-    one = UnitSource(ArraySource.of_blocks(blocks(3)[:1]), PersonWithIds(3))
+    one = UnitSource(ArraySource.of_blocks(blocks(3)[:1]), Unit(3, by_person=True))
     assert mechanism.train_source(one, random_state=1, n_records=45).public_facts["n_persons"] == 45
 
 
@@ -229,7 +229,7 @@ def test_one_row_of_each_person_is_drawn_by_place():
     halves = [Block(i, X[p], y[p], Persons(np.arange(16) * 3, 3)) for i, p in enumerate((slice(0, 45), slice(45, 90)))]
 
     def found(blocks):
-        source = UnitSource(ArraySource.of_blocks(blocks), PersonWithIds(3))
+        source = UnitSource(ArraySource.of_blocks(blocks), Unit(3, by_person=True))
         return step.fit_source(source, n_records=30, random_state=5).arrays()
 
     one, two = found(whole), found(halves)

@@ -13,7 +13,7 @@ from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, DaskSource
 from dpscp.data.sources.places import UnitSource
 from dpscp.privacy import compose, epsilon_of, gaussian_event
-from dpscp.privacy.units import PersonWithIds
+from dpscp.privacy.units import Unit
 from dpscp.training import (
     DPSGD,
     FunctionModel,
@@ -215,9 +215,9 @@ def test_blocks_dask_and_persons_find_what_memory_does():
         assert_allclose(model.outputs(X), models[0].outputs(X), rtol=1e-4, atol=1e-5)
     # one person with the same row three times is one record
     repeated = Block(0, np.repeat(X, 3, axis=0), np.repeat(y, 3), Persons(np.arange(301) * 3, 3))
-    source = UnitSource(ArraySource.of_blocks([repeated]), PersonWithIds(3))
+    source = UnitSource(ArraySource.of_blocks([repeated]), Unit(3, by_person=True))
     persons = OWN.train_source(source, random_state=3, n_records=300)
-    assert persons.unit == PersonWithIds(3)
+    assert persons.unit == Unit(3, by_person=True)
     assert_allclose(persons.model.outputs(X), models[0].outputs(X), rtol=1e-3, atol=1e-4)
 
 
@@ -231,7 +231,7 @@ def test_mechanisms_without_persons_or_blocks_are_refused_first():
     X, y, _ = records(40)
     source = ArraySource.of_blocks([Block(0, X, y, Persons(np.arange(0, 41, 2), 2))])
     with pytest.raises(TypeError, match="persons"):
-        Recalibrated(ArraysOnly(), noise_multiplier=1.0).train_source(UnitSource(source, PersonWithIds(2)))
+        Recalibrated(ArraysOnly(), noise_multiplier=1.0).train_source(UnitSource(source, Unit(2, by_person=True)))
     with pytest.raises(TypeError, match="one array"):
         Recalibrated(ArraysOnly(), noise_multiplier=1.0).train_source(DaskSource.__new__(DaskSource), n_records=40)
 

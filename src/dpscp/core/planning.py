@@ -22,7 +22,7 @@ from dpscp.guarantees import GUARANTEES
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import SPLIT
 from dpscp.privacy import RECORDS, Budget, gdp_epsilon, gdp_mu
-from dpscp.privacy.units import PersonWithIds
+from dpscp.privacy.units import Unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,7 +112,7 @@ class BudgetPlan:
     @property
     def rows_per_person(self) -> int | None:
         """The cap on the rows of a person; None for a plan about records."""
-        return self.problem.unit.limit
+        return self.problem.unit.rows_per_person
 
     def curves(self, vary: str) -> dict[str, tuple[list[float], list[float]]]:
         """Compute the overshoot of each guarantee over a range of ``vary``.
@@ -336,7 +336,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         alphas=(alpha,),
         n_records=SIZES[-1] if n is None else check_count("n", n),
         n_found=counted,
-        unit=RECORDS if rows_per_person is None else PersonWithIds(rows_per_person),
+        unit=RECORDS if rows_per_person is None else Unit(rows_per_person, by_person=True),
         release_confidence=release_confidence,
         group_values=None if n_groups is None else tuple(range(check_count("groups", n_groups))),
         groups_per_record=1 if declared is None else declared.most_per_record,

@@ -32,7 +32,7 @@ from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, universal_floor
 from dpscp.guarantees.terms import Terms
 from dpscp.privacy import Accountant, Budget, Ledger
-from dpscp.privacy.checks import check_budget, warn_of_failures
+from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold import PrivateQuantile, private_quantile

@@ -21,7 +21,7 @@ from dpscp._base.checks import check_count
 from dpscp.data.person_ids import read_person_ids
 from dpscp.privacy import Ledger
 from dpscp.privacy.random_streams import KEPT_ROWS, SCORED_ROWS, PlacedDraws, stream_seed
-from dpscp.privacy.units import RECORDS, PersonWithIds, PersonWithoutIds, Unit
+from dpscp.privacy.units import RECORDS, Unit
 
 
 def require_unit(ledger: Ledger, unit: Unit) -> Ledger:
@@ -35,7 +35,7 @@ def require_unit(ledger: Ledger, unit: Unit) -> Ledger:
         raise ValueError(
             f"the ledger of training protects {about.protected_words}, but the calibration protects {wanted}. Pass "
             "persons=ids to both or to neither; your own ledger declares its unit by "
-            "Ledger.add(..., unit=PersonWithIds(rows_per_person))"
+            "Ledger.add(..., unit=Unit(rows_per_person, by_person=True))"
         )
     if about.group > unit.group:
         raise ValueError(
@@ -51,7 +51,7 @@ def choose_unit(persons: Any, rows_per_person: int | None, *, n_records: int | N
     if persons is None:
         if n_persons is not None:
             raise ValueError(f"n_persons={n_persons!r} needs persons, one id for each row; without ids pass n_records")
-        return RECORDS if rows_per_person in (None, 1) else PersonWithoutIds(rows_per_person)
+        return RECORDS if rows_per_person in (None, 1) else Unit(rows_per_person)
     if rows_per_person is None:
         raise ValueError(
             "rows_per_person is required with persons: pass a public cap on the rows of one person, for example 3; do "
@@ -61,7 +61,7 @@ def choose_unit(persons: Any, rows_per_person: int | None, *, n_records: int | N
         raise ValueError(
             f"n_records={n_records!r} counts rows, but with persons the unit is a person; pass n_persons instead"
         )
-    return PersonWithIds(rows_per_person)
+    return Unit(rows_per_person, by_person=True)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Persons:
     @property
     def unit(self) -> Unit:
         """The public unit of privacy."""
-        return RECORDS if self.rows_per_person is None else PersonWithIds(self.rows_per_person)
+        return RECORDS if self.rows_per_person is None else Unit(self.rows_per_person, by_person=True)
 
     @property
     def count_name(self) -> str:

@@ -30,10 +30,10 @@ from dpscp.estimators.prefit import Prefit
 from dpscp.exceptions import ReuseWarning
 from dpscp.guarantees.certificate import require_coverage
 from dpscp.privacy import Budget, IntegerSource, Ledger, secure_generator, shared_lattice_noise
-from dpscp.privacy.checks import check_budget, warn_of_failures
+from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
-from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
+from dpscp.privacy.units import RECORDS, Unit
 from dpscp.training.model import digest_parameters
 from dpscp.training.private_model import model_for_records
 
@@ -137,7 +137,7 @@ def _find_groups(estimator: Any, groups: Any) -> RowGroups | None:
 
 def evaluated_unit(persons: Any) -> Unit:
     """Return the unit of privacy of an evaluation: a record, or with ids a person."""
-    return RECORDS if persons is None else PersonWithIds(1)
+    return RECORDS if persons is None else Unit(1, by_person=True)
 
 
 def require_coverage_release(estimator: Any) -> None:

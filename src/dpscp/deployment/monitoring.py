@@ -23,7 +23,7 @@ from dpscp.deployment.evaluation import (
     warn_if_not_new,
 )
 from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, shared_lattice_noise
-from dpscp.privacy.checks import check_budget, warn_of_failures
+from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit

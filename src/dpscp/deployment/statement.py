@@ -24,7 +24,8 @@ from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Certificate, Promise
 from dpscp.privacy import Accountant, Budget, Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant
-from dpscp.privacy.events import composed_parts, describe_event, event_to_dict, parallel_parts
+from dpscp.privacy.event_json import event_to_dict
+from dpscp.privacy.events import composed_parts, describe_event, parallel_parts
 from dpscp.privacy.tradeoff import gdp_mu
 
 FORMAT, VERSION = "dpscp-statement", 1

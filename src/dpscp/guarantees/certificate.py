@@ -11,7 +11,7 @@ from dpscp._base.format import at_least, at_most, format_level, format_odds, htm
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
 from dpscp.guarantees.terms import Terms
-from dpscp.privacy.checks import BudgetCheck
+from dpscp.privacy.budgets import BudgetCheck
 from dpscp.privacy.units import Unit
 
 # What a proven level is an average over; shown with every level. A study is records, noise and new records.

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dpscp.privacy.relations import Relation
-from dpscp.privacy.units import RECORDS, Unit
+from dpscp.privacy.units import RECORDS, Relation, Unit
 
 __all__ = ["Terms"]
 

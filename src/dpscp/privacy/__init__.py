@@ -14,7 +14,9 @@ from dpscp.privacy.accounting import (
     release_accountant,
     tradeoff_of,
 )
-from dpscp.privacy.checks import BudgetCheck
+from dpscp.privacy.budgets import Budget, BudgetCheck
+from dpscp.privacy.entries import Entry
+from dpscp.privacy.event_json import register_event
 from dpscp.privacy.events import (
     ApproximateDpEvent,
     BoundedRangeDpEvent,
@@ -29,11 +31,10 @@ from dpscp.privacy.events import (
     gaussian_event,
     non_private_event,
     parallel,
-    register_event,
     secret_parts,
     secret_split,
 )
-from dpscp.privacy.ledger import Budget, Entry, Ledger
+from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.noise import IntegerSource, LatticeNoise, lattice_noise, sample_discrete_gaussian
 from dpscp.privacy.noise_search import (
     as_event,
@@ -47,7 +48,6 @@ from dpscp.privacy.noise_search import (
     smallest_noise,
 )
 from dpscp.privacy.random_streams import secure_generator
-from dpscp.privacy.relations import Relation
 from dpscp.privacy.tradeoff import (
     Tradeoff,
     epsilon_delta_tradeoff,
@@ -56,10 +56,9 @@ from dpscp.privacy.tradeoff import (
     gdp_epsilon,
     gdp_mu,
     invert,
-    perfect_privacy,
     tradeoff_from_profile,
 )
-from dpscp.privacy.units import RECORDS, OneRecord, PersonWithIds, PersonWithoutIds, Unit
+from dpscp.privacy.units import RECORDS, Relation, Unit
 
 __all__ = [
     "OPACUS_ORDERS",
@@ -75,10 +74,7 @@ __all__ = [
     "IntegerSource",
     "LatticeNoise",
     "Ledger",
-    "OneRecord",
     "ParallelDpEvent",
-    "PersonWithIds",
-    "PersonWithoutIds",
     "Relation",
     "SecretSplitDpEvent",
     "Tradeoff",
@@ -107,7 +103,6 @@ __all__ = [
     "noise_multiplier",
     "non_private_event",
     "parallel",
-    "perfect_privacy",
     "register_accountant",
     "register_event",
     "register_loss",

@@ -5,9 +5,9 @@ from typing import Any
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
-from dpscp.privacy.events import event_from_dict, event_to_dict, parallel_parts
-from dpscp.privacy.relations import Relation
-from dpscp.privacy.units import RECORDS, Unit
+from dpscp.privacy.event_json import event_from_dict, event_to_dict
+from dpscp.privacy.events import parallel_parts
+from dpscp.privacy.units import RECORDS, Relation, Unit
 
 __all__ = ["Entry"]
 
@@ -45,7 +45,7 @@ class Entry:
         object.__setattr__(self, "relation", Relation(self.relation))
         if not isinstance(self.unit, Unit):
             found = type(self.unit).__name__
-            raise TypeError(f"unit must be a unit of privacy, for example PersonWithIds(3), got {found}")
+            raise TypeError(f"unit must be a unit of privacy, for example Unit(3, by_person=True), got {found}")
         if self.parts and len(self.parts) != len(parallel_parts(self.event)):
             raise ValueError("parts must have one name for each event of the parallel event, in the same order")
         counts = [len(_events_of(part)) for part in parallel_parts(self.event)]

@@ -38,11 +38,8 @@ from dpscp.privacy.events import (
     require_event,
     secret_parts,
 )
-from dpscp.privacy.relations import Relation
 from dpscp.privacy.tradeoff import Tradeoff, chained_misses, last_where
-from dpscp.privacy.units import RECORDS, Unit, join_units
-
-__all__ = ["Budget", "Entry", "Ledger"]
+from dpscp.privacy.units import RECORDS, Relation, Unit, join_units
 
 _FORMAT = "dpscp-ledger"
 # The delta of the printed table: the default of the estimators.
@@ -284,7 +281,8 @@ class Ledger:
         Every entry is then charged for two units, the one that leaves and the one that comes. A promise about a
         replacement is never converted into one about adding or removing.
         """
-        return Relation.joined(entry.relation for entry in self.entries)
+        replaces = any(entry.relation is Relation.REPLACE_ONE for entry in self.entries)
+        return Relation.REPLACE_ONE if replaces else Relation.ADD_OR_REMOVE
 
     @property
     def neighbors(self) -> str:

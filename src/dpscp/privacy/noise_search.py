@@ -24,9 +24,9 @@ from dpscp.privacy.events import (
 )
 from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fraction
-from dpscp.privacy.relations import Relation
 from dpscp.privacy.split_budget import SplitBudget, spare_mu, split_budget
 from dpscp.privacy.tradeoff import gdp_mu
+from dpscp.privacy.units import Relation
 
 __all__ = [
     "as_event",

@@ -15,21 +15,6 @@ from scipy import special
 
 from dpscp._base.checks import check_nonnegative, check_probability, real_number
 
-__all__ = [
-    "Tradeoff",
-    "chained_misses",
-    "epsilon_delta_tradeoff",
-    "gaussian_tradeoff",
-    "gdp_delta",
-    "gdp_epsilon",
-    "gdp_mu",
-    "invert",
-    "last_where",
-    "perfect_privacy",
-    "tradeoff_from_profile",
-    "upper_envelope",
-]
-
 Tradeoff = Callable[[Any], Any]
 
 # exp of more than this overflows a float
@@ -47,16 +32,6 @@ def _on_unit_interval(body: Callable[[NDArray[np.float64]], NDArray[np.float64]]
         return float(values) if points.ndim == 0 else values
 
     return f
-
-
-def perfect_privacy() -> Tradeoff:
-    """Return f(x) = 1 - x: the attacker can only guess.
-
-    Returns
-    -------
-    callable
-    """
-    return _on_unit_interval(lambda x: 1 - x)
 
 
 def epsilon_delta_tradeoff(epsilon: float, delta: float) -> Tradeoff:

@@ -1,16 +1,16 @@
-"""The unit of privacy: a record, a person with ids, or a person without ids.
+"""Who is protected: the unit of privacy, and the relation between two tables.
 
-Every entry of a ledger has a unit. All numbers and words about who is protected follow from it, and from no public
+Every entry of a ledger has both. All numbers and words about who is protected follow from them, and from no public
 fact.
 
 Theory: Result H
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any
 
 from dpscp._base.assumptions import (
     CAP_WITHOUT_IDS,
@@ -22,45 +22,88 @@ from dpscp._base.assumptions import (
 )
 from dpscp._base.checks import check_count
 
-__all__ = ["RECORDS", "OneRecord", "PersonWithIds", "PersonWithoutIds", "Unit", "join_units"]
 
-_WHOLE_PERSON = "adding or removing one person with all their records"
+class Relation(StrEnum):
+    """Between which two tables a step is private.
+
+    A promise for adding or removing one unit implies one for replacing one unit, at the cost of two: the old one is
+    removed, and the new one is added. The other direction has no proof.
+    """
+
+    ADD_OR_REMOVE = "add or remove one"
+    """One unit is in one of the two tables only."""
+    REPLACE_ONE = "replace one"
+    """Both tables have the same number of units, and one unit differs. The step may use their true number."""
+
+    @property
+    def steps(self) -> int:
+        """How many units are added or removed on the way from one table to the other."""
+        return 2 if self is Relation.REPLACE_ONE else 1
 
 
 @dataclass(frozen=True)
-class Unit(ABC):
-    """Who is protected and who is covered, as public numbers and in words.
+class Unit:
+    """One record, or one person with all their records.
+
+    Parameters
+    ----------
+    rows_per_person : int, optional
+        A person has at most so many rows. None: one record is protected, and a person with several records less.
+    by_person : bool
+        True: ids assign rows to persons. Then an event is what happens to a whole person, of whom at most
+        ``rows_per_person`` rows are used, and persons are counted and covered. False: an event is what happens to one
+        row, a promise about a person chains as many rows, and coverage is per record.
 
     Theory: Result H
     """
 
-    kind: ClassVar[str]
-    by_person: ClassVar[bool] = False
-    """Whether ids assign rows to persons, so that persons are counted."""
-    protected: ClassVar[str] = "person"
-    """The unit that is protected."""
+    rows_per_person: int | None = None
+    by_person: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rows_per_person is not None or self.by_person:
+            object.__setattr__(self, "rows_per_person", check_count("rows_per_person", self.rows_per_person))
 
     @property
-    @abstractmethod
-    def limit(self) -> int | None:
-        """The public number of rows of one person; None if records are protected."""
+    def kind(self) -> str:
+        """The name of the unit in files."""
+        if self.rows_per_person is None:
+            return "record"
+        return "person with ids" if self.by_person else "person without ids"
 
     @property
-    @abstractmethod
+    def protected(self) -> str:
+        """The unit that is protected."""
+        return "record" if self.rows_per_person is None else "person"
+
+    @property
+    def protected_words(self) -> str:
+        """Who is protected, as a plural noun."""
+        if self.rows_per_person is None or self.by_person:
+            return "persons with ids" if self.by_person else "records"
+        return f"persons without ids, with at most {self.rows_per_person} records each"
+
+    @property
     def neighbors(self) -> str:
         """The pairs of tables between which the promise holds, in words."""
+        if self.rows_per_person is None:
+            return "adding or removing one record"
+        most = "" if self.by_person else f", at most {self.rows_per_person}"
+        return f"adding or removing one person with all their records{most}"
 
     @property
     def replacements(self) -> str:
         """The pairs of tables between which a promise about a replacement holds, in words."""
-        if self.limit is None:
-            return "replacing one record by another, at a fixed number of records"
-        return "replacing one person with all their records by another, at a fixed number of records"
+        one = "record" if self.rows_per_person is None else "person with all their records"
+        return f"replacing one {one} by another, at a fixed number of records"
 
     @property
-    @abstractmethod
     def assumptions(self) -> tuple[Assumption, ...]:
         """What coverage assumes about new and old units."""
+        if self.by_person:
+            return (EXCHANGEABLE_PERSONS,)
+        cap = () if self.rows_per_person is None else (CAP_WITHOUT_IDS.of(self.rows_per_person),)
+        return EXCHANGEABLE, *cap
 
     @property
     def group(self) -> int:
@@ -70,7 +113,7 @@ class Unit(ABC):
     @property
     def cap(self) -> int:
         """The largest number of rows of a person."""
-        return self.limit or 1
+        return self.rows_per_person or 1
 
     @property
     def counted(self) -> "Unit":
@@ -100,7 +143,7 @@ class Unit(ABC):
     @property
     def limit_facts(self) -> dict[str, int]:
         """The public cap or bound; empty for a record."""
-        return {} if self.limit is None else {"rows_per_person": self.limit}
+        return {} if self.rows_per_person is None else {"rows_per_person": self.rows_per_person}
 
     def facts(self, nominal: int) -> dict[str, Any]:
         """Return the public facts: the nominal number of units, and the cap."""
@@ -122,12 +165,7 @@ class Unit(ABC):
                 "or in none"
             )
         # at equal numbers a promise about a person is stronger than one about a record
-        return max(self, other, key=lambda unit: (unit.cap, unit.limit is not None))
-
-    @property
-    @abstractmethod
-    def protected_words(self) -> str:
-        """Who is protected, as a plural noun."""
+        return max(self, other, key=lambda unit: (unit.cap, unit.rows_per_person is not None))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values for ``from_dict``."""
@@ -136,108 +174,17 @@ class Unit(ABC):
     @staticmethod
     def from_dict(data: Any) -> "Unit":
         """Return the unit that ``to_dict`` wrote; raise ``ValueError`` otherwise."""
-        kinds: dict[str, type[PersonWithIds | PersonWithoutIds]] = {
-            kind.kind: kind for kind in (PersonWithIds, PersonWithoutIds)
-        }
         if data == RECORDS.to_dict():
             return RECORDS
-        if isinstance(data, dict) and set(data) == {"kind", "rows_per_person"} and data["kind"] in kinds:
-            return kinds[data["kind"]](data["rows_per_person"])
+        if isinstance(data, dict) and set(data) == {"kind", "rows_per_person"}:
+            for by_person in (True, False):
+                unit = Unit(check_count("rows_per_person", data["rows_per_person"]), by_person)
+                if data["kind"] == unit.kind:
+                    return unit
         raise ValueError("unit must be a record, or a person with or without ids and with rows_per_person")
 
 
-@dataclass(frozen=True)
-class OneRecord(Unit):
-    """One record; a person with several records is protected less."""
-
-    kind = "record"
-    protected = "record"
-
-    @property
-    def limit(self) -> None:
-        return None
-
-    @property
-    def neighbors(self) -> str:
-        return "adding or removing one record"
-
-    @property
-    def protected_words(self) -> str:
-        return "records"
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        return (EXCHANGEABLE,)
-
-
-RECORDS = OneRecord()
-
-
-@dataclass(frozen=True)
-class _Person(Unit):
-    """A person, with a public number of rows."""
-
-    rows_per_person: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows_per_person", check_count("rows_per_person", self.rows_per_person))
-
-    @property
-    def limit(self) -> int:
-        return self.rows_per_person
-
-
-@dataclass(frozen=True)
-class PersonWithIds(_Person):
-    """A person with all their records, identified by ids.
-
-    At most ``rows_per_person`` of their rows are used. An event is what happens to a whole person.
-
-    Parameters
-    ----------
-    rows_per_person : int
-    """
-
-    kind = "person with ids"
-    by_person = True
-
-    @property
-    def neighbors(self) -> str:
-        return _WHOLE_PERSON
-
-    @property
-    def protected_words(self) -> str:
-        return "persons with ids"
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        return (EXCHANGEABLE_PERSONS,)
-
-
-@dataclass(frozen=True)
-class PersonWithoutIds(_Person):
-    """A person with at most ``rows_per_person`` records that are not identified.
-
-    An event is what happens to one row. The promise chains so many rows. Coverage is per record.
-
-    Parameters
-    ----------
-    rows_per_person : int
-    """
-
-    kind = "person without ids"
-
-    @property
-    def neighbors(self) -> str:
-        return f"{_WHOLE_PERSON}, at most {self.rows_per_person}"
-
-    @property
-    def protected_words(self) -> str:
-        return f"persons without ids, with at most {self.rows_per_person} records each"
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        return EXCHANGEABLE, CAP_WITHOUT_IDS.of(self.rows_per_person)
+RECORDS = Unit()
 
 
 def join_units(units: Iterable[Unit]) -> Unit:

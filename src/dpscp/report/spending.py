@@ -9,8 +9,8 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 
 from dpscp.privacy import Ledger, gdp_mu
+from dpscp.privacy.entries import Entry
 from dpscp.privacy.events import SecretSplitDpEvent, composed_parts, describe_event
-from dpscp.privacy.ledger import Entry
 
 __all__ = ["DEPLOYMENTS", "BarPart", "Deployment", "Spending", "budget_bar", "budget_tracks", "scale_place"]
 

@@ -11,6 +11,7 @@ adds an accountant.
 """
 
 from dpscp.privacy.accounting.base import (
+    GDP,
     Accountant,
     Direction,
     History,
@@ -23,7 +24,6 @@ from dpscp.privacy.accounting.base import (
     release_accountant,
     tradeoff_of,
 )
-from dpscp.privacy.accounting.gdp import GDP
 from dpscp.privacy.accounting.pld import PLD, discrete_gaussian_cdf, register_loss
 from dpscp.privacy.accounting.rdp import OPACUS_ORDERS, RDP
 from dpscp.privacy.accounting.secret_split import secret_split_loss

@@ -9,16 +9,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent, NonPrivateDpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, NonPrivateDpEvent
 from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp.exceptions import UnsupportedEventError
-from dpscp.privacy.accounting.group import group_epsilon
 from dpscp.privacy.events import (
     DiscreteGaussianDpEvent,
     TooManyHistoriesError,
@@ -33,24 +32,11 @@ from dpscp.privacy.tradeoff import (
     Tradeoff,
     epsilon_delta_tradeoff,
     gaussian_tradeoff,
+    gdp_deltas,
     gdp_epsilon,
-    perfect_privacy,
     tradeoff_from_profile,
+    upper_envelope,
 )
-
-__all__ = [
-    "Accountant",
-    "Direction",
-    "History",
-    "Profile",
-    "as_accountant",
-    "delta_of",
-    "epsilon_of",
-    "is_private",
-    "register_accountant",
-    "release_accountant",
-    "tradeoff_of",
-]
 
 History = Mapping[DpEvent, int]
 """How often each basic event used one record."""
@@ -65,31 +51,28 @@ _LARGEST_EPSILON = 200.0
 _CURVE_TAIL, _GROUP_TAIL = 1e-12, 1e-30
 # Below this delta the rounding of an accountant may matter, so the accountant for the smallest deltas is used as well.
 _SMALL_DELTA = 1e-9
+# The smallest false-alarm rate of the bisection for a group.
+_SMALLEST_RATE = 1e-300
 
 
-class Profile(Protocol):
-    """The cost of one history."""
+@dataclass(frozen=True)
+class Profile:
+    """The cost of one history.
 
-    @property
-    def mu(self) -> float | None:
-        """The level of Gaussian DP if it is the exact cost, otherwise None."""
+    Attributes
+    ----------
+    epsilon : callable
+        ``epsilon(delta)`` returns the smallest epsilon that is proven.
+    delta : callable
+        ``delta(epsilons, direction)`` returns the smallest proven delta at each epsilon of an array of shape (k,). The
+        epsilons increase and are at least 0; ``direction`` is "both", "add" or "remove".
+    mu : float, optional
+        The level of Gaussian DP if it is the exact cost.
+    """
 
-    def epsilon(self, delta: float) -> float:
-        """Return the smallest epsilon that is proven at ``delta``."""
-
-    def delta(self, epsilons: FloatArray, direction: Direction) -> FloatArray:
-        """Return the smallest delta that is proven at each epsilon.
-
-        Parameters
-        ----------
-        epsilons : ndarray, shape (k,)
-            Increasing and at least 0.
-        direction : {"both", "add", "remove"}
-
-        Returns
-        -------
-        ndarray, shape (k,)
-        """
+    epsilon: Callable[[float], float]
+    delta: Callable[[FloatArray, Direction], FloatArray]
+    mu: float | None = None
 
 
 @dataclass(frozen=True)
@@ -188,7 +171,7 @@ class Accountant:
             return epsilon_delta_tradeoff(0.0, 1.0)
         mu = self.exact_mu(event)
         if mu is not None:
-            return gaussian_tradeoff(mu) if mu > 0 else perfect_privacy()
+            return gaussian_tradeoff(mu) if mu > 0 else epsilon_delta_tradeoff(0.0, 0.0)
         return tradeoff_from_profile(*_proven_pairs(self, frozen_event(event), direction, _CURVE_TAIL), symmetric=False)
 
     def _profiles(self, event: DpEvent) -> list[Profile]:
@@ -285,6 +268,44 @@ def _proven_pairs(
     for values in pairs:
         values.setflags(write=False)  # every caller gets the same arrays
     return pairs
+
+
+def group_epsilon(epsilons: FloatArray, deltas: FloatArray, delta: float, rows: int) -> float:
+    """Return the smallest epsilon >= 0 at ``delta`` for ``rows`` records.
+
+    ``epsilons`` and ``deltas`` are pairs of one direction for one record; epsilons may be negative. They bound the
+    power g(x) = 1 - f(x) of an attacker at false-alarm rate x by the smallest of the lines delta + e^epsilon x. For k
+    records, added one after the other, the power is at most g applied k times. This chained power g_k is concave. So
+    (g_k(x) - delta) / x rises while the tangent at x meets the axis below ``delta``, and falls
+    afterwards. A bisection finds its maximum between two adjacent floats, and the result uses the worse end of each
+    factor. It is infinite if the pairs prove nothing at this ``delta``.
+
+    Paper: Supplement S2, trade-off functions; the chain is Theorem 2.14 of Dong, Roth and Su, Gaussian Differential
+    Privacy
+    """
+    # no power is above 1
+    intercepts, slopes = np.append(deltas, 1.0), np.append(np.exp(epsilons), 0.0)
+    kept, starts = upper_envelope(-intercepts, slopes)
+    intercepts, slopes = intercepts[kept], slopes[kept]
+
+    def chain(x: float) -> tuple[float, float]:
+        """Return g_k(x), and where its tangent meets the axis."""
+        foot = 0.0
+        for _ in range(rows):
+            line = int(np.searchsorted(starts, x, side="right"))
+            x, foot = intercepts[line] + slopes[line] * x, intercepts[line] + slopes[line] * foot
+        return x, foot
+
+    low, high = _SMALLEST_RATE, 1.0
+    if chain(low)[1] > delta:
+        return math.inf
+    while True:
+        middle = math.sqrt(low) * math.sqrt(high)
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if chain(middle)[1] <= delta else (low, middle)
+    power = chain(high)[0] * (1 + 1e-15 * rows)  # each step of the chain rounds
+    return max(0.0, math.log((power - delta) / low)) if power > delta else 0.0
 
 
 _ACCOUNTANTS: dict[str, Accountant] = {}
@@ -417,3 +438,15 @@ def tradeoff_of(event: DpEvent, accountant: str | Accountant = "pld", direction:
     callable
     """
     return as_accountant(accountant).tradeoff(event, direction)
+
+
+def gaussian_profile(mu: float) -> Profile:
+    """Return the exact cost of ``mu``-GDP; ``mu=0`` if nothing happened."""
+    return Profile(lambda delta: gdp_epsilon(delta, mu), lambda epsilons, _direction: gdp_deltas(epsilons, mu), mu)
+
+
+def _profile_of_gaussians(history: History) -> Profile:
+    return gaussian_profile(math.sqrt(sum(count / event.noise_multiplier**2 for event, count in history.items())))
+
+
+GDP = Accountant("gdp", lambda event: type(event) is GaussianDpEvent, _profile_of_gaussians)

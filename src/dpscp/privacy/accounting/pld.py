@@ -1,28 +1,28 @@
 """Privacy loss distributions: tight up to discretization, always rounded up.
 
-A composition of continuous Gaussians is not discretized: its cost is known exactly.
+A composition of continuous Gaussians is not discretized: its cost is known exactly. Losses on a grid are composed as
+arrays: dp-accounting does the same with dictionaries and Python loops over a hundred thousand losses, which were most
+of the time of a small fit.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
-from dp_accounting.pld import common, pld_pmf
+from dp_accounting.pld import common
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld import privacy_loss_mechanism as mechanism
+from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution as Loss
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
+from scipy import fft, special
 
 from dpscp._base.arrays import FloatArray
-from dpscp.privacy.accounting import dense_loss
-from dpscp.privacy.accounting.base import Accountant, Direction, History, Profile
-from dpscp.privacy.accounting.gdp import GDP
+from dpscp.privacy.accounting.base import GDP, Accountant, Direction, History, Profile
 from dpscp.privacy.accounting.rdp import RDP
 from dpscp.privacy.events import (
     ApproximateDpEvent,
@@ -47,61 +47,54 @@ _SUM_NOISE, _FOURIER_NOISE = 1e-15, 2.3e-16
 # Grid of the profiles that replace parallel parts, and the mass beyond their ends. Both can only raise epsilon.
 _PROFILE_STEP = 1e-3
 _PROFILE_TAIL = 1e-14
-
-
-@dataclass(frozen=True)
-class _LossProfile:
-    """A loss and the rounding error of its deltas, which is added to each."""
-
-    loss: Loss
-    short: float
-    mu: None = None
-
-    def epsilon(self, delta: float) -> float:
-        if delta <= self.short:
-            return math.inf
-        return max(_epsilon_of_pmf(side, delta - self.short) for side in self._sides("both"))
-
-    def delta(self, epsilons: FloatArray, direction: Direction) -> FloatArray:
-        worst = np.max([_deltas_of_pmf(side, epsilons) for side in self._sides(direction)], axis=0)
-        return np.asarray(np.maximum(worst, 0.0) + self.short)
-
-    def _sides(self, direction: Direction) -> list[pld_pmf.PLDPmf]:
-        # dp-accounting separates the two directions but has no public access to one of them
-        loss = self.loss
-        if direction == "both":
-            return [loss._pmf_remove] if loss._symmetric else [loss._pmf_remove, loss._pmf_add]
-        return [loss._pmf_add if direction == "add" else loss._pmf_remove]
+# Exponents of the Chernoff bound on the ends of a composition, as multiples of one over the number of losses.
+_ORDERS = np.arange(1, 21)
 
 
 def _profile(history: History) -> Profile:
     if all(GDP.accounts_for(event) for event in history):
         return GDP.profile(history)
-    return _LossProfile(_loss(tuple(history.items())), _rounding_error(sum(history.values())))
+    return _profile_of_loss(_loss(tuple(history.items())), sum(history.values()))
 
 
-def _rounding_error(releases: int) -> float:
-    return _SUM_NOISE + _FOURIER_NOISE * releases
+def _profile_of_loss(loss: Loss, releases: int) -> Profile:
+    """Return the cost of a loss, with the rounding error of its deltas added to each."""
+    short = _SUM_NOISE + _FOURIER_NOISE * releases
+
+    def sides(direction: Direction) -> list[PLDPmf]:
+        # dp-accounting separates the two directions but has no public access to one of them
+        if direction == "both":
+            return [loss._pmf_remove] if loss._symmetric else [loss._pmf_remove, loss._pmf_add]
+        return [loss._pmf_add if direction == "add" else loss._pmf_remove]
+
+    def epsilon(delta: float) -> float:
+        return max(_epsilon_of_pmf(side, delta - short) for side in sides("both")) if delta > short else math.inf
+
+    def delta(epsilons: FloatArray, direction: Direction) -> FloatArray:
+        worst = np.max([_deltas_of_pmf(side, epsilons) for side in sides(direction)], axis=0)
+        return np.asarray(np.maximum(worst, 0.0) + short)
+
+    return Profile(epsilon, delta)
 
 
-def _deltas_of_pmf(pmf: pld_pmf.PLDPmf, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+def _deltas_of_pmf(pmf: PLDPmf, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return sum over losses above epsilon of (1 - e^(epsilon - loss)) P(loss).
 
     The epsilons increase. dp-accounting loops over a million losses; two cumulative sums give the same result.
     """
-    if not isinstance(pmf, pld_pmf.DensePLDPmf) or epsilons[-1] > _LARGEST_LOSS:
+    if not isinstance(pmf, DensePLDPmf) or epsilons[-1] > _LARGEST_LOSS:
         return np.array([float(pmf.get_delta_for_epsilon(float(e))) for e in epsilons])
     losses, mass, discounted = _tail_sums(pmf)
     above = np.searchsorted(losses, epsilons, side="right")
     return np.asarray(mass[above] - np.exp(epsilons) * discounted[above])
 
 
-def _epsilon_of_pmf(pmf: pld_pmf.PLDPmf, delta: float) -> float:
+def _epsilon_of_pmf(pmf: PLDPmf, delta: float) -> float:
     """Return the smallest epsilon >= 0 with at most this delta, by the same sums.
 
     It is infinite if there is none.
     """
-    dense = isinstance(pmf, pld_pmf.DensePLDPmf) and (pmf._lower_loss + pmf.size) * pmf._discretization < _LARGEST_LOSS
+    dense = isinstance(pmf, DensePLDPmf) and (pmf._lower_loss + pmf.size) * pmf._discretization < _LARGEST_LOSS
     if not dense or pmf._infinity_mass > delta:
         return float(pmf.get_epsilon_for_delta(delta))
     losses, mass, discounted = _tail_sums(pmf)
@@ -114,7 +107,7 @@ def _epsilon_of_pmf(pmf: pld_pmf.PLDPmf, delta: float) -> float:
 
 # a caller needs the deltas and the epsilon of one loss, in several calls
 @lru_cache(maxsize=4)
-def _tail_sums(pmf: pld_pmf.DensePLDPmf) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _tail_sums(pmf: DensePLDPmf) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the losses >= 0, and the sums of P and e^-loss P from each loss on."""
     first = max(0, -pmf._lower_loss)
     losses = (np.arange(first, pmf.size) + pmf._lower_loss) * pmf._discretization
@@ -143,7 +136,92 @@ def _loss(history: tuple[tuple[DpEvent, int], ...]) -> Loss:
 
 
 def _compose_losses(losses: Sequence[Loss]) -> Loss:
-    return reduce(lambda total, loss: dense_loss.compose(total, loss, _TAIL), losses)
+    return reduce(_compose_two, losses)
+
+
+def _connect_dots(bucket: float, low: int, deltas: FloatArray) -> DensePLDPmf:
+    """Return a loss on the grid whose profile connects these deltas.
+
+    A profile is convex in e^epsilon, so the chords lie above it (Algorithm 1 of Doroshenko et al. 2022).
+
+    Parameters
+    ----------
+    bucket : float
+        Distance between the losses.
+    low : int
+        The first loss, in buckets.
+    deltas : ndarray of shape (n,), n at least 2
+        Delta at the losses ``low * bucket``, ``(low + 1) * bucket`` and so on.
+    """
+    deltas = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
+    steps = np.diff(deltas)
+    masses = np.empty_like(deltas)
+    masses[0] = 1 - deltas[0] + steps[0] / math.expm1(bucket)
+    masses[1:-1] = (steps[1:] - steps[:-1] * math.exp(bucket)) / math.expm1(bucket)
+    masses[-1] = steps[-1] / math.expm1(-bucket)
+    return DensePLDPmf(bucket, low, np.maximum(0.0, masses), float(deltas[-1]), True)
+
+
+def _compose_two(first: Loss, second: Loss) -> Loss:
+    """Return the loss of both releases; losses rarer than the tail count as infinite."""
+    remove = _compose_pmfs(first._pmf_remove, second._pmf_remove)
+    if first._symmetric and second._symmetric:
+        return Loss(remove)
+    return Loss(remove, _compose_pmfs(first._pmf_add, second._pmf_add))
+
+
+def _self_compose(loss: Loss, count: int) -> Loss:
+    """Return the loss of ``count`` releases of one kind."""
+    remove = _self_compose_pmf(loss._pmf_remove, count)
+    return Loss(remove) if loss._symmetric else Loss(remove, _self_compose_pmf(loss._pmf_add, count))
+
+
+def _compose_pmfs(first: PLDPmf, second: PLDPmf) -> PLDPmf:
+    if not (isinstance(first, DensePLDPmf) and isinstance(second, DensePLDPmf)):
+        # few losses far apart: dp-accounting keeps them as a dictionary
+        return Loss(first).compose(Loss(second), _TAIL)._pmf_remove
+    from scipy import signal  # a tenth of a second to import, and only two unlike losses need it
+
+    masses = signal.fftconvolve(first._probs, second._probs)
+    left = _prefix_below(masses, _TAIL / 2)
+    right = max(masses.size - _prefix_below(masses[::-1], _TAIL / 2), left + 1)
+    kept = masses[left:right]
+    kept[0] += masses[:left].sum()
+    infinite = first._infinity_mass + second._infinity_mass - first._infinity_mass * second._infinity_mass
+    low = first._lower_loss + second._lower_loss + left
+    return DensePLDPmf(first._discretization, low, kept, infinite + masses[right:].sum(), True)
+
+
+def _prefix_below(masses: FloatArray, most: float) -> int:
+    """Return the length of the prefix before the sum first exceeds ``most``; 0 if it never does."""
+    return int(np.argmax(np.cumsum(masses) > most))
+
+
+def _self_compose_pmf(pmf: PLDPmf, count: int) -> PLDPmf:
+    if not isinstance(pmf, DensePLDPmf):
+        return Loss(pmf).self_compose(count, _TAIL)._pmf_remove
+    masses = pmf._probs
+    low, high = _likely_range(masses, count)
+    size = fft.next_fast_len(max(high - low + 1, masses.size), real=True)
+    # the transform wraps around: what is rarer than the tail falls onto other losses, and the tail counts as infinite
+    composed = np.roll(fft.irfft(fft.rfft(masses, size) ** count, size), -low)[: high - low + 1]
+    infinite = _TAIL - math.expm1(count * math.log1p(-pmf._infinity_mass))
+    return DensePLDPmf(pmf._discretization, pmf._lower_loss * count + low, composed, infinite, True)
+
+
+def _likely_range(masses: FloatArray, count: int) -> tuple[int, int]:
+    """Return places outside of which at most the tail of the composed mass lies, by Chernoff's bound."""
+    last = masses.size - 1
+    growth = np.exp(np.arange(masses.size) / masses.size)
+    rising, falling = masses.copy(), masses.copy()
+    low, high = 0, last * count
+    for order in _ORDERS / masses.size:
+        rising *= growth
+        falling /= growth
+        charge = math.log(2 / _TAIL)
+        high = min(high, math.ceil((count * math.log(rising.sum()) + charge) / order))
+        low = max(low, math.floor(-(count * math.log(falling.sum()) + charge) / order))
+    return low, high
 
 
 def _bucket_for(event: DpEvent) -> float:
@@ -156,7 +234,7 @@ def _bucket_for(event: DpEvent) -> float:
 @lru_cache(maxsize=64)
 def _basic_loss(event: DpEvent, count: int, bucket: float) -> Loss:
     one = _LOSSES[type(event)](event, bucket)
-    return dense_loss.self_compose(one, count, _TAIL) if count > 1 else one
+    return _self_compose(one, count) if count > 1 else one
 
 
 def _gaussian_loss(event: GaussianDpEvent, bucket: float) -> Loss:
@@ -164,7 +242,7 @@ def _gaussian_loss(event: GaussianDpEvent, bucket: float) -> Loss:
     bounds = mechanism.GaussianPrivacyLoss(event.noise_multiplier).connect_dots_bounds()
     low, high = math.floor(bounds.epsilon_lower / bucket), math.ceil(bounds.epsilon_upper / bucket)
     epsilons = np.arange(low, high + 1) * bucket
-    return Loss(dense_loss.connect_dots(bucket, low, gdp_deltas(epsilons, 1 / event.noise_multiplier)))
+    return Loss(_connect_dots(bucket, low, gdp_deltas(epsilons, 1 / event.noise_multiplier)))
 
 
 def _sampled_gaussian_loss(event: PoissonSampledDpEvent, bucket: float) -> Loss:
@@ -186,7 +264,7 @@ def _sampled_gaussian_loss(event: PoissonSampledDpEvent, bucket: float) -> Loss:
         unsampled = np.where(signed > 50.0, signed - math.log(q), unsampled)
         outputs = -sign * (0.5 + sigma**2 * unsampled)
         deltas = law.mu_upper_cdf(outputs) - np.exp(epsilons + law.mu_lower_log_cdf(outputs))
-        sides.append(dense_loss.connect_dots(bucket, low, deltas))
+        sides.append(_connect_dots(bucket, low, deltas))
     return Loss(*sides)
 
 
@@ -215,7 +293,7 @@ def _discrete_gaussian_loss(event: DiscreteGaussianDpEvent, bucket: float) -> Lo
     masses[1:] += upper
     masses[:-1] += p - upper
     masses[0] += 1 - below[0]
-    pmf = pld_pmf.DensePLDPmf(bucket, low, masses, float(below[-1]), True)
+    pmf = DensePLDPmf(bucket, low, masses, float(below[-1]), True)
     return Loss(pmf)
 
 
@@ -236,7 +314,7 @@ def _bounded_range_loss(event: BoundedRangeDpEvent, bucket: float) -> Loss:
     masses = np.zeros(2 * size + 1)
     masses[1:] += upper
     masses[:-1] += weight * math.expm1(bucket / 2) - upper
-    return Loss(pld_pmf.DensePLDPmf(bucket, -size, masses, 0.0, True))
+    return Loss(DensePLDPmf(bucket, -size, masses, 0.0, True))
 
 
 def discrete_gaussian_cdf(x: ArrayLike, sigma: float) -> NDArray[np.float64]:
@@ -276,10 +354,10 @@ def _bound(events: Sequence[DpEvent]) -> Profile:
     """
     parallel = Counter(e for e in events if len(possible_histories(e)) > 1)
     plain = [e for e in events if e not in parallel]
-    losses = [dense_loss.self_compose(_dominating_loss(event), count, _TAIL) for event, count in parallel.items()]
+    losses = [_self_compose(_dominating_loss(event), count) for event, count in parallel.items()]
     if plain:
         losses.append(_dominating_loss(compose(*plain)))
-    return _LossProfile(_compose_losses(losses), _rounding_error(sum(parallel.values()) + 1))
+    return _profile_of_loss(_compose_losses(losses), sum(parallel.values()) + 1)
 
 
 def largest_loss(event: DpEvent, most: float) -> float:
@@ -298,7 +376,7 @@ def _dominating_loss(event: DpEvent) -> Loss:
     # exchanging the two distributions gives the profile at negative epsilon
     negative = (1 - np.exp(-epsilons[1:]) * (1 - deltas[1:]))[::-1]
     profile = np.minimum.accumulate(np.concatenate([negative, deltas]))
-    return Loss(dense_loss.connect_dots(_PROFILE_STEP, -size, profile))
+    return Loss(_connect_dots(_PROFILE_STEP, -size, profile))
 
 
 _LOSSES: dict[type[DpEvent], Callable[[Any, float], Loss]] = {
@@ -328,8 +406,4 @@ def register_loss(kind: type[DpEvent], loss: Callable[[Any, float], Loss]) -> No
         raise ValueError(f"{kind.__name__} already has a privacy loss distribution; it cannot be replaced")
 
 
-def _has_loss(event: DpEvent) -> bool:
-    return type(event) in _LOSSES
-
-
-PLD = Accountant("pld", _has_loss, _profile, _bound, tail=RDP, keeps_secrets=True)
+PLD = Accountant("pld", lambda event: type(event) in _LOSSES, _profile, _bound, tail=RDP, keeps_secrets=True)

@@ -7,13 +7,12 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from dpscp.privacy import gdp_delta
-from dpscp.privacy.accounting import dense_loss
-from dpscp.privacy.accounting.dense_loss import compose, connect_dots, self_compose
+from dpscp.privacy.accounting import pld as losses
+from dpscp.privacy.accounting.pld import _compose_two, _connect_dots, _self_compose
 from dpscp.privacy.tradeoff import gdp_deltas
 
 EPSILONS = np.array([0.1, 0.5, 1.0, 2.0])
 BUCKET = 1e-3
-TAIL = 1e-16
 
 
 def gaussian(sigma):
@@ -31,7 +30,7 @@ def few_losses():
 def test_the_dots_of_a_gaussian_are_those_of_the_peer():
     theirs = gaussian(1.5)._pmf_remove.to_dense_pmf()
     low, size = theirs._lower_loss, theirs.size
-    ours = connect_dots(BUCKET, low, gdp_deltas(np.arange(low, low + size) * BUCKET, 1 / 1.5))
+    ours = _connect_dots(BUCKET, low, gdp_deltas(np.arange(low, low + size) * BUCKET, 1 / 1.5))
     np.testing.assert_allclose(ours._probs, theirs._probs, rtol=0, atol=1e-12)
     assert ours._infinity_mass == pytest.approx(theirs._infinity_mass, abs=1e-15)
 
@@ -39,7 +38,7 @@ def test_the_dots_of_a_gaussian_are_those_of_the_peer():
 def test_rounding_never_makes_a_delta_grow_or_a_mass_negative():
     deltas = gdp_deltas(np.arange(-100, 101) * 0.1, 0.7)
     deltas[-3:] = 0.0, 1e-17, -1e-18
-    pmf = connect_dots(0.1, -100, deltas)
+    pmf = _connect_dots(0.1, -100, deltas)
     assert (pmf._probs >= 0).all()
     assert pmf._infinity_mass == 0.0
     assert pmf._probs.sum() == pytest.approx(1.0)
@@ -56,7 +55,7 @@ def test_rounding_never_makes_a_delta_grow_or_a_mass_negative():
     ids=["alike", "two sides", "few and many", "few"],
 )
 def test_two_releases(first, second):
-    ours, theirs = compose(first, second, TAIL), first.compose(second, TAIL)
+    ours, theirs = _compose_two(first, second), first.compose(second, losses._TAIL)
     assert ours._symmetric == theirs._symmetric
     np.testing.assert_allclose(ours.get_delta_for_epsilon(EPSILONS), theirs.get_delta_for_epsilon(EPSILONS), atol=1e-14)
 
@@ -65,23 +64,26 @@ def test_two_releases(first, second):
 @pytest.mark.parametrize("count", [2, 40])
 @pytest.mark.covering
 def test_many_releases_of_one_kind(loss, count):
-    ours, theirs = self_compose(loss, count, TAIL), loss.self_compose(count, TAIL)
+    ours, theirs = _self_compose(loss, count), loss.self_compose(count, losses._TAIL)
     np.testing.assert_allclose(ours.get_delta_for_epsilon(EPSILONS), theirs.get_delta_for_epsilon(EPSILONS), atol=1e-13)
 
 
-def test_what_is_cut_off_counts_as_delta():
+def test_what_is_cut_off_counts_as_delta(monkeypatch):
     one = gaussian(2.0)
-    cut = compose(one, one, 0.2)._pmf_remove
+    monkeypatch.setattr(losses, "_TAIL", 0.2)
+    cut = _compose_two(one, one)._pmf_remove
     assert cut._infinity_mass >= 0.05
     assert cut._probs.sum() + cut._infinity_mass == pytest.approx(1.0, abs=1e-9)
+    assert _self_compose(one, 5)._pmf_remove._infinity_mass >= 0.2
     # nothing is cut where all mass is less than the tail
-    assert compose(one, one, 3.0)._pmf_remove._infinity_mass == pytest.approx(2 * one._pmf_remove._infinity_mass)
-    assert self_compose(one, 5, 0.2)._pmf_remove._infinity_mass >= 0.2
+    monkeypatch.setattr(losses, "_TAIL", 3.0)
+    assert _compose_two(one, one)._pmf_remove._infinity_mass == pytest.approx(2 * one._pmf_remove._infinity_mass)
 
 
-def test_the_range_holds_all_but_the_tail():
+def test_the_range_holds_all_but_the_tail(monkeypatch):
+    monkeypatch.setattr(losses, "_TAIL", 1e-6)
     masses = np.full(11, 1 / 11)
-    low, high = dense_loss._likely_range(masses, 400, 1e-6)
+    low, high = losses._likely_range(masses, 400)
     # mean 5 * 400, standard deviation sqrt(10 * 400)
     assert 2000 - 12 * math.sqrt(4000) < low < 2000 - 4.75 * math.sqrt(4000)
     assert 2000 + 4.75 * math.sqrt(4000) < high < 2000 + 12 * math.sqrt(4000)
