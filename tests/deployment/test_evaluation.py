@@ -9,7 +9,7 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp.core.evaluation import _probability_at_most, _probability_below, rate_interval, size_reach
-from dpscp.privacy import IntegerSource, LatticeNoise, shared_lattice_noise
+from dpscp.privacy import IntegerSource, LatticeNoise, sized_lattice_noise
 from dpscp.privacy.accounting.pld import discrete_gaussian_cdf
 
 RNG = np.random.default_rng
@@ -58,7 +58,7 @@ def evaluate(*args, **kwargs):
 
 
 def test_the_law_of_a_noisy_count_is_the_exact_sum():
-    (noise,) = shared_lattice_noise(1.0, 1e-5, 3, (1.0,))
+    (noise,), _ = sized_lattice_noise(1.0, 1e-5, 3, (1.0,))
     n, p, bound = 12, 0.3, 4 + 1 / noise.scale
     exact = sum(
         stats.binom.pmf(k, n, p) * float(discrete_gaussian_cdf(round((bound - k) * noise.scale), noise.sigma))
@@ -82,14 +82,14 @@ def test_with_hardly_any_noise_half_of_the_observed_count_counts():
 
 
 def test_the_reach_of_a_noisy_size_is_a_quantile():
-    (noise,) = shared_lattice_noise(0.5, 1e-5, 3, (1.0,))
+    (noise,), _ = sized_lattice_noise(0.5, 1e-5, 3, (1.0,))
     reach = size_reach(noise, 1e-3)
     outside = 2 * float(discrete_gaussian_cdf(-round(reach * noise.scale) - 1, noise.sigma))
     assert 0.98e-3 < outside <= 1e-3
 
 
 def covered_share(n, p, epsilon, trials, seed):
-    (noise,) = shared_lattice_noise(epsilon, 1e-5, 5, (1.0,))
+    (noise,), _ = sized_lattice_noise(epsilon, 1e-5, 5, (1.0,))
     rng, source = RNG(seed), IntegerSource(seed)
     drawn = np.array(noise.sample(2 * trials, source)).reshape(-1, 2) / noise.scale
     inside = 0

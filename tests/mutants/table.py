@@ -273,21 +273,21 @@ mutant(
     "tests/privacy/test_ledger.py::test_a_budget_is_not_exceeded_by_a_hair",
 )
 mutant(
-    "privacy.solving:sized_lattice_noise.spending",
-    "zip(lattices(ratio), counts, strict=True)",
-    "zip(lattices(ratio), counts[:1], strict=False)",
+    "privacy.noise_search:sized_lattice_noise.spending",
+    "zip(searches, counts, strict=True)",
+    "zip(searches, counts[:1], strict=False)",
     "several levels, noise for one",
     "tests/test_wiring.py::test_a_split_ledger_holds_every_level",
 )
 mutant(
-    "privacy.solving:_smallest_ratio.together",
+    "privacy.noise_search:_smallest_ratio.together",
     "compose(spent, calibration)",
     "calibration",
     "calibration noise forgets what training spent",
     "tests/test_wiring.py::test_records_used_twice_count_twice",
 )
 mutant(
-    "privacy.seeds:secure_bytes",
+    "privacy.random_streams:secure_bytes",
     "[seed, _INTEGER_NOISE]",
     "seed",
     "training and search share a seeded stream",

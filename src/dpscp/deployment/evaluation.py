@@ -29,7 +29,7 @@ from dpscp.data.validation import label_index, validate_labels, validate_targets
 from dpscp.estimators.prefit import Prefit
 from dpscp.exceptions import ReuseWarning
 from dpscp.guarantees.certificate import require_coverage
-from dpscp.privacy import Budget, IntegerSource, Ledger, secure_generator, shared_lattice_noise
+from dpscp.privacy import Budget, IntegerSource, Ledger, secure_generator, sized_lattice_noise
 from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
@@ -101,7 +101,7 @@ def evaluate(
     drawn = secure_generator(dither_seed).random((len(outcomes), outcomes.covered.shape[1] + 1))
     counts = OutcomeCounts.of(outcomes, n_classes, len(values), drawn)
     sums = sensitive_sums(outcomes.covered.shape[1], n_classes, 0 if found is None else found.per_record)
-    (noise,) = shared_lattice_noise(epsilon, delta, sums, (1.0,))
+    (noise,), _ = sized_lattice_noise(epsilon, delta, sums, (1.0,))
     ledger = Ledger(seeded=seed is not None).add(
         STAGE,
         noise.event(sums),

@@ -22,7 +22,7 @@ from dpscp.deployment.evaluation import (
     sketch_records,
     warn_if_not_new,
 )
-from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, shared_lattice_noise
+from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, sized_lattice_noise
 from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
@@ -75,7 +75,7 @@ class _Bet:
         kappa = math.log1p(tolerated * math.expm1(eta))
         # rounded up, so that the mean factor of a record is at most one
         share = Fraction(math.ceil(kappa / eta * _KAPPA_STEPS * (1 + 1e-12)), _KAPPA_STEPS)
-        (noise,) = shared_lattice_noise(budget.epsilon, budget.delta, 1, (max(share, 1 - share),))
+        (noise,), _ = sized_lattice_noise(budget.epsilon, budget.delta, 1, (max(share, 1 - share),))
         return cls(eta, share, noise)
 
     @property

@@ -42,8 +42,6 @@ from dpscp.privacy.noise_search import (
     counts_secrecy,
     noise_multiplier,
     secret_shares,
-    shared_count_noise,
-    shared_lattice_noise,
     sized_lattice_noise,
     smallest_noise,
 )
@@ -112,8 +110,6 @@ __all__ = [
     "secret_shares",
     "secret_split",
     "secure_generator",
-    "shared_count_noise",
-    "shared_lattice_noise",
     "sized_lattice_noise",
     "smallest_noise",
     "tradeoff_from_profile",

@@ -6,7 +6,7 @@ Every search ends on the side that keeps the budget: the accountant has checked 
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from functools import cache
 
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
@@ -27,18 +27,6 @@ from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fractio
 from dpscp.privacy.split_budget import SplitBudget, spare_mu, split_budget
 from dpscp.privacy.tradeoff import gdp_mu
 from dpscp.privacy.units import Relation
-
-__all__ = [
-    "as_event",
-    "count_noise",
-    "counts_secrecy",
-    "noise_multiplier",
-    "secret_shares",
-    "shared_count_noise",
-    "shared_lattice_noise",
-    "sized_lattice_noise",
-    "smallest_noise",
-]
 
 _PRECISION = 2e-4
 _LARGEST_NOISE, _SMALLEST_NOISE = 1e9, 1e-3
@@ -106,93 +94,55 @@ def smallest_noise(
     Returns
     -------
     float
-        At most 0.02 % above the smallest noise, and never below it.
+        At most 0.02 % above the smallest noise (0.2 % if ``flat``), and never below it.
 
     Raises
     ------
     BudgetError
         If no noise is enough.
     """
-
     epsilon, delta = check_positive("epsilon", epsilon), check_probability("delta", delta)
 
+    @cache
     def cost(noise: float) -> float:
         return epsilon_of(event_at(noise), delta, accountant)
 
-    guess = check_positive("guess", guess)
-    bad, good = _find_bracket(cost, epsilon, delta, guess, flat)
-    if bad is None:
-        return good.noise
-    return _find_cell(cost, epsilon, bad, good) if flat else _narrow(cost, epsilon, bad, good)
-
-
-class _Tried(NamedTuple):
-    """A noise and what it costs."""
-
-    noise: float
-    cost: float
-
-
-def _find_bracket(
-    cost: Callable[[float], float], epsilon: float, delta: float, guess: float, flat: bool
-) -> tuple[_Tried | None, _Tried]:
-    """Return a noise over the budget, and one within it; None if even the smallest noise fits."""
+    bad, good = None, check_positive("guess", guess)
     stride = _SHORT_STRIDE if flat else _STRIDE
-    bad, good = None, _Tried(guess, cost(guess))
-    while not good.cost <= epsilon or good.noise > _LARGEST_NOISE:  # a NaN cost fits no budget
-        if good.noise > _LARGEST_NOISE:
-            raise BudgetError(
-                f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta"
-            )
-        bad, noise = good, good.noise * stride
-        good = _Tried(noise, cost(noise))
+    while not cost(good) <= epsilon and good <= _LARGEST_NOISE:  # a NaN cost fits no budget
+        bad, good = good, good * stride
         stride = stride**2 if flat else stride
-    while bad is None and good.noise >= _SMALLEST_NOISE:
-        noise = good.noise / stride
-        tried = _Tried(noise, cost(noise))
+    if good > _LARGEST_NOISE:
+        raise BudgetError(
+            f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta"
+        )
+    while bad is None and good >= _SMALLEST_NOISE:
+        lower = good / stride
         stride = stride**2 if flat else stride
-        bad, good = (None, tried) if tried.cost <= epsilon else (tried, good)
-    return bad, good
+        bad, good = (None, lower) if cost(lower) <= epsilon else (lower, good)
+    return good if bad is None else _narrow(cost, epsilon, bad, good, flat)
 
 
-def _narrow(cost: Callable[[float], float], epsilon: float, bad: _Tried, good: _Tried) -> float:
-    """Return a noise of the bracket that costs nearly epsilon, or whose neighbor 0.02 % below costs more."""
-    aim = epsilon * (1 - _PRECISION / 2)
-    while good.cost < epsilon * (1 - _PRECISION) and good.noise / bad.noise > 1 + _PRECISION:
-        middle = bad.noise * (good.noise / bad.noise) ** _share_of_bracket(aim, bad, good, margin=0.05)
-        tried = _Tried(middle, cost(middle))
-        bad, good = (bad, tried) if tried.cost <= epsilon else (tried, good)
-    return good.noise
+def _narrow(cost: Callable[[float], float], epsilon: float, bad: float, good: float, flat: bool) -> float:
+    """Return the good end of a bracket after it became short, or, unless ``flat``, once it costs nearly epsilon.
 
-
-def _share_of_bracket(aim: float, bad: _Tried, good: _Tried, margin: float) -> float:
-    """Return where in the bracket the cost is about ``aim``, as a share of its length on a log scale.
-
-    The log of the cost is nearly linear in the log of the noise. The margin to both ends keeps a bracket shrinking
-    where it is not.
+    The log of the cost is nearly linear in the log of the noise, so a line through both ends shows where the answer is
+    likely. What is tried is a little above it, then a little below it, so that the answer is soon between two tries.
+    Where the line misleads twice, the bracket is halved.
     """
-    if not (good.cost > 0 and math.isfinite(bad.cost)):
-        return 0.5
-    return min(max(math.log(bad.cost / aim) / math.log(bad.cost / good.cost), margin), 1 - margin)
-
-
-def _find_cell(cost: Callable[[float], float], epsilon: float, bad: _Tried, good: _Tried) -> float:
-    """Return where a bisection of the bracket by noise ends, with fewer costs than it needs.
-
-    Each cost shows which cell of the bisection is the likely end. Both ends of the returned cell were tried.
-    """
-    first, last = bad.noise, good.noise
-    while True:
-        likely = bad.noise * (good.noise / bad.noise) ** _share_of_bracket(epsilon, bad, good, margin=1e-3)
-        low, high = first, last
-        while high / low > 1 + _FLAT_PRECISION:
-            middle = low * (high / low) ** 0.5
-            low, high = (low, middle) if middle > likely else (middle, high)
-        untried = [noise for noise in (low, high) if bad.noise < noise < good.noise]
-        if not untried:
-            return high
-        tried = _Tried(untried[-1], cost(untried[-1]))
-        bad, good = (bad, tried) if tried.cost <= epsilon else (tried, good)
+    precision = _FLAT_PRECISION if flat else _PRECISION
+    aside, is_above, misled = (1 + precision) ** 0.4, True, 0
+    while good / bad > 1 + precision and (flat or cost(good) < epsilon * (1 - _PRECISION)):
+        length, share = good / bad, 0.5
+        if misled < 2 and cost(good) > 0 and math.isfinite(cost(bad)):
+            share = math.log(cost(bad) / epsilon) / math.log(cost(bad) / cost(good))
+        likely = bad * length**share
+        above, below = likely * aside, likely / aside
+        noise = above if (is_above and above < good) or below <= bad else below
+        is_above = cost(noise) > epsilon
+        bad, good = (noise, good) if is_above else (bad, noise)
+        misled = misled + 1 if (good / bad) ** 2 > length and misled < 2 else 0
+    return good
 
 
 def noise_multiplier(
@@ -259,69 +209,12 @@ def count_noise(
 
     Paper: Lemma 2 [lemma:search_privacy], Supplement S6.1
     """
-    return shared_count_noise(epsilon, delta, steps, (sensitivity,), training, accountant)[0]
-
-
-def shared_count_noise(
-    epsilon: float,
-    delta: float,
-    steps: int,
-    sensitivities: Sequence[float],
-    training: DpEvent | Ledger | None = None,
-    accountant: str | Accountant = "pld",
-) -> tuple[float, ...]:
-    """Return ``count_noise`` for several searches of the same records.
-
-    Each noise is proportional to the sensitivity of its search, so every search of ``steps`` counts costs the same.
-    Training and all searches together stay in the budget.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-    steps : int
-    sensitivities : sequence of float
-    training : DpEvent or Ledger, optional
-    accountant : str or Accountant
-
-    Returns
-    -------
-    tuple of float
-        One noise for each sensitivity.
-    """
     if as_accountant(accountant).supports(DiscreteGaussianDpEvent(1)):
-        lattices = shared_lattice_noise(epsilon, delta, steps, sensitivities, training, accountant)
-        return tuple(lattice.count_noise for lattice in lattices)
-    releases = check_count("steps", steps) * len(sensitivities)
-    ratio = _smallest_ratio(
-        lambda ratio: gaussian_event(ratio, releases), epsilon, delta, releases, training, accountant
-    )
-    return tuple(ratio * float(sensitivity_fraction(s)) for s in sensitivities)
-
-
-def shared_lattice_noise(
-    epsilon: float,
-    delta: float,
-    steps: int,
-    sensitivities: Sequence[float | Fraction],
-    training: DpEvent | Ledger | None = None,
-    accountant: str | Accountant = "pld",
-) -> tuple[LatticeNoise, ...]:
-    """Return the noise of ``shared_count_noise`` as objects to sample from.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-    steps : int
-    sensitivities : sequence of float
-    training : DpEvent or Ledger, optional
-    accountant : str or Accountant
-
-    Returns
-    -------
-    tuple of LatticeNoise
-        The objects that the accountant charged.
-    """
-    return sized_lattice_noise(epsilon, delta, steps, sensitivities, training, accountant)[0]
+        (noise,), _ = sized_lattice_noise(epsilon, delta, steps, (sensitivity,), training, accountant)
+        return noise.count_noise
+    steps = check_count("steps", steps)
+    ratio = _smallest_ratio(lambda ratio: gaussian_event(ratio, steps), epsilon, delta, steps, training, accountant)
+    return ratio * float(sensitivity_fraction(sensitivity))
 
 
 def sized_lattice_noise(  # noqa: PLR0913 (one argument a choice)
@@ -337,7 +230,10 @@ def sized_lattice_noise(  # noqa: PLR0913 (one argument a choice)
     multiple: int = 1,
     copies: int = 1,
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
-    """Return ``shared_lattice_noise`` and the noise of one release of the size.
+    """Return the noise of several searches of the same records, and of one release of their number.
+
+    Each noise is proportional to the sensitivity of its search, so every count costs the same. Training, all searches
+    and the size together stay in the budget. The accountant charged the returned objects, to sample from.
 
     Parameters
     ----------
@@ -376,20 +272,17 @@ def sized_lattice_noise(  # noqa: PLR0913 (one argument a choice)
     # one record changes the size by 1: 1 / size_noise^2 = share / (1 - share) * releases / ratio^2
     size_ratio = math.sqrt((1 - size_share) / (size_share * releases)) if size_share else None
 
-    def lattices(ratio: float) -> tuple[LatticeNoise, ...]:
-        return tuple(lattice_noise(ratio * float(s), s, multiple) for s in fractions)
-
-    def size(ratio: float) -> LatticeNoise | None:
-        return None if size_ratio is None else lattice_noise(ratio * size_ratio, Fraction(1))
+    def noises(ratio: float) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
+        size = None if size_ratio is None else lattice_noise(ratio * size_ratio)
+        return tuple(lattice_noise(ratio * float(s), s, multiple) for s in fractions), size
 
     def spending(ratio: float) -> DpEvent:
-        own = size(ratio)
-        searches = (lattice.event(copies * n) for lattice, n in zip(lattices(ratio), counts, strict=True))
-        return compose(*([] if own is None else [own.event(copies)]), *searches)
+        searches, size = noises(ratio)
+        events = (noise.event(copies * count) for noise, count in zip(searches, counts, strict=True))
+        return compose(*([] if size is None else [size.event(copies)]), *events)
 
     weight = copies * releases / (1 - size_share)
-    ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant, secret_part, beside)
-    return lattices(ratio), size(ratio)
+    return noises(_smallest_ratio(spending, epsilon, delta, weight, training, accountant, secret_part, beside))
 
 
 def counts_secrecy(epsilon: float, accountant: str | Accountant = "pld") -> bool:
