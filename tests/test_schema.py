@@ -116,7 +116,7 @@ def test_missing_column_and_target():
     schema = parse_schema(TEXT)
     with pytest.raises(SchemaError, match="lacks column 'age'"):
         schema.matrix(frame().drop(columns="age"))
-    with pytest.raises(SchemaError, match="target column 'label'"):
+    with pytest.raises(SchemaError, match="lacks column 'label', which target names"):
         schema.targets(frame().drop(columns="label"))
     with pytest.raises(SchemaError, match="declared classes") as caught:
         schema.targets(frame(label=["yes", CANARY]))

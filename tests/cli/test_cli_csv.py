@@ -318,7 +318,7 @@ def test_an_undeclared_value_belongs_to_no_group():
     column = Column("city", "categorical", categories=("a", "b"))
     schema = Schema("regression", "y", (column,), bounds=(0, 1))
     rows, _ = schema.rows(pd.DataFrame({"city": ["a", "b", "c"]}), unknown="other")
-    assert schema.groups(rows, "city")[0].tolist() == [0, 1, -1]
+    assert schema.groups(rows, "city").tolist() == [0, 1, -1]
     many = Schema("regression", "y", (Column("city", "categorical", categories=("a", "b", "c")),), bounds=(0, 1))
     rows, _ = many.rows(pd.DataFrame({"city": ["a", "c", "d"]}), unknown="other")
-    assert many.groups(rows, "city")[0].tolist() == [0, 2, -1]
+    assert many.groups(rows, "city").tolist() == [0, 2, -1]

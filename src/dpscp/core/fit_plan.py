@@ -18,8 +18,7 @@ from dpscp.core.plan import Plan, plan_rows
 from dpscp.core.problem import FitProblem
 from dpscp.data.persons import require_unit
 from dpscp.data.scales import LINEAR
-from dpscp.data.sources import RecordSource
-from dpscp.data.sources.base import Collective
+from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import HintWarning
@@ -119,7 +118,7 @@ class FitPlan(Plan):
         if self.mechanism is not None and not is_in_memory(source):
             require_sources(self.mechanism)
         reader = innermost(source)
-        if isinstance(reader, Collective):
+        if isinstance(reader, DistributedSource):
             reader.check_picklable(self.mechanism, self.problem.task)
 
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:

@@ -242,3 +242,40 @@ def read_labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
     if len(set(labels)) != len(labels) or len(labels) < least:
         raise SchemaError(f"{where} must have at least {least} labels, each once")
     return labels
+
+
+def describe_column(name: str, values: Any, *, is_public: bool) -> Column:
+    """Return the declaration of a column: its type, and public facts only where its values are public."""
+    kind = _type_of_column(values)
+    if not is_public or not kind:
+        return Column(name, kind)
+    if kind == "numeric":
+        return Column(name, kind, bounds=public_range(name, values))
+    return Column(name, kind, categories=public_labels(values))
+
+
+def _type_of_column(values: Any) -> str:
+    """Return the type by the kind of storage alone; "" for dates and other kinds."""
+    import pandas as pd
+
+    types = pd.api.types
+    if types.is_bool_dtype(values.dtype):
+        return "categorical"
+    if types.is_numeric_dtype(values.dtype):
+        return "numeric"
+    texts = types.is_string_dtype(values.dtype) or types.is_object_dtype(values.dtype)
+    return "categorical" if texts or isinstance(values.dtype, pd.CategoricalDtype) else ""
+
+
+def public_range(name: str, values: Any) -> tuple[float, float]:
+    """Return the smallest and largest value of a column whose values are public."""
+    numbers, _ = parse_numbers(values)
+    found = numbers[np.isfinite(numbers)]
+    if not len(found) or found.min() == found.max():
+        raise SchemaError(f"column {name!r} has no two different numbers; declare its bounds")
+    return float(found.min()), float(found.max())
+
+
+def public_labels(values: Any) -> tuple[str, ...]:
+    """Return the sorted labels of a column whose values are public."""
+    return tuple(sorted({label_text(value) for value in values.dropna().unique().tolist()}))

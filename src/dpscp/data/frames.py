@@ -34,6 +34,18 @@ class Frame(Protocol):
         """Return the columns as an Arrow stream."""
 
 
+def list_columns(frame: Any) -> list[str]:
+    """Return the names of a frame's columns."""
+    import pyarrow as pa
+
+    if not isinstance(frame, Frame):
+        raise SchemaError(f"pass a frame (pandas, polars, Arrow), got {type(frame).__name__}")
+    names = frame.columns if hasattr(frame, "columns") else None
+    if names is None or not all(isinstance(name, str) for name in names):  # Arrow's columns are arrays
+        names = pa.table(frame).column_names
+    return [str(name) for name in names]
+
+
 def select_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return the named columns that the frame has, as pandas Series."""
     try:

@@ -179,7 +179,7 @@ class _Grouping:
     def places(self, X: Any, n: int) -> Index:
         """Return the places of each row's groups in ``values``, (n,) or (n, per_record); -1 for none."""
         if self.schema is not None:
-            return self.schema.groups(X, self.item)[0]
+            return self.schema.groups(X, self.item)
         width = () if self.per_record is None else (self.per_record,)
         return call_on_rows("groups", self.item, (X,), n, read=self.read, empty=np.empty((0, *width), dtype=np.int64))
 

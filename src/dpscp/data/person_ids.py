@@ -9,10 +9,11 @@ No message contains an id.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -115,11 +116,27 @@ def read_person_ids(persons: Any) -> PersonIds:
     """
     if isinstance(persons, PersonIds):
         return persons
-    for is_one, read in _READERS:
-        if is_one(persons):
-            found = read(persons)
-            return found if len(found) else PersonIds(None, np.empty(0, dtype=np.int64))
-    raise TypeError(f"persons must have one id for each row of X: {_ALLOWED}, or a torch tensor of integers")
+    if isinstance(persons, list | tuple | range):
+        found = _read_objects(persons)
+    elif isinstance(persons, np.ndarray):
+        found = _read_array(persons)
+    elif _is_of(persons, "torch", "Tensor"):
+        found = _read_tensor(persons)
+    elif _is_of(persons, "pandas", "Series", "Index", "api.extensions.ExtensionArray"):
+        found = _read_pandas(persons)
+    elif _is_of(persons, "polars", "Series"):
+        found = _read_polars(persons)
+    elif _is_of(persons, "pyarrow", "Array", "ChunkedArray"):
+        found = _read_arrow(persons)
+    else:
+        raise TypeError(f"persons must have one id for each row of X: {_ALLOWED}, or a torch tensor of integers")
+    return found if len(found) else PersonIds(None, np.empty(0, dtype=np.int64))
+
+
+def _is_of(value: Any, library: str, *names: str) -> bool:
+    """Return whether a value has one of these classes, without importing the library."""
+    module = sys.modules.get(library)
+    return module is not None and any(isinstance(value, attrgetter(name)(module)) for name in names)
 
 
 # ---- lists
@@ -262,11 +279,6 @@ def _read_tensor(ids: Any) -> PersonIds:
     return _read_array(ids.detach().cpu().numpy())
 
 
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 # ---- columns of frames
 
 
@@ -276,28 +288,21 @@ def _read_pandas(ids: Any) -> PersonIds:
     if isinstance(ids, pd.MultiIndex):
         raise TypeError(_OBJECT_IDS)
     values = ids.array if isinstance(ids, pd.Series | pd.Index) else ids
-    dtype = values.dtype
-    if isinstance(dtype, pd.ArrowDtype):
-        return _read_arrow(values.__arrow_array__())
-    if bool(values.isna().any()):
-        raise ValueError(_MISSING_IDS)
-    if isinstance(dtype, pd.CategoricalDtype):
-        return read_person_ids(dtype.categories)[np.asarray(values.codes)]
-    if isinstance(dtype, pd.DatetimeTZDtype):
-        plain = values.tz_convert("UTC").tz_localize(None)
-        return PersonIds(IdKind.ZONED, _read_array(np.asarray(plain)).keys)
-    if isinstance(dtype, np.dtype) or isinstance(values, pd.arrays.NumpyExtensionArray):
-        return _read_array(values.to_numpy())
-    if pd.api.types.is_integer_dtype(dtype) or pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_float_dtype(dtype):
-        return _read_array(values.to_numpy(dtype=getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None))))
-    if isinstance(dtype, pd.StringDtype):
-        return _read_objects(values.tolist())
-    raise TypeError(_OBJECT_IDS)
+    if isinstance(values.dtype, pd.SparseDtype):
+        values = values.to_dense()
+    if isinstance(values.dtype, np.dtype) or isinstance(values, pd.arrays.NumpyExtensionArray):
+        return _read_array(np.asarray(values))
+    import pyarrow as pa
 
-
-def _is_pandas(value: Any) -> bool:
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(value, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray)
+    if isinstance(values.dtype, pd.CategoricalDtype) and not values.isna().any():
+        return read_person_ids(values.dtype.categories)[np.asarray(values.codes)]
+    try:
+        column = pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError):
+        column = None
+    if column is None:  # outside the handler: Arrow's message may hold an id
+        raise TypeError(_OBJECT_IDS)
+    return _read_arrow(column)
 
 
 def _read_polars(ids: Any) -> PersonIds:
@@ -306,11 +311,6 @@ def _read_polars(ids: Any) -> PersonIds:
     if ids.dtype == pl.Object:
         return _read_objects(ids.to_list())
     return _read_arrow(ids.to_arrow())
-
-
-def _is_polars(value: Any) -> bool:
-    polars = sys.modules.get("polars")
-    return polars is not None and isinstance(value, polars.Series)
 
 
 def _read_arrow(ids: Any) -> PersonIds:
@@ -350,26 +350,3 @@ def _read_arrow_chunk(chunk: Any) -> PersonIds:
         counts = chunk.cast(pa.int64()).to_numpy().view(f"datetime64[{kind.unit}]")
         return PersonIds(IdKind.INSTANT if kind.tz is None else IdKind.ZONED, _read_array(counts).keys)
     raise TypeError(_OBJECT_IDS)
-
-
-def _is_arrow(value: Any) -> bool:
-    arrow = sys.modules.get("pyarrow")
-    return arrow is not None and isinstance(value, arrow.Array | arrow.ChunkedArray)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple | range)
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray)
-
-
-_READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any], PersonIds]], ...] = (
-    (_is_list, _read_objects),
-    (_is_array, _read_array),
-    (_is_tensor, _read_tensor),
-    (_is_pandas, _read_pandas),
-    (_is_polars, _read_polars),
-    (_is_arrow, _read_arrow),
-)

@@ -34,13 +34,10 @@ it, except for bounds: those that nobody declares are found by the fit.
 Values outside the bounds are clipped without a message, because a count would reveal something about the records.
 """
 
-import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +48,9 @@ from dpscp.data.columns import (
     Column,
     check_declaration,
     collect_errors,
+    describe_column,
+    public_labels,
+    public_range,
     read_bounds,
     read_labels,
     refuse_unknown_keys,
@@ -63,20 +63,20 @@ from dpscp.data.frames import (
     SchemaError,
     describe_non_number,
     index_labels,
+    list_columns,
     parse_numbers,
     refuse_dates,
     select_columns,
 )
 from dpscp.data.persons import choose_unit
 from dpscp.data.scales import LINEAR, check_scale
-from dpscp.data.schema_text import FORMAT, METADATA_KEYS, VERSION, format_schema
+from dpscp.data.schema_text import FORMAT, METADATA_KEYS, VERSION, format_schema, parse_text, read_text
 
 __all__ = ["ABSENT", "CSVFormat", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
 _OPTIONAL_KEYS = ("classes", "bounds", "scale", "person", "metadata", *_COUNT_KEYS)
 _SCHEMA_KEYS = ("format", "version", "task", "target", "csv", "columns", *_OPTIONAL_KEYS)
-_LARGEST_FILE = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -333,9 +333,7 @@ class Schema:
         array of shape (n,)
             Labels as text, or numbers.
         """
-        values = select_columns(frame, [self.target]).get(self.target)
-        if values is None:
-            raise SchemaError(f"the table lacks the target column {self.target!r}; add it, or change the target")
+        values = _require_column(frame, self.target, "target")
         refuse_dates(values, self.target)
         if self.task == "regression":
             numbers, odd = parse_numbers(values)
@@ -362,23 +360,20 @@ class Schema:
         """Return the person ids, one for each row; None without a column of persons."""
         if self.person is None:
             return None
-        ids = select_columns(frame, [self.person]).get(self.person)
-        if ids is None:
-            raise SchemaError(f"the table lacks the column of persons, {self.person!r}; add it, or change person")
-        return ids
+        return _require_column(frame, self.person, "person")
 
     def categories_of(self, name: str) -> tuple[str, ...]:
         """Return the categories of a categorical column, or raise SchemaError for another one."""
-        return self._category_column(name)[1]
+        return self._category_column(name).categories or ()
 
-    def _category_column(self, name: str) -> tuple[Any, tuple[str, ...]]:
+    def _category_column(self, name: str) -> Column:
         column = next((c for c in self.feature_columns if c.name == name and c.type == "categorical"), None)
         if column is None or column.categories is None:
             raise SchemaError(f"groups={name!r} must be a categorical column that the schema declares")
-        return column, column.categories
+        return column
 
-    def groups(self, table: Any, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """Find each row's category in a categorical column.
+    def groups(self, table: Any, name: str) -> NDArray[np.int64]:
+        """Find the place of each row's category in a categorical column, -1 for another value.
 
         Parameters
         ----------
@@ -388,32 +383,24 @@ class Schema:
 
         Returns
         -------
-        index : int array of shape (n,)
-            The index in ``categories``; -1 for another value.
-        categories : tuple of str
+        int array of shape (n,)
         """
-        column, categories = self._category_column(name)
+        column, categories = self._category_column(name), self.categories_of(name)
         if isinstance(table, Frame):
-            values = select_columns(table, [name]).get(name)
-            if values is None:
-                raise SchemaError(f"the table lacks the column of groups, {name!r}; add it, or change groups")
-            return index_labels(values, categories), categories
+            return index_labels(_require_column(table, name, "groups"), categories)
         first = self.feature_names.index(column.features[0])
         rows = np.asarray(table)[:, first : first + len(column.features)]
         hidden = len(categories) - len(column.features)
         index = np.where((rows == 1).any(axis=1), rows.argmax(axis=1) + hidden, hidden - 1)
         # where one feature stands for two categories, another value is half-way between them
-        return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1), categories
+        return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values that ``from_dict`` reads."""
         found: dict[str, Any] = {"format": FORMAT, "version": VERSION, "task": self.task, "target": self.target}
-        for name in ("classes", "bounds"):
+        for name in ("classes", "bounds", "scale", "n_records", "person", "rows_per_person", "n_persons"):
             if (value := getattr(self, name)) is not None:
-                found[name] = value if isinstance(value, str) else list(value)
-        for name in ("scale", "n_records", "person", "rows_per_person", "n_persons"):
-            if getattr(self, name) is not None:
-                found[name] = getattr(self, name)
+                found[name] = list(value) if isinstance(value, tuple) else value
         if self.csv.to_dict():
             found["csv"] = self.csv.to_dict()
         if self.metadata:
@@ -469,9 +456,16 @@ class Schema:
         -------
         Schema
         """
-        from dpscp.data.schema_template import schema_from_frame
-
-        return schema_from_frame(frame, target, task=task, public=public)
+        names = list_columns(frame)
+        features = [column.name for column in template(names, target=target).columns]
+        shown = set(names) if public is True else set(public or ())
+        if unknown := sorted(shown - set(names)):
+            raise SchemaError(f"public names column {unknown[0]!r}, which the table does not have")
+        values = select_columns(frame, names)
+        found = cls(task, target, tuple(describe_column(n, values[n], is_public=n in shown) for n in features))
+        if target in shown and task == "classification":
+            return replace(found, classes=public_labels(values[target]))
+        return replace(found, bounds=public_range(target, values[target])) if target in shown and task else found
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> "Schema":
@@ -486,11 +480,19 @@ class Schema:
 
     def to_toml(self) -> str:
         """Return the schema as a TOML file, with comments for missing declarations."""
-        return format_schema(self)
+        return format_schema(self.to_dict())
 
     def with_target(self, target: str) -> "Schema":
         """Return the same declarations for another target column."""
         return replace(self, target=target)
+
+
+def _require_column(frame: Any, name: str, key: str) -> Any:
+    """Return a column of a frame; ``key`` is the declaration that names it."""
+    values = select_columns(frame, [name]).get(name)
+    if values is None:
+        raise SchemaError(f"the table lacks column {name!r}, which {key} names; add it, or change {key}")
+    return values
 
 
 def check_metadata(metadata: Any) -> dict[str, str]:
@@ -516,24 +518,9 @@ def template(columns: Sequence[str], *, target: str = "") -> Schema:
 
 def read_schema(path: str | PathLike[str]) -> Schema:
     """Read a ``.toml`` or ``.json`` file; missing declarations are allowed."""
-    file = Path(path)
-    if not file.exists():
-        raise SchemaError(f"schema file {str(path)!r} does not exist; 'dpscp schema TABLE' writes a template")
-    try:
-        if file.stat().st_size > _LARGEST_FILE:
-            raise SchemaError(f"{str(path)!r} is too large for a schema; pass a schema file")
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise SchemaError(f"{str(path)!r} cannot be read as UTF-8 text; check the file") from None
-    return parse_schema(text, name=str(path))
+    return parse_schema(read_text(path), name=str(path))
 
 
 def parse_schema(text: str, *, name: str = "schema") -> Schema:
     """Parse a TOML or JSON text (JSON if it begins with a brace)."""
-    try:
-        data = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        place = f" (line {line})" if line else f" ({error})" if isinstance(error, tomllib.TOMLDecodeError) else ""
-        raise SchemaError(f"{name!r} is neither valid TOML nor valid JSON{place}") from None
-    return Schema.from_dict(data)
+    return Schema.from_dict(parse_text(text, name))

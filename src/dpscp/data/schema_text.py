@@ -1,87 +1,101 @@
-"""Write a schema as a TOML file, with comments for what is not declared yet."""
+"""Read and write the text of a schema: TOML with comments for what is not declared yet, or JSON."""
 
 import json
-from typing import TYPE_CHECKING, Any
+import tomllib
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from dpscp.data.columns import Column
-    from dpscp.data.schema import Schema
+from dpscp.data.frames import SchemaError
 
 FORMAT, VERSION = "dpscp-schema", 1
 # What a schema or a caller may declare about a release, for its report.
 METADATA_KEYS = ("purpose", "data", "responsible", "contact", "legal_basis", "collection_period", "recipients")
+_LARGEST_FILE = 16 * 2**20
+_HEAD = (
+    "# Public declarations for dpscp. Fill in what is publicly known (code books, units, physical limits).",
+    "# Do not look at the records for it: everything in this file is treated as published.",
+)
+_KEYS = (
+    *("format", "version", "task", "target", "classes", "bounds"),
+    *("n_records", "person", "rows_per_person", "n_persons", "scale"),
+)
+# What stands behind an empty value, and in the place of a missing one.
+_EMPTY = {"task": '   # "classification" or "regression"', "target": "   # the column to predict"}
+_MISSING = {
+    "classes": ['# classes = ["no", "yes"]   # classification: the public labels'],
+    "bounds": ["# bounds = [low, high]   # regression: the public range of the target, or the fit finds one"],
+    "n_records": ["# n_records = 10000   # the public number of records; without it, the table's length is published"],
+    "person": [
+        '# person = "id"   # the column of person ids, if a person can have several records',
+        "# rows_per_person = 3   # with person: the largest number of records used of one person",
+    ],
+}
+_NUMERIC = (
+    "# bounds = [low, high]   # numeric: public bounds; without them the fit finds some, at a cost",
+    '# missing = "indicator"   # numeric: if values can be missing; or a public number',
+    '# scale = "log"   # numeric: for costs and durations; "log1p" where 0 can occur',
+)
+_CATEGORICAL = '# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"'
 
 
-def format_schema(schema: "Schema") -> str:
+def read_text(path: str | PathLike[str]) -> str:
     """Return the text of a schema file."""
-    lines = [
-        "# Public declarations for dpscp. Fill in what is publicly known (code books, units, physical limits).",
-        "# Do not look at the records for it: everything in this file is treated as published.",
-        f'format = "{FORMAT}"',
-        f"version = {VERSION}",
-        *_target_lines(schema),
-        *_count_lines(schema),
-        *_table_lines("csv", schema.csv.to_dict()),
-    ]
-    if schema.metadata:
-        lines += _table_lines("metadata", schema.metadata)
+    file = Path(path)
+    if not file.exists():
+        raise SchemaError(f"schema file {str(path)!r} does not exist; 'dpscp schema TABLE' writes a template")
+    try:
+        if file.stat().st_size > _LARGEST_FILE:
+            raise SchemaError(f"{str(path)!r} is too large for a schema; pass a schema file")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise SchemaError(f"{str(path)!r} cannot be read as UTF-8 text; check the file") from None
+
+
+def parse_text(text: str, name: str) -> Any:
+    """Return the values in a TOML or JSON text (JSON if it begins with a brace)."""
+    try:
+        return json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        place = f" (line {line})" if line else f" ({error})" if isinstance(error, tomllib.TOMLDecodeError) else ""
+        raise SchemaError(f"{name!r} is neither valid TOML nor valid JSON{place}") from None
+
+
+def format_schema(declared: Mapping[str, Any]) -> str:
+    """Return the text of a schema file with these declarations, see ``Schema.to_dict``."""
+    irrelevant = {"classification": "bounds", "regression": "classes"}.get(declared["task"], "")
+    lines = list(_HEAD)
+    for key in _KEYS:
+        if key in declared:
+            lines.append(_line(key, declared[key]) + ("" if declared[key] else _EMPTY.get(key, "")))
+        elif key != irrelevant and not (key == "person" and "rows_per_person" in declared):
+            lines += _MISSING.get(key, [])
+    if "csv" in declared:
+        lines += ["", "[csv]", *(_line(*pair) for pair in declared["csv"].items())]
+    if "metadata" in declared:
+        lines += ["", "[metadata]", *(_line(*pair) for pair in declared["metadata"].items())]
     else:
         lines += ["", "# [metadata]   # optional, for the report", f"# keys: {', '.join(METADATA_KEYS)}"]
-    for column in schema.columns:
-        lines += ["", f"[columns.{_format_value(column.name)}]", *_column_lines(column)]
+    for name, column in declared["columns"].items():
+        lines += ["", f"[columns.{_format_value(name)}]", *_column_lines(column)]
     return "\n".join(lines) + "\n"
 
 
-def _target_lines(schema: "Schema") -> list[str]:
-    lines = [
-        f'task = "{schema.task}"' + ("" if schema.task else '   # "classification" or "regression"'),
-        f"target = {_format_value(schema.target)}" + ("" if schema.target else "   # the column to predict"),
-    ]
-    if schema.classes is not None:
-        lines.append(f"classes = {_format_value(list(schema.classes))}")
-    elif schema.task != "regression":
-        lines.append('# classes = ["no", "yes"]   # classification: the public labels')
-    if schema.bounds is not None:
-        lines.append(f"bounds = {_format_value(schema.to_dict()['bounds'])}")
-    elif schema.task != "classification":
-        lines.append("# bounds = [low, high]   # regression: the public range of the target, or the fit finds one")
+def _column_lines(column: Mapping[str, Any]) -> list[str]:
+    kind = column["type"]
+    lines = [] if kind else ['type = ""   # "numeric", "categorical" or "ignore"']
+    lines += [_line(key, value) for key, value in column.items() if key != "type" or kind]
+    if "bounds" not in column and kind in ("", "numeric"):
+        lines += _NUMERIC
+    if not kind or (kind == "categorical" and "categories" not in column):
+        lines.append(_CATEGORICAL)
     return lines
 
 
-def _count_lines(schema: "Schema") -> list[str]:
-    lines = []
-    if schema.n_records is not None:
-        lines.append(f"n_records = {schema.n_records}")
-    else:
-        lines.append(
-            "# n_records = 10000   # the public number of records; without it, the table's length is published"
-        )
-    if schema.person is not None:
-        lines.append(f"person = {_format_value(schema.person)}")
-    elif schema.rows_per_person is None:
-        lines.append('# person = "id"   # the column of person ids, if a person can have several records')
-        lines.append("# rows_per_person = 3   # with person: the largest number of records used of one person")
-    others = {"rows_per_person": schema.rows_per_person, "n_persons": schema.n_persons, "scale": schema.scale}
-    return lines + [f"{name} = {_format_value(value)}" for name, value in others.items() if value is not None]
-
-
-def _table_lines(name: str, values: Any) -> list[str]:
-    return ["", f"[{name}]", *(f"{key} = {_format_value(value)}" for key, value in values.items())] if values else []
-
-
-def _column_lines(column: "Column") -> list[str]:
-    lines, known = [], column.to_dict()
-    if not column.type:
-        lines.append('type = ""   # "numeric", "categorical" or "ignore"')
-        del known["type"]
-    lines += [f"{key} = {_format_value(value)}" for key, value in known.items()]
-    if column.bounds is None and column.type in ("", "numeric"):
-        lines.append("# bounds = [low, high]   # numeric: public bounds; without them the fit finds some, at a cost")
-        lines.append('# missing = "indicator"   # numeric: if values can be missing; or a public number')
-        lines.append('# scale = "log"   # numeric: for costs and durations; "log1p" where 0 can occur')
-    if column.lacks in ("type", "categories"):
-        lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
-    return lines
+def _line(key: str, value: Any) -> str:
+    return f"{key} = {_format_value(value)}"
 
 
 def _format_value(value: Any) -> str:

@@ -24,8 +24,8 @@ from dpscp.data.named_inputs import NamedInputs, count_numbers
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
-from dpscp.data.sources.base import Collective, HasInputShape, is_source
-from dpscp.data.sources.dispatch import source_from_schema
+from dpscp.data.sources import DistributedSource, find_source
+from dpscp.data.sources.base import is_source
 from dpscp.data.sources.files import is_path
 from dpscp.data.sources.scanner import is_table
 from dpscp.data.used_records import remember_use, warn_if_refit
@@ -136,7 +136,7 @@ class PrivateConformal(FittedEstimator):
         """
         # the parameters and the store first: what they forbid is refused before a record is looked at
         self._start(budget, fit_params)
-        if isinstance(X, Collective) and not X.is_leading:
+        if isinstance(X, DistributedSource) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         outer = find_outer_use()
         outer.warn(budget)
@@ -153,7 +153,7 @@ class PrivateConformal(FittedEstimator):
             X, y = labeled_arrays(X, y)
         table = X
         X, y, persons = self._apply_schema(X, y, persons, schema)
-        if isinstance(X, Collective) and X.by_person:
+        if isinstance(X, DistributedSource) and X.by_person:
             persons = True  # its blocks hold them
         unit = self._unit(persons)
         rows = None
@@ -164,12 +164,12 @@ class PrivateConformal(FittedEstimator):
         elif self._prefit is not None:
             raise ValueError("dp.Prefit needs X and y in memory, because the estimator predicts all rows at once")
         else:
-            self.input_shape_ = X.input_shape if isinstance(X, HasInputShape) else None
+            self.input_shape_ = getattr(X, "input_shape", None)
             self.n_features_in_ = X.width
         # the rows of a prefit estimator are its outputs
         return FitInput(original, table, X, y, persons, rows, unit, rows if self._prefit is None else table)
 
-    def _fit_by_all(self, source: Collective, *arguments: Any, **options: Any) -> Self:
+    def _fit_by_all(self, source: DistributedSource, *arguments: Any, **options: Any) -> Self:
         """Fit in process 0 and copy the fitted attributes to the others."""
 
         def fitted() -> dict[str, Any]:
@@ -280,7 +280,7 @@ class PrivateConformal(FittedEstimator):
         self.schema_ = schema
         if not by_name:
             return X, y, schema.person if is_source(X) else persons
-        source = source_from_schema(X, schema) if targets is None else None
+        source = find_source(X, schema=schema) if targets is None else None
         if source is not None:
             return source, None, schema.person
         if targets is None:

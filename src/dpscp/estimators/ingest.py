@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from dpscp.data.groups import RowGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.populations import Thinning
-from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.base import Collective, is_source
+from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource, find_source
+from dpscp.data.sources.base import is_source
 from dpscp.data.sources.digests import FirstReading, is_fixed, watch_changes
-from dpscp.data.sources.dispatch import find_source
 from dpscp.data.sources.persons import KeptRows
-from dpscp.data.sources.places import Census, Places, UnitSource, is_in_memory, take_census
+from dpscp.data.sources.places import BlockCounts, Places, UnitSource, is_in_memory, take_census
 from dpscp.data.used_records import RowDigests, Sketch, sketch_rows
 from dpscp.data.validation import check_finite
 from dpscp.exceptions import SeededWarning
@@ -145,7 +144,7 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
         raise ValueError("X is a source, whose blocks contain the targets; remove y")
     source: RecordSource = given.X
     by_person = given.unit.by_person
-    if by_person and isinstance(source, Collective) and not source.by_person:
+    if by_person and isinstance(source, DistributedSource) and not source.by_person:
         raise ValueError(
             "the source has no person ids, but rows of one person may be in several processes. Pass "
             "DistributedSource(X, y, persons=ids), or files with a schema that declares the column of ids"
@@ -176,7 +175,7 @@ class _FirstLook:
     by_person: bool
     digests: RowDigests = field(default_factory=RowDigests)
 
-    def __call__(self, block: Block) -> tuple[Census, Sketch]:
+    def __call__(self, block: Block) -> tuple[list[BlockCounts], Sketch]:
         block = self.reading(block)
         if len(block) and (block.persons is not None) != self.by_person:
             raise ValueError(

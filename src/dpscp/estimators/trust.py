@@ -15,8 +15,8 @@ from dpscp._base.assumptions import (
     Assumption,
 )
 from dpscp._base.callers import is_of_caller
-from dpscp.data.sources.base import HasAssumption, is_source
-from dpscp.data.sources.dispatch import is_dask
+from dpscp.data.sources.base import is_source
+from dpscp.data.sources.dask import is_dask
 from dpscp.estimators.prefit import Prefit
 from dpscp.torch.records import comes_from_torch, has_own_items
 from dpscp.training.base import Mechanism
@@ -56,7 +56,8 @@ def list_record_assumptions(original: Any) -> Iterator[Assumption]:
     if is_dask(original):
         yield DASK
     elif is_source(original):
-        if isinstance(original, HasAssumption):
-            yield original.assumption
+        assumption = getattr(original, "assumption", None)
+        if isinstance(assumption, Assumption):
+            yield assumption
         if is_of_caller(original):
             yield OWN_SOURCE

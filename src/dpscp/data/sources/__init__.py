@@ -4,12 +4,15 @@ Every computation on records is a sum (moments, clipped gradients, counts). So i
 file larger than memory and on a cluster. Only totals reach the driver, which alone draws noise and spends budget.
 """
 
+from typing import Any
+
+from dpscp.data.schema import Schema
 from dpscp.data.sources.array import ArraySource
 from dpscp.data.sources.base import Block, RecordSource, added
-from dpscp.data.sources.dask import DaskSource
+from dpscp.data.sources.dask import DaskSource, is_dask, is_dask_frame
 from dpscp.data.sources.dataset import DatasetSource
 from dpscp.data.sources.distributed import DistributedSource
-from dpscp.data.sources.scanner import TableSource
+from dpscp.data.sources.scanner import TableSource, is_table
 from dpscp.data.sources.spark import SparkSource
 
 __all__ = [
@@ -22,4 +25,18 @@ __all__ = [
     "SparkSource",
     "TableSource",
     "added",
+    "find_source",
 ]
+
+
+def find_source(X: Any, y: Any = None, schema: Schema | None = None) -> RecordSource | None:
+    """Return the source of a table or Spark frame that a schema reads, or of Dask collections; None for others."""
+    if is_table(X):
+        if schema is None:
+            raise TypeError("X is a path or a data set, which needs a schema; give schema=dp.Schema(...) too")
+        return TableSource(X, schema).in_memory()
+    if schema is None:
+        return DaskSource(X, y) if is_dask(X) else None
+    if hasattr(X, "mapInArrow"):
+        return SparkSource(X, schema)
+    return DaskSource.of_frame(X, schema) if is_dask_frame(X) else None

@@ -23,13 +23,16 @@ It makes these promises:
 * If a schema declares a person column, ``Block.persons`` says which rows belong to whom. All rows of a person are side
   by side in one block, before any cap (``persons.join_person_block`` builds such blocks). Else it is None.
 
+It may also have ``assumption`` (what a ledger states about its other processes) and ``input_shape`` (of records that
+are images, sequences or the like, laid out as rows).
+
 Rows are real numbers (any float or integer type), with one target for each row. The user of the source checks once,
 before anything is spent, that numbers are finite and labels are among the declared classes. A source only reads.
 """
 
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
@@ -38,7 +41,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
-from dpscp._base.assumptions import Assumption
 from dpscp.data.persons import Persons
 
 Index = NDArray[np.int64]
@@ -214,52 +216,6 @@ class RecordSource(Protocol):
 
         Blocks are added by ``added`` in the order of their ids.
         """
-
-
-@runtime_checkable
-class InMemory(Protocol):
-    """A source whose blocks are all in the memory of this process."""
-
-    @property
-    def blocks(self) -> Sequence[Block]:
-        """Return the blocks, in the order of their ids."""
-
-
-@runtime_checkable
-class Collective(Protocol):
-    """A source whose records are in several processes that all call the same code; one of them leads."""
-
-    @property
-    def is_leading(self) -> bool:
-        """Return whether the leading process leads now and the others serve it."""
-
-    @property
-    def by_person(self) -> bool:
-        """Return whether the blocks have person ids."""
-
-    def lead(self, work: Callable[[], Total]) -> Total:
-        """Run ``work`` in the leading process while the others serve; return its outcome in all."""
-
-    def check_picklable(self, *code: Any) -> None:
-        """Raise TypeError for the caller's code that cannot be sent to processes."""
-
-
-@runtime_checkable
-class HasAssumption(Protocol):
-    """A source of this package whose other processes must be trusted."""
-
-    @property
-    def assumption(self) -> Assumption:
-        """Return what a ledger states about them."""
-
-
-@runtime_checkable
-class HasInputShape(Protocol):
-    """A source whose records are images, sequences or the like, laid out as rows."""
-
-    @property
-    def input_shape(self) -> tuple[Any, ...] | None:
-        """Return the shape of a record; None: it is a row of a table."""
 
 
 def for_block(function: Callable[[Block], Total], number: int) -> Callable[[Block], Total]:

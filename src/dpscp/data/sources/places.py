@@ -17,7 +17,7 @@ Theory: Fact 6; Result H
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Self, TypeVar
 
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
-from dpscp.data.sources.base import Block, InMemory, RecordSource
-from dpscp.data.sources.resized import ResizeBlock, ResizedSource
+from dpscp.data.sources.array import ArraySource
+from dpscp.data.sources.base import Block, RecordSource
 from dpscp.privacy.units import RECORDS, Unit
 
 Index = NDArray[np.int64]
@@ -36,11 +36,8 @@ Total = TypeVar("Total")
 
 
 @dataclass(frozen=True)
-class _BlockCounts:
-    """How many persons and rows a block has.
-
-    And, where they stand mixed, each person's order and number of rows.
-    """
+class BlockCounts:
+    """The private counts of a block; where persons stand mixed, also each person's order and number of rows."""
 
     number: int
     persons: int
@@ -49,21 +46,11 @@ class _BlockCounts:
     sizes: Index | None
 
 
-@dataclass(frozen=True)
-class Census:
-    """The private counts of some blocks; adding two joins their lists."""
-
-    blocks: tuple[_BlockCounts, ...]
-
-    def __add__(self, other: "Census") -> "Census":
-        return Census((*self.blocks, *other.blocks))
-
-
-def take_census(block: Block) -> Census:
-    """Return the counts of one block."""
+def take_census(block: Block) -> list[BlockCounts]:
+    """Return the counts of one block; those of several blocks are joined."""
     owners = block.owners
     sizes = None if block.order is None else owners.sizes
-    return Census((_BlockCounts(block.id, owners.count, len(block), block.order, sizes),))
+    return [BlockCounts(block.id, owners.count, len(block), block.order, sizes)]
 
 
 @dataclass(frozen=True)
@@ -78,9 +65,9 @@ class Places:
     count: int
 
     @classmethod
-    def of(cls, counted: Census) -> Self:
+    def of(cls, counted: list[BlockCounts]) -> Self:
         """Return the places that follow from the counts of all blocks."""
-        blocks = sorted(counted.blocks, key=lambda block: block.number)
+        blocks = sorted(counted, key=lambda block: block.number)
         count = sum(block.persons for block in blocks)
         if any(block.order is not None for block in blocks):
             return cls._from_orders(blocks, count)
@@ -93,7 +80,7 @@ class Places:
         )
 
     @classmethod
-    def _from_orders(cls, blocks: list[_BlockCounts], count: int) -> Self:
+    def _from_orders(cls, blocks: list[BlockCounts], count: int) -> Self:
         nobody = np.empty(0, dtype=np.int64)
         orders = [nobody if block.order is None else block.order for block in blocks]
         sizes = np.concatenate([nobody if block.sizes is None else block.sizes for block in blocks])
@@ -160,7 +147,7 @@ def _runs(starts: Index, sizes: Index) -> Index:
 
 @dataclass(frozen=True)
 class UnitSource:
-    """A source with its unit of privacy and, if known, its places.
+    """A source with its unit of privacy and, if known, its places and the width of its rows after a step.
 
     Where the unit is a person, every person has all their rows in one block, side by side, at most ``unit.cap`` of
     them. The places of what is mapped are not known: it may hold fewer persons.
@@ -169,13 +156,14 @@ class UnitSource:
     source: RecordSource
     unit: Unit = RECORDS
     places: Places | None = None
+    n_columns: int | None = None
 
     @property
     def width(self) -> int:
-        return self.source.width
+        return self.source.width if self.n_columns is None else self.n_columns
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "UnitSource":
-        return UnitSource(self.source.map(function, keep=keep), self.unit)
+        return UnitSource(self.source.map(function, keep=keep), self.unit, None, self.n_columns)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         return self.source.sum(function)
@@ -188,14 +176,17 @@ def unit_of_blocks(source: RecordSource) -> Unit:
 
 def innermost(source: RecordSource) -> RecordSource:
     """Return the source that reads the records, without its wrappers."""
-    return innermost(source.source) if isinstance(source, UnitSource | ResizedSource) else source
+    return innermost(source.source) if isinstance(source, UnitSource) else source
 
 
-def resize_rows(source: RecordSource, width: int) -> RecordSource:
+def resize_rows(source: RecordSource, width: int) -> UnitSource:
     """Return the same source, whose last step gives rows of this public width."""
-    if isinstance(source, UnitSource):
-        return UnitSource(resize_rows(source.source, width), source.unit, source.places)
-    return ResizedSource(source.map(ResizeBlock(width)), width)
+    whole = source if isinstance(source, UnitSource) else UnitSource(source)
+    return replace(whole, source=whole.source.map(partial(_resize_block, width)), n_columns=width)
+
+
+def _resize_block(width: int, block: Block) -> Block:
+    return replace(block, n_columns=width)
 
 
 def places_of(source: RecordSource) -> Places:
@@ -209,7 +200,7 @@ def is_in_memory(source: RecordSource) -> bool:
 
     Keeping a result of such blocks costs little.
     """
-    return isinstance(innermost(source), InMemory)
+    return isinstance(innermost(source), ArraySource)
 
 
 def blocks_in_memory(source: RecordSource) -> list[Block]:
@@ -218,7 +209,7 @@ def blocks_in_memory(source: RecordSource) -> list[Block]:
     The list is empty for a source whose records are elsewhere.
     """
     inner = innermost(source)
-    return list(inner.blocks) if isinstance(inner, InMemory) else []
+    return inner.blocks if isinstance(inner, ArraySource) else []
 
 
 def as_one_block(source: RecordSource) -> Block | None:
