@@ -11,7 +11,7 @@ from dpscp.audit.model_game import ModelGame
 from dpscp.data.feature_bounds import stated_bounds
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block
-from dpscp.data.sources.array import ArraySource
+from dpscp.data.sources.base import ArraySource
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import IntegerSource, epsilon_of, gdp_mu, lattice_noise
 from dpscp.report.examples import predict_examples

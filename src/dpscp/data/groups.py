@@ -8,6 +8,7 @@ Theory: Results F and G, in each group
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class Groups:
             object.__setattr__(self, "values", _check_values(self.values))
             object.__setattr__(self, "per_record", check_per_record(self.per_record, len(self.values)))
         elif self.values is not None:
-            lists = tuple(self._check_list(*pair) for pair in self._pairs)
+            lists = tuple(self._check_list(*pair) for pair in self.pairs)
             object.__setattr__(self, "values", lists if several else lists[0])
 
     def _split_values(self) -> list[Any]:
@@ -103,7 +104,7 @@ class Groups:
         return self.functions if isinstance(self.functions, tuple) else (self.functions,)
 
     @property
-    def _pairs(self) -> list[tuple[Any, Any]]:
+    def pairs(self) -> list[tuple[Any, Any]]:
         """Each item with its declared values."""
         return list(zip(self._items, self._split_values(), strict=True))
 
@@ -126,25 +127,21 @@ class Groups:
 
     def of_rows(self, schema: Schema | None) -> "RowGroups":
         """Return the groups of rows of X; ValueError for arrays, and for columns without a schema."""
-        found = []
-        for place, (item, values) in enumerate(self._pairs):
-            label = item if isinstance(item, str) else _name_of(item, place)
-            if isinstance(item, str):
-                if schema is None:
-                    raise ValueError(f"groups={item!r} is a column, which needs a schema; pass schema=dp.Schema...")
-                values = schema.categories_of(item)
-            elif not callable(item):
+        for item in self._items:
+            if isinstance(item, str) and schema is None:
+                raise ValueError(f"groups={item!r} is a column, which needs a schema; pass schema=dp.Schema...")
+            if not isinstance(item, str) and not callable(item):
                 raise ValueError("groups must be a function of X or, with a schema, a column; arrays are for calibrate")
-            found.append(_Grouping(item, values, label, self.per_record, schema if isinstance(item, str) else None))
-        return RowGroups(tuple(found))
+            if isinstance(item, str) and schema is not None:
+                schema.categories_of(item)
+        return RowGroups(self, schema)
 
     def of_records(self, n: int) -> "RecordGroups":
         """Return the groups of n records in memory, whose groups are arrays."""
         if any(callable(item) or isinstance(item, str) for item in self._items):
             raise ValueError("groups must be an array with the group of each record, or a list of such arrays")
-        parts = [_Grouping(item, values, "", self.per_record) for item, values in self._pairs]
-        found = [part.read(part.item, n) for part in parts]
-        lists = [grouping.values for grouping in parts]
+        found = [_read_places(values, self.per_record, item, n) for item, values in self.pairs]
+        lists = [_BOOLEANS if values is None else values for values in self._split_values()]
         names = lists[0] if len(lists) == 1 else name_groups([""] * len(lists), lists)
         return RecordGroups(names, join_places(found, list(map(len, lists))), self.most_per_record)
 
@@ -159,64 +156,59 @@ def _is_grouping(item: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Grouping:
-    """One way to group rows: a function of them, or a column of a schema.
-
-    ``declared`` are its public groups, None for booleans. With ``per_record`` it gives a boolean for each of them.
-    """
-
-    item: Any
-    declared: tuple[Any, ...] | None
-    label: str = ""
-    per_record: int | None = None
-    schema: Schema | None = None
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """The public groups."""
-        return _BOOLEANS if self.declared is None else self.declared
-
-    def places(self, X: Any, n: int) -> Index:
-        """Return the places of each row's groups in ``values``, (n,) or (n, per_record); -1 for none."""
-        if self.schema is not None:
-            return self.schema.groups(X, self.item)
-        width = () if self.per_record is None else (self.per_record,)
-        return call_on_rows("groups", self.item, (X,), n, read=self.read, empty=np.empty((0, *width), dtype=np.int64))
-
-    def read(self, groups: Any, n: int) -> Index:
-        """Return the places of the groups that a function returned, or an array has."""
-        if self.per_record is not None:
-            return places_of_matrix(groups, len(self.values), self.per_record, n)
-        if self.declared is None and np.asarray(groups).dtype != np.bool_:
-            raise ValueError(
-                "groups must be booleans where no values are declared; declare the public groups: "
-                "dp.Groups(function, values=[...])"
-            )
-        return places_of_values(groups, self.values, n)
-
-
-@dataclass(frozen=True)
 class RowGroups:
     """The public groups of rows, in the order of their thresholds."""
 
-    groupings: tuple[_Grouping, ...]
+    declared: Groups
+    schema: Schema | None
+
+    @property
+    def _lists(self) -> list[tuple[Any, ...]]:
+        """The public groups of each function or column."""
+        return [
+            self.schema.categories_of(item)
+            if self.schema is not None and isinstance(item, str)
+            else (_BOOLEANS if values is None else values)
+            for item, values in self.declared.pairs
+        ]
 
     @property
     def names(self) -> tuple[Any, ...]:
         """The public name of each group."""
-        if len(self.groupings) == 1:
-            return self.groupings[0].values
-        return name_groups([g.label for g in self.groupings], [g.values for g in self.groupings])
+        lists = self._lists
+        labels = [
+            item if isinstance(item, str) else _name_of(item, k) for k, (item, _) in enumerate(self.declared.pairs)
+        ]
+        return lists[0] if len(lists) == 1 else name_groups(labels, lists)
 
     @property
     def per_record(self) -> int:
         """How many groups one record may be in."""
-        return sum(grouping.per_record or 1 for grouping in self.groupings)
+        return self.declared.most_per_record
 
     def places(self, X: Any, n: int) -> Index:
         """Return the places of each row's groups in ``names``: (n,), or (n, per_record) for several; -1 for none."""
-        found = [grouping.places(X, n) for grouping in self.groupings]
-        return join_places(found, [len(grouping.values) for grouping in self.groupings])
+        found, per_record = [], self.declared.per_record
+        for item, values in self.declared.pairs:
+            if self.schema is not None and isinstance(item, str):
+                found.append(self.schema.groups(X, item))
+            else:
+                read = partial(_read_places, values, per_record)
+                empty = np.empty((0,) if per_record is None else (0, per_record), dtype=np.int64)
+                found.append(call_on_rows("groups", item, (X,), n, read=read, empty=empty))
+        return join_places(found, list(map(len, self._lists)))
+
+
+def _read_places(values: tuple[Any, ...] | None, per_record: int | None, groups: Any, n: int) -> Index:
+    """Return the places of the groups that a function returned, or an array has; -1 for none."""
+    if per_record is not None and values is not None:
+        return places_of_matrix(groups, len(values), per_record, n)
+    if values is None and np.asarray(groups).dtype != np.bool_:
+        raise ValueError(
+            "groups must be booleans where no values are declared; declare the public groups: "
+            "dp.Groups(function, values=[...])"
+        )
+    return places_of_values(groups, _BOOLEANS if values is None else values, n)
 
 
 def _check_values(values: Any) -> tuple[Any, ...]:
@@ -235,7 +227,9 @@ def check_per_record(per_record: object, n_groups: int) -> int:
 
 
 def _name_of(item: Any, place: int) -> str:
-    """Return the public name of a function: its own, or its place for one without a name."""
+    """Return the public name of a column or function; its place for a function without a name."""
+    if isinstance(item, str):
+        return item
     name = getattr(item, "__name__", "")
     return name if name.isidentifier() else f"groups[{place}]"
 

@@ -38,7 +38,7 @@ _MOST_OF_A_TABLE, _MOST_IN_ALL = 1 << 17, 1 << 21
 _FEWEST, _SMALLEST_SAMPLE = 20, 8
 # Shared rows beyond those that chance explains. Tables with equal rows in all, if chance explains them with less.
 _SHARE, _CHANCE = 0.1, 1e-6
-_ALL = 1 << 64
+_LARGEST = np.uint64((1 << 64) - 1)
 _ADVICE = (
     "each fit spends its own epsilon and delta, and so does each evaluation, batch and recalibration. The costs add "
     "up, and no ledger has them together. Pass the same dp.BudgetStore to every use of these records (budget=store)"
@@ -50,34 +50,34 @@ _KEY = os.urandom(32)
 class Sketch:
     """The digests of the rows of a table, at most ``_MOST_OF_A_TABLE`` of them; in memory only.
 
-    ``limit`` is the number below which all digests are kept; ``total`` the sum of all digests.
+    ``limit`` is the largest digest that is kept; ``total`` the sum of all digests.
     """
 
     digests: Digests = field(repr=False)
-    limit: int = field(repr=False)
+    limit: np.uint64 = field(repr=False)
     size: int = field(repr=False)
     total: int = field(repr=False)
 
     @staticmethod
-    def of_digests(digests: Digests, limit: int, size: int, total: int) -> "Sketch":
+    def of_digests(digests: Digests, limit: np.uint64, size: int, total: int) -> "Sketch":
         """Return the sketch with no more digests than may be kept."""
         if len(digests) > _MOST_OF_A_TABLE:
-            limit = int(np.partition(digests, _MOST_OF_A_TABLE)[_MOST_OF_A_TABLE])
-            digests = digests[digests < np.uint64(limit)]
+            limit = np.partition(digests, _MOST_OF_A_TABLE)[_MOST_OF_A_TABLE] - np.uint64(1)
+            digests = digests[digests <= limit]
         return Sketch(digests, limit, size, total)
 
     def __add__(self, other: "Sketch") -> "Sketch":
         limit = min(self.limit, other.limit)
-        both = np.concatenate([_below(self.digests, limit), _below(other.digests, limit)])
-        return Sketch.of_digests(both, limit, self.size + other.size, (self.total + other.total) % _ALL)
+        both = np.concatenate([digests[digests <= limit] for digests in (self.digests, other.digests)])
+        return Sketch.of_digests(both, limit, self.size + other.size, (self.total + other.total) % (1 << 64))
 
     def shares_records(self, known: "Sketch") -> bool:
         """Return whether this table has records of a known one, more than chance explains."""
         if min(self.size, known.size) < _FEWEST:
             return False
         limit = min(self.limit, known.limit)
-        own, own_times = np.unique(_below(self.digests, limit), return_counts=True)
-        old, old_times = np.unique(_below(known.digests, limit), return_counts=True)
+        own, own_times = np.unique(self.digests[self.digests <= limit], return_counts=True)
+        old, old_times = np.unique(known.digests[known.digests <= limit], return_counts=True)
         if (self.size, self.total) == (known.size, known.total):
             # the probability that two tables of one population hold each of the known rows equally often
             odds = sum(math.log(2 * math.pi * times) / 2 for times in np.sort(old_times)[:-1].tolist())
@@ -93,10 +93,6 @@ class Sketch:
         return shared > (_SHARE + 2 * repeated * max(1.0, n_own / n_old)) * min(n_own, n_old)
 
 
-def _below(digests: Digests, limit: int) -> Digests:
-    return digests if limit == _ALL else digests[digests < np.uint64(limit)]
-
-
 @dataclass(frozen=True)
 class RowDigests:
     """Make the sketch of a block, in the process that has it; the key belongs to the trusted side."""
@@ -105,13 +101,10 @@ class RowDigests:
 
     def __call__(self, block: Block) -> Sketch:
         """Return the sketch of all rows of a block."""
-        return self.of_parts([rows for _, rows in block.parts()]) if len(block) else self.of_parts([])
-
-    def of_parts(self, parts: list[NDArray[Any]]) -> Sketch:
-        """Return the sketch of rows that come in parts."""
-        found = [self._of_rows(np.asarray(rows, dtype=np.float64).reshape(len(rows), -1)) for rows in parts]
-        digests = np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
-        return Sketch.of_digests(digests, _ALL, len(digests), int(digests.sum(dtype=np.uint64)))
+        digests = np.empty(len(block), dtype=np.uint64)
+        for part, rows in block.parts():
+            digests[part] = self._of_rows(np.asarray(rows, dtype=np.float64).reshape(len(rows), -1))
+        return Sketch.of_digests(digests, _LARGEST, len(digests), int(digests.sum(dtype=np.uint64)))
 
     def _of_rows(self, rows: FloatArray) -> Digests:
         """Return a digest of each row: a random product of its numbers."""
@@ -129,7 +122,7 @@ def sketch_rows(rows: Any) -> Sketch:
     """Return the sketch of rows in memory; an empty one for a table that is not of numbers."""
     table = np.asarray(rows)
     if table.ndim < 2 or table.dtype.kind not in "fiub":
-        return RowDigests().of_parts([])
+        table = np.empty((0, 1))
     return RowDigests()(Block(0, table, np.empty(len(table))))
 
 

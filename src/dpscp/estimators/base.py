@@ -26,8 +26,7 @@ from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, find_source
 from dpscp.data.sources.base import is_source
-from dpscp.data.sources.files import is_path
-from dpscp.data.sources.scanner import is_table
+from dpscp.data.sources.files import is_path, is_table
 from dpscp.data.used_records import remember_use, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.bounds_choice import BoundsChoice

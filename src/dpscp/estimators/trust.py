@@ -15,8 +15,8 @@ from dpscp._base.assumptions import (
     Assumption,
 )
 from dpscp._base.callers import is_of_caller
+from dpscp.data.sources import is_dask
 from dpscp.data.sources.base import is_source
-from dpscp.data.sources.dask import is_dask
 from dpscp.estimators.prefit import Prefit
 from dpscp.torch.records import comes_from_torch, has_own_items
 from dpscp.training.base import Mechanism

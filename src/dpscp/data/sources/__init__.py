@@ -7,12 +7,12 @@ file larger than memory and on a cluster. Only totals reach the driver, which al
 from typing import Any
 
 from dpscp.data.schema import Schema
-from dpscp.data.sources.array import ArraySource
-from dpscp.data.sources.base import Block, RecordSource, added
-from dpscp.data.sources.dask import DaskSource, is_dask, is_dask_frame
+from dpscp.data.sources.base import ArraySource, Block, RecordSource, added
+from dpscp.data.sources.dask import DaskSource
 from dpscp.data.sources.dataset import DatasetSource
 from dpscp.data.sources.distributed import DistributedSource
-from dpscp.data.sources.scanner import TableSource, is_table
+from dpscp.data.sources.files import is_table
+from dpscp.data.sources.scanner import TableSource
 from dpscp.data.sources.spark import SparkSource
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "TableSource",
     "added",
     "find_source",
+    "is_dask",
 ]
 
 
@@ -39,4 +40,9 @@ def find_source(X: Any, y: Any = None, schema: Schema | None = None) -> RecordSo
         return DaskSource(X, y) if is_dask(X) else None
     if hasattr(X, "mapInArrow"):
         return SparkSource(X, schema)
-    return DaskSource.of_frame(X, schema) if is_dask_frame(X) else None
+    return DaskSource.of_frame(X, schema) if is_dask(X) and hasattr(X, "npartitions") else None
+
+
+def is_dask(X: Any) -> bool:
+    """Return whether X is a Dask array or frame, without importing dask."""
+    return hasattr(X, "to_delayed") and (hasattr(X, "npartitions") or hasattr(X, "chunks"))

@@ -223,16 +223,6 @@ def _block_from_frame(schema: Schema, number: int, frame: Any) -> Block:
     return Block(number, rows, targets)
 
 
-def is_dask_frame(X: Any) -> bool:
-    """Return whether X is a Dask frame, without importing dask."""
-    return hasattr(X, "npartitions") and hasattr(X, "to_delayed") and not _is_array(X)
-
-
-def is_dask(X: Any) -> bool:
-    """Return whether X is a Dask array or frame."""
-    return _is_array(X) or is_dask_frame(X)
-
-
 def _is_array(collection: Any) -> bool:
     return isinstance(collection, DaskArray)
 

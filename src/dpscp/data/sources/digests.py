@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.data.sources.array import ArraySource
-from dpscp.data.sources.base import Block, RecordSource
+from dpscp.data.sources.base import ArraySource, Block, RecordSource
 from dpscp.data.sources.spark import SparkSource
 from dpscp.data.sources.spill import ReadSource
 

@@ -18,8 +18,16 @@ import numpy as np
 from dpscp._base.assumptions import PROCESSES, Assumption
 from dpscp._base.checks import check_count
 from dpscp.data.persons import number_persons
-from dpscp.data.sources.array import ArraySource
-from dpscp.data.sources.base import Block, Failure, RecordSource, added, capture_error, is_source, unwrap_results
+from dpscp.data.sources.base import (
+    ArraySource,
+    Block,
+    Failure,
+    RecordSource,
+    added,
+    capture_error,
+    is_source,
+    unwrap_results,
+)
 from dpscp.data.sources.persons import PersonRows, join_persons, split_by_person
 from dpscp.data.sources.scanner import TableSource
 

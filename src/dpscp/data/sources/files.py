@@ -27,6 +27,14 @@ _KINDS = {
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "ipc"),
     ".orc": "orc",
 }
+# Classes of other libraries that yield the records of a table, by the first part of their module.
+_STREAMS = {
+    ("pyarrow", "Dataset"),
+    ("pyarrow", "RecordBatchReader"),
+    ("duckdb", "DuckDBPyRelation"),
+    ("polars", "LazyFrame"),
+    ("datasets", "Dataset"),
+}
 # What is read of a file at once. A record must fit into it.
 BLOCK_BYTES, BLOCK_ROWS, _COLUMN_BYTES = 8 * 2**20, 2**16, 2**20
 # Numbers that are compressed in a file take about so many times its bytes.
@@ -44,6 +52,12 @@ def is_path(table: Any) -> bool:
     if isinstance(table, list | tuple) and table:
         return all(isinstance(one, str | PathLike) for one in table)
     return isinstance(table, str | PathLike)
+
+
+def is_table(table: Any) -> bool:
+    """Return whether ``TableSource`` reads this: paths, and data sets of other libraries. Frames are none."""
+    classes = {(kind.__module__.partition(".")[0].strip("_"), kind.__name__) for kind in type(table).__mro__}
+    return is_path(table) or not classes.isdisjoint(_STREAMS)
 
 
 def is_url(table: str | PathLike[str]) -> bool:

@@ -18,7 +18,7 @@ Theory: Fact 6; Result H
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import accumulate
+from operator import attrgetter
 from typing import Self, TypeVar
 
 import numpy as np
@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
-from dpscp.data.sources.array import ArraySource
-from dpscp.data.sources.base import Block, RecordSource
+from dpscp.data.sources.base import ArraySource, Block, RecordSource
 from dpscp.privacy.units import RECORDS, Unit
 
 Index = NDArray[np.int64]
@@ -67,20 +66,20 @@ class Places:
     @classmethod
     def of(cls, counted: list[BlockCounts]) -> Self:
         """Return the places that follow from the counts of all blocks."""
-        blocks = sorted(counted, key=lambda block: block.number)
-        count = sum(block.persons for block in blocks)
-        if any(block.order is not None for block in blocks):
-            return cls._from_orders(blocks, count)
-        starts = accumulate((block.persons for block in blocks), initial=0)
-        row_starts = accumulate((block.rows for block in blocks), initial=0)
-        return cls(
-            {b.number: range(start, start + b.persons) for b, start in zip(blocks, starts, strict=False)},
-            {b.number: range(start, start + b.rows) for b, start in zip(blocks, row_starts, strict=False)},
-            count,
-        )
+        blocks = sorted(counted, key=attrgetter("number"))
+        if not all(block.order is None for block in blocks):
+            return cls._from_orders(blocks)
+        persons, rows = {}, {}
+        n_persons = n_rows = 0
+        for block in blocks:
+            persons[block.number] = range(n_persons, n_persons + block.persons)
+            rows[block.number] = range(n_rows, n_rows + block.rows)
+            n_persons, n_rows = n_persons + block.persons, n_rows + block.rows
+        return cls(persons, rows, n_persons)
 
     @classmethod
-    def _from_orders(cls, blocks: list[BlockCounts], count: int) -> Self:
+    def _from_orders(cls, blocks: list[BlockCounts]) -> Self:
+        count = sum(block.persons for block in blocks)
         nobody = np.empty(0, dtype=np.int64)
         orders = [nobody if block.order is None else block.order for block in blocks]
         sizes = np.concatenate([nobody if block.sizes is None else block.sizes for block in blocks])

@@ -11,32 +11,17 @@ import numpy as np
 from dpscp._base.checks import check_count
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.schema import Schema
-from dpscp.data.sources.array import ArraySource
-from dpscp.data.sources.base import Block, RecordSource
+from dpscp.data.sources.base import ArraySource, Block, RecordSource
 from dpscp.data.sources.files import TableError, TableFile, is_path, list_files
 from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
 from dpscp.data.sources.spill import ReadSource, Scratch
 
-# Classes of other libraries that yield the records of a table, by the first part of their module.
-_STREAMS = {
-    ("pyarrow", "Dataset"),
-    ("pyarrow", "RecordBatchReader"),
-    ("duckdb", "DuckDBPyRelation"),
-    ("polars", "LazyFrame"),
-    ("datasets", "Dataset"),
-}
 # Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
 BLOCK_NUMBERS = 2**21
 # Blocks into which persons are split: each batch of a table leaves a piece for each of them.
 _MOST_PLACES = 256
 # A table whose numbers take no more bytes is read once, into memory.
 _IN_MEMORY = 2**28
-
-
-def is_table(table: Any) -> bool:
-    """Return whether ``TableSource`` reads this: paths, and data sets of other libraries. Frames are none."""
-    classes = {(kind.__module__.partition(".")[0].strip("_"), kind.__name__) for kind in type(table).__mro__}
-    return is_path(table) or not classes.isdisjoint(_STREAMS)
 
 
 class TableSource(ReadSource):
