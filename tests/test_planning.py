@@ -8,7 +8,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.core.planning import PLANNED
-from dpscp.threshold.size import size_tail
+from dpscp.threshold.sizes import size_tail
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 5))

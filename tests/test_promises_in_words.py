@@ -26,7 +26,7 @@ from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
 from dpscp.report.figures import calibration_figure
 from dpscp.report.numbers import TERMS
 from dpscp.report.page import html_report
-from dpscp.threshold import ReleasedSize, mean_rise, search, sized_offset
+from dpscp.threshold import NoisySize, search, sized_offset, step_rises
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 4))
@@ -125,7 +125,7 @@ def test_records_of_a_split_certificate_are_those_of_the_whole_table(split):
     def aims_inside(n):
         public = terms["size_noise"], terms["count_noise"], terms["steps"]
         last = sized_offset(1 - terms["inner_level"], n, *public, graded=True)
-        return terms["inner_level"] * (n + 1) + last + terms["count_noise"] * mean_rise(terms["steps"]) <= n
+        return terms["inner_level"] * (n + 1) + last + terms["count_noise"] * step_rises(terms["steps"]).mean() <= n
 
     assert aims_inside(small)
     assert not aims_inside(small - 1)
@@ -177,7 +177,11 @@ def searched(guarantee, n, epsilon, *, alpha=0.1, train_epsilon=None, part=1.0):
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "epsilon is above 10", GuaranteeWarning)
         # as if the size came out as it is: advice follows from numbers, not from luck
-        patch.setattr(search, "release_size", lambda size, noise, _: ReleasedSize(Fraction(size), noise))
+        patch.setattr(
+            search,
+            "release_size",
+            lambda size, noise, _: (NoisySize(Fraction(size), noise.count_noise), noise.event(1)),
+        )
         scores = np.zeros(max(1, round(part * n)))
         found = release_counts(plan, lambda: Counted([scores], spent))
     return found.certificates[0]

@@ -10,7 +10,7 @@ import dpscp as dp
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import KnownSize, release_level, release_miss_bound
 from dpscp.privacy import dpsgd_event
-from dpscp.threshold import mean_rise
+from dpscp.threshold import step_rises
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 4))
@@ -119,7 +119,7 @@ def test_scores_of_a_known_number():
     free, asked = calibrated(), calibrated(release_confidence=0.95)
     q, n = free.quantile, len(SCORES)
     search = {"alpha": q.alpha, "count_noise": q.count_noise, "steps": q.steps, "graded": True}
-    above_last = q.count_noise * mean_rise(q.steps)  # what is told is the mean over the steps
+    above_last = q.count_noise * step_rises(q.steps).mean()  # what is told is the mean over the steps
     exact = release_level(0.95, KnownSize(n), offset=q.offset - above_last, **search)
     assert exact - 2e-3 <= free.certificate.terms["release_level"] <= exact
     needed = asked.quantile.offset - above_last

@@ -27,9 +27,9 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import guarantee_of
 from dpscp.privacy import Budget
 from dpscp.privacy.events import DiscreteGaussianDpEvent, dpsgd_event, possible_histories
-from dpscp.threshold import PrivateQuantile, ReleasedSize, private_quantile, rank_sensitivity
+from dpscp.threshold import NoisySize, PrivateQuantile, private_quantile, rank_sensitivity
 from dpscp.threshold.counts import as_counter
-from dpscp.threshold.observer import SearchObserver, SearchView
+from dpscp.threshold.search import SearchObserver, SearchView
 from dpscp.training import DPSGD, Trained
 from dpscp.training.base import paid_event
 from dpscp.training.engine.loop import Descent, StepObserver, StepView
@@ -444,7 +444,7 @@ class PipelineGame(PipelineAttack):
         released, steps, searches = self._observe_release(with_record)
         rows, labels = self._records.records(True)
         own = 1 - float(released.model.predict_proba(rows[-1:])[0, labels[-1]])
-        sizes = [view.bought_size for view in searches if view.bought_size is not None]
+        sizes = [view.new_size for view in searches if view.new_size is not None]
         total = sum(training(view) for view in steps) + sum(_size_ratio(size, self.n) for size in sizes)
         sigma = count_noise_scale(released.ledger.event)
         for view in searches:
@@ -462,9 +462,9 @@ def count_noise_scale(event: DpEvent) -> float:
     return float(max(counts, key=lambda e: counts[e]).sigma)
 
 
-def _size_ratio(size: ReleasedSize, n: int) -> float:
+def _size_ratio(size: NoisySize, n: int) -> float:
     """Compute the ratio of a noisy size that is n without the record and n + 1 with it."""
-    gap = float(size.value) - n
+    gap = float(size.released) - n
     return float((gap**2 - (gap - 1) ** 2) / (2 * size.size_noise**2))
 
 

@@ -17,7 +17,7 @@ from scipy import special
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
-from dpscp.threshold.observer import SearchView
+from dpscp.threshold.search import SearchView
 
 # Number of row choices that the attacker observes before the game.
 _WATCHED = 400

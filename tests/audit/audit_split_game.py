@@ -16,7 +16,7 @@ from scipy import special, stats
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
 from dpscp.core.fit import Fit
-from dpscp.threshold.observer import SearchView
+from dpscp.threshold.search import SearchView
 from dpscp.training.engine.loop import StepView
 
 
@@ -75,10 +75,10 @@ class SplitGame(PipelineAttack):
         rows, labels = self._records.records(True)
         scores = 1 - released.model.predict_proba(rows)[np.arange(len(rows)), labels]
         counted = others + own
-        size = search.bought_size
+        size = search.new_size
         if size is None:
             raise ValueError("the game needs a search that releases the number of its scores")
-        likelihood = -((float(size.value) - counted) ** 2) / (2 * size.size_noise**2)
+        likelihood = -((float(size.released) - counted) ** 2) / (2 * size.size_noise**2)
         _, (_, held_out) = released.ledger.entries[0].stages
         sigma = count_noise_scale(held_out)
         for step in search.counts:

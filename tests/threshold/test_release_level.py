@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from dpscp.threshold import private_quantile
-from dpscp.threshold.single_release import (
+from dpscp.threshold import (
     CountedSize,
-    DrawnSize,
     KnownSize,
     NoisySize,
+    private_quantile,
     release_level,
     release_miss_bound,
     release_offset,
@@ -59,25 +58,14 @@ def test_few_or_no_scores():
     assert release_level(0.95, KnownSize(0), offset=50.0, **SEARCH) > 0.9999
 
 
-@pytest.mark.parametrize(("n_records", "part"), [(12, 0.4), (400, 0.2)])
-def test_drawn_part_is_the_average_over_its_size(n_records, part):
-    offset, level = 6.0, 0.88
-    masses = stats.binom.pmf(np.arange(n_records + 1), n_records, part)
-    exact = sum(
-        mass * release_miss_bound(level, KnownSize(n), offset=offset, **SEARCH)
-        for n, mass in enumerate(masses)
-        if mass > 1e-13
-    )
-    bound = release_miss_bound(level, DrawnSize(n_records, part), offset=offset, **SEARCH)
-    # ranks are rounded up to a 128th of the noise, and the largest noise has a density below .7
-    assert exact - 1e-9 <= bound <= exact + 0.7 / 128
-
-
 def test_blocks_of_a_large_part_cost_little():
     """Neighboring sizes are bounded by one of them, at less than a fiftieth of the scatter of a rank."""
-    known = release_offset(0.95, KnownSize(20_000), level=0.9, **SEARCH)
-    drawn = release_offset(0.95, DrawnSize(100_000, 0.2), level=0.9, **SEARCH)
-    assert known <= drawn <= known + 0.02 * math.sqrt(20_000 * 0.09 + 25) + 0.3
+    size = CountedSize(100_000, 0.2)
+    drawn = release_offset(0.95, size, level=0.9, **SEARCH)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpscp.threshold.single_release._BLOCK", 1e-9)
+        alone = release_offset.__wrapped__(0.95, size, level=0.9, **SEARCH)
+    assert alone <= drawn <= alone + 0.02 * math.sqrt(20_000 * 0.09 + 25) + 0.3
 
 
 @pytest.mark.parametrize(("released", "size_noise"), [(300.0, 8.0), (37.4, 4.0)])
@@ -97,7 +85,6 @@ def test_noisy_size_is_at_least_every_possible_size(released, size_noise, level,
 
 SIZES = st.one_of(
     st.integers(0, 400).map(KnownSize),
-    st.builds(DrawnSize, st.integers(1, 60), st.floats(0.05, 1.0)),
     st.builds(CountedSize, st.integers(1, 60), st.floats(0.05, 1.0)),
     st.builds(NoisySize, st.floats(-20, 400), st.floats(0.5, 20)),
 )
@@ -152,7 +139,12 @@ def test_wrong_numbers_are_refused(wrong):
     arguments = {"confidence": 0.95, "level": 0.9, **SEARCH} | wrong
     with pytest.raises(ValueError, match=next(iter(wrong))):
         release_offset(arguments.pop("confidence"), KnownSize(100), **arguments)
-    for made in (lambda: KnownSize(-1), lambda: DrawnSize(0, 0.5), lambda: DrawnSize(9, 1.5), lambda: NoisySize(9, 0)):
+    for made in (
+        lambda: KnownSize(-1),
+        lambda: CountedSize(0, 0.5),
+        lambda: CountedSize(9, 1.5),
+        lambda: NoisySize(9, 0),
+    ):
         with pytest.raises(ValueError, match="must"):
             made()
 

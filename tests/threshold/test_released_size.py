@@ -5,11 +5,11 @@ import pytest
 from scipy import special
 
 from dpscp import private_quantile
-from dpscp.privacy import IntegerSource, discrete_gaussian_event
+from dpscp.privacy import IntegerSource, discrete_gaussian_event, lattice_noise
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.privacy.events import possible_histories
 from dpscp.threshold import minimax_offset, sized_offset, worst_final_gap
-from dpscp.threshold.size import release_size, size_tail
+from dpscp.threshold.sizes import release_size, size_tail
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 
@@ -88,12 +88,14 @@ def test_offsets_fall_with_the_size():
 def test_the_charged_tail_is_the_tail_of_the_integer_noise():
     """P(Y > reach) of the integer noise is at most what is charged to alpha."""
     for size_noise in (0.5, 3.0, 40.0, 9000.0):
+        noise = lattice_noise(size_noise)
         with pytest.warns(Warning, match="NOT private"):
-            size = release_size(50, size_noise, IntegerSource(1))
+            size, event = release_size(50, noise, IntegerSource(1))
+        assert event == noise.event(1)
         for alpha in (0.3, 0.1, 0.001):
             tail = size_tail(alpha)
-            reach = size.size_noise * float(-special.ndtri(tail)) + 1 / size.noise.scale
-            assert 1 - discrete_gaussian_cdf(np.floor(reach * size.noise.scale), size.noise.sigma) <= tail
+            reach = size.size_noise * float(-special.ndtri(tail)) + size.size_unit
+            assert 1 - discrete_gaussian_cdf(np.floor(reach * noise.scale), noise.sigma) <= tail
 
 
 SCORES = np.random.default_rng(0).uniform(size=400)
@@ -107,9 +109,10 @@ class TestPrivateQuantile:
         counts = [sum(h.values()) for h in possible_histories(first.event)]
         assert counts == [11]
         size = first.released_size
-        assert size.event == discrete_gaussian_event(size.noise.sigma, size.noise.scale)
+        noise = lattice_noise(8.0)
+        assert (size.size_noise, size.size_unit) == (noise.count_noise, 1 / noise.scale)
         assert size.size_noise == pytest.approx(8.0, rel=1e-3)
-        assert size.event in possible_histories(first.event)[0]
+        assert discrete_gaussian_event(noise.sigma, noise.scale) in possible_histories(first.event)[0]
         assert [sum(h.values()) for h in possible_histories(again.event)] == [10]
         assert again.released_size == size
         assert first.alpha == again.alpha == pytest.approx(0.1 - 1e-4)

@@ -6,6 +6,7 @@ search is known, so coverage is a number and needs no tolerance.
 """
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,11 +19,10 @@ from dpscp.core.release import Counted, release_counts
 from dpscp.core.tasks import OwnScores
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
-from dpscp.threshold import CountedSize, offsets, search
-from dpscp.threshold import size as released_size
-from dpscp.threshold.counted_size import counted_miss_bound
+from dpscp.threshold import CountedSize, offsets, search, sizes
 from dpscp.threshold.counts import midpoint_tree
 from dpscp.threshold.minimax import gap_grid, step_rises, worst_excess
+from dpscp.threshold.sizes import counted_miss_bound
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning"),
@@ -161,14 +161,14 @@ def test_a_released_size_covers_at_every_size(monkeypatch, n):
     noise, steps, size_noise = 6.0, 6, 9.0
     z = (np.arange(40) + 0.5) / 40
     draws = special.ndtri(z) * size_noise
-    honest = released_size.release_size
+    honest = sizes.release_size
     plays = [best_play(step_rises(steps), -ALPHA * (n + 1) / noise + offset, 1 / 8) for offset in (0.5, 2.0)]
     found = np.zeros(len(plays) + 1)
     for draw in draws:
         # the library's own release, with its noise replaced by a known one
         def at(size, scale, source, draw=draw):
-            real = honest(size, scale, source)
-            return released_size.ReleasedSize(size + round(draw * real.noise.scale) / real.noise.scale, real.noise)
+            real, event = honest(size, scale, source)
+            return replace(real, released=size + round(draw / real.size_unit) * real.size_unit), event
 
         monkeypatch.setattr(search, "release_size", at)
         view, q = view_of(n, noise, steps, size_noise=size_noise)

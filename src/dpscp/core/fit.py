@@ -33,7 +33,7 @@ from dpscp.privacy import IntegerSource, Ledger
 from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold.counts import count_chunks
-from dpscp.threshold.observer import SearchView
+from dpscp.threshold.search import SearchView
 from dpscp.training.base import Trained, count_training
 from dpscp.training.engine.influence import has_influence_form
 from dpscp.training.engine.loop import StepView

@@ -17,7 +17,7 @@ from dpscp.privacy.accounting import release_accountant
 from dpscp.privacy.split_budget import spare_mu
 from dpscp.threshold.offsets import Aim, Rank, rank_sensitivity, search_level
 from dpscp.threshold.search import SharedCounts, default_steps
-from dpscp.threshold.single_release import CountedSize, KnownSize, NoisySize
+from dpscp.threshold.sizes import CountedSize, KnownSize, NoisySize
 
 # Levels are multiples of 1e-6, and a released size is charged a hundredth of the smallest of them.
 _SMALLEST_LEVEL = 2e-6

@@ -32,7 +32,6 @@ from dpscp.guarantees.stability import (
 from dpscp.guarantees.terms import Terms
 from dpscp.threshold import (
     CountedSize,
-    DrawnSize,
     KnownSize,
     NoisySize,
     counted_offset,
@@ -51,7 +50,6 @@ __all__ = [
     "GUARANTEES",
     "Certificate",
     "CountedSize",
-    "DrawnSize",
     "Guarantee",
     "GuaranteeRequest",
     "KnownSize",

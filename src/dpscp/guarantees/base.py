@@ -97,8 +97,8 @@ class Guarantee:
 
     def __post_init__(self) -> None:
         # both may be given by name; unknown names raise
-        object.__setattr__(self, "correction", Correction.parse(self.correction))
-        object.__setattr__(self, "rank", Rank.parse(self.rank))
+        object.__setattr__(self, "correction", Correction(self.correction))
+        object.__setattr__(self, "rank", Rank(self.rank))
 
     @property
     def assumption(self) -> Assumption:

@@ -28,14 +28,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib import resources
 from os import PathLike
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from dpscp._base.checks import check_count, check_nonnegative, check_probability
-from dpscp.privacy.tradeoff import last_where
 from dpscp.threshold.correction import expected_excess, marginal_offset
 
 Gaps = NDArray[np.float64]
@@ -45,12 +43,9 @@ _CLOSE = (-2.0, 3.0)
 _TOP, _BOTTOM = 7.0, -4096.0
 # Spacing and number of steps of the shipped table, and the smallest spacing that is stored.
 _TABLE_SPACING, _TABLE_STEPS, _KEPT_SPACING = 1 / 256, 32, 1 / 64
-# Unequal steps are not in the table; they are solved on demand.
-_QUICK_SPACING = 1 / 32
 _CUT = 1e-9
 # The smallest rise with which the last of many steps needs no offset of its own; the mean overshoot is flat around it.
 _RISE = 0.175
-_MOST_NOISE = 1e6
 
 
 def gap_grid(spacing: float) -> Gaps:
@@ -102,20 +97,6 @@ def step_rises(steps: int) -> Gaps:
     """
     left = np.arange(check_count("steps", steps) - 1.0, -1.0, -1.0)
     return np.asarray(left * (_RISE if steps <= _TABLE_STEPS else 0.0), dtype=np.float64)
-
-
-def mean_rise(steps: int) -> float:
-    """Return the mean of ``step_rises``; reported offsets are means over the steps.
-
-    Parameters
-    ----------
-    steps : int
-
-    Returns
-    -------
-    float
-    """
-    return float(step_rises(steps).mean())
 
 
 def write_table(path: str | PathLike[str]) -> None:
@@ -201,15 +182,7 @@ def worst_excess(start: Gaps | float, steps: int, *, graded: bool = False) -> Ga
     return np.asarray(np.where(is_beyond, beyond, within))
 
 
-@overload
-def minimax_offset(alpha: float, n_min: float, count_noise: float, steps: int) -> float: ...
-
-
-@overload
-def minimax_offset(alpha: float, n_min: float, count_noise: Sequence[float] | Gaps, steps: int) -> Gaps: ...
-
-
-def minimax_offset(alpha: float, n_min: float, count_noise: float | Sequence[float] | Gaps, steps: int) -> float | Gaps:
+def minimax_offset(alpha: float, n_min: float, count_noise: float, steps: int) -> float:
     """Return the smallest offset that keeps the miss rate for any scores.
 
     A search of ``steps`` halvings that accepts a midpoint if count + noise >= (1 - alpha)(n + 1) + c misses one more
@@ -218,38 +191,21 @@ def minimax_offset(alpha: float, n_min: float, count_noise: float | Sequence[flo
 
     Parameters
     ----------
-    alpha, n_min : float
-    count_noise : float or array, shape (steps,)
-        The standard deviation of the noise, the same for all steps or one for each.
+    alpha, n_min, count_noise : float
     steps : int
 
     Returns
     -------
-    float or ndarray, shape (steps,)
+    float
         In ranks. From 1 to 32 steps it exceeds the smallest c by at most .004 ``count_noise`` (.02 if n_min is so small
-        that the offset exceeds alpha (n_min + 1)). Above 32 steps it is the offset of Result A. With one noise for each
-        step, there is one offset for each, proportional to its noise, to .04 of the largest noise.
+        that the offset exceeds alpha (n_min + 1)). Above 32 steps it is the offset of Result A.
 
     >>> [round(minimax_offset(0.1, 10**6, 1.0, n), 2) for n in (8, 12, 20)]
     [0.58, 0.84, 1.13]
 
     Theory: Result F
     """
-    alpha, n_min = check_probability("alpha", alpha), check_nonnegative("n_min", n_min)
-    steps = check_count("steps", steps)
-    if np.ndim(count_noise) == 0:
-        return _offset(alpha, n_min, check_nonnegative("count_noise", count_noise), steps, graded=False)
-    noises = tuple(check_nonnegative("count_noise", s) for s in np.asarray(count_noise).ravel().tolist())
-    if len(noises) != steps:
-        raise ValueError(f"count_noise must be one number or one for each of the {steps} steps, got {len(noises)}")
-    if max(noises) == 0:
-        return np.zeros(steps)
-    if max(noises) > _MOST_NOISE * alpha * (n_min + 1):
-        raise ValueError(
-            f"count_noise must be at most {_MOST_NOISE:g} alpha (n_min + 1), got {max(noises):g}; counts with more "
-            "noise are useless: use less noise"
-        )
-    return _unequal_factor(alpha * (n_min + 1), noises) * np.array(noises)
+    return _offset(alpha, n_min, count_noise, steps, graded=False)
 
 
 def graded_offset(alpha: float, n_min: float, count_noise: float, steps: int) -> float:
@@ -274,12 +230,12 @@ def graded_offset(alpha: float, n_min: float, count_noise: float, steps: int) ->
 
     Theory: Result F
     """
+    return _offset(alpha, n_min, count_noise, steps, graded=True)
+
+
+def _offset(alpha: float, n_min: float, count_noise: float, steps: int, *, graded: bool) -> float:
     alpha, n_min = check_probability("alpha", alpha), check_nonnegative("n_min", n_min)
-    noise = check_nonnegative("count_noise", count_noise)
-    return _offset(alpha, n_min, noise, check_count("steps", steps), graded=True)
-
-
-def _offset(alpha: float, n_min: float, noise: float, steps: int, *, graded: bool) -> float:
+    noise, steps = check_nonnegative("count_noise", count_noise), check_count("steps", steps)
     if noise == 0:
         return 0.0
     surplus = alpha * (n_min + 1)
@@ -290,26 +246,3 @@ def _offset(alpha: float, n_min: float, noise: float, steps: int, *, graded: boo
     first = int(np.argmax(excess <= surplus / noise))
     # with few steps the offset may be negative: the end of the range is a full set, which covers more than needed
     return float(gaps[first] + excess[first]) * noise
-
-
-@lru_cache(maxsize=64)
-def _unequal_factor(surplus: float, noises: tuple[float, ...]) -> float:
-    """Return the smallest c (to 1e-3) whose offsets c s_k suit noises s_k."""
-    unit = max(noises)
-    grid = gap_grid(_QUICK_SPACING)
-    start = -surplus / unit
-
-    def valid(c: float) -> bool:
-        # gaps to the target itself, in units of the largest noise; the cap moves along with the offset
-        gaps = np.union1d(grid[grid > start + c] - c, [start])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            accept = [special.ndtr(-(gaps * unit / s + c)) if s else (gaps <= 0).astype(float) for s in noises]
-        value: float = solve_game(gaps, accept)[-1][0]
-        return value <= 0
-
-    bad, good = 0.0, 1.0
-    while not valid(good):
-        bad, good = good, 2 * good
-    while valid(bad):
-        bad, good = 2 * bad - 1, bad
-    return last_where(valid, good, bad, within=1e-3)

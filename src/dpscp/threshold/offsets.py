@@ -1,8 +1,10 @@
 """Where a private search aims: rank statistics, corrections and offsets.
 
 All offset arithmetic is here, from public numbers only. The search, the planner and the certificates use an ``Aim``.
-The formulas are in ``correction`` (Result A and the paper), ``minimax`` (Result F), ``size`` (Result G),
-``counted_size`` (parts of a counted table) and ``single_release`` (Result I).
+The formulas are in ``correction`` (Result A and the paper), ``minimax`` (Result F), ``sizes`` (Result G) and
+``single_release`` (Result I).
+
+Theory: Fact 2
 """
 
 import math
@@ -16,12 +18,9 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_probability
 from dpscp.threshold.correction import marginal_offset, union_noise_buffer
-from dpscp.threshold.counted_size import counted_offset
 from dpscp.threshold.minimax import graded_offset, step_rises
-from dpscp.threshold.single_release import CountedSize, KnownSize, NoisySize, release_level, release_offset
-from dpscp.threshold.size import size_tail, sized_offset
-
-__all__ = ["Aim", "Correction", "Rank", "conformal_rank", "rank_sensitivity", "round_level", "search_level"]
+from dpscp.threshold.single_release import release_level, release_offset
+from dpscp.threshold.sizes import CountedSize, KnownSize, NoisySize, Size, counted_offset, size_tail, sized_offset
 
 _LEVEL_UNIT = 10**6
 # Nodes and weights of a mean over a normal law, exact for polynomials up to degree five.
@@ -30,7 +29,15 @@ _NODES, _WEIGHTS = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 2 / 3, 1 / 6)
 _UNIT_SHARE = 1e-3
 
 
-class Rank(StrEnum):
+class _Choice(StrEnum):
+    """Base class of names that a caller may give."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        check_choice(cls.__name__.lower(), value, list(cls))
+
+
+class Rank(_Choice):
     """The rank statistic of a search: the count C minus a function of the size n.
 
     Theory: Fact 2
@@ -42,11 +49,6 @@ class Rank(StrEnum):
     """C - (1 - alpha)(n + 1)."""
     CEIL = "ceil"
     """C - ceil((1 - alpha)(n + 1)), as in the paper."""
-
-    @classmethod
-    def parse(cls, value: str) -> "Rank":
-        """Return the statistic of that name, or raise ValueError."""
-        return cls(check_choice("rank", value, tuple(member.value for member in cls)))
 
     @property
     def is_same_at_all_levels(self) -> bool:
@@ -66,7 +68,7 @@ class Rank(StrEnum):
         return (Fraction(1, 2) if self is Rank.CENTERED else 1 - level) * (size + 1)
 
 
-class Correction(StrEnum):
+class Correction(_Choice):
     """What a search adds to the wanted rank, so that its noise costs no coverage."""
 
     MINIMAX = "minimax"
@@ -78,11 +80,6 @@ class Correction(StrEnum):
     NONE = "none"
     """Nothing, and no promise."""
 
-    @classmethod
-    def parse(cls, value: str) -> "Correction":
-        """Return the correction of that name, or raise ValueError."""
-        return cls(check_choice("correction", value, tuple(member.value for member in cls)))
-
     @property
     def is_graded(self) -> bool:
         """Whether each step aims higher than the one after it."""
@@ -92,14 +89,6 @@ class Correction(StrEnum):
     def keeps_the_level(self) -> bool:
         """Whether the level is proven on average over scores and noise."""
         return self in (Correction.MINIMAX, Correction.MARGINAL)
-
-    def rises(self, steps: int) -> NDArray[np.float64]:
-        """Return how far above the last step each step aims, in units of the noise."""
-        return step_rises(steps) if self.is_graded else np.zeros(steps)
-
-    def mean_rise(self, steps: int) -> float:
-        """Return the mean of ``rises``."""
-        return float(self.rises(steps).mean())
 
 
 def round_level(alpha: float) -> Fraction:
@@ -126,9 +115,7 @@ def round_level(alpha: float) -> Fraction:
 
 
 def search_level(alpha: float, *, size_is_released: bool) -> Fraction:
-    """Return the level of a search, less the charge for a released size.
-
-    It is rounded down.
+    """Return the level of a search, less the charge for a released size, rounded down.
 
     Theory: Result G
     """
@@ -152,7 +139,7 @@ def rank_sensitivity(rank: str, alpha: float) -> Fraction:
 
     Theory: Fact 2
     """
-    return Rank.parse(rank).sensitivity(round_level(alpha))
+    return Rank(rank).sensitivity(round_level(alpha))
 
 
 def conformal_rank(level: Fraction, n: Fraction | int) -> int:
@@ -186,7 +173,7 @@ class Aim:
     level: Fraction
     rank: Rank
     correction: Correction
-    size: KnownSize | NoisySize | CountedSize
+    size: Size
     count_noise: float
     steps: int
     unit: Fraction = Fraction(0)
@@ -206,36 +193,28 @@ class Aim:
             raise ValueError(f"n_min must be None with {name}, got {self.least:g}: the size is not assumed; remove it")
 
     @property
-    def nominal_size(self) -> Fraction:
-        """The number of scores from which the target is computed."""
-        return Fraction(self.size.nominal_size)
-
-    @property
     def wanted_rank(self) -> Fraction:
         """The rank of the quantile.
 
         It is an integer if the statistic or the buffer of the paper needs one.
         """
+        size = Fraction(self.size.nominal_size)
         if self.rank is Rank.CEIL or (self.correction is Correction.UNION and self.rank is not Rank.LINEAR):
-            return Fraction(conformal_rank(self.level, self.nominal_size))
-        return (1 - self.level) * (self.nominal_size + 1)
+            return Fraction(conformal_rank(self.level, size))
+        return (1 - self.level) * (size + 1)
+
+    @property
+    def rises(self) -> NDArray[np.float64]:
+        """How far above the last step each step aims, in units of the noise."""
+        return step_rises(self.steps) if self.correction.is_graded else np.zeros(self.steps)
 
     @property
     def mean_rise(self) -> float:
         """The mean aim of the steps above the last step, in ranks."""
-        return self.count_noise * self.correction.mean_rise(self.steps)
-
-    @property
-    def rank_deviation(self) -> float:
-        """The standard deviation of the aim, in ranks, due to an unknown size."""
-        return abs(0.5 - float(self.level)) * self.size.deviation
-
-    def final_target(self, offset: Fraction) -> Fraction:
-        """Return what the statistic must reach at the last step."""
-        return self.wanted_rank - self.rank.subtracted_rank(self.level, self.nominal_size) + offset
+        return self.count_noise * float(self.rises.mean())
 
     def public_numbers(self, offset: Fraction) -> dict[str, Any]:
-        """Return the public numbers of a result; offset and target are step means."""
+        """Return the public numbers of a result; offset and target are means over the steps."""
         mean = offset + Fraction(self.mean_rise)
         return {
             "rank_target": float(self.wanted_rank + mean),
@@ -247,31 +226,27 @@ class Aim:
             "offset": float(mean),
         }
 
-    def lattice_rises(self, sigma: int) -> tuple[int, ...]:
-        """Return the rises of the steps in lattice units, rounded up."""
-        return tuple(math.ceil(sigma * rise) for rise in self.correction.rises(self.steps).tolist())
-
     def offset(self, failure_probability: float | None = None) -> Fraction:
         """Return what the correction adds to the wanted rank."""
+        alpha, noise, steps, size = float(self.level), self.count_noise, self.steps, self.size
+        least = size.nominal_size if self.least is None else self.least
         if self.correction is Correction.NONE:
             return Fraction(0)
-        return Fraction(self._noise_offset(failure_probability)) + self.unit
-
-    def _noise_offset(self, failure_probability: float | None) -> float | Fraction:
-        alpha, noise, steps, size = float(self.level), self.count_noise, self.steps, self.size
         if isinstance(size, NoisySize):
-            released, unit = float(size.released), size.size_unit
-            return sized_offset(alpha, released, size.size_noise, noise, steps, size_unit=unit, graded=True)
-        if isinstance(size, CountedSize):
-            return counted_offset(alpha, size, noise, steps, graded=True)
-        least = size.n if self.least is None else self.least
-        if self.correction is Correction.MINIMAX:
-            return graded_offset(alpha, least, noise, steps)
-        if self.correction is Correction.MARGINAL:
-            return marginal_offset(least, alpha, noise, steps)
-        beta = failure_probability if failure_probability is not None else min(0.5, 1 / size.n)
-        # the -1 of tau assumes an integer rank: a count below it lies at least 1 below it
-        return Fraction(union_noise_buffer(noise, steps, beta)) + (1 if self.rank is Rank.LINEAR else 0)
+            found = sized_offset(
+                alpha, float(size.released), size.size_noise, noise, steps, size_unit=size.size_unit, graded=True
+            )
+        elif isinstance(size, CountedSize):
+            found = counted_offset(alpha, size, noise, steps, graded=True)
+        elif self.correction is Correction.MINIMAX:
+            found = graded_offset(alpha, float(least), noise, steps)
+        elif self.correction is Correction.MARGINAL:
+            found = marginal_offset(float(least), alpha, noise, steps)
+        else:
+            beta = failure_probability if failure_probability is not None else min(0.5, 1 / size.n)
+            # the -1 of tau assumes an integer rank: a count below it lies at least 1 below it
+            found = union_noise_buffer(noise, steps, beta) + (self.rank is Rank.LINEAR)
+        return Fraction(found) + self.unit
 
     def whole_offset(
         self,
@@ -282,25 +257,21 @@ class Aim:
     ) -> Fraction:
         """Return the offset with the rank buffer, and at least that of one release.
 
-        The buffer is rounded up to whole ranks. The offset of one release applies if ``release_confidence`` is given.
+        The buffer is rounded up to whole ranks. If ``release_confidence`` is given, one release covers the level
+        ``covered`` at this confidence.
+
+        Theory: Result I
         """
         offset = math.ceil(rank_buffer) + self.offset(failure_probability)
         if release_confidence is None:
             return offset
-        return max(offset, self.offset_of_one_release(release_confidence, covered))
-
-    def offset_of_one_release(self, confidence: float, covered: float) -> Fraction:
-        """Return the offset with which one release covers a level at this confidence.
-
-        Theory: Result I
-        """
         if self.least is not None or not self.correction.keeps_the_level:
             raise ValueError(
-                f"release_confidence={confidence:g} needs a public or released number of scores (no n_min) and "
+                f"release_confidence={release_confidence:g} needs a public or released number of scores (no n_min) and "
                 "correction='minimax' or 'marginal'"
             )
         alone = release_offset(
-            confidence,
+            release_confidence,
             self.size,
             level=covered,
             alpha=float(self.level),
@@ -308,7 +279,7 @@ class Aim:
             steps=self.steps,
             graded=self.correction.is_graded,
         )
-        return Fraction(alone) + self.unit
+        return max(offset, Fraction(alone) + self.unit)
 
     def level_of_one_release(self, confidence: float, offset: float) -> float:
         """Return the level that one release with this offset covers at this confidence.
@@ -344,7 +315,7 @@ class Aim:
             released, noise = float(self.size.released), self.size.size_noise
             around = (replace(self, size=replace(self.size, released=released + z * noise)) for z in _NODES)
             mean = sum(weight * float(aim.offset()) for weight, aim in zip(_WEIGHTS, around, strict=True))
-        return mean + self.mean_rise + self.rank_deviation
+        return mean + self.mean_rise + abs(0.5 - float(self.level)) * self.size.deviation
 
     def with_size(self, n: int) -> "Aim":
         """Return the aim of the same search if ``n`` scores are known or expected."""

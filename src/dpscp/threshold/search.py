@@ -6,29 +6,23 @@ Gaussian noise is added. Only the threshold is released, not the counts and not 
 
 import math
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.checks import check_count, check_nonnegative, check_positive, check_probability, check_range
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
-from dpscp.threshold.counts import Counter, Halving, LossSums, as_counter
+from dpscp.threshold.counts import EVEN, Counter, Halving, LossSums, as_counter
 from dpscp.threshold.minimax import worst_final_gap
-from dpscp.threshold.observer import CountView, SearchObserver, SearchView
 from dpscp.threshold.offsets import Aim, Correction, Rank, round_level, search_level
-from dpscp.threshold.single_release import CountedSize, KnownSize, NoisySize
-from dpscp.threshold.size import ReleasedSize, release_size
+from dpscp.threshold.sizes import CountedSize, KnownSize, NoisySize, release_size
 
-__all__ = [
-    "PrivateQuantile",
-    "SharedCounts",
-    "default_steps",
-    "private_quantile",
-]
+__all__ = ["PrivateQuantile", "SharedCounts", "default_steps", "private_quantile"]
 
 # Scores may be dense: the error of the grid is planned for this multiple of the uniform density.
 _CROWDING = 2.0
@@ -63,7 +57,7 @@ class PrivateQuantile:
         The mean over the steps of the offset, in ranks.
     seeded : bool
         Whether a seed was used; then the result is not private.
-    released_size : ReleasedSize, optional
+    released_size : NoisySize, optional
     fine_near : float or tuple of float, optional
     counted_size : CountedSize, optional
     """
@@ -80,16 +74,15 @@ class PrivateQuantile:
     rank: Rank
     offset: float
     seeded: bool
-    released_size: ReleasedSize | None = None
+    released_size: NoisySize | None = None
     fine_near: float | tuple[float, float] | None = None
     counted_size: CountedSize | None = None
 
     @property
     def aim(self) -> Aim:
         """Where the search aimed, in public numbers."""
-        size = _size_known(self.n_records, self.released_size, self.counted_size)
-        level = round_level(self.alpha)
-        return Aim(level, Rank(self.rank), Correction(self.correction), size, self.count_noise, self.steps)
+        size = self.counted_size or self.released_size or KnownSize(self.n_records)
+        return Aim(round_level(self.alpha), self.rank, self.correction, size, self.count_noise, self.steps)
 
     @property
     def last_offset(self) -> float:
@@ -100,6 +93,39 @@ class PrivateQuantile:
     def is_finite(self) -> bool:
         """Whether the search found a threshold below the end of its range."""
         return self.threshold < self.score_range[1]
+
+
+class CountView(NamedTuple):
+    """What an observer sees of one count: its bracket, the exact count at the middle, and the noisy margin.
+
+    The margin is relative to the acceptance level of the last step.
+    """
+
+    bracket: tuple[float, float]
+    exact: int | Fraction
+    margin: int
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """What an observer sees of one search: scale * count - base + noise was compared with bar.
+
+    For tests and audits only. No ledger pays for the exact counts: they are not private and must not be released. The
+    number of scores enters ``base`` only. A step accepts if its margin reaches its ``rises``. ``halving`` gives the
+    middle of a bracket. ``new_size`` is the size that the search released, if any.
+    """
+
+    score_range: tuple[float, float]
+    scale: int
+    base: int
+    bar: int
+    counts: tuple[CountView, ...]
+    new_size: NoisySize | None = None
+    rises: tuple[int, ...] = ()
+    halving: Halving = EVEN
+
+
+SearchObserver = Callable[[SearchView], None]
 
 
 class SharedCounts:
@@ -115,20 +141,19 @@ class SharedCounts:
     """
 
     def __init__(self) -> None:
-        self._noise: dict[tuple[int, float, float], int] = {}
+        self.noise: dict[tuple[int, float, float], int] = {}
         self._search: tuple[Any, ...] | None = None
 
-    def require_alike(self, *search: Any) -> None:
+    def require_alike(self, rank: Rank, *search: Any) -> None:
         """Raise if the noisy counts of this search differ from those of earlier ones."""
+        search = (rank, *search)
+        if self._search is not None and not rank.is_same_at_all_levels:
+            raise ValueError(f"`asked` needs rank='centered', got '{rank}': other statistics differ between levels")
         if self._search not in (None, search):
             raise ValueError(
                 "`asked` must come from searches with the same rank, noise, steps, score_range and fine_near"
             )
         self._search = search
-
-    def noise(self, step: int, left: float, right: float, fresh: int) -> int:
-        """Return the noise at the middle of a bracket: ``fresh`` if it is new."""
-        return self._noise.setdefault((step, left, right), fresh)
 
     @staticmethod
     def new_questions(place: int, steps: int) -> int:
@@ -187,7 +212,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     n_records: int | None = None,
     n_min: float | None = None,
     size_noise: float | LatticeNoise | None = None,
-    released_size: ReleasedSize | None = None,
+    released_size: NoisySize | None = None,
     counted_size: CountedSize | None = None,
     release_confidence: float | None = None,
     asked: SharedCounts | None = None,
@@ -234,7 +259,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         The number of scores is private: release it once with integer noise of this standard deviation. The promise then
         holds for every number of scores, and ``n_records`` is only a plan. Needs ``rank="centered"`` and
         ``correction="minimax"``.
-    released_size : ReleasedSize, optional
+    released_size : NoisySize, optional
         That of an earlier search of the same scores, at no cost.
     counted_size : CountedSize, optional
         The scores are a secret random part of a table whose number of records is public. No size is released, and the
@@ -271,32 +296,32 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     """
     span = check_range("score_range", score_range)
     halving = Halving.fine(fine_near, span)
-    kind, statistic_kind = Correction.parse(correction), Rank.parse(rank)
+    kind, statistic = Correction(correction), Rank(rank)
     is_released = _check_sizes(size_noise, released_size, counted_size)
     level = search_level(alpha, size_is_released=is_released)
     _check_numbers(rank_buffer, failure_probability, n_records, n_min, steps)
-    plan = _NoisePlan.of(mu, count_noise, statistic_kind.sensitivity(level), graded=kind.is_graded)
+    given, unit_noise = _unit_noise(mu, count_noise, statistic.sensitivity(level))
+    planned_steps = partial(default_steps, unit_noise=unit_noise, shared_budget=given is None, graded=kind.is_graded)
     n_records = n_records or (None if counted_size is None else max(1, round(counted_size.nominal_size)))
-    stream_steps = steps or plan.stream_steps(n_records)
-    counter = as_counter(scores, span, stream_steps, halving=halving)
+    first_steps = steps or (planned_steps(n_records) if n_records else _STREAM_STEPS)  # before a stream is read
+    counter = as_counter(scores, span, first_steps, halving=halving)
     require_counted(counter, is_private=n_records is not None or is_released or n_min is not None)
-    source, new_size = IntegerSource(random_state), None
+    source, size_event = IntegerSource(random_state), None
     if size_noise is not None:
-        released_size = new_size = release_size(counter.size, size_noise, source)
-    nominal = n_records or max(1, counter.size if released_size is None else round(released_size.value))
-    steps = steps or (stream_steps if isinstance(scores, Iterator) else plan.default_steps(nominal))
-    noise, size = plan.noise_for(counter, steps), _size_known(nominal, released_size, counted_size)
-    aim = Aim(level, statistic_kind, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
+        released_size, size_event = release_size(counter.size, size_noise, source)
+    nominal = n_records or max(1, counter.size if released_size is None else round(released_size.released))
+    size = counted_size or released_size or KnownSize(nominal)
+    steps = steps or (first_steps if isinstance(scores, Iterator) else planned_steps(nominal))
+    noise = given or lattice_noise(unit_noise * math.sqrt(steps), statistic.sensitivity(level))
+    aim = Aim(level, statistic, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
     offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
-    statistic = _Statistic.of(aim, offset, noise, counter.size)
-    asked = SharedCounts() if asked is None else _for_this_search(asked, aim.rank, noise, steps, span, halving)
-    threshold, seen = _right_endpoint_search(counter, span, statistic, noise.sample(steps, source), halving, asked)
+    threshold, view = _halve_range(counter, span, halving, aim, offset, noise, source, asked or SharedCounts())
     if observer is not None:
-        observer(statistic.view(span, seen, new_size, halving))
+        observer(replace(view, new_size=None if size_event is None else released_size))
     return _warn_of_full_sets(
         PrivateQuantile(
             threshold=threshold,
-            event=noise.event(steps) if new_size is None else compose(new_size.event, noise.event(steps)),
+            event=noise.event(steps) if size_event is None else compose(size_event, noise.event(steps)),
             score_range=span,
             n_records=nominal,
             seeded=random_state is not None,
@@ -308,10 +333,31 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     )
 
 
+def _unit_noise(
+    mu: float | None, count_noise: float | LatticeNoise | None, sensitivity: Fraction
+) -> tuple[LatticeNoise | None, float]:
+    """Return the noise of each count, if it was given, and the noise of a single count."""
+    if count_noise is not None and mu is None:
+        given = LatticeNoise.of(count_noise, sensitivity)
+        return given, given.count_noise
+    if mu is None or count_noise is not None:
+        raise ValueError("give exactly one of mu (the GDP level of the whole search) and count_noise")
+    return None, float(sensitivity) / check_positive("mu", mu)
+
+
 def require_counted(counter: Counter, *, is_private: bool) -> None:
     """Refuse no scores where their number is counted and published; a declared number keeps the true one private."""
     if not is_private and counter.size == 0:
         raise ValueError("scores are empty: pass at least one score, or declare n_records")
+
+
+def _check_sizes(
+    size_noise: float | LatticeNoise | None, released_size: NoisySize | None, counted_size: CountedSize | None
+) -> bool:
+    """Return whether a size is released; raise if two ways are given."""
+    if sum(given is not None for given in (size_noise, released_size, counted_size)) > 1:
+        raise ValueError("give size_noise (release a size), released_size (reuse a size) or counted_size, not both")
+    return size_noise is not None or released_size is not None
 
 
 def _check_numbers(
@@ -328,93 +374,36 @@ def _check_numbers(
         check_count("steps", steps)
 
 
-def _check_sizes(
-    size_noise: float | LatticeNoise | None, released_size: ReleasedSize | None, counted_size: CountedSize | None
-) -> bool:
-    """Return whether a size is released; raise if two ways are given."""
-    is_released = size_noise is not None or released_size is not None
-    if size_noise is not None and released_size is not None:
-        raise ValueError("give size_noise (release a size) or released_size (reuse a size), not both")
-    if counted_size is not None and is_released:
-        raise ValueError("give counted_size or a released size, not both: counted_size needs no release")
-    return is_released
-
-
-def _size_known(
-    nominal: int, released_size: ReleasedSize | None, counted_size: CountedSize | None
-) -> KnownSize | NoisySize | CountedSize:
-    """Return what a search knows about the number of its scores."""
-    if counted_size is not None:
-        return counted_size
-    return KnownSize(nominal) if released_size is None else released_size.as_noisy_size()
-
-
-def _for_this_search(
-    asked: SharedCounts, rank: Rank, noise: LatticeNoise, steps: int, score_range: tuple[float, float], halving: Halving
-) -> SharedCounts:
-    """Return ``asked`` if its counts are those of this search; raise otherwise."""
-    if not rank.is_same_at_all_levels:
-        raise ValueError(f"`asked` needs rank='centered', got '{rank}': other statistics differ between levels")
-    asked.require_alike(noise, steps, score_range, halving)
-    return asked
-
-
-@dataclass(frozen=True)
-class _Statistic:
-    """scale * (C - removed) + noise is compared with scale * needed.
-
-    Earlier steps need ``rises`` more. ``scale * removed`` is an integer.
-    """
-
-    scale: int
-    removed: Fraction
-    needed: Fraction
-    rises: tuple[int, ...]
-
-    @classmethod
-    def of(cls, aim: Aim, offset: Fraction, noise: LatticeNoise, size: int) -> "_Statistic":
-        """Return what is subtracted from each count, and the acceptance level.
-
-        ``size`` is the true number of scores.
-        """
-        removed = aim.rank.subtracted_rank(aim.level, size)
-        return cls(noise.scale, removed, aim.final_target(offset), aim.lattice_rises(noise.sigma))
-
-    @property
-    def base(self) -> int:
-        return int(self.scale * self.removed)
-
-    @property
-    def bar(self) -> int:
-        return math.ceil(self.scale * self.needed)
-
-    def view(
-        self, score_range: tuple[float, float], seen: list[CountView], new_size: ReleasedSize | None, halving: Halving
-    ) -> SearchView:
-        return SearchView(score_range, self.scale, self.base, self.bar, tuple(seen), new_size, self.rises, halving)
-
-
-def _right_endpoint_search(
+def _halve_range(
     counter: Counter,
     score_range: tuple[float, float],
-    statistic: _Statistic,
-    draws: list[int],
     halving: Halving,
+    aim: Aim,
+    offset: Fraction,
+    noise: LatticeNoise,
+    source: IntegerSource,
     asked: SharedCounts,
-) -> tuple[float, list[CountView]]:
+) -> tuple[float, SearchView]:
     """Halve the range; move the right end if the noisy statistic is large enough.
 
-    All comparisons are between integers. Returns the final right end and all counts.
+    All comparisons are between integers. Returns the final right end, and what an observer sees.
     """
+    if isinstance(counter, LossSums):
+        counter.require_lattice(noise.scale, aim.steps)
+    asked.require_alike(aim.rank, noise, aim.steps, score_range, halving)
     left, right = score_range
+    draws = noise.sample(aim.steps, source)
     seen: list[CountView] = []
-    scale, base, bar = statistic.scale, statistic.base, statistic.bar
-    for step, (noise, rise) in enumerate(zip(draws, statistic.rises, strict=True)):
+    nominal = aim.rank.subtracted_rank(aim.level, Fraction(aim.size.nominal_size))
+    scale, base = noise.scale, int(noise.scale * aim.rank.subtracted_rank(aim.level, counter.size))
+    bar = math.ceil(scale * (aim.wanted_rank - nominal + offset))
+    rises = tuple(math.ceil(noise.sigma * rise) for rise in aim.rises.tolist())
+    for step, (draw, rise) in enumerate(zip(draws, rises, strict=True)):
         middle = float(halving.middle(left, right))
         # scores are clipped into the range: at its end all of them count
         at_the_end = middle >= score_range[1]
         count = counter.size if at_the_end else counter.count(left, right, len(draws) - step)
-        margin = int(scale * count) - base + asked.noise(step, left, right, noise) - bar
+        margin = int(scale * count) - base + asked.noise.setdefault((step, left, right), draw) - bar
         # no count is needed at the end of the range: the step depends on its noise only
         if not at_the_end:
             seen.append(CountView((left, right), count, margin))
@@ -422,62 +411,18 @@ def _right_endpoint_search(
             right = middle
         else:
             left = middle
-    return float(right), seen
-
-
-@dataclass(frozen=True)
-class _NoisePlan:
-    """The requested noise: a GDP level for all counts, or a noise for each count."""
-
-    mu: float | None
-    count_noise: LatticeNoise | None
-    sensitivity: Fraction
-    graded: bool
-
-    @classmethod
-    def of(
-        cls, mu: float | None, count_noise: float | LatticeNoise | None, sensitivity: Fraction, *, graded: bool
-    ) -> "_NoisePlan":
-        if (mu is None) == (count_noise is None):
-            raise ValueError("give exactly one of mu (the GDP level of the whole search) and count_noise")
-        if mu is not None:
-            return cls(check_positive("mu", mu), None, sensitivity, graded)
-        return cls(None, LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity, graded)
-
-    def noise_for(self, counter: Counter, steps: int) -> LatticeNoise:
-        """Return the noise on each count; its lattice must hold the counts."""
-        noise = self.noise(steps)
-        if isinstance(counter, LossSums):
-            counter.require_lattice(noise.scale, steps)
-        return noise
-
-    def noise(self, steps: int) -> LatticeNoise:
-        if self.count_noise is not None:
-            return self.count_noise
-        return lattice_noise(float(self.sensitivity) * math.sqrt(steps) / (self.mu or 0.0), self.sensitivity)
-
-    def stream_steps(self, n_records: int | None) -> int:
-        """Return the steps of a stream, whose length is not known before it is read."""
-        return self.default_steps(n_records) if n_records else _STREAM_STEPS
-
-    def default_steps(self, n_records: int) -> int:
-        own = self.count_noise
-        unit = own.count_noise if own is not None else float(self.sensitivity) / (self.mu or 0.0)
-        return default_steps(n_records, unit_noise=unit, shared_budget=own is None, graded=self.graded)
+    return float(right), SearchView(score_range, scale, base, bar, tuple(seen), None, rises, halving)
 
 
 def _warn_of_full_sets(result: PrivateQuantile) -> PrivateQuantile:
-    """Return ``result``, and warn if the search stopped at the end of its range."""
+    """Return ``result``, and warn if the search stopped at the end of its range, in public numbers only."""
     if not result.is_finite:
-        warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=3)
+        warnings.warn(
+            f"no finite threshold: the search stopped at the end of its range ({result.score_range[1]:g}), so "
+            f"prediction sets contain every answer. It aims at rank {result.rank_target:.0f} of nominally "
+            f"{result.n_records} scores, with noise {result.count_noise:.3g} on each count. Use more records, a larger "
+            "budget, a larger alpha or a wider range",
+            GuaranteeWarning,
+            stacklevel=3,
+        )
     return result
-
-
-def _end_of_range_message(result: PrivateQuantile) -> str:
-    """Return the warning; it contains public numbers and the released value only."""
-    return (
-        f"no finite threshold: the search stopped at the end of its range ({result.score_range[1]:g}), so prediction "
-        f"sets contain every answer. It aims at rank {result.rank_target:.0f} of nominally {result.n_records} scores, "
-        f"with noise {result.count_noise:.3g} on each count. Use more records, a larger budget, a larger alpha or a "
-        "wider range"
-    )
