@@ -11,7 +11,7 @@ from sklearn.linear_model import LinearRegression
 import dpscp as dp
 from dpscp.core.evaluation import PrivateEstimate, PrivateEvaluation
 from dpscp.privacy import gaussian_event, gdp_mu
-from dpscp.report import budget_bar, budget_tracks, evaluate, html_report
+from dpscp.report import budget_bar, evaluate, html_report
 from dpscp.report.examples import predict_examples
 from dpscp.report.figures import calibration_figure
 from dpscp.report.numbers import find_low_parts
@@ -75,7 +75,6 @@ def test_the_bar_of_a_secret_split_is_one_whole_divided_by_the_chances():
     # with twice the budget, the same spending fills less than the bar
     share = (gdp_mu(spent, 1e-5) / gdp_mu(2 * spent, 1e-5)) ** 2
     assert sum(part.width for part in budget_bar(ledger, 2 * spent, 1e-5)) == pytest.approx(share)
-    assert [track[0].chance for track in budget_tracks(ledger, spent, 1e-5)] == pytest.approx([0.7, 0.2, 0.1])
 
 
 def test_the_bar_of_stages_on_all_records_adds_up():
@@ -95,9 +94,9 @@ def test_the_page_shows_one_bar_and_no_second_epsilon_before_the_technical_detai
     assert widths == pytest.approx([100 * part.width for part in drawn], abs=0.01)
     assert sum(widths) == pytest.approx(100, abs=1)
     first, technical = page.split('id="technical"')
-    for track in budget_tracks(model.ledger_, model.epsilon, model.delta):
-        assert f"{track[0].epsilon:.3f}"[:4] in technical
-        assert repr(track[0].epsilon) not in first
+    for mechanism in model.statement()["mechanisms"]:
+        assert f'value="{mechanism["alone"]!r}"' in technical
+        assert f'value="{mechanism["alone"]!r}"' not in first
     assert "Each record was used for one of these purposes only, drawn by a secret coin." in text_of(first)
 
 

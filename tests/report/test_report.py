@@ -12,7 +12,7 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp._base.format import format_rate
-from dpscp.report import budget_tracks, evaluate, html_report, write_report
+from dpscp.report import evaluate, html_report, write_report
 from dpscp.report.figures import PALETTE, calibration_figure, inline_svg, size_figure, tradeoff_figure
 from dpscp.report.numbers import ATTACKS, FULL_SETS, judge_release
 
@@ -74,11 +74,8 @@ def expected_numbers(model, evaluation) -> dict[str, float]:
     for i, x in enumerate(ATTACKS):
         found |= {f"attack.{i}.false_alarms": x, f"attack.{i}.missed": ledger.tradeoff(x)}
         found[f"attack.{i}.found"] = 1 - ledger.tradeoff(x)
-    for t, track in enumerate(budget_tracks(ledger, model.epsilon, delta)):
-        for i, item in enumerate(track):
-            found[f"track.{t}.{i}.epsilon"] = item.epsilon
-            if item.chance is None:  # the parts of a secret split are alternatives, which have no shares
-                found[f"track.{t}.{i}.share"] = item.share
+    for i, mechanism in enumerate(model.statement()["mechanisms"]):
+        found[f"mechanism.{i}.epsilon"] = mechanism["alone"]
     for i, c in enumerate(model.certificates_):
         found |= {f"certificate.{i}.target": c.target, f"certificate.{i}.coverage": c.coverage}
         numbers = {name: value for name, value in c.terms.items() if not isinstance(value, str)}
@@ -230,20 +227,6 @@ def test_every_level_is_evaluated_on_its_own_sets(kind):
         assert level.mean_size == pytest.approx(sizes[:, place].mean())
         exact = stats.binomtest(int(covered[:, place].sum()), 1000).proportion_ci(0.95, "exact")
         assert level.interval == pytest.approx((exact.low, exact.high))
-
-
-def test_tracks_of_a_sequential_and_of_a_parallel_ledger():
-    sequential = budget_tracks(fit("classification", guarantee="universal").ledger_, 2.0, 1e-5)
-    stages = ["quantiles of the features", "training", "recalibration", "calibration"]
-    assert [item.stage for item in sequential[0]] == stages
-    assert sum(item.share for item in sequential[0]) == pytest.approx(1.0, abs=5e-3)
-    parallel = budget_tracks(fit("classification", guarantee="split").ledger_, 2.0, 1e-5)
-    assert [[item.stage for item in track] for track in parallel] == [["training"], ["calibration"]]
-    named = [piece.stage.split(": ")[0] for piece in parallel[0][0].parts]
-    assert named == ["quantiles of the features", "model", "recalibration"]
-    assert sum(piece.share for piece in parallel[0][0].parts) == pytest.approx(parallel[0][0].share, abs=5e-3)
-    bare = dp.Ledger().add("leak", dp.privacy.non_private_event())
-    assert budget_tracks(bare, 1.0, 1e-5)[0][0].share == 1.0
 
 
 def test_vacuous_certificate_is_flagged():

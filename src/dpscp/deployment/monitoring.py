@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dpscp._base.checks import check_count, check_positive, check_probability
+from dpscp._base.checks import check_count, check_probability
 from dpscp.data.used_records import remember_use
 from dpscp.deployment.evaluation import (
     evaluated_unit,
@@ -31,7 +31,8 @@ from dpscp.privacy.units import Unit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FORMAT, _VERSION = "dpscp-monitor", 1
+_FORMAT, _VERSION = "dpscp-monitor", 2
+_CONSTANTS = ("epsilon", "delta", "tolerated", "level", "expected_batch")
 STAGE = "monitoring"
 # kappa is a multiple of eta / _KAPPA_STEPS, rounded upwards.
 _KAPPA_STEPS = 1024
@@ -91,10 +92,6 @@ class _Bet:
         exact = self.noise.scale * (misses - self.share * n)
         (drawn,) = self.noise.sample(1, source)
         return self.eta * float(exact + drawn) / self.noise.scale - self.noise_parameter**2 / 2
-
-    def growth(self, miss_rate: float, n: int) -> float:
-        """Compute the expected growth of the evidence in a batch of ``n`` records with this miss rate."""
-        return self.eta * n * (miss_rate - float(self.share)) - self.noise_parameter**2 / 2
 
 
 def log_evidence(log_factors: Sequence[float]) -> tuple[float, ...]:
@@ -164,7 +161,6 @@ class CoverageMonitor:
         self._model = estimator.digest()
         self._factors: list[float] = []
         self._names: list[str] = []
-        self._seeded = self._seed is not None
 
     @property
     def n_batches(self) -> int:
@@ -179,7 +175,7 @@ class CoverageMonitor:
     @property
     def is_seeded(self) -> bool:
         """Whether the noise comes from a seed; then nothing is private."""
-        return self._seeded
+        return self._seed is not None
 
     @property
     def evidence(self) -> tuple[float, ...]:
@@ -199,7 +195,7 @@ class CoverageMonitor:
     def _ledger(self, unit: Unit) -> Ledger:
         """Create the ledger of a batch."""
         note = "misses of one batch against the tolerated rate"
-        return Ledger(seeded=self._seeded).add(STAGE, self._bet.noise.event(1), note, unit=unit)
+        return Ledger(seeded=self.is_seeded).add(STAGE, self._bet.noise.event(1), note, unit=unit)
 
     def update(
         self, X: Any, y: Any, persons: Any = None, *, batch: str | None = None, budget: BudgetStore | None = None
@@ -222,9 +218,9 @@ class CoverageMonitor:
             raise ValueError(f"batch {name!r} was counted before: count each batch once, under its own name")
         row_seed, noise_seed = child_seeds(None if self._seed is None else self._seed + self.n_batches, 2)
         if budget is not None:
-            budget.require_spendable(seeded=self._seeded)
+            budget.require_spendable(seeded=self.is_seeded)
         outcomes = labeled_outcomes(self.estimator, X, y, persons=persons, random_state=row_seed)
-        sketch, adds_up = sketch_records(self.estimator, X), budget is None and not self._seeded
+        sketch, adds_up = sketch_records(self.estimator, X), budget is None and not self.is_seeded
         warn_if_not_new(self.estimator, sketch, "the batch of the monitor has", adds_up=adds_up)
         ledger = self._ledger(evaluated_unit(persons))
         reservation = None if budget is None else budget.reserve(ledger, note=f"monitor {name}")
@@ -232,7 +228,7 @@ class CoverageMonitor:
         added = self._bet.log_factor(misses, len(outcomes), IntegerSource(noise_seed))
         if reservation is not None:
             reservation.commit(ledger)
-        remember_use(sketch, is_private=not self._seeded)
+        remember_use(sketch, is_private=not self.is_seeded)
         self._factors.append(added)
         self._names.append(name)
         return MonitorStep(self.evidence[-1], self.alarm, self.n_batches, ledger)
@@ -253,7 +249,6 @@ class CoverageMonitor:
 
         A checksum of all of it shows a state that was changed. It is no signature: it does not show who wrote it.
         """
-        noise = self._bet.noise
         state = {
             "format": _FORMAT,
             "version": _VERSION,
@@ -263,9 +258,6 @@ class CoverageMonitor:
             "tolerated": self.tolerated,
             "level": self.level,
             "expected_batch": self.expected_batch,
-            "eta": self._bet.eta,
-            "share": [self._bet.share.numerator, self._bet.share.denominator],
-            "noise": [noise.scale, noise.sigma, noise.sensitivity],
             "seed": self._seed,
             "batches": [{"name": n, "log_factor": f} for n, f in zip(self._names, self._factors, strict=True)],
         }
@@ -274,49 +266,25 @@ class CoverageMonitor:
     @classmethod
     def from_json(cls, text: str, estimator: Any) -> Self:
         """Create the monitor from the result of ``to_json``; refuse the state of another model."""
-        state = _read_state(text)
-        if state["model"] != estimator.digest():
-            raise ValueError("this state belongs to another model: load the model for which the monitor was created")
-        monitor = cls.__new__(cls)
-        monitor.estimator, monitor._model = estimator, state["model"]
         try:
-            monitor.budget = Budget(state["epsilon"], state["delta"])
-            monitor.tolerated = check_probability("tolerated", state["tolerated"])
-            monitor.level = check_probability("level", state["level"])
-            monitor.expected_batch = check_count("expected_batch", state["expected_batch"])
-            scale, sigma, sensitivity = (check_count("noise", value) for value in state["noise"])
-            share = Fraction(*(check_count("share", value) for value in state["share"]))
-            monitor._bet = _Bet(check_positive("eta", state["eta"]), share, LatticeNoise(scale, sigma, sensitivity))
-            monitor._seed = None if state["seed"] is None else check_count("seed", state["seed"], minimum=0)
+            state = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError("the text is not the state of a monitor: it is not JSON") from None
+        if not isinstance(state, dict) or (state.get("format"), state.get("version")) != (_FORMAT, _VERSION):
+            raise ValueError(f"the text is not the state of a monitor of format {_FORMAT!r}, version {_VERSION}")
+        if state.pop("checksum", None) != _checksum(state):
+            raise ValueError("the state of the monitor was changed: its checksum is not that of its content")
+        if state.get("model") != estimator.digest():
+            raise ValueError("this state belongs to another model: load the model for which the monitor was created")
+        try:
+            monitor = cls(estimator, random_state=state["seed"], **{name: state[name] for name in _CONSTANTS})
             monitor._factors = [float(batch["log_factor"]) for batch in state["batches"]]
             monitor._names = [str(batch["name"]) for batch in state["batches"]]
-            expected = _Bet.of(monitor._bet.eta, monitor.tolerated, monitor.budget)
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise ValueError(f"the state of the monitor is damaged: {error}") from None
-        if expected != monitor._bet or not np.isfinite(monitor._factors).all():
-            raise ValueError("the state of the monitor is damaged: its noise does not match its budget")
-        if len(set(monitor._names)) < len(monitor._names):
-            raise ValueError("the state of the monitor is damaged: a batch is counted twice")
-        monitor._seeded = monitor._seed is not None
+        if not np.isfinite(monitor._factors).all() or len(set(monitor._names)) < len(monitor._names):
+            raise ValueError("the state of the monitor is damaged: a batch is counted twice or without a number")
         return monitor
-
-
-def _read_state(text: str) -> Mapping[str, Any]:
-    try:
-        state = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        raise ValueError("the text is not the state of a monitor: it is not JSON") from None
-    if not isinstance(state, dict) or state.get("format") != _FORMAT:
-        raise ValueError(f"the text is not the state of a monitor: its format is not {_FORMAT!r}")
-    if state.get("version") != _VERSION:
-        raise ValueError(
-            f"monitor version {state.get('version')!r} is unknown; this release of dpscp reads version {_VERSION}"
-        )
-    if "model" not in state:
-        raise ValueError("the state of the monitor is damaged: the model is missing")
-    if state.pop("checksum", None) != _checksum(state):
-        raise ValueError("the state of the monitor was changed: its checksum is not that of its content")
-    return state
 
 
 def _checksum(state: Mapping[str, Any]) -> str:
@@ -338,22 +306,14 @@ def _tolerated(estimator: Any) -> float:
 
 
 def _choose_bet(tolerated: float, budget: Budget, expected_batch: int) -> _Bet:
-    """Choose the eta with the fastest growth of evidence after a rise; public numbers only."""
+    """Choose the eta with the fastest growth of evidence after a rise; from public numbers, for continuous noise."""
+    mu, n = gdp_mu(budget.epsilon, budget.delta), expected_batch
     rise = tolerated + (_RISE - 1) * min(tolerated, 1 - tolerated)
-    while True:
-        bets = [_Bet.of(eta, tolerated, budget) for eta in _coarse_etas(tolerated, budget, rise, expected_batch)]
-        best = max(bets, key=lambda bet: bet.growth(rise, expected_batch))
-        if best.growth(rise, expected_batch) > 0 or rise > 0.9:
-            return best
-        rise += (1 - rise) / 4
-
-
-def _coarse_etas(tolerated: float, budget: Budget, rise: float, n: int) -> tuple[float, ...]:
-    """Return the two best values of a grid, for continuous noise of the same budget."""
-    mu = gdp_mu(budget.epsilon, budget.delta)
 
     def growth(eta: float) -> float:
         kappa = math.log1p(tolerated * math.expm1(eta))
         return n * (eta * rise - kappa) - (max(kappa, eta - kappa) / mu) ** 2 / 2
 
-    return tuple(sorted(_ETAS, key=growth)[-2:])
+    while growth(max(_ETAS, key=growth)) <= 0 and rise <= 0.9:
+        rise += (1 - rise) / 4
+    return _Bet.of(max(_ETAS, key=growth), tolerated, budget)

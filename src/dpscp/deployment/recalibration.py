@@ -5,8 +5,7 @@ Theory: Results E and L
 
 import copy
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,28 +23,12 @@ from dpscp.deployment.evaluation import evaluated_unit, has_trained_release, sep
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.registry import SPLIT
-from dpscp.privacy import Budget, Ledger, Unit
+from dpscp.privacy import Budget, Ledger
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.training.base import Trained
 
 STAGE = "new thresholds"
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """Scores of new records with their groups, one record of each person; private."""
-
-    scores: NDArray[Any]
-    groups: RecordGroups | None
-    unit: Unit
-
-    @property
-    def by_group(self) -> Sequence[NDArray[Any]]:
-        """The scores of each group, or all of them."""
-        if self.groups is None:
-            return [self.scores]
-        return [self.scores[member] for member in self.groups.members]
 
 
 def recalibrate(
@@ -94,7 +77,8 @@ def recalibrate(
     separate = separate_release(estimator)
     if budget is not None:
         budget.require_spendable(seeded=seed is not None)
-    scored, sketch = _score(separate, X, y, persons, row_seed), sketch_records(estimator, X)
+    scores, groups = _score(separate, X, y, persons, row_seed)
+    unit, sketch = evaluated_unit(persons), sketch_records(estimator, X)
     if has_trained_release(estimator, sketch):
         raise ValueError(
             "recalibrate was called with records that the fit of this release used: its thresholds would cover less "
@@ -103,8 +87,7 @@ def recalibrate(
         )
     if budget is None and seed is None:
         warn_if_used(sketch, "recalibrate was called with", stacklevel=2)
-    unit, groups = scored.unit, scored.groups
-    n = check_count(unit.count_name, len(scored.scores) if n_records is None else n_records)
+    n = check_count(unit.count_name, len(scores) if n_records is None else n_records)
     task = estimator._task()
     problem = Problem(
         task=task,
@@ -118,17 +101,18 @@ def recalibrate(
         release_confidence=estimator.release_confidence,
         **group_fields(groups),
     )
-    counted = Counted(scored.by_group, Ledger(), assumptions=(*task.assumptions, *task.score_assumptions))
+    by_group = [scores] if groups is None else [scores[member] for member in groups.members]
+    counted = Counted(by_group, Ledger(), assumptions=(*task.assumptions, *task.score_assumptions))
     found = release_scores(problem, counted, random_state=search_seed, store=budget, note="recalibrate")
     remember_use(sketch, is_private=seed is None)
     ledger = _join(estimator.ledger_, found.ledger, {f"new_{unit.count_name}": n}, counted=n_records is None)
     return _with_thresholds(estimator, found.threshold, found.certificates, ledger, limit)
 
 
-def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> _Scored:
-    """Score new records as the fit scored its own; refuse wrong ones before anything is spent."""
-    unit, fitted = evaluated_unit(persons), estimator.ledger_.unit
-    if fitted.group > 1 or fitted.by_person != unit.by_person:
+def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> tuple[NDArray[Any], RecordGroups | None]:
+    """Return scores and groups of new records, one of each person; refuse wrong ones before anything is spent."""
+    fitted = estimator.ledger_.unit
+    if fitted.group > 1 or fitted.by_person != (persons is not None):
         raise ValueError(
             "persons must be given where the fit had ids, and only there: the ledger of a release has one unit of "
             "privacy"
@@ -148,7 +132,7 @@ def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> _S
     if persons is not None:
         kept, _ = keep_rows(persons, n_rows=n, rows_per_person=1, random_state=seed)
         scores, groups = scores[kept], None if groups is None else groups.take(kept)
-    return _Scored(np.asarray(scores), groups, unit)
+    return np.asarray(scores), groups
 
 
 def _join(fitted: Ledger, added: Ledger, size: dict[str, int], *, counted: bool) -> Ledger:

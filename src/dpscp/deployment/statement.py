@@ -7,8 +7,7 @@ nothing is computed from records. ``statement.schema.json`` beside this file is 
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from dpscp.core.release import Release
 from dpscp.core.tasks import FOUND_RANGE
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Certificate, Promise
-from dpscp.privacy import Accountant, Budget, Ledger, SecretSplitDpEvent
+from dpscp.privacy import Budget, Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant
 from dpscp.privacy.event_json import event_to_dict
 from dpscp.privacy.events import composed_parts, describe_event, parallel_parts
@@ -69,19 +68,14 @@ _NAMES = {
     "no_op": "nothing",
 }
 
-# What each kind of release is, in words, and whether it has a model.
+# What each kind of release is, in words.
+_TRAINED = "{} at level {{}}, trained and calibrated by one mechanism."
 _KINDS = {
-    "classification": (
-        "A classification model with prediction sets at level {}, trained and calibrated by one mechanism.",
-        True,
-    ),
-    "regression": (
-        "A regression model with prediction intervals at level {}, trained and calibrated by one mechanism.",
-        True,
-    ),
-    "multilabel": ("A multilabel model with label sets at level {}, trained and calibrated by one mechanism.", True),
-    "scores": ("A threshold of scores at level {}; the model behind the scores is not in this release.", False),
-    "losses": ("A threshold of losses at level {}; the model behind the losses is not in this release.", False),
+    "classification": _TRAINED.format("A classification model with prediction sets"),
+    "regression": _TRAINED.format("A regression model with prediction intervals"),
+    "multilabel": _TRAINED.format("A multilabel model with label sets"),
+    "scores": "A threshold of scores at level {}; the model behind the scores is not in this release.",
+    "losses": "A threshold of losses at level {}; the model behind the losses is not in this release.",
 }
 
 _TRUST = (
@@ -104,39 +98,6 @@ _OUTSIDE = (
 )
 
 
-@dataclass(frozen=True)
-class _Stated:
-    """What a statement is about: the same fields of an estimator and of a release."""
-
-    kind: str
-    ledger: Ledger
-    certificates: tuple[Certificate, ...]
-    budget: Budget
-    accountant: Accountant
-    sha256: str
-    evaluation: Any = None
-    given: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, released: Any) -> "_Stated":
-        if isinstance(released, Release):
-            certificates, accountant = released.certificates, as_accountant(released.accountant)
-            return cls(
-                released.kind, released.ledger, certificates, released.budget, accountant, released.digest(), None
-            )
-        check_is_fitted(released)
-        return cls(
-            released.task_.name,
-            released.ledger_,
-            released.certificates_,
-            Budget(float(released.epsilon), float(released.delta)),
-            as_accountant(released.accountant),
-            released.digest(),
-            released.evaluation_,
-            released.get_params(deep=False),
-        )
-
-
 def privacy_statement(released: Any, *, study: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the privacy statement of a release, as JSON values.
 
@@ -149,22 +110,42 @@ def privacy_statement(released: Any, *, study: Mapping[str, Any] | None = None) 
     -------
     dict, as ``statement.schema.json`` describes it; epsilons are rounded up, and None stands for infinity.
     """
-    stated = _Stated.of(released)
-    ledger, accountant = stated.ledger, stated.accountant
-    budget_epsilon, delta = stated.budget.epsilon, stated.budget.delta
-    spent = ledger.epsilon(delta, accountant)
+    own = isinstance(released, Release)
+    if not own:
+        check_is_fitted(released)
+    ledger, certificates = (
+        (released.ledger, released.certificates) if own else (released.ledger_, released.certificates_)
+    )
+    budget = released.budget if own else Budget(float(released.epsilon), float(released.delta))
+    accountant, delta, evaluation = (
+        as_accountant(released.accountant),
+        budget.delta,
+        None if own else released.evaluation_,
+    )
+    kind, parameters = (released.kind, {}) if own else (released.task_.name, released.get_params(deep=False))
+    spent, levels = ledger.epsilon(delta, accountant), [certificate.target for certificate in certificates]
+    found = None if evaluation is None else _finite(evaluation.to_dict())
     return {
         "format": FORMAT,
         "version": VERSION,
         "made_with": {name: metadata.version(name) for name in ("dpscp", "dp-accounting", "numpy", "scipy")},
-        "release": _release(stated),
+        "release": {
+            "task": kind,
+            "levels": levels,
+            "artifacts": [
+                *([] if own else ["model parameters"]),
+                *("thresholds", "ledger of what was spent", "certificates"),
+            ],
+            "words": _KINDS[kind].format(", ".join(f"{level:g}" for level in levels)),
+            "sha256": released.digest(),
+        },
         "is_private": ledger.is_private,
         "not_private_because": list(ledger.not_private_because),
         "privacy": {
             "definition": "(epsilon, delta)-differential privacy",
             "epsilon": _above(spent),
             "delta": delta,
-            "budget": {"epsilon": budget_epsilon, "delta": delta},
+            "budget": {"epsilon": budget.epsilon, "delta": delta},
             "unit": {"kind": ledger.unit.kind, "protects": ledger.unit.protected, **ledger.unit.limit_facts},
             "neighbor_relation": {"relation": f"{ledger.relation} unit", "words": ledger.neighbors},
             "replace_one": {
@@ -180,15 +161,18 @@ def privacy_statement(released: Any, *, study: Mapping[str, Any] | None = None) 
             "composition": _composition(ledger),
         },
         "mechanisms": list(_mechanisms(ledger, delta)),
-        "public": [_fact(stated, name, value) for name, value in _facts(ledger).items()],
+        "public": [
+            {"name": name, "value": _finite(value), "source": _source(ledger, parameters, name)}
+            for name, value in ledger.public_facts.items()
+        ],
         "trust_model": {"kind": "trusted curator (central model)", "words": _TRUST},
         "assumptions": [assumption.to_dict() for assumption in ledger.assumptions],
         "side_channels_not_protected": list(_SIDE_CHANNELS),
         "not_covered": list(_OUTSIDE),
         "study_budget": None if study is None else _finite(study),
-        "coverage": [_coverage(certificate) for certificate in stated.certificates],
-        "evaluation": _evaluation(stated),
-        "checks": _checks(stated, spent <= budget_epsilon),
+        "coverage": [_coverage(certificate) for certificate in certificates],
+        "evaluation": found and {name: value for name, value in found.items() if name != "ledger"},
+        "checks": _checks(ledger, certificates, evaluation, is_within=spent <= budget.epsilon),
     }
 
 
@@ -216,57 +200,42 @@ def statement_markdown(statement: Mapping[str, Any]) -> str:
     -------
     str
     """
-    privacy, unit = statement["privacy"], statement["privacy"]["unit"]
-    bound = f"epsilon {_word(privacy['epsilon'])} at delta {privacy['delta']:g}"
-    lines = ["# Privacy statement", ""]
+    privacy, accountant, study = statement["privacy"], statement["accountant"], statement["study_budget"]
     assumed = tuple(map(Assumption.from_dict, statement["assumptions"]))
-    lines += [line for sentence in (*first_words(assumed), statement["release"]["words"]) for line in (sentence, "")]
+    first = [*first_words(assumed), statement["release"]["words"]]
     if not statement["is_private"]:
-        lines += [f"**NOT private**: {'; '.join(statement['not_private_because'])}.", ""]
-    lines += [
-        *_table(
-            ["question", "answer"],
-            [
-                ["SHA-256 of the release", statement["release"]["sha256"]],
-                ["guarantee", f"{privacy['definition']}: {bound}"],
-                ["protected unit", unit["protects"]],
-                ["neighbors", privacy["neighbor_relation"]["words"]],
-                ["replacing one unit", f"epsilon {_word(privacy['replace_one']['epsilon'])}, same delta"],
-                [
-                    "accountant",
-                    f"{statement['accountant']['name']}, dp-accounting {statement['accountant']['version']}",
-                ],
-                ["composition", statement["accountant"]["composition"]],
-                ["trust model", statement["trust_model"]["words"]],
-            ],
-        ),
-        *["", "## Mechanisms", ""],
-        *_table(
-            ["stage", "mechanism", "releases", "sampling rate", "noise / sensitivity", "epsilon alone"],
-            [
-                [m["stage"], m["mechanism"], m["releases"], m["sampling_rate"], m["noise_to_sensitivity"], m["alone"]]
-                for m in statement["mechanisms"]
-            ],
-        ),
-        *["", "## Public facts", ""],
-        *_table(
-            ["fact", "value", "source"], [[f["name"], _short(f["value"]), f["source"]] for f in statement["public"]]
-        ),
-        *["", "## Coverage", ""],
-        *(f"- {found['words']}" for found in statement["coverage"]),
-    ]
-    for title, texts in (
-        ("Assumptions about code of the caller", [found["sentence"] for found in statement["assumptions"]]),
-        ("Side channels that are not protected", statement["side_channels_not_protected"]),
-        ("Not covered by this statement", statement["not_covered"]),
-    ):
-        lines += ["", f"## {title}", "", *([f"- {text}" for text in texts] or ["- none"])]
-    study = statement["study_budget"]
-    if study is not None:
-        spent = f"epsilon {_word(study['spent'])} of {study['epsilon']:g} at delta {study['delta']:g}"
-        lines += ["", "## Study budget", "", f"- {spent}, in {study['fits']} fits"]
-    lines += ["", "## Checks", "", *(f"- {c['check']}: {c['result']}" for c in statement["checks"])]
-    return "\n".join(lines) + "\n"
+        first.append(f"**NOT private**: {'; '.join(statement['not_private_because'])}.")
+    answers = {
+        "SHA-256 of the release": statement["release"]["sha256"],
+        "guarantee": f"{privacy['definition']}: epsilon {_word(privacy['epsilon'])} at delta {privacy['delta']:g}",
+        "protected unit": privacy["unit"]["protects"],
+        "neighbors": privacy["neighbor_relation"]["words"],
+        "replacing one unit": f"epsilon {_word(privacy['replace_one']['epsilon'])}, same delta",
+        "accountant": f"{accountant['name']}, dp-accounting {accountant['version']}",
+        "composition": accountant["composition"],
+        "trust model": statement["trust_model"]["words"],
+    }
+    spent = study and (
+        f"epsilon {_word(study['spent'])} of {study['epsilon']:g} at delta {study['delta']:g}, in {study['fits']} fits"
+    )
+    noise = ("stage", "mechanism", "releases", "sampling_rate", "noise_to_sensitivity", "alone")
+    facts = [{**fact, "value": _short(fact["value"])} for fact in statement["public"]]
+    sections = {
+        "Privacy statement": [
+            *(line for text in first for line in (text, "")),
+            *_table(["question", "answer"], answers.items()),
+        ],
+        "Mechanisms": _table(noise, [[found[name] for name in noise] for found in statement["mechanisms"]]),
+        "Public facts": _table(["fact", "value", "source"], map(dict.values, facts)),
+        "Coverage": _bullets(found["words"] for found in statement["coverage"]),
+        "Assumptions about code of the caller": _bullets(found["sentence"] for found in statement["assumptions"]),
+        "Side channels that are not protected": _bullets(statement["side_channels_not_protected"]),
+        "Not covered by this statement": _bullets(statement["not_covered"]),
+        "Study budget": [] if spent is None else [f"- {spent}"],
+        "Checks": _bullets(f"{found['check']}: {found['result']}" for found in statement["checks"]),
+    }
+    lines = [line for title, texts in sections.items() if texts for line in (f"## {title}", "", *texts, "")]
+    return "\n".join(lines)[1:]
 
 
 def _above(epsilon: float) -> float | None:
@@ -283,17 +252,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _release(stated: _Stated) -> dict[str, Any]:
-    """What was released, for which task."""
-    levels = [certificate.target for certificate in stated.certificates]
-    shown = ", ".join(f"{level:g}" for level in levels)
-    words, trains_model = _KINDS[stated.kind]
-    artifacts = ["thresholds", "ledger of what was spent", "certificates"]
-    artifacts = ["model parameters", *artifacts] if trains_model else artifacts
-    words = words.format(shown)
-    return {"task": stated.kind, "levels": levels, "artifacts": artifacts, "words": words, "sha256": stated.sha256}
-
-
 def _composition(ledger: Ledger) -> str:
     """How the steps add up, in words."""
     if any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries):
@@ -306,7 +264,7 @@ def _composition(ledger: Ledger) -> str:
 def _mechanisms(ledger: Ledger, delta: float) -> Iterator[dict[str, Any]]:
     """Every mechanism of every stage, with its parameters."""
     for entry in ledger.entries:
-        for place, ((_, part), fraction) in enumerate(zip(entry.stages, _fractions(entry.event), strict=True)):
+        for place, ((_, part), fraction) in enumerate(zip(entry.stages, part_fractions(entry.event), strict=True)):
             alone = ledger.cost_of(part, delta)
             for stage, event in entry.components_of(place):
                 for piece in composed_parts(event):
@@ -320,11 +278,11 @@ def _mechanisms(ledger: Ledger, delta: float) -> Iterator[dict[str, Any]]:
                     }
 
 
-def _fractions(event: DpEvent) -> list[float | None]:
+def part_fractions(event: DpEvent) -> list[float | None]:
     """The share of the records in each part that secret coins drew; None: all of them, or a part of unknown size."""
     if not isinstance(event, SecretSplitDpEvent):
         return [None] * len(parallel_parts(event))
-    inner = _fractions(event.held_out) if len(parallel_parts(event)) > 2 else [1.0]
+    inner = part_fractions(event.held_out) if len(parallel_parts(event)) > 2 else [1.0]
     return [1 - event.fraction, *(event.fraction * (part or 0.0) for part in inner)]
 
 
@@ -357,25 +315,15 @@ def _share(event: DpEvent, alone: float, delta: float, ledger: Ledger) -> float 
     return round((gdp_mu(own, delta) / gdp_mu(alone, delta)) ** 2, 4) if own > 0 else 0.0
 
 
-def _facts(ledger: Ledger) -> dict[str, Any]:
-    return dict(ledger.public_facts)
-
-
-def _fact(stated: _Stated, name: str, value: Any) -> dict[str, Any]:
-    """One public fact and where it comes from."""
-    return {"name": name, "value": _finite(value), "source": _source(stated, name)}
-
-
-def _source(stated: _Stated, name: str) -> str:
-    """Who made a fact public."""
-    facts = stated.ledger.public_facts
-    if name in stated.ledger.taken_from_data:
+def _source(ledger: Ledger, parameters: Mapping[str, Any], name: str) -> str:
+    """Return who made a fact public."""
+    if name in ledger.taken_from_data:
         return COUNTED if name in _COUNTS else FOUND
-    if name in (*_NOISY, *stated.ledger.found_privately):
-        return PARTLY if name == "feature_bounds" and _SOME_FOUND in facts else RELEASED
-    given = stated.given.get(name)
-    is_given = isinstance(given, str | float | int) and given == facts[name]
-    return DECLARED if is_given or name in _DECLARATIONS else SET
+    if name in (*_NOISY, *ledger.found_privately):
+        return PARTLY if name == "feature_bounds" and _SOME_FOUND in ledger.public_facts else RELEASED
+    value = parameters.get(name)
+    is_parameter = isinstance(value, str | float | int) and value == ledger.public_facts[name]
+    return DECLARED if is_parameter or name in _DECLARATIONS else SET
 
 
 def _coverage(certificate: Any) -> dict[str, Any]:
@@ -407,33 +355,33 @@ def _coverage(certificate: Any) -> dict[str, Any]:
     }
 
 
-def _evaluation(stated: _Stated) -> dict[str, Any] | None:
-    """What the fit measured of itself, in private numbers; None where it did not."""
-    if stated.evaluation is None:
-        return None
-    return {name: value for name, value in _finite(stated.evaluation.to_dict()).items() if name != "ledger"}
-
-
-def _checks(stated: _Stated, within: bool) -> list[dict[str, str]]:
-    """What was checked, and how it came out."""
-    ledger, measured = stated.ledger, stated.evaluation
+def _checks(
+    ledger: Ledger, certificates: Sequence[Certificate], measured: Any, *, is_within: bool
+) -> list[dict[str, str]]:
+    """Return what was checked, and how it came out."""
     coverage = "not part of this release"
     if measured is not None:
         low, high = measured.coverage.interval
         coverage = f"between {low:.3f} and {high:.3f}, with confidence {measured.confidence:g}"
-    return [
-        {"check": "the ledger, accounted for again, lies within the budget", "result": "yes" if within else "no"},
-        {"check": "every step has privacy", "result": "no" if ledger.non_private_stages else "yes"},
-        {"check": "noise came from the operating system", "result": "no, from a seed" if ledger.seeded else "yes"},
-        {"check": "labels were declared", "result": "no" if "classes" in ledger.taken_from_data else "yes"},
-        {"check": "coverage was measured privately on records of its own", "result": coverage},
-        *({"check": c.question, "result": "yes" if c.passed else "no"} for c in stated.certificates[0].checks),
-    ]
+    checks = {
+        "the ledger, accounted for again, lies within the budget": is_within,
+        "every step has privacy": not ledger.non_private_stages,
+        "noise came from the operating system": "no, from a seed" if ledger.seeded else True,
+        "labels were declared": "classes" not in ledger.taken_from_data,
+        "coverage was measured privately on records of its own": coverage,
+        **{check.question: check.passed for check in certificates[0].checks},
+    }
+    words = {"True": "yes", "False": "no"}
+    return [{"check": name, "result": words.get(str(result), str(result))} for name, result in checks.items()]
 
 
-def _table(titles: list[str], rows: list[list[Any]]) -> list[str]:
-    """A table in Markdown; a bar in a cell is escaped."""
-    lines = [titles, ["---"] * len(titles), *rows]
+def _bullets(texts: Iterable[str]) -> list[str]:
+    return [f"- {text}" for text in texts] or ["- none"]
+
+
+def _table(titles: Sequence[str], rows: Iterable[Iterable[Any]]) -> list[str]:
+    """Return a table in Markdown; a bar in a cell is escaped."""
+    lines = [[title.replace("_", " ") for title in titles], ["---"] * len(titles), *rows]
     return [
         "| " + " | ".join(_word(cell).replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
     ]

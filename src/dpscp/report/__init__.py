@@ -6,13 +6,12 @@ matplotlib and jinja2 are imported only when a page or a figure is made (``pip i
 from dpscp.report.numbers import Evaluation, LevelEvaluation, evaluate, study_budget
 from dpscp.report.page import html_report, write_report
 from dpscp.report.plots import plot_calibration, plot_intervals, plot_reliability, plot_sets
-from dpscp.report.spending import budget_bar, budget_tracks
+from dpscp.report.spending import budget_bar
 
 __all__ = [
     "Evaluation",
     "LevelEvaluation",
     "budget_bar",
-    "budget_tracks",
     "evaluate",
     "html_report",
     "plot_calibration",

@@ -36,6 +36,7 @@ from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import require_coverage, term_text
 from dpscp.privacy import Budget, SecretSplitDpEvent
+from dpscp.privacy.events import parallel_parts
 from dpscp.report.examples import predict_examples
 from dpscp.report.figures import (
     PALETTE,
@@ -57,7 +58,7 @@ from dpscp.report.numbers import (
     judge_release,
     nominal_size,
 )
-from dpscp.report.spending import DEPLOYMENTS, budget_bar, budget_tracks, scale_place
+from dpscp.report.spending import DEPLOYMENTS, budget_bar, scale_place
 
 if TYPE_CHECKING:
     from dpscp.deployment.monitoring import CoverageMonitor
@@ -130,6 +131,7 @@ def _page_template() -> Any:
     environment.globals |= {"number": _number, "term": _term, "format_level": format_level, "format_rate": format_rate}
     environment.globals |= {"at_least": at_least, "at_most": at_most, "format_epsilon": format_epsilon}
     environment.globals["left_epsilon"] = lambda left: f"{math.floor(left * 1000) / 1000:g}"
+    environment.globals["infinite"] = math.inf
     return environment.get_template("template.html")
 
 
@@ -199,7 +201,7 @@ def _term(place: int, name: str, value: Any) -> Any:
 
 def _collect_content(estimator: Any, evaluation: Evaluation | None, study: Mapping[str, Any] | None) -> dict[str, Any]:
     ledger, epsilon, delta = estimator.ledger_, float(estimator.epsilon), float(estimator.delta)
-    tracks, spent = budget_tracks(ledger, epsilon, delta), ledger.epsilon(delta, estimator.accountant)
+    spent, statement = ledger.epsilon(delta, estimator.accountant), privacy_statement(estimator, study=study)
     certificates = []
     for place, certificate in enumerate(estimator.certificates_):
         picture = None
@@ -226,7 +228,8 @@ def _collect_content(estimator: Any, evaluation: Evaluation | None, study: Mappi
         "groups": [(rows, ledger.epsilon(delta, estimator.accountant, rows=rows)) for rows in GROUP_SIZES],
         "budget_epsilon": epsilon,
         "delta": delta,
-        "tracks": tracks,
+        "mechanisms": statement["mechanisms"],
+        "is_divided": any(len(parallel_parts(entry.event)) > 1 for entry in ledger.entries),
         "secret_parts": any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries),
         "bar": budget_bar(ledger, epsilon, delta),
         "colors": stage_colors(ledger),
@@ -248,7 +251,7 @@ def _collect_content(estimator: Any, evaluation: Evaluation | None, study: Mappi
         "evaluation": evaluation,
         "size_pictures": sizes,
         "facts": facts,
-        "statement": json.dumps(privacy_statement(estimator, study=study), indent=1),
+        "statement": json.dumps(statement, indent=1),
         "study": study,
         "schema": None if estimator.schema_ is None else estimator.schema_.to_dict(),
         "versions": {name: version(name) for name in _LIBRARIES} | {"python": platform.python_version()},

@@ -1,45 +1,17 @@
 """Divide the privacy budget of a ledger into the stages that used it, and compare it with published deployments."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 
+from dpscp.deployment.statement import part_fractions
 from dpscp.privacy import Ledger, gdp_mu
-from dpscp.privacy.entries import Entry
-from dpscp.privacy.events import SecretSplitDpEvent, composed_parts, describe_event
 
-__all__ = ["DEPLOYMENTS", "BarPart", "Deployment", "Spending", "budget_bar", "budget_tracks", "scale_place"]
+__all__ = ["DEPLOYMENTS", "BarPart", "Deployment", "budget_bar", "scale_place"]
 
 
-@dataclass(frozen=True)
-class Spending:
-    """Hold one stage's part of the budget.
-
-    Epsilons do not add up. Squared Gaussian-DP levels do, exactly for Gaussian noise, so ``share`` is computed from
-    these.
-
-    Attributes
-    ----------
-    stage : name of the stage.
-    epsilon : its cost if it were the only stage.
-    share : its share of the squared Gaussian-DP level of the budget.
-    parts : the computations that the stage consists of, in the same units.
-    chance : probability that a record is in this part of a secret split; None if there is no such split.
-    """
-
-    stage: str
-    epsilon: float
-    share: float
-    parts: tuple["Spending", ...] = ()
-    chance: float | None = None
-
-
-@dataclass(frozen=True)
-class BarPart:
+class BarPart(NamedTuple):
     """Hold one part of the bar of the whole budget.
 
     Attributes
@@ -75,67 +47,10 @@ def budget_bar(ledger: Ledger, epsilon: float, delta: float) -> tuple[BarPart, .
     bar: list[BarPart] = []
     for entry in ledger.entries:
         whole = _share_of(ledger.cost_of(entry.event, delta), epsilon, delta)
-        chances: Sequence[float | None] = _secret_chances(entry.event) or [None] * len(entry.stages)
-        for (stage, _), chance in zip(entry.stages, chances, strict=True):
+        for (stage, _), chance in zip(entry.stages, part_fractions(entry.event), strict=True):
             width = whole / len(entry.stages) if chance is None else whole * chance
             bar.append(BarPart(stage, width, chance))
     return tuple(bar)
-
-
-def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[Spending, ...], ...]:
-    """List the stages that use one record, for each part that it can be in.
-
-    Epsilons are for the ledger's unit of privacy. For a secret split, the epsilon of a part is its cost for a record
-    that is known to be in it, and shares are relative to that cost.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    epsilon, delta : the budget.
-
-    Returns
-    -------
-    One tuple of ``Spending`` for each disjoint part of the records.
-
-    Paper: Theorem 1 [thm:overall_privacy]
-    """
-    tracks: list[tuple[Spending, ...]] = [()]
-    for entry in ledger.entries:
-        tracks = [(*track, item) for item in _measure_entry(entry, epsilon, delta, ledger) for track in tracks]
-    return tuple(tracks)
-
-
-def _secret_chances(event: DpEvent) -> list[float] | None:
-    """Return the probability of each part of a secret split, training first; None for other events."""
-    if not isinstance(event, SecretSplitDpEvent):
-        return None
-    # the held-out side of three parts is a secret split again
-    return [1 - event.fraction, *(event.fraction * rest for rest in _secret_chances(event.held_out) or [1.0])]
-
-
-def _measure_entry(entry: Entry, epsilon: float, delta: float, ledger: Ledger) -> list[Spending]:
-    chances = _secret_chances(entry.event)
-    found = []
-    for place, (name, event) in enumerate(entry.stages):
-        alone = ledger.cost_of(event, delta)
-        # a secret part alone may cost more than the budget: its shares are relative to its own cost
-        whole = epsilon if chances is None else max(epsilon, alone)
-        pieces = _list_pieces(entry, place) if np.isfinite(alone) else []
-        costs = [(words, ledger.cost_of(piece, delta)) for words, piece in pieces]
-        parts = tuple(Spending(words, cost, _share_of(cost, whole, delta)) for words, cost in costs)
-        chance = None if chances is None else chances[place]
-        found.append(Spending(name, alone, _share_of(alone, whole, delta), parts if len(parts) > 1 else (), chance))
-    return found
-
-
-def _list_pieces(entry: Entry, place: int) -> list[tuple[str, DpEvent]]:
-    """List the computations of one part in words, behind the names of its components where it has any."""
-    part, event = entry.stages[place]
-    pieces = []
-    for name, component in entry.components_of(place):
-        named = f"{name.removeprefix(f'{part}: ')}: " if component is not event else ""
-        pieces += [(f"{named}{describe_event(piece)}", piece) for piece in composed_parts(component)]
-    return pieces
 
 
 def _share_of(alone: float, epsilon: float, delta: float) -> float:
