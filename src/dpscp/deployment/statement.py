@@ -110,35 +110,22 @@ def privacy_statement(released: Any, *, study: Mapping[str, Any] | None = None) 
     -------
     dict, as ``statement.schema.json`` describes it; epsilons are rounded up, and None stands for infinity.
     """
-    own = isinstance(released, Release)
-    if not own:
+    if isinstance(released, Release):
+        kind, parameters, evaluation, budget = released.kind, {}, None, released.budget
+        ledger, certificates = released.ledger, released.certificates
+    else:
         check_is_fitted(released)
-    ledger, certificates = (
-        (released.ledger, released.certificates) if own else (released.ledger_, released.certificates_)
-    )
-    budget = released.budget if own else Budget(float(released.epsilon), float(released.delta))
-    accountant, delta, evaluation = (
-        as_accountant(released.accountant),
-        budget.delta,
-        None if own else released.evaluation_,
-    )
-    kind, parameters = (released.kind, {}) if own else (released.task_.name, released.get_params(deep=False))
-    spent, levels = ledger.epsilon(delta, accountant), [certificate.target for certificate in certificates]
+        kind, parameters, evaluation = released.task_.name, released.get_params(deep=False), released.evaluation_
+        ledger, certificates = released.ledger_, released.certificates_
+        budget = Budget(float(released.epsilon), float(released.delta))
+    accountant, delta = as_accountant(released.accountant), budget.delta
+    spent = ledger.epsilon(delta, accountant)
     found = None if evaluation is None else _finite(evaluation.to_dict())
     return {
         "format": FORMAT,
         "version": VERSION,
         "made_with": {name: metadata.version(name) for name in ("dpscp", "dp-accounting", "numpy", "scipy")},
-        "release": {
-            "task": kind,
-            "levels": levels,
-            "artifacts": [
-                *([] if own else ["model parameters"]),
-                *("thresholds", "ledger of what was spent", "certificates"),
-            ],
-            "words": _KINDS[kind].format(", ".join(f"{level:g}" for level in levels)),
-            "sha256": released.digest(),
-        },
+        "release": _release(kind, certificates, released.digest()),
         "is_private": ledger.is_private,
         "not_private_because": list(ledger.not_private_because),
         "privacy": {
@@ -162,7 +149,7 @@ def privacy_statement(released: Any, *, study: Mapping[str, Any] | None = None) 
         },
         "mechanisms": list(_mechanisms(ledger, delta)),
         "public": [
-            {"name": name, "value": _finite(value), "source": _source(ledger, parameters, name)}
+            {"name": name, "value": _finite(value), "source": _source(name, value, ledger, parameters)}
             for name, value in ledger.public_facts.items()
         ],
         "trust_model": {"kind": "trusted curator (central model)", "words": _TRUST},
@@ -252,6 +239,15 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _release(kind: str, certificates: Sequence[Certificate], digest: str) -> dict[str, Any]:
+    """Return what was released, for which task."""
+    levels = [certificate.target for certificate in certificates]
+    model = [] if kind in ("scores", "losses") else ["model parameters"]
+    artifacts = [*model, "thresholds", "ledger of what was spent", "certificates"]
+    words = _KINDS[kind].format(", ".join(f"{level:g}" for level in levels))
+    return {"task": kind, "levels": levels, "artifacts": artifacts, "words": words, "sha256": digest}
+
+
 def _composition(ledger: Ledger) -> str:
     """How the steps add up, in words."""
     if any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries):
@@ -315,14 +311,15 @@ def _share(event: DpEvent, alone: float, delta: float, ledger: Ledger) -> float 
     return round((gdp_mu(own, delta) / gdp_mu(alone, delta)) ** 2, 4) if own > 0 else 0.0
 
 
-def _source(ledger: Ledger, parameters: Mapping[str, Any], name: str) -> str:
+def _source(name: str, value: Any, ledger: Ledger, parameters: Mapping[str, Any]) -> str:
     """Return who made a fact public."""
     if name in ledger.taken_from_data:
         return COUNTED if name in _COUNTS else FOUND
     if name in (*_NOISY, *ledger.found_privately):
-        return PARTLY if name == "feature_bounds" and _SOME_FOUND in ledger.public_facts else RELEASED
-    value = parameters.get(name)
-    is_parameter = isinstance(value, str | float | int) and value == ledger.public_facts[name]
+        facts = ledger.public_facts
+        return PARTLY if name == "feature_bounds" and _SOME_FOUND in facts else RELEASED
+    chosen = parameters.get(name)
+    is_parameter = isinstance(chosen, str | float | int) and chosen == value
     return DECLARED if is_parameter or name in _DECLARATIONS else SET
 
 
