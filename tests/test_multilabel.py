@@ -461,3 +461,94 @@ def test_heads_of_the_caller_get_copies_of_the_records_that_calibrate_them():
     np.testing.assert_array_equal(X, kept)
     plain = multilabel(estimator=DPSGD(steps=5)).fit(X, truth)
     assert release.threshold_.tolist() == plain.threshold_.tolist()
+
+
+# ---- tables with a schema of several targets
+
+SCHEMA = dp.Schema.from_dict(
+    {
+        "task": "multilabel",
+        "targets": ["a", "b", "c"],
+        "columns": {name: {"type": "numeric", "bounds": [-3, 3]} for name in ("u", "v", "w")},
+    }
+)
+
+
+def table(n, seed=0):
+    X, truth = records(n, seed)
+    return pd.DataFrame(X, columns=["u", "v", "w"]).assign(**dict(zip("abc", truth.T, strict=True)))
+
+
+def by_schema(**options):
+    return multilabel(feature_bounds=None, n_records=None, **options)
+
+
+def test_a_schema_declares_several_targets(tmp_path):
+    """A frame, its values, a file and a file in blocks give one release; files and frames can be predicted."""
+    frame = table(900)
+    named = by_schema().fit(frame, ["a", "b", "c"], schema=SCHEMA)
+    assert tuple(named.classes_) == named.ledger_.public_facts["labels"] == ("a", "b", "c")
+    truth = frame[["a", "b", "c"]].to_numpy()
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    values = by_schema().fit(frame[["u", "v", "w"]], truth, schema=SCHEMA)
+    assert by_schema().fit(tmp_path / "t.csv", SCHEMA.target, schema=SCHEMA).threshold_ == named.threshold_
+    assert values.threshold_ == named.threshold_
+    assert dp.Schema.from_dict(SCHEMA.to_dict()) == SCHEMA
+    (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
+    assert dp.Schema.read(tmp_path / "s.toml") == SCHEMA
+    named.save(tmp_path / "m.dpscp")
+    loaded = dp.load(tmp_path / "m.dpscp")
+    assert loaded.schema_ == SCHEMA
+    np.testing.assert_array_equal(loaded.predict_set(tmp_path / "t.csv")[1], named.predict_set(frame)[1])
+    loaded.predict_file(tmp_path / "t.csv", tmp_path / "out.csv")
+    assert list(pd.read_csv(tmp_path / "out.csv")) == [
+        f"{kind} {name}" for kind in ("prediction", "set") for name in "abc"
+    ]
+
+
+def test_persons_of_a_schema_are_protected_with_several_targets():
+    schema = replace(SCHEMA, person="id", rows_per_person=3, n_persons=300)
+    fitted = by_schema().fit(table(900).assign(id=np.repeat(np.arange(300), 3)), schema.target, schema=schema)
+    assert fitted.ledger_.unit.by_person
+    assert fitted.ledger_.public_facts["n_persons"] == 300
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"targets": []}, "at least one column"),
+        ({"targets": ["a", "a"]}, "each column once"),
+        ({"targets": "ab"}, "a list of columns"),
+        ({"target": "a"}, "in place of target"),
+        ({"task": "classification"}, "one target column"),
+        ({"classes": ["x", "y"]}, "neither classes nor bounds"),
+        ({"person": "b", "rows_per_person": 2}, "not the target"),
+        ({"scale": "log"}, "scale is for"),
+    ],
+)
+def test_wrong_declarations_of_several_targets_are_refused(change, match):
+    with pytest.raises(ValueError, match=match):
+        dp.Schema.from_dict(SCHEMA.to_dict() | change)
+
+
+@pytest.mark.parametrize(
+    ("frame", "match"),
+    [
+        (table(90).assign(b=2), "0 and 1 only"),
+        (table(90).assign(b=np.nan), "missing values"),
+        (table(90).assign(b="yes"), "not a number"),
+        (table(90).drop(columns="b"), "lacks the target column 'b'"),
+    ],
+)
+def test_wrong_target_columns_are_refused(frame, match):
+    with pytest.raises(ValueError, match=match):
+        by_schema().fit(frame, SCHEMA.target, schema=SCHEMA)
+
+
+@pytest.mark.parametrize(("loss", "is_full"), [("missed_labels", True), ("false_discoveries", False)])
+def test_a_row_that_does_not_fit_the_schema_gets_the_set_without_loss(loss, is_full):
+    fitted = by_schema(loss=loss, risk=0.3).fit(table(900), SCHEMA.target, schema=SCHEMA)
+    labels, sets = fitted.predict_set(table(5).assign(u=["?", 0.0, 0.0, 0.0, 0.0]))
+    assert (sets[0] == is_full).all()
+    assert labels[0].tolist() == [-1, -1, -1]
+    assert (labels[1:] >= 0).all()

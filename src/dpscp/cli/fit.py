@@ -205,8 +205,12 @@ def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
     file = draft if resumes else options.schema
     schema = read_schema(file) if file else None
     table = open_table(options.table, choose_csv_format(options, None if schema is None else schema.csv))
-    known = [] if schema is None else [c.name for c in schema.columns if c.type != "ignore" and c.name != schema.target]
-    known += [name for name in (options.target, schema and schema.target) if name][:1]
+    known = (
+        []
+        if schema is None
+        else [c.name for c in schema.columns if c.type != "ignore" and c.name not in schema.target_names]
+    )
+    known += [name for name in (options.target, *(schema.target_names if schema else ())) if name][:1]
     names = table.public_names(known=known, confirmed=options.header)
     schema = replace(_add_columns(schema or template(names), names, options), csv=table.csv_format)
     command = shlex.join(["dpscp", *options.words, *([] if options.schema else ["--schema", str(file or draft)])])
@@ -231,7 +235,7 @@ def _add_columns(schema: Schema, names: Collection[str], options: argparse.Names
     if options.unknown is not None:
         schema = replace(schema, columns=tuple(replace(c, unknown=options.unknown) for c in schema.columns))
     missing = [name for name in schema.column_names if name not in names]
-    undeclared = [n for n in names if n not in (schema.target, schema.person, *(c.name for c in schema.columns))]
+    undeclared = [n for n in names if n not in (*schema.target_names, schema.person, *(c.name for c in schema.columns))]
     if missing:
         said = " ".join(f"{name!r}{suggest(name, undeclared) or '.'}" for name in missing)
         others = f" Not declared are: {', '.join(map(repr, undeclared))}." if undeclared else ""

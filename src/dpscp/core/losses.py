@@ -111,8 +111,7 @@ class Multilabel(Prediction):
 
     def losses(self, probabilities: NDArray[np.float64], truth: NDArray[Any]) -> Losses:
         """Return the loss of each record as a function of the threshold."""
-        # a model that overflows gets the worst probability of each label
-        shown = np.nan_to_num(probabilities, nan=0.0 if self.loss == MISSED else 1.0)
+        shown = self._shown(probabilities)
         if self.loss == DISCOVERIES:
             return false_discoveries(shown, truth)
         return missed_labels(1 - shown, truth, self.costs)
@@ -122,9 +121,13 @@ class Multilabel(Prediction):
 
         ``thresholds`` are (n_levels,), or (n, n_levels) for each row.
         """
-        shown = probabilities[:, :, None]
+        shown = self._shown(probabilities)[:, :, None]
         cut = thresholds if thresholds.ndim == 1 else thresholds[:, None, :]
         return np.asarray(shown > cut if self.loss == DISCOVERIES else 1 - shown <= cut)
+
+    def _shown(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the probabilities, the worst one for each label where a model overflows."""
+        return np.nan_to_num(probabilities, nan=0.0 if self.loss == MISSED else 1.0)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ categories. Nothing in it comes from the records and nothing is guessed. A missi
 it, except for bounds: those that nobody declares are found by the fit.
 
     task = "classification"
-    target = "visits"
+    target = "visits"                   # multilabel: targets = ["a", "b"], columns of 0 and 1
     classes = ["none", "some"]          # regression, optional: bounds = [low, high]; scale = "log" or "log1p"
     person = "patient"                  # optional: the column of person ids, if a person can have several records
     rows_per_person = 3                 # with person: the public cap on the records of one person
@@ -76,7 +76,7 @@ __all__ = ["ABSENT", "CSVFormat", "Column", "Frame", "Schema", "SchemaError", "p
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
 _OPTIONAL_KEYS = ("classes", "bounds", "scale", "person", "metadata", *_COUNT_KEYS)
-_SCHEMA_KEYS = ("format", "version", "task", "target", "csv", "columns", *_OPTIONAL_KEYS)
+_SCHEMA_KEYS = ("format", "version", "task", "target", "targets", "csv", "columns", *_OPTIONAL_KEYS)
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ class Schema:
 
     Attributes
     ----------
-    task : ``"classification"`` or ``"regression"``, or ``""`` if not declared yet
-    target : str
-        The name of the target column.
+    task : ``"classification"``, ``"regression"`` or ``"multilabel"``, or ``""`` if not declared yet
+    target : str, or tuple of str
+        The name of the target column. A multilabel task has several: columns of 0 and 1, the key ``targets`` of a file.
     columns : tuple of Column
     classes : tuple of str, optional
         The public labels of a classification.
@@ -115,7 +115,7 @@ class Schema:
     """
 
     task: str
-    target: str
+    target: str | tuple[str, ...]
     columns: tuple[Column, ...]
     classes: tuple[str, ...] | None = None
     bounds: tuple[float, float] | str | None = None
@@ -131,9 +131,9 @@ class Schema:
         if self.metadata is not None:
             object.__setattr__(self, "metadata", check_metadata(self.metadata))
         if self.task:
-            check_declaration(lambda: check_choice("task", self.task, ("classification", "regression")))
-        if not isinstance(self.target, str):
-            raise SchemaError("target must be the name of a column")
+            tasks = ("classification", "regression", "multilabel")
+            check_declaration(lambda: check_choice("task", self.task, tasks))
+        self._check_target()
         if not all(isinstance(column, Column) for column in self.columns):
             raise SchemaError("columns must be a tuple of Column")
         if not isinstance(self.csv, CSVFormat):
@@ -145,17 +145,38 @@ class Schema:
         if self.scale is not None:
             public = None if isinstance(self.bounds, str) else self.bounds
             check_declaration(lambda: check_scale("scale of the target", self.scale, public))
-            if self.task == "classification":
+            if self.task in ("classification", "multilabel"):
                 raise SchemaError("scale is for the target of a regression; remove it")
         for name in _COUNT_KEYS:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_declaration(partial(check_count, name, value)))
         self._check_person()
 
+    def _check_target(self) -> None:
+        """Refuse names of target columns that do not fit the task."""
+        if isinstance(self.target, str):
+            if self.task == "multilabel" and self.target:
+                raise SchemaError("a multilabel task needs targets, the list of its columns: targets = ['a', 'b']")
+            return
+        names = self.target
+        if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
+            raise SchemaError("target must be the name of a column, and targets a list of names")
+        if len(set(names)) != len(names) or not names:
+            raise SchemaError("targets must list at least one column, and each column once")
+        if self.task not in ("multilabel", ""):
+            raise SchemaError(f"targets is for a multilabel task; a {self.task} has one target column")
+        if self.classes is not None or self.bounds is not None:
+            raise SchemaError("a multilabel task has neither classes nor bounds: targets are columns of 0 and 1")
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The names of the target columns; none before one is chosen."""
+        return ((self.target,) if self.target else ()) if isinstance(self.target, str) else self.target
+
     def _check_person(self) -> None:
         """Refuse a column of person ids that is the target or a feature, and counts that contradict it."""
         person = self.person
-        if person is not None and (not isinstance(person, str) or not person or person == self.target):
+        if person is not None and (not isinstance(person, str) or not person or person in self.target_names):
             raise SchemaError("person must be the name of the column of person ids, and not the target")
         check_declaration(
             lambda: choose_unit(person, self.rows_per_person, n_records=self.n_records, n_persons=self.n_persons)
@@ -173,7 +194,7 @@ class Schema:
         if not self.target:
             needed.append("the target")
         if not self.task:
-            needed.append("the task (classification or regression)")
+            needed.append("the task (classification, regression or multilabel)")
         if self.task == "classification" and self.classes is None:
             needed.append("the classes of the target")
         for what in ("type", "categories"):
@@ -205,7 +226,7 @@ class Schema:
     @property
     def _candidate_columns(self) -> tuple[Column, ...]:
         """The columns that may be features: neither target nor person ids."""
-        return tuple(c for c in self.columns if c.name not in (self.target, self.person))
+        return tuple(c for c in self.columns if c.name not in (*self.target_names, self.person))
 
     @property
     def feature_columns(self) -> tuple[Column, ...]:
@@ -215,7 +236,8 @@ class Schema:
     @property
     def column_names(self) -> tuple[str, ...]:
         """The columns of a table that are read: features, target and person ids."""
-        return (*(c.name for c in self.feature_columns), *(name for name in (self.target, self.person) if name))
+        others = self.target_names if self.person is None else (*self.target_names, self.person)
+        return (*(c.name for c in self.feature_columns), *others)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -246,9 +268,10 @@ class Schema:
     def declared(self) -> dict[str, Any]:
         """The declarations by the estimators' parameter names; None if not declared."""
         # a table may be declared before its target is chosen
-        column = next((c for c in self.columns if c.name == self.target and c.type == "numeric"), Column(self.target))
+        column = next((c for c in self.columns if c.name == self.target and c.type == "numeric"), Column("target"))
+        labels = self.classes if isinstance(self.target, str) else self.target
         return {
-            "classes": None if self.classes is None else list(self.classes),
+            "classes": None if labels is None else list(labels),
             "y_bounds": column.bounds if self.bounds is None else self.bounds,
             "y_scale": (None if column.scale == LINEAR else column.scale) if self.scale is None else self.scale,
             "feature_bounds": self._bounds,
@@ -322,7 +345,7 @@ class Schema:
         return [(column, found[column.name]) for column in self.feature_columns]
 
     def targets(self, frame: Any) -> NDArray[Any]:
-        """Return the target column.
+        """Return the target column, or those of several labels.
 
         Parameters
         ----------
@@ -330,18 +353,18 @@ class Schema:
 
         Returns
         -------
-        array of shape (n,)
-            Labels as text, or numbers.
+        array of shape (n,), or (n, n_labels)
+            Labels as text, or numbers; indicators of several labels.
         """
+        if not isinstance(self.target, str):
+            numbers = np.column_stack([_target_numbers(frame, name) for name in self.target])
+            if not np.isin(numbers, (0, 1)).all():
+                raise SchemaError("the target columns of a multilabel task must hold 0 and 1 only")
+            return numbers.astype(np.int64)
+        if self.task == "regression":
+            return _target_numbers(frame, self.target)
         values = _require_column(frame, self.target, "target")
         refuse_dates(values, self.target)
-        if self.task == "regression":
-            numbers, odd = parse_numbers(values)
-            if odd.any():
-                raise SchemaError(describe_non_number(self.target))
-            if np.isnan(numbers).any():
-                raise SchemaError(f"the target column {self.target!r} has missing values; drop those records")
-            return numbers
         places = index_labels(values, self.classes or ())
         if (places < 0).any():
             raise SchemaError(
@@ -351,10 +374,13 @@ class Schema:
         return np.array(self.classes, dtype=str)[places]
 
     def encode_targets(self, values: Any) -> NDArray[Any]:
-        """Return the values of a target column as ``targets`` returns the column, (n,)."""
+        """Return the values of a target column (or of several) as ``targets`` returns them."""
         import pandas as pd
 
-        return self.targets(pd.DataFrame({self.target: np.asarray(values)}))
+        columns = np.asarray(values) if isinstance(self.target, str) else np.asarray(values).T
+        if not isinstance(self.target, str) and columns.shape[:1] != (len(self.target),):
+            raise SchemaError(f"y must have one column for each of the {len(self.target)} targets of the schema")
+        return self.targets(pd.DataFrame(dict(zip(self.target_names, np.atleast_2d(columns), strict=True))))
 
     def persons(self, frame: Any) -> Any:
         """Return the person ids, one for each row; None without a column of persons."""
@@ -397,7 +423,8 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values that ``from_dict`` reads."""
-        found: dict[str, Any] = {"format": FORMAT, "version": VERSION, "task": self.task, "target": self.target}
+        found: dict[str, Any] = {"format": FORMAT, "version": VERSION, "task": self.task}
+        found |= {"target": self.target} if isinstance(self.target, str) else {"targets": list(self.target)}
         for name in ("classes", "bounds", "scale", "n_records", "person", "rows_per_person", "n_persons"):
             if (value := getattr(self, name)) is not None:
                 found[name] = list(value) if isinstance(value, tuple) else value
@@ -425,9 +452,11 @@ class Schema:
         if not isinstance(columns, Mapping):
             raise SchemaError("columns must be a mapping of column names to tables")
         read = [partial(Column.from_dict, str(name), column) for name, column in columns.items()]
+        if "targets" in data and (data.get("target") or not isinstance(data["targets"], list)):
+            raise SchemaError("targets must be a list of columns, such as targets = ['a', 'b'], in place of target")
         return cls(
             task=data.get("task") or "",
-            target=data.get("target") or "",
+            target=tuple(data["targets"]) if "targets" in data else data.get("target") or "",
             columns=tuple(collect_errors(read)),
             csv=CSVFormat.from_dict(data.get("csv", {})),
             **{name: data.get(name) for name in _OPTIONAL_KEYS},
@@ -482,9 +511,21 @@ class Schema:
         """Return the schema as a TOML file, with comments for missing declarations."""
         return format_schema(self.to_dict())
 
-    def with_target(self, target: str) -> "Schema":
-        """Return the same declarations for another target column."""
-        return replace(self, target=target)
+    def with_target(self, target: str | Sequence[str]) -> "Schema":
+        """Return the same declarations for another target column, or other columns of a multilabel task."""
+        return replace(self, target=target if isinstance(target, str) else tuple(target))
+
+
+def _target_numbers(frame: Any, name: str) -> NDArray[np.float64]:
+    """Return the numbers of a target column."""
+    values = _require_column(frame, name, "target")
+    refuse_dates(values, name)
+    numbers, odd = parse_numbers(values)
+    if odd.any():
+        raise SchemaError(describe_non_number(name))
+    if np.isnan(numbers).any():
+        raise SchemaError(f"the target column {name!r} has missing values; drop those records")
+    return numbers
 
 
 def _require_column(frame: Any, name: str, key: str) -> Any:

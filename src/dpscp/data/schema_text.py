@@ -18,11 +18,11 @@ _HEAD = (
     "# Do not look at the records for it: everything in this file is treated as published.",
 )
 _KEYS = (
-    *("format", "version", "task", "target", "classes", "bounds"),
+    *("format", "version", "task", "target", "targets", "classes", "bounds"),
     *("n_records", "person", "rows_per_person", "n_persons", "scale"),
 )
 # What stands behind an empty value, and in the place of a missing one.
-_EMPTY = {"task": '   # "classification" or "regression"', "target": "   # the column to predict"}
+_EMPTY = {"task": '   # "classification", "regression" or "multilabel"', "target": "   # the column to predict"}
 _MISSING = {
     "classes": ['# classes = ["no", "yes"]   # classification: the public labels'],
     "bounds": ["# bounds = [low, high]   # regression: the public range of the target, or the fit finds one"],
@@ -65,12 +65,13 @@ def parse_text(text: str, name: str) -> Any:
 
 def format_schema(declared: Mapping[str, Any]) -> str:
     """Return the text of a schema file with these declarations, see ``Schema.to_dict``."""
-    irrelevant = {"classification": "bounds", "regression": "classes"}.get(declared["task"], "")
+    irrelevant = {"classification": ["bounds"], "regression": ["classes"], "multilabel": ["classes", "bounds"]}
+    left_out = irrelevant.get(declared["task"], [])
     lines = list(_HEAD)
     for key in _KEYS:
         if key in declared:
             lines.append(_line(key, declared[key]) + ("" if declared[key] else _EMPTY.get(key, "")))
-        elif key != irrelevant and not (key == "person" and "rows_per_person" in declared):
+        elif key not in left_out and not (key == "person" and "rows_per_person" in declared):
             lines += _MISSING.get(key, [])
     if "csv" in declared:
         lines += ["", "[csv]", *(_line(*pair) for pair in declared["csv"].items())]

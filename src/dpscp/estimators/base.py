@@ -31,7 +31,7 @@ from dpscp.data.used_records import remember_use, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.bounds_choice import BoundsChoice
 from dpscp.estimators.file_predictions import refuse_source
-from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, start_fit
+from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, is_target_name, start_fit
 from dpscp.estimators.ingest import (
     BlockReader,
     FitInput,
@@ -257,11 +257,12 @@ class PrivateConformal(FittedEstimator):
             return read_without_schema(X, y, persons)
         if not isinstance(schema, Schema):
             raise TypeError(f"schema must be a dp.Schema (Schema.read, Schema.from_dict), got {type(schema).__name__}")
-        by_name = isinstance(X, Frame) or is_table(X) or isinstance(y, str)
+        y = tuple(y) if isinstance(y, list) and is_target_name(y) else y
+        by_name = isinstance(X, Frame) or is_table(X) or is_target_name(y)
         targets = None
-        if isinstance(X, Frame) and not is_table(X) and schema.target and y is not None and not isinstance(y, str):
+        if isinstance(X, Frame) and not is_table(X) and schema.target and y is not None and not is_target_name(y):
             y, targets = schema.target, y  # as cross_val_score passes them
-        if by_name and (not isinstance(y, str) or schema.target not in ("", y)):
+        if by_name and (not is_target_name(y) or schema.target not in ("", y)):
             raise ValueError(
                 f"with a schema and a frame, y must be the name of the target column, {schema.target!r}, or its values"
             )

@@ -78,6 +78,11 @@ def list_unwritten(estimator: Any, header: Mapping[str, Any]) -> tuple[str, ...]
     return tuple(name for name in names if name not in header["parameters"] and name != "estimator")
 
 
+def is_target_name(y: Any) -> bool:
+    """Whether targets are given as the name of a column, or as a list of names."""
+    return isinstance(y, str) or (isinstance(y, list | tuple) and bool(y) and all(isinstance(n, str) for n in y))
+
+
 def is_fitted_name(name: str) -> bool:
     """Whether an attribute of this name is set by a fit."""
     return name.endswith("_") and not name.startswith("_")
@@ -220,7 +225,7 @@ class FittedEstimator(_Parameters, ABC):
 
     def _read_targets(self, X: Any, y: Any) -> Any:
         """Return targets as predictions write them: a column of a frame by name, or its values by the schema."""
-        if self.schema_ is not None and isinstance(y, str):
+        if self.schema_ is not None and is_target_name(y):
             return self.schema_.with_target(y).targets(X)
         if self.schema_ is not None and y is not None and isinstance(X, Frame):
             return self.schema_.encode_targets(y)

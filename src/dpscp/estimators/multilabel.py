@@ -104,7 +104,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         return {"alphas": tuple(check_probability("risk", level) for level in levels)}
 
     def _make_problem(self, fit_input: FitInput) -> tuple[FitProblem, FitRecords]:
-        declared = None if self.classes is None else tuple(plain(label) for label in self.classes)
+        names = self._declared("classes")
+        declared = None if names is None else tuple(plain(label) for label in names)
         if declared is None:
             if fit_input.rows is None:
                 raise ValueError("classes is required for a record source; pass classes=[...], the names of all labels")
@@ -135,18 +136,25 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
 
         Returns
         -------
         array of shape (n, n_labels)
+            NaN for a row of a frame that does not fit the schema.
         """
-        rows = self._read_new_rows(X).rows
-        return np.asarray(self.model_.predict_proba(rows))
+        if is_path(X):
+            return join_blocks([(self.predict_proba(frame),) for frame in self._read_file(X)])[0]
+        new = self._read_new_rows(X)
+        probabilities = np.asarray(self.model_.predict_proba(new.rows))
+        return probabilities if new.unreadable is None else np.where(new.unreadable[:, None], np.nan, probabilities)
 
     def predict(self, X: Any) -> NDArray[np.int64]:
-        """Predict the labels with a probability of at least one half, as indicators (n, n_labels)."""
-        return (self.predict_proba(X) >= 0.5).astype(np.int64)
+        """Predict the labels with a probability of at least one half, as indicators (n, n_labels).
+
+        A row of a frame that does not fit the schema has -1.
+        """
+        return _indicate(self.predict_proba(X))
 
     def predict_set(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Predict labels and sets.
@@ -158,8 +166,10 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         Returns
         -------
         labels : array of shape (n, n_labels)
-            Indicators of the labels with a probability of at least one half.
+            Indicators of the labels with a probability of at least one half; -1 for a row of a frame that does not fit
+            the schema.
         sets : bool array of shape (n, n_labels, n_levels)
+            Such a row has the set of an infinite threshold, whose loss is 0.
         """
         if self._is_table(X):
             labels, sets = join_blocks([self.predict_set(frame) for frame in self._read_file(X)])
@@ -167,11 +177,19 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         X = inputs_of(X)
         probabilities = self.predict_proba(X)
         assert isinstance(self.task_, Multilabel)
-        sets = self.task_.sets(probabilities, self._select_thresholds(X, len(probabilities)))
-        return (probabilities >= 0.5).astype(np.int64), sets
+        thresholds = self._select_thresholds(X, len(probabilities))
+        unreadable = np.isnan(probabilities).all(axis=1)
+        if unreadable.any():
+            thresholds = np.where(unreadable[:, None], np.inf, thresholds)
+        return _indicate(probabilities), self.task_.sets(probabilities, thresholds)
 
     def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
         labels, sets = self.predict_set(frame)
         named = [(str(name), place) for place, name in enumerate(self.classes_)]
         columns = {f"prediction {name}": labels[:, place] for name, place in named}
         return columns | {f"set {name}": sets[:, place, 0] for name, place in named}
+
+
+def _indicate(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return indicators of probabilities of at least one half; -1 where there is none."""
+    return np.where(np.isnan(probabilities), -1, probabilities >= 0.5).astype(np.int64)

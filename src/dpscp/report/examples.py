@@ -77,7 +77,7 @@ def _synthetic_columns(estimator: Any) -> tuple[dict[str, Any], Any] | None:
         return dict(zip(map(str, names), matrix.T, strict=True)), matrix
     import pandas as pd
 
-    columns = [c for c in schema.columns if c.type != "ignore" and c.name not in (schema.target, schema.person)]
+    columns = [c for c in schema.columns if c.type != "ignore" and c.name not in (*schema.target_names, schema.person)]
     positions = _positions(len(columns)).T
     values: dict[str, Any] = {}
     for column, place in zip(columns, positions, strict=True):

@@ -251,7 +251,7 @@ def as_frame(block: Any, schema: Schema, csv_format: CSVFormat | None = None) ->
     import pyarrow as pa
 
     numeric = {column.name for column in schema.columns if column.type == "numeric"}
-    numeric |= {schema.target} if schema.task == "regression" else set()
+    numeric |= set() if schema.task == "classification" else set(schema.target_names)
     used = [name for name in block.schema.names if name in schema.column_names]
     reading = csv_format or CSVFormat()
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
