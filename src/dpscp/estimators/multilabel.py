@@ -178,7 +178,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         probabilities = self.predict_proba(X)
         assert isinstance(self.task_, Multilabel)
         thresholds = self._select_thresholds(X, len(probabilities))
-        unreadable = np.isnan(probabilities).all(axis=1)
+        unreadable: NDArray[np.bool_] = np.asarray(np.isnan(probabilities).all(axis=1))
         if unreadable.any():
             thresholds = np.where(unreadable[:, None], np.inf, thresholds)
         return _indicate(probabilities), self.task_.sets(probabilities, thresholds)
