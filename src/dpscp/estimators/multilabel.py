@@ -143,7 +143,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         array of shape (n, n_labels)
             NaN for a row of a frame that does not fit the schema.
         """
-        if is_path(X):
+        if self._is_table(X):
             return join_blocks([(self.predict_proba(frame),) for frame in self._read_file(X)])[0]
         new = self._read_new_rows(X)
         probabilities = np.asarray(self.model_.predict_proba(new.rows))
