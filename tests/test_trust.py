@@ -9,7 +9,7 @@ import dpscp as dp
 from dpscp._base import assumptions as _trust
 from dpscp._base.assumptions import Assumption
 from dpscp.data.sources import ArraySource, Block
-from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
+from dpscp.estimators.outer_steps import list_record_assumptions, list_training_assumptions
 from dpscp.privacy import gaussian_event
 from dpscp.report import html_report
 from dpscp.training import DPSGD, Preprocessed, TorchDPSGD, UnitNorm

@@ -26,12 +26,11 @@ from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, find_source
 from dpscp.data.sources.base import is_source
-from dpscp.data.sources.files import is_path, is_table
+from dpscp.data.sources.files import is_table
 from dpscp.data.used_records import remember_use, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.bounds_choice import BoundsChoice
-from dpscp.estimators.file_predictions import refuse_source
-from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, is_target_name, start_fit
+from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, is_target_name
 from dpscp.estimators.ingest import (
     BlockReader,
     FitInput,
@@ -41,9 +40,13 @@ from dpscp.estimators.ingest import (
     records_from_arrays,
     records_from_source,
 )
-from dpscp.estimators.outer_steps import OuterUse, find_outer_use
+from dpscp.estimators.outer_steps import (
+    OuterUse,
+    find_outer_use,
+    list_record_assumptions,
+    list_training_assumptions,
+)
 from dpscp.estimators.prefit import Prefit
-from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
 from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
 from dpscp.guarantees.registry import AUTO, GUARANTEES, SPLIT
 from dpscp.privacy import Budget, gdp_mu
@@ -235,7 +238,7 @@ class PrivateConformal(FittedEstimator):
             raise TypeError(f"fit got unexpected arguments: {', '.join(fit_params)}; remove them")
         if self._prefit is not None:
             self._check_prefit(self._prefit)
-        start_fit(self, store)
+        self._drop_fit(store)
 
     def _check_prefit(self, prefit: Prefit) -> None:
         """Refuse parameters that do not apply to a trained estimator."""
@@ -462,14 +465,14 @@ class PrivateConformal(FittedEstimator):
         groups = self.declared_groups()
         return 1 if groups is None else groups.per_record
 
-    def _is_table(self, X: Any) -> bool:
-        """Whether rows to predict are in files, or in a data set that the schema reads."""
-        return is_path(X) or (is_table(X) and vars(self).get("schema_") is not None)
-
     def _read_new_rows(self, X: Any) -> NewRows:
         """Validate rows to predict; those of a frame that do not fit the schema are marked."""
         check_is_fitted(self)
-        refuse_source(X)
+        if is_source(X):
+            raise TypeError(
+                f"X must be rows to predict, got the record source {type(X).__name__}; pass an array, a frame, a "
+                "tensor, a Dataset (a DatasetSource was made from one), or the path of a table"
+            )
         unreadable = None
         if self.schema_ is not None and isinstance(X, Frame):
             X, errors = self.schema_.rows(X)

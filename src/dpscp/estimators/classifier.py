@@ -15,7 +15,7 @@ from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateCoverage
-from dpscp.estimators.file_predictions import join_blocks
+from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.scores import LabelScore, label_score
@@ -196,6 +196,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
             return False
         return "classes" in model.ledger.taken_from_data
 
+    @reads_files
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Predict class probabilities.
 
@@ -209,8 +210,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         array of shape (n, n_classes)
             NaN for a row of a frame that does not fit the schema.
         """
-        if self._is_table(X):
-            return join_blocks([(self.predict_proba(frame),) for frame in self._read_file(X)])[0]
         probabilities, unreadable = self._probabilities(X)
         return probabilities if unreadable is None else np.where(unreadable[:, None], np.nan, probabilities)
 
@@ -269,6 +268,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         """
         return float(super().score(X, self._read_labeled(X, y), sample_weight))
 
+    @reads_files
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the most likely label of each row.
 
@@ -282,10 +282,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         array of shape (n,)
             None for a row of a frame that does not fit the schema.
         """
-        if self._is_table(X):
-            return join_blocks([(self.predict(frame),) for frame in self._read_file(X)])[0]
         return self._most_likely(*self._probabilities(X))
 
+    @reads_files
     def predict_set(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Predict labels and prediction sets.
 
@@ -302,9 +301,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
             Whether each label is in the set, for each level. A row of a frame that does not fit the schema, such as
             one with an undeclared category, has the full set and the label None; ``schema_.rows(frame)`` says why.
         """
-        if self._is_table(X):
-            labels, sets = join_blocks([self.predict_set(frame) for frame in self._read_file(X)])
-            return labels, sets
         X = inputs_of(X)
         probabilities, unreadable = self._probabilities(X)
         labels = self._most_likely(probabilities, unreadable)

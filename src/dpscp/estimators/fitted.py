@@ -3,9 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,9 @@ from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.named_inputs import count_numbers, read_shape
 from dpscp.data.populations import Population
 from dpscp.data.schema import Frame, Schema
+from dpscp.data.sources.files import is_path
+from dpscp.data.sources.scanner import TableSource, is_table
 from dpscp.data.table_writer import open_writer
-from dpscp.estimators.file_predictions import read_frames
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import Accountant, Ledger
@@ -38,44 +40,23 @@ class MissingEstimator:
     Predictions do not need it. A new fit does, and None would be the library's recipe.
     """
 
-    def refuse_fit(self) -> None:
-        """Refuse to train something else than the saved fit did."""
-        raise ValueError(
-            "this estimator was loaded from a file, which holds the trained model and not the mechanism or module that "
-            "trained it. To fit again, set it first: set_params(estimator=...), or estimator=None for the recipe"
-        )
+
+Predict = TypeVar("Predict", bound=Callable[..., Any])
 
 
-def start_fit(estimator: Any, store: Any) -> None:
-    """Refuse what can neither train nor pay; then drop an earlier fit, so that a fit that fails leaves none."""
-    if isinstance(estimator.estimator, MissingEstimator):
-        estimator.estimator.refuse_fit()
-    unwritten = vars(estimator).get("unwritten_", ())
-    lost = [name for name in unwritten if getattr(estimator, name) is getattr(type(estimator), name)]
-    if lost:
-        raise ValueError(
-            f"this estimator was loaded from a file, which does not hold {', '.join(lost)}. To fit again, set "
-            f"{'it' if len(lost) == 1 else 'them'} first: set_params({lost[0]}=...)"
-        )
-    if store is not None:
-        if not isinstance(store, BudgetStore):
-            raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
-        store.require_spendable(seeded=estimator.random_state is not None)
-    attributes = vars(estimator)
-    for name in filter(is_fitted_name, list(attributes)):
-        del attributes[name]
+def reads_files(predict: Predict) -> Predict:
+    """Let a method that predicts rows take the path of a table too, which is read block by block."""
 
+    @wraps(predict)
+    def of_rows_or_file(self: "FittedEstimator", X: Any) -> Any:
+        if not (is_path(X) or (is_table(X) and vars(self).get("schema_") is not None)):
+            return predict(self, X)
+        found = [predict(self, frame) for frame in self._read_file(X)]
+        if isinstance(found[0], tuple):
+            return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+        return np.concatenate(found)
 
-def _without_answers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a model without outputs on synthetic rows, whose last bits depend on the machine."""
-    kept = {name: value for name, value in config.items() if name != "answers"}
-    return kept | ({"inner": _without_answers(config["inner"])} if "inner" in config else {})
-
-
-def list_unwritten(estimator: Any, header: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the parameters that a file does not hold: functions, and values with functions."""
-    names: list[str] = estimator._get_param_names()
-    return tuple(name for name in names if name not in header["parameters"] and name != "estimator")
+    return cast(Predict, of_rows_or_file)
 
 
 def is_target_name(y: Any) -> bool:
@@ -88,11 +69,10 @@ def is_fitted_name(name: str) -> bool:
     return name.endswith("_") and not name.startswith("_")
 
 
-def loaded_estimator(header: Mapping[str, Any]) -> MissingEstimator | None:
-    """Return the ``estimator`` of a loaded fit: None for the recipe."""
-    if not isinstance(header["is_recipe"], bool):
-        raise ValueError("is_recipe must be true or false")
-    return None if header["is_recipe"] else MissingEstimator()
+def _without_answers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a model without outputs on synthetic rows, whose last bits depend on the machine."""
+    kept = {name: value for name, value in config.items() if name != "answers"}
+    return kept | ({"inner": _without_answers(config["inner"])} if "inner" in config else {})
 
 
 @dataclass(eq=False, repr=False)
@@ -148,6 +128,28 @@ class FittedEstimator(_Parameters, ABC):
             if model is None:
                 raise AttributeError("module_ needs a torch module as estimator; see model_ for other models")
         return model.fresh_module()
+
+    def _drop_fit(self, store: Any) -> None:
+        """Refuse what can neither train nor pay; then drop an earlier fit, so that a fit that fails leaves none."""
+        if isinstance(self.estimator, MissingEstimator):
+            raise ValueError(
+                "this estimator was loaded from a file, which holds the trained model and not the mechanism or module "
+                "that trained it. To fit again, set it first: set_params(estimator=...), or estimator=None for the "
+                "recipe"
+            )
+        unwritten = vars(self).get("unwritten_", ())
+        lost = [name for name in unwritten if getattr(self, name) is getattr(type(self), name)]
+        if lost:
+            raise ValueError(
+                f"this estimator was loaded from a file, which does not hold {', '.join(lost)}. To fit again, set "
+                f"{'it' if len(lost) == 1 else 'them'} first: set_params({lost[0]}=...)"
+            )
+        if store is not None:
+            if not isinstance(store, BudgetStore):
+                raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
+            store.require_spendable(seeded=self.random_state is not None)
+        for name in filter(is_fitted_name, list(vars(self))):
+            delattr(self, name)
 
     def _task(self) -> Any:
         """Return the task of the fit, with the caller's own score where it was set again after loading."""
@@ -219,9 +221,11 @@ class FittedEstimator(_Parameters, ABC):
                 write(pa.record_batch(self._columns_of_frame(frame)))
 
     def _read_file(self, table: Any) -> Iterator[Any]:
-        """Return the rows of a table as frames, one for each block."""
+        """Return the rows of a table as frames of a few megabytes."""
         check_is_fitted(self)
-        return read_frames(table, self.schema_)
+        if self.schema_ is None:
+            raise TypeError("X is the path of a table, which needs the schema of the fit; fit with schema=dp.Schema...")
+        return TableSource(table, self.schema_).frames()
 
     def _read_targets(self, X: Any, y: Any) -> Any:
         """Return targets as predictions write them: a column of a frame by name, or its values by the schema."""
@@ -378,22 +382,23 @@ class FittedEstimator(_Parameters, ABC):
         self.certificate_ = self.certificates_[0]
         self.group_values_ = None if header["group_values"] is None else tuple(header["group_values"])
         self.n_features_in_ = int(header["n_features_in"])
-        written = header["input_shape"]
-        self.input_shape_ = None if written is None else read_shape(written)
-        shape: tuple[int, ...] = (len(self.certificates_),)
-        if self.group_values_ is not None:
-            shape = (len(self.group_values_), *shape)
-        fits = self.threshold_.dtype == np.float64 and self.threshold_.shape == shape
+        shape = header["input_shape"]
+        self.input_shape_ = None if shape is None else read_shape(shape)
+        n_groups = () if self.group_values_ is None else (len(self.group_values_),)
+        fits = self.threshold_.dtype == np.float64 and self.threshold_.shape == (*n_groups, len(self.certificates_))
         fits = fits and count_numbers(self.input_shape_ or (self.n_features_in_,)) == self.n_features_in_
         if not fits or np.isnan(self.threshold_).any() or self.model_.n_features != self.n_features_in_:
             raise ValueError("its thresholds, levels, groups and model do not match")
-        measured, classes = header.get("evaluation"), arrays["classes"].tolist() if "classes" in arrays else ()
         self.evaluation_ = None
-        if measured is not None:
-            groups = self.group_values_ or ()
-            self.evaluation_ = evaluation_from_state(measured, self.ledger_, self.delta, classes, groups)
+        if header["evaluation"] is not None:
+            classes, groups = arrays["classes"].tolist() if "classes" in arrays else (), self.group_values_ or ()
+            self.evaluation_ = evaluation_from_state(header["evaluation"], self.ledger_, self.delta, classes, groups)
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
         self._restore_task(header, arrays)
-        self.estimator = loaded_estimator(header)
-        self.unwritten_ = list_unwritten(self, header)
+        if not isinstance(header["is_recipe"], bool):
+            raise ValueError("is_recipe must be true or false")
+        self.estimator = None if header["is_recipe"] else MissingEstimator()
+        # functions, and values with functions
+        written = {*header["parameters"], "estimator"}
+        self.unwritten_ = tuple(name for name in self.get_params(deep=False) if name not in written)

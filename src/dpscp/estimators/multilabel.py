@@ -14,7 +14,7 @@ from dpscp.core.problem import FitProblem
 from dpscp.data.model_files import plain
 from dpscp.data.validation import validate_indicators
 from dpscp.estimators.base import PrivateConformal
-from dpscp.estimators.file_predictions import join_blocks
+from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.torch.records import inputs_of
 
@@ -131,6 +131,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         self.task_.check_model(self.model_)
         self._keep_task()
 
+    @reads_files
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Predict the probability of each label.
 
@@ -143,12 +144,11 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         array of shape (n, n_labels)
             NaN for a row of a frame that does not fit the schema.
         """
-        if self._is_table(X):
-            return join_blocks([(self.predict_proba(frame),) for frame in self._read_file(X)])[0]
         new = self._read_new_rows(X)
         probabilities = np.asarray(self.model_.predict_proba(new.rows))
         return probabilities if new.unreadable is None else np.where(new.unreadable[:, None], np.nan, probabilities)
 
+    @reads_files
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Predict the labels with a probability of at least one half, as indicators (n, n_labels).
 
@@ -156,6 +156,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         """
         return _indicate(self.predict_proba(X))
 
+    @reads_files
     def predict_set(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Predict labels and sets.
 
@@ -171,9 +172,6 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         sets : bool array of shape (n, n_labels, n_levels)
             Such a row has the set of an infinite threshold, whose loss is 0.
         """
-        if self._is_table(X):
-            labels, sets = join_blocks([self.predict_set(frame) for frame in self._read_file(X)])
-            return labels, sets
         X = inputs_of(X)
         probabilities = self.predict_proba(X)
         assert isinstance(self.task_, Multilabel)

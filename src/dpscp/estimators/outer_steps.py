@@ -1,4 +1,4 @@
-"""Notice scikit-learn code around a fit that uses the records outside the ledger.
+"""Notice code of others around a fit, and list what is assumed of it.
 
 A ``Pipeline`` calls ``fit`` with rows that its earlier steps have transformed. If such a step learned from the records
 (a mean, a component, the most frequent value), no entry of the ledger pays for it, and the scores of the records
@@ -21,13 +21,32 @@ from typing import Any
 
 import numpy as np
 
-from dpscp._base.assumptions import OUTER_STEPS, Assumption
+from dpscp._base.assumptions import (
+    DASK,
+    OUTER_STEPS,
+    OWN_DATASET,
+    OWN_MECHANISM,
+    OWN_SOURCE,
+    OWN_STEP,
+    PREFIT,
+    PRIVATE_MODEL,
+    TORCH_MODULE,
+    Assumption,
+)
+from dpscp._base.callers import is_of_caller
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.fit import Fit
+from dpscp.data.sources.base import HasAssumption, is_source
+from dpscp.data.sources.dispatch import is_dask
+from dpscp.estimators.prefit import Prefit
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger, non_private_event
 from dpscp.privacy.store import BudgetStore
+from dpscp.torch.records import comes_from_torch, has_own_items
+from dpscp.training.base import Mechanism
+from dpscp.training.preprocessing.step import Step
+from dpscp.training.private_model import find_private_model
 
 STAGE = "outside the ledger"
 _RIGHT_WAY = (
@@ -251,3 +270,41 @@ def _is_text(category: Any) -> bool:
     except (TypeError, ValueError):
         return isinstance(category, str)
     return False
+
+
+def list_training_assumptions(estimator: Any) -> Iterator[Assumption]:
+    """List the assumptions about the estimator of a fit and those that it wraps."""
+    if isinstance(estimator, Prefit):
+        yield PREFIT
+        return
+    if find_private_model(estimator) is not None:
+        yield PRIVATE_MODEL
+        return
+    if isinstance(estimator, list | tuple):
+        *steps, last = estimator or (None,)
+        if any(map(is_of_caller, steps)) or (isinstance(last, Step) and is_of_caller(last)):
+            yield OWN_STEP
+        yield from list_training_assumptions(last)
+        return
+    if isinstance(estimator, Mechanism) and any(map(is_of_caller, estimator.steps_before)):
+        yield OWN_STEP
+    if comes_from_torch(estimator) or comes_from_torch(getattr(estimator, "module", None)):
+        yield TORCH_MODULE
+    elif isinstance(estimator, Mechanism) and is_of_caller(estimator):
+        yield OWN_MECHANISM
+    inner = getattr(estimator, "mechanism", None)
+    if inner is not None:
+        yield from list_training_assumptions(inner)
+
+
+def list_record_assumptions(original: Any) -> Iterator[Assumption]:
+    """List the assumptions about the records that the caller passed."""
+    if has_own_items(original):
+        yield OWN_DATASET
+    if is_dask(original):
+        yield DASK
+    elif is_source(original):
+        if isinstance(original, HasAssumption):
+            yield original.assumption
+        if is_of_caller(original):
+            yield OWN_SOURCE

@@ -16,7 +16,7 @@ from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateCoverage
-from dpscp.estimators.file_predictions import join_blocks
+from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
 from dpscp.scores import IntervalScore, interval_score
@@ -125,6 +125,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         self.task_ = Regression.from_dict(header["task"])
         self._keep_task()
 
+    @reads_files
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predict the target of each row, within ``y_bounds_``.
 
@@ -138,8 +139,6 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         array of shape (n,)
             NaN for a row of a frame that does not fit the schema.
         """
-        if self._is_table(X):
-            return join_blocks([(self.predict(frame),) for frame in self._read_file(X)])[0]
         new = self._read_new_rows(X)
         task: Regression = self._task()
         center = task.predictions(task.pair(np.asarray(self.model_.outputs(new.rows))))
@@ -164,6 +163,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         """
         return float(super().score(X, self._read_labeled(X, y), sample_weight))
 
+    @reads_files
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict targets and prediction intervals.
 
@@ -179,9 +179,6 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
             The lower and upper ends, infinite where no finite threshold exists. A row of a frame that does not fit
             the schema has the widest interval and the prediction NaN; ``schema_.rows(frame)`` says why.
         """
-        if self._is_table(X):
-            center, intervals = join_blocks([self.predict_interval(frame) for frame in self._read_file(X)])
-            return center, intervals
         X = inputs_of(X)
         new = self._read_new_rows(X)
         task: Regression = self._task()
