@@ -117,7 +117,7 @@ mutant(
 )
 mutant(
     "core.release:_make_certificate",
-    "plan.problem.n_records",
+    "problem.n_records",
     "plan.n_nominal",
     "records of a split certificate are those of the part",
     "tests/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
@@ -131,7 +131,7 @@ mutant(
 )
 mutant(
     "core.release:_make_certificate",
-    "assumptions.append(OVERLAPPING_GROUPS.of(plan.problem.groups_per_record) if several else FIXED_GROUPS)",
+    "assumptions.append(OVERLAPPING_GROUPS.of(problem.groups_per_record) if several else FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
     "tests/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",
@@ -797,9 +797,9 @@ mutant(
     "tests/deployment/test_risk.py::test_records_that_training_has_seen_need_a_smaller_level",
 )
 mutant(
-    "core.release:_make_certificate",
-    "plan.guarantee.held_out and plan.problem.task.resolution == 1",
-    "plan.guarantee.held_out",
+    "core.release:_read_search",
+    "guarantee.held_out and problem.task.resolution == 1",
+    "guarantee.held_out",
     "rounded losses promise something about a single release",
     "tests/deployment/test_risk.py::test_only_resolution_one_speaks_of_a_single_release",
 )

@@ -36,7 +36,8 @@ from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold import PrivateQuantile, private_quantile
-from dpscp.threshold.search import SearchObserver, SharedCounts
+from dpscp.threshold.observer import SearchObserver
+from dpscp.threshold.search import SharedCounts
 
 __all__ = ["Counted", "Release", "release_counts"]
 
@@ -219,14 +220,13 @@ def release_counts(
         ledger = ledger.mark_seeded()
     if reservation is not None:
         reservation.commit(ledger)
-    by_level: list[list[PrivateQuantile]] = [[] for _ in problem.alphas]
-    for place, i in enumerate(plan.level_indices):
-        by_level[i] = [row[place] for row in found]
     assumed = counted.assumptions
     if plan.guarantee.needs_stability and counted.stability is not None:
         assumed = (*assumed, *counted.stability.assumptions)
-    certificates = [_make_certificate(plan, i, level, assumed) for i, level in enumerate(by_level)]
-    certificates = [replace(certificate, checks=checks) for certificate in certificates]
+    certificates = []
+    for i in range(len(problem.alphas)):
+        level = [row[plan.level_indices.index(i)] for row in found] if i in plan.level_indices else []
+        certificates.append(replace(_make_certificate(plan, i, level, assumed), checks=checks))
     return Release(
         values if counted.threshold_at is None else counted.threshold_at(values),
         ledger,
@@ -323,14 +323,11 @@ def _list_search_facts(
     if not plan.level_indices:
         return {}
     unit, n, near = plan.problem.unit, plan.problem.n_records, found[0][0].fine_near
-    facts: dict[str, Any] = {
-        **(unit.facts(n) if unit.by_person else {}),
-        unit.count_name: n,
-        "score_range": list(score_range),
-        **({} if near is None else {"fine_near": list(near) if isinstance(near, tuple) else near}),
-        "search_steps": plan.steps,
-        "inner_levels": [1 - q.alpha for q in found[0]],
-    }
+    facts: dict[str, Any] = {**(unit.facts(n) if unit.by_person else {}), unit.count_name: n}
+    facts["score_range"] = list(score_range)
+    if near is not None:
+        facts["fine_near"] = list(near) if isinstance(near, tuple) else near
+    facts |= {"search_steps": plan.steps, "inner_levels": [1 - q.alpha for q in found[0]]}
     if plan.has_released_size:
         facts["released_sizes"] = [_round_released_size(row[0]) for row in found]
     return facts
@@ -338,81 +335,87 @@ def _list_search_facts(
 
 def _round_released_size(q: PrivateQuantile) -> float:
     """Round the noisy number of scores for display."""
-    return math.nan if q.released_size is None else round(float(q.released_size.released), 2)
+    return math.nan if q.released_size is None else round(float(q.released_size.value), 2)
 
 
 def _make_certificate(
-    plan: Plan,
-    index: int,
-    searches: Sequence[PrivateQuantile],
-    extra_assumptions: tuple[Assumption, ...],
+    plan: Plan, index: int, searches: Sequence[PrivateQuantile], extra_assumptions: tuple[Assumption, ...]
 ) -> Certificate:
     """Make the certificate of one level.
 
     ``searches`` has one search for each group, and none for an impossible level.
     """
-    alpha = plan.problem.alphas[index]
-    q = searches[0] if searches else None
-    terms = Terms(
-        unit=plan.problem.unit,
-        relation=plan.spent.relation,
-        n_units=plan.problem.n_records,
-        calibration_units=plan.n_nominal if plan.part < 1 else None,
-        inner_level=1 - (q.alpha if q else 0.0),
-        finite_threshold_expected=False,
-    )
-    exchangeable, *others = plan.problem.unit.assumptions
-    if plan.problem.ratio_bound is not None:
-        terms = replace(terms, ratio_bound=plan.problem.ratio_bound)
-        exchangeable = PERSONS_OF_ANOTHER if plan.problem.unit.by_person else ANOTHER_POPULATION
-    assumptions = [exchangeable, *others, plan.guarantee.assumption]
-    several = plan.problem.groups_per_record > 1
+    problem, guarantee, unit = plan.problem, plan.guarantee, plan.problem.unit
+    alpha, by_ratio = problem.alphas[index], problem.ratio_bound is not None
+    exchangeable, *others = unit.assumptions
+    if by_ratio:
+        exchangeable = PERSONS_OF_ANOTHER if unit.by_person else ANOTHER_POPULATION
+    assumptions = [exchangeable, *others, guarantee.assumption]
     if plan.has_groups:
-        assumptions.append(OVERLAPPING_GROUPS.of(plan.problem.groups_per_record) if several else FIXED_GROUPS)
+        several = problem.groups_per_record > 1
+        assumptions.append(OVERLAPPING_GROUPS.of(problem.groups_per_record) if several else FIXED_GROUPS)
     elif not plan.has_released_size:
-        assumptions.insert(1, plan.problem.unit.nominal_is_true)
+        assumptions.insert(1, unit.nominal_is_true)
     if plan.counted_size is not None:
-        assumptions.append(COINS.of(plan.problem.unit.noun))
-        if plan.problem.ratio_bound is not None:
-            assumptions.append(NORMALIZED_RATIO)
-    coverage, advice = 1 - alpha, plan.guarantee.no_level
-    if q is not None:
-        smallest, smallest_part = _find_smallest_sizes(plan, index, q)
-        too_wide = plan.shift >= q.score_range[1] - q.score_range[0]  # the buffer alone contains every score
-        is_reachable = q.rank_target <= plan.n_nominal
-        if q.released_size is not None:
-            is_reachable = q.released_size.released >= (smallest if smallest_part is None else smallest_part)
-        expected = (plan.has_groups or is_reachable) and not too_wide
-        terms = replace(_add_search_terms(terms, plan, q), finite_threshold_expected=expected)
-        if plan.has_groups:
-            terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
-            terms = replace(terms, groups_per_record=plan.problem.groups_per_record if several else None)
-        else:
-            terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part)
-        if not plan.guarantee.certified:
-            miss = _ideal_miss_bound(plan, index, q)
-            terms = replace(terms, ideal_miss_bound=miss)
-            coverage = universal_floor(miss, plan.spent.tradeoff_function("add"))
-        if plan.guarantee.held_out and plan.problem.task.resolution == 1:  # larger ones have no such bound (Result J)
-            confidence, level = _bound_single_release(plan, index, searches)
-            terms = replace(terms, release_confidence=confidence, release_level=level)
-            assumptions.append(INDEPENDENT.of(plan.problem.unit.noun))
-        advice = _WIDE_BUFFER_ADVICE if too_wide else _choose_advice(plan, smallest, expected)
+        assumptions += [COINS.of(unit.noun), *([NORMALIZED_RATIO] if by_ratio else [])]
+    coverage, advice = 1 - alpha, guarantee.no_level
+    terms: dict[str, Any] = {"inner_level": 1.0, "finite_threshold_expected": False}
+    if searches:
+        coverage, advice, terms = _read_search(plan, index, searches)
+        if "release_level" in terms:
+            assumptions.append(INDEPENDENT.of(unit.noun))
+    stated = Terms(
+        unit=unit,
+        relation=plan.spent.relation,
+        n_units=problem.n_records,
+        calibration_units=plan.n_nominal if plan.part < 1 else None,
+        ratio_bound=problem.ratio_bound,
+        **terms,
+    )
     assumed = (*assumptions, *extra_assumptions, *plan.spent.assumptions)
-    found = Certificate(plan.guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
+    found = Certificate(guarantee.name, 1 - alpha, coverage, assumed, stated, advice)
     return replace(found, advice=_WEAK_PROOF_ADVICE) if found.is_vacuous and not advice else found
 
 
-def _add_search_terms(terms: Terms, plan: Plan, q: PrivateQuantile) -> Terms:
-    """Add the numbers of a search to the terms."""
-    terms = replace(terms, count_noise=q.count_noise, steps=q.steps, value_buffer=plan.shift or None)
-    size = q.released_size
+def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, str, dict[str, Any]]:
+    """Return the proven coverage, an advice, and the terms of the searches of one level, one for each group."""
+    problem, guarantee, q, size = plan.problem, plan.guarantee, searches[0], searches[0].released_size
+    smallest, smallest_part = _find_smallest_sizes(plan, index, q)
+    too_wide = plan.shift >= q.score_range[1] - q.score_range[0]  # the buffer alone contains every score
+    is_reachable = q.rank_target <= plan.n_nominal
     if size is not None:
-        terms = replace(terms, size_noise=size.size_noise)
+        is_reachable = size.value >= (smallest if smallest_part is None else smallest_part)
+    expected = (plan.has_groups or is_reachable) and not too_wide
+    terms: dict[str, Any] = {"inner_level": 1 - q.alpha, "finite_threshold_expected": expected}
+    terms |= {"count_noise": q.count_noise, "steps": q.steps, "value_buffer": plan.shift or None}
+    terms["size_noise"] = None if size is None else size.size_noise
     if plan.has_groups:  # each group has its own offset, target and size; the ledger lists the sizes
-        return terms
-    released = None if size is None else _round_released_size(q)
-    return replace(terms, noise_offset=q.offset, rank_target=q.rank_target, released_size=released)
+        terms |= {"smallest_group": smallest, "smallest_group_calibration": smallest_part}
+        terms["groups_per_record"] = problem.groups_per_record if problem.groups_per_record > 1 else None
+    else:
+        terms |= {"smallest_n": smallest, "smallest_n_calibration": smallest_part}
+        terms |= {"noise_offset": q.offset, "rank_target": q.rank_target}
+        terms["released_size"] = None if size is None else _round_released_size(q)
+    coverage = 1 - problem.alphas[index]
+    if not guarantee.certified:
+        terms["ideal_miss_bound"] = miss = _ideal_miss_bound(plan, index, q)
+        coverage = universal_floor(miss, plan.spent.tradeoff_function("add"))
+    if guarantee.held_out and problem.task.resolution == 1:  # larger ones have no such bound (Result J)
+        confidence = problem.release_confidence
+        # Result I: the searches aimed at the target; else the lowest coverage of a group
+        level = 1 - problem.alphas[index]
+        if confidence is None:
+            confidence = RELEASE_CONFIDENCE
+            level = min(search.aim.level_of_one_release(confidence, search.last_offset) for search in searches)
+        terms |= {"release_confidence": confidence, "release_level": level}
+    noun, advice = problem.unit.noun, ""
+    if too_wide:
+        advice = _WIDE_BUFFER_ADVICE
+    elif plan.has_groups:
+        advice = f"A group with fewer than {smallest} {noun}s is expected to get full sets."
+    elif not expected:  # more records may need more steps, so this is the smallest possible number
+        advice = f"More {noun}s (at least {smallest} at this noise), {guarantee.more_room} would give smaller sets."
+    return coverage, advice, terms
 
 
 def _ideal_miss_bound(plan: Plan, index: int, q: PrivateQuantile) -> float:
@@ -423,51 +426,21 @@ def _ideal_miss_bound(plan: Plan, index: int, q: PrivateQuantile) -> float:
     return 1.0 if plan.has_groups else minimax_miss_bound(plan.n_nominal, q.rank_target, q.count_noise, q.steps)
 
 
-def _choose_advice(plan: Plan, smallest: int, expected: bool) -> str:
-    """Return what helps where full sets are expected."""
-    if plan.has_groups:
-        return f"A group with fewer than {smallest} {plan.problem.unit.noun}s is expected to get full sets."
-    if expected:
-        return ""
-    # more records may need more steps, so this is the smallest possible number
-    more = f"More {plan.problem.unit.noun}s (at least {smallest} at this noise)"
-    return f"{more}, {plan.guarantee.more_room} would give smaller sets."
-
-
-def _bound_single_release(plan: Plan, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, float]:
-    """Return a confidence and what a single release covers with it.
-
-    With groups, it is the lowest coverage of a group.
-
-    Theory: Result I
-    """
-    if plan.problem.release_confidence is not None:  # the searches aimed at it
-        return plan.problem.release_confidence, 1 - plan.problem.alphas[index]
-    covered = [q.aim.level_of_one_release(RELEASE_CONFIDENCE, q.last_offset) for q in searches]
-    return RELEASE_CONFIDENCE, min(covered)
-
-
 def _find_smallest_sizes(plan: Plan, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
     """Return the fewest records with a finite threshold: of table and of part."""
-    smallest = _find_smallest_size(plan, index, q)
+    confidence, target = plan.problem.release_confidence, 1 - plan.problem.alphas[index]
+
+    def useful(n: int) -> bool:
+        aim = q.aim.with_size(n)
+        return aim.has_target_within(n, float(aim.whole_offset(plan.rank_buffer, None, confidence, target)))
+
+    if q.released_size is None and q.counted_size is None:
+        smallest = max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
+    else:
+        smallest = smallest_where(useful)
     if plan.part == 1:
         return smallest, None
     whole = math.ceil((smallest - 0.5) / plan.part)
     while round(plan.part * whole) < smallest:
         whole += 1
     return whole, smallest
-
-
-def _find_smallest_size(plan: Plan, index: int, q: PrivateQuantile) -> int:
-    """Return the smallest number of scores for which a finite threshold is expected."""
-    if q.released_size is None and q.counted_size is None:
-        return max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
-
-    def useful(n: int) -> bool:
-        aim = q.aim.with_size(n)
-        offset = aim.whole_offset(
-            plan.rank_buffer, None, plan.problem.release_confidence, 1 - plan.problem.alphas[index]
-        )
-        return aim.has_target_within(n, float(offset))
-
-    return smallest_where(useful)

@@ -148,8 +148,9 @@ class FittedEstimator(_Parameters, ABC):
             if not isinstance(store, BudgetStore):
                 raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
             store.require_spendable(seeded=self.random_state is not None)
-        for name in filter(is_fitted_name, list(vars(self))):
-            delattr(self, name)
+        attributes = vars(self)
+        for name in filter(is_fitted_name, list(attributes)):
+            del attributes[name]
 
     def _task(self) -> Any:
         """Return the task of the fit, with the caller's own score where it was set again after loading."""
