@@ -358,27 +358,27 @@ def _make_certificate(
         assumptions.insert(1, unit.nominal_is_true)
     if plan.counted_size is not None:
         assumptions += [COINS.of(unit.noun), *([NORMALIZED_RATIO] if by_ratio else [])]
-    coverage, advice = 1 - alpha, guarantee.no_level
-    terms: dict[str, Any] = {"inner_level": 1.0, "finite_threshold_expected": False}
-    if searches:
-        coverage, advice, terms = _read_search(plan, index, searches)
-        if "release_level" in terms:
-            assumptions.append(INDEPENDENT.of(unit.noun))
-    stated = Terms(
+    terms = Terms(
         unit=unit,
         relation=plan.spent.relation,
         n_units=problem.n_records,
         calibration_units=plan.n_nominal if plan.part < 1 else None,
         ratio_bound=problem.ratio_bound,
-        **terms,
+        inner_level=1.0,
+        finite_threshold_expected=False,
     )
+    coverage, advice = 1 - alpha, guarantee.no_level
+    if searches:
+        coverage, advice, terms = _read_search(plan, index, searches, terms)
+        if terms.release_level is not None:
+            assumptions.append(INDEPENDENT.of(unit.noun))
     assumed = (*assumptions, *extra_assumptions, *plan.spent.assumptions)
-    found = Certificate(guarantee.name, 1 - alpha, coverage, assumed, stated, advice)
+    found = Certificate(guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
     return replace(found, advice=_WEAK_PROOF_ADVICE) if found.is_vacuous and not advice else found
 
 
-def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, str, dict[str, Any]]:
-    """Return the proven coverage, an advice, and the terms of the searches of one level, one for each group."""
+def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], terms: Terms) -> tuple[float, str, Terms]:
+    """Return the proven coverage, an advice, and the terms with the searches of one level, one for each group."""
     problem, guarantee, q, size = plan.problem, plan.guarantee, searches[0], searches[0].released_size
     smallest, smallest_part = _find_smallest_sizes(plan, index, q)
     too_wide = plan.shift >= q.score_range[1] - q.score_range[0]  # the buffer alone contains every score
@@ -386,28 +386,34 @@ def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile]) ->
     if size is not None:
         is_reachable = size.value >= (smallest if smallest_part is None else smallest_part)
     expected = (plan.has_groups or is_reachable) and not too_wide
-    terms: dict[str, Any] = {"inner_level": 1 - q.alpha, "finite_threshold_expected": expected}
-    terms |= {"count_noise": q.count_noise, "steps": q.steps, "value_buffer": plan.shift or None}
-    terms["size_noise"] = None if size is None else size.size_noise
+    terms = replace(
+        terms,
+        inner_level=1 - q.alpha,
+        finite_threshold_expected=expected,
+        count_noise=q.count_noise,
+        steps=q.steps,
+        value_buffer=plan.shift or None,
+        size_noise=None if size is None else size.size_noise,
+    )
     if plan.has_groups:  # each group has its own offset, target and size; the ledger lists the sizes
-        terms |= {"smallest_group": smallest, "smallest_group_calibration": smallest_part}
-        terms["groups_per_record"] = problem.groups_per_record if problem.groups_per_record > 1 else None
+        several = problem.groups_per_record if problem.groups_per_record > 1 else None
+        terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
+        terms = replace(terms, groups_per_record=several)
     else:
-        terms |= {"smallest_n": smallest, "smallest_n_calibration": smallest_part}
-        terms |= {"noise_offset": q.offset, "rank_target": q.rank_target}
-        terms["released_size"] = None if size is None else _round_released_size(q)
-    coverage = 1 - problem.alphas[index]
+        released = None if size is None else _round_released_size(q)
+        terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part, released_size=released)
+        terms = replace(terms, noise_offset=q.offset, rank_target=q.rank_target)
+    target = coverage = 1 - problem.alphas[index]
     if not guarantee.certified:
-        terms["ideal_miss_bound"] = miss = _ideal_miss_bound(plan, index, q)
+        miss = _ideal_miss_bound(plan, index, q)
+        terms = replace(terms, ideal_miss_bound=miss)
         coverage = universal_floor(miss, plan.spent.tradeoff_function("add"))
     if guarantee.held_out and problem.task.resolution == 1:  # larger ones have no such bound (Result J)
-        confidence = problem.release_confidence
-        # Result I: the searches aimed at the target; else the lowest coverage of a group
-        level = 1 - problem.alphas[index]
-        if confidence is None:
+        confidence, level = problem.release_confidence, target  # the searches aimed at it
+        if confidence is None:  # Result I; of a group, the lowest coverage
             confidence = RELEASE_CONFIDENCE
             level = min(search.aim.level_of_one_release(confidence, search.last_offset) for search in searches)
-        terms |= {"release_confidence": confidence, "release_level": level}
+        terms = replace(terms, release_confidence=confidence, release_level=level)
     noun, advice = problem.unit.noun, ""
     if too_wide:
         advice = _WIDE_BUFFER_ADVICE

@@ -33,6 +33,16 @@ class Task:
 
     name: ClassVar[str]
     promise: ClassVar[Promise] = Promise.COVERAGE
+    classes: tuple[Any, ...] | None = None
+    """The public labels; None without labels."""
+    classes_found: bool = False
+    """Whether the labels were taken from the data."""
+    y_bounds: tuple[float, float] | None = None
+    """The public range of the target; None without one."""
+    resolution: int = 1
+    """Counts are multiples of one over it (Result J)."""
+    most_steps: int | None = None
+    """The number of halvings that tell all thresholds apart; None: there is no such number."""
 
     @property
     def score_facts(self) -> Mapping[str, Any]:
@@ -50,34 +60,9 @@ class Task:
         return None
 
     @property
-    def classes(self) -> tuple[Any, ...] | None:
-        """The public labels; None without labels."""
-        return None
-
-    @property
-    def classes_found(self) -> bool:
-        """Whether the labels were taken from the data."""
-        return False
-
-    @property
-    def y_bounds(self) -> tuple[float, float] | None:
-        """The public range of the target; None without one."""
-        return None
-
-    @property
-    def resolution(self) -> int:
-        """Counts are multiples of one over it (Result J)."""
-        return 1
-
-    @property
     def running_maximum(self) -> bool:
         """Whether the promise is about the running maximum of a loss that may rise with the threshold."""
         return False
-
-    @property
-    def most_steps(self) -> int | None:
-        """The number of halvings that tell all thresholds apart; None: there is no such number."""
-        return None
 
     def finish(self, certificate: Certificate) -> Certificate:
         """Return the certificate of a search, in words about this task."""
@@ -123,6 +108,10 @@ class Prediction(Task):
     """
 
     score: Any = None
+    y_scale: str = LINEAR
+    """The public scale on which targets are trained and scored."""
+    private_range: bool = False
+    """Whether training finds the range of the targets."""
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -143,16 +132,6 @@ class Prediction(Task):
     def n_outputs(self) -> int | None:
         """The number of outputs of the model; None where the labels decide it."""
         return None
-
-    @property
-    def y_scale(self) -> str:
-        """The public scale on which targets are trained and scored."""
-        return LINEAR
-
-    @property
-    def private_range(self) -> bool:
-        """Whether training finds the range of the targets."""
-        return False
 
     @property
     def scaled_bounds(self) -> tuple[float, float] | None:

@@ -23,8 +23,8 @@ from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.named_inputs import count_numbers, read_shape
 from dpscp.data.populations import Population
 from dpscp.data.schema import Frame, Schema
-from dpscp.data.sources.files import is_path
-from dpscp.data.sources.scanner import TableSource, is_table
+from dpscp.data.sources.files import is_path, is_table
+from dpscp.data.sources.scanner import TableSource
 from dpscp.data.table_writer import open_writer
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise

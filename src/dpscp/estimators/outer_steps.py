@@ -36,8 +36,8 @@ from dpscp._base.assumptions import (
 from dpscp._base.callers import is_of_caller
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.fit import Fit
-from dpscp.data.sources.base import HasAssumption, is_source
-from dpscp.data.sources.dispatch import is_dask
+from dpscp.data.sources import is_dask
+from dpscp.data.sources.base import is_source
 from dpscp.estimators.prefit import Prefit
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import Certificate
@@ -45,7 +45,7 @@ from dpscp.privacy import Ledger, non_private_event
 from dpscp.privacy.store import BudgetStore
 from dpscp.torch.records import comes_from_torch, has_own_items
 from dpscp.training.base import Mechanism
-from dpscp.training.preprocessing.step import Step
+from dpscp.training.preprocessing.preprocess import Step
 from dpscp.training.private_model import find_private_model
 
 STAGE = "outside the ledger"
@@ -304,7 +304,8 @@ def list_record_assumptions(original: Any) -> Iterator[Assumption]:
     if is_dask(original):
         yield DASK
     elif is_source(original):
-        if isinstance(original, HasAssumption):
-            yield original.assumption
+        assumption = getattr(original, "assumption", None)
+        if isinstance(assumption, Assumption):
+            yield assumption
         if is_of_caller(original):
             yield OWN_SOURCE

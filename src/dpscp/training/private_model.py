@@ -80,6 +80,7 @@ class CallersModel(Model):
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
+        """Return the labels of the caller's model; None for regression."""
         return self.inner.classes
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
