@@ -36,8 +36,7 @@ from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold import PrivateQuantile, private_quantile
-from dpscp.threshold.observer import SearchObserver
-from dpscp.threshold.search import SharedCounts
+from dpscp.threshold.search import SearchObserver, SharedCounts
 
 __all__ = ["Counted", "Release", "release_counts"]
 
@@ -335,7 +334,7 @@ def _list_search_facts(
 
 def _round_released_size(q: PrivateQuantile) -> float:
     """Round the noisy number of scores for display."""
-    return math.nan if q.released_size is None else round(float(q.released_size.value), 2)
+    return math.nan if q.released_size is None else round(float(q.released_size.released), 2)
 
 
 def _make_certificate(
@@ -384,7 +383,7 @@ def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], te
     too_wide = plan.shift >= q.score_range[1] - q.score_range[0]  # the buffer alone contains every score
     is_reachable = q.rank_target <= plan.n_nominal
     if size is not None:
-        is_reachable = size.value >= (smallest if smallest_part is None else smallest_part)
+        is_reachable = size.released >= (smallest if smallest_part is None else smallest_part)
     expected = (plan.has_groups or is_reachable) and not too_wide
     terms = replace(
         terms,
