@@ -115,6 +115,54 @@ def test_found_bounds_hold_nearly_all_records_and_little_else():
     assert false <= binom.isf(1e-6, 40, 0.01)
 
 
+def found_ends(counts, noise=10.0, **options):
+    """The bounds of one column with these records in its cells, without noise where it says so."""
+    given = np.zeros((1, _CELLS), dtype=np.int64)
+    for number, count in counts.items():
+        given[0, grid_cells(number)] += count
+    bounds = PrivateBounds(TRAINING, noise=lattice_noise(noise), **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(bounds.noise), "sample", lambda _, size, __: [0] * size)
+        return tuple(float(end[0]) for end in bounds.release(given, IntegerSource(0)))
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({3.0: 900, 5.0: 300}, (2, 8)),
+        ({3.0: 900, 5.0: 300, 2.0**58: 55}, (2, 8)),  # so many that noise passes for them now and then
+        ({3.0: 900, 5.0: 300, -1e9: 130}, (2, 8)),
+        ({3.0: 900, 5.0: 300, -1e9: 400}, (-(2.0**30), 8)),  # no small share
+        ({3.0: 900, 5.0: 300, 100.0: 130}, (2, 128)),  # not so far
+        ({3.0: 300, 20.0: 200, 600.0: 90, 1e4: 70}, (2, 2.0**14)),  # a heavy tail
+        ({0.0: 900, 1000.0: 100}, (-(2.0**-32), 1024)),  # many zeros
+        ({0.0: 900, 3.0: 500, -1e9: 60}, (-(2.0**-32), 4)),
+    ],
+)
+def test_a_few_numbers_far_outside_do_not_stretch_a_feature(counts, expected):
+    assert found_ends(counts, n_features=1) == expected
+
+
+def test_a_target_keeps_all_but_what_noise_may_have_made():
+    assert found_ends({3.0: 900, 1e6: 100}, target=True) == (2, 2.0**20)
+    assert found_ends({3.0: 900, 1e6: 55}, target=True) == (2, 4)
+
+
+def test_sentinels_change_the_width_by_little():
+    """A tenth of three columns is -10^9; with zeros in their place a fit has nearly the same width."""
+    rng = np.random.default_rng(5)
+    X = rng.uniform(size=(4_000, 6))
+    y = 10 * X[:, 0] + 8 * X[:, 4] + rng.normal(size=4_000)
+    missing = np.column_stack([np.zeros((4_000, 3), bool), rng.random((4_000, 3)) < 0.1])
+    widths = []
+    for value in (0.0, -1e9):
+        rows = np.where(missing, value, X)
+        reg = dp.PrivateConformalRegressor(epsilon=2.0, y_bounds=(-5, 20), random_state=0)
+        reg.fit(rows[:3_000], y[:3_000])
+        widths.append(dp.metrics.efficiency(reg.predict_interval(rows[3_000:])[1][:, :, 0]))
+    assert widths[1] < 1.1 * widths[0]
+
+
 def test_persons_count_once():
     """One random row of each: three rows of one person are one count in each column."""
     X, y = records(300)

@@ -2,8 +2,9 @@
 
 Every number is in one cell of the grid: near zero, or a sign and the power of two below it. The records in each cell
 are counted for each column, and exact integer noise is added to every count. The bounds of a column are the outer edges
-of the outermost cells whose noisy count is beyond what noise alone reaches (beside such a cell, likely so). Values
-outside are clipped, as with public bounds; their number is not released.
+of the outermost cells whose noisy count is beyond what noise alone reaches (beside such a cell, likely so). Cells far
+outside the others do not count if they hold little, as a sentinel does, or what noise may have made. Values outside are
+clipped, as with public bounds; their number is not released.
 
 This follows the "approximate bounds" of Google's differential privacy library. Publicly known bounds cost nothing and
 are better.
@@ -13,6 +14,7 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -43,6 +45,10 @@ _CELLS = 2 * _LEVELS + 1
 _FALSE_ALARM = 0.01
 # Beside a cell that stands out, so many standard deviations are enough: a wrong one only doubles the bounds.
 _LIKELY = 2.0
+# Numbers more than so many powers of two above all others are far outside. They are cut off if they are at most
+# this share of the numbers of a feature, or so few that noise alone passes for them this often: it would scale the
+# column away. A target keeps its share.
+_GAP, _SMALL_SHARE, _FALSE_FAR = 4, 0.15, 1e-6
 # A message names so many columns.
 _SHOWN = 8
 
@@ -148,9 +154,11 @@ class PrivateBounds(Around):
         low, high = _edges(np.arange(_CELLS))
         can_be_reached = (low < largest[:, None]) & (high > smallest[:, None])  # the scale of a column limits its own
         noisy = np.where(can_be_reached, counts * noise.scale + drawn, np.iinfo(np.int64).min)
-        alarm, likely = -ndtri(_FALSE_ALARM / can_be_reached.sum()) * noise.sigma, _LIKELY * noise.sigma
+        alarm, far = -ndtri(np.array([_FALSE_ALARM, _FALSE_FAR]) / can_be_reached.sum()) * noise.sigma
+        likely = _LIKELY * noise.sigma
         self._warn_if_hidden(noisy.max(axis=1) < alarm)
-        ends = np.array([_outermost(column, alarm, likely) for column in noisy])
+        shares = [_SMALL_SHARE] * (len(noisy) - self.target) + [0.0] * self.target
+        ends = np.array([_outermost(*own, alarm, likely, far) for own in zip(noisy, shares, strict=True)])
         # the outermost cells reach beyond a scale
         return np.maximum(low[ends[:, 0]], smallest), np.minimum(high[ends[:, 1]], largest)
 
@@ -227,10 +235,19 @@ def grid_cells(values: ArrayLike) -> NDArray[np.int64]:
     return np.asarray(_LEVELS + np.sign(numbers) * level, dtype=np.int64)
 
 
-def _outermost(noisy: NDArray[np.int64], alarm: float, likely: float) -> tuple[int, int]:
-    """Return the first and last cell that noisy counts show to be occupied."""
+def _outermost(noisy: NDArray[np.int64], share: float, alarm: float, likely: float, far: float) -> tuple[int, int]:
+    """Return the first and last cell that noisy counts show to be occupied, without a few numbers far outside.
+
+    Where many numbers are near zero, all others are far from them, so these do not count as near.
+    """
     # where no cell stands out, the largest count is the best guess
     beyond = np.flatnonzero(noisy >= min(int(noisy.max()), alarm))
+    powers = np.abs(beyond - _LEVELS)
+    for power, larger in pairwise(np.unique(powers[powers > 0])):
+        outside = noisy[beyond[powers > power]].sum()
+        if larger - power > _GAP and outside <= max(far, share * noisy[beyond[powers > 0]].sum()):
+            beyond = beyond[powers <= power]
+            break
     first, last = int(beyond[0]), int(beyond[-1])
     while first > 0 and noisy[first - 1] >= likely:
         first -= 1
