@@ -627,8 +627,8 @@ mutant(
 )
 mutant(
     "training.private_bounds:PrivateBounds.counts",
-    "[rows[:, place] for place in self.columns or ()]",
-    "[rows[:, place] for place in range(len(self.columns or ()))]",
+    "[rows[:, place] for place in self.columns]",
+    "[rows[:, place] for place in range(len(self.columns))]",
     "bounds are found from the first columns instead of the named ones",
     "tests/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
 )

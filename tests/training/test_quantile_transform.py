@@ -292,7 +292,7 @@ def test_only_the_named_columns_are_counted():
     assert_array_equal(found[:, 0], 2 * X[:, 0])
     assert_allclose(found[:, 1:3].std(axis=0), 1, atol=0.15)
     assert np.corrcoef(found[:, 3], X[:, 1].argsort().argsort())[0, 1] > 0.999
-    for wrong in ((), (1, 1), (3,), (-1,)):
+    for wrong in ((1, 1), (3,), (-1,)):
         with pytest.raises(ValueError, match="columns"):
             QuantileTransform(0, 1, 3, columns=wrong)
 

@@ -339,8 +339,8 @@ def _mechanism(
             problem.n_features if columns else 0,
             target=problem.task.private_range,
             target_scale=problem.task.y_scale,
-            columns=columns if 0 < len(columns) < problem.n_features else None,
-            feature_scales=problem.feature_scales if columns else None,
+            columns=columns,
+            feature_scales=(problem.feature_scales or ()) if columns else (),
         )
         facts["bounds_share"] = mechanism.share
     if problem.feature_scales is not None:

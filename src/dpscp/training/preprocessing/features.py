@@ -307,12 +307,12 @@ def broadcast_bounds(step: Any, width: int) -> tuple[FloatArray, FloatArray]:
     return np.broadcast_to(step.low, width).astype(np.float64), np.broadcast_to(step.high, width).astype(np.float64)
 
 
-def check_columns(columns: tuple[int, ...] | None, n_features: int) -> tuple[int, ...]:
-    """Return different numbers of features, all of them for None; ValueError for anything else."""
-    if columns is None:
+def check_columns(columns: tuple[int, ...], n_features: int) -> tuple[int, ...]:
+    """Return different numbers of features, all of them for (); ValueError for anything else."""
+    if not columns:
         return tuple(range(n_features))
     found = tuple(check_count("columns[i]", column, minimum=0) for column in columns)
-    if not found or len(set(found)) < len(found) or max(found) >= n_features:
+    if len(set(found)) < len(found) or max(found) >= n_features:
         raise ValueError(f"columns must be different numbers of features, from 0 to {n_features - 1}")
     return found
 

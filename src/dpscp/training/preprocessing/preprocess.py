@@ -91,17 +91,14 @@ class Transform(ABC):
             type(self).__name__, self.apply, (rows,), len(rows), read=read, empty=empty, tolerance=ROUNDING
         )
 
-    def _values(self) -> dict[str, Any]:
-        return {own.name: getattr(self, own.name) for own in fields(cast("Any", self))}
-
     def arrays(self) -> dict[str, FloatArray]:
         """Return the released numbers, for saving."""
-        return {name: value for name, value in self._values().items() if isinstance(value, np.ndarray)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def config(self) -> dict[str, Any]:
         """Return the public constants as JSON values, with ``kind``."""
-        constants = {name: value for name, value in self._values().items() if not isinstance(value, np.ndarray)}
-        return {"kind": self.kind, **constants}
+        constants = (own.name for own in fields(cast("Any", self)) if own.name not in self.arrays())
+        return {"kind": self.kind, **{name: getattr(self, name) for name in constants}}
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
@@ -307,8 +304,10 @@ class PreprocessedModel(Model):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, for saving: keys "inner/..." and "step0/...", "step1/..."."""
-        named = [("inner", self.inner.arrays()), *((f"step{i}", s.arrays()) for i, s in enumerate(self.transforms))]
-        return {f"{part}/{name}": value for part, arrays in named for name, value in arrays.items()}
+        parts = {f"inner/{name}": value for name, value in self.inner.arrays().items()}
+        for i, step in enumerate(self.transforms):
+            parts |= {f"step{i}/{name}": value for name, value in step.arrays().items()}
+        return parts
 
     def config(self) -> dict[str, Any]:
         return {
@@ -338,7 +337,8 @@ def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
     """Return the model behind all preprocessing of rows, and the functions of its rows, which are finite."""
     steps: tuple[Rows, ...] = ()
     while isinstance(model, PreprocessedModel) and model.y_bounds is None:
-        steps += tuple(transform.apply_to_records for transform in model.transforms)
+        for transform in model.transforms:
+            steps += (transform.apply_to_records,)
         model = model.inner
     return model, steps
 
@@ -390,10 +390,8 @@ class Preprocessed(Around):
         return self.steps
 
     def with_own_noise(self, mu: float) -> Self:
-        is_open = [step.event is None for step in self.steps]
-        each = math.sqrt(max(1, sum(is_open))) / mu
-        steps = [s.with_noise(each) if is_unset else s for s, is_unset in zip(self.steps, is_open, strict=True)]
-        return replace(self, steps=tuple(steps))
+        each = math.sqrt(max(1, [event for _, event in self.own_parts].count(None))) / mu
+        return replace(self, steps=tuple(s.with_noise(each) if s.event is None else s for s in self.steps))
 
     def check(self, input_shape: tuple[Any, ...]) -> Checked | None:
         """Check steps and mechanism for records of this shape.

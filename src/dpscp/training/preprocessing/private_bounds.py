@@ -66,8 +66,8 @@ class PrivateBounds(Around):
     mechanism : Mechanism
     n_features : int
         The number of features of a row; 0: no bounds of features are found.
-    columns : tuple of int, optional
-        The features whose bounds are found; None: all. The others stay as they are.
+    columns : tuple of int
+        The features whose bounds are found; (): all. The others stay as they are.
     target : bool
         Whether the bounds of the target are found.
     share : float
@@ -77,8 +77,8 @@ class PrivateBounds(Around):
     target_scale : str
         The public scale that the target is on, see ``dpscp.data.scales``. Cells that it cannot reach are left out, and
         so are targets where it is not defined.
-    feature_scales : tuple of str, optional
-        The public scale that each of the ``n_features`` features is on, likewise; None: all are linear.
+    feature_scales : tuple of str
+        The public scale that each of the ``n_features`` features is on, likewise; (): all are linear.
 
     Privacy: the counts of one column are one release of sensitivity 1 with exact discrete Gaussian noise, because one
     record (or one random record of each person) is in at most one cell of each column. ``event`` composes all
@@ -94,29 +94,29 @@ class PrivateBounds(Around):
     target: bool = False
     share: float = 0.05
     noise: LatticeNoise | None = None
-    columns: tuple[int, ...] | None = None
+    columns: tuple[int, ...] = ()
     target_scale: str = LINEAR
-    feature_scales: tuple[str, ...] | None = None
+    feature_scales: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_mechanism(self.mechanism)
         check_scale("target_scale", self.target_scale, None)
         n = check_count("n_features", self.n_features, minimum=0)
-        scales = (LINEAR,) * n if self.feature_scales is None else self.feature_scales
+        scales = self.feature_scales or (LINEAR,) * n
         object.__setattr__(
             self, "feature_scales", tuple(check_scale("feature_scales[i]", scale, None) for scale in scales)
         )
         if len(scales) != n:
             raise ValueError(f"feature_scales must have one scale for each of {n} features, got {len(scales)}")
         check_probability("share", self.share)
-        object.__setattr__(self, "columns", check_columns(self.columns, n) if n else ())
+        object.__setattr__(self, "columns", check_columns(self.columns, n))
         if not self.columns and not self.target:
             raise ValueError("there is nothing to find bounds of; give a positive n_features, or target=True")
 
     @property
     def _scales(self) -> tuple[str, ...]:
         """The scale of each column that is counted; the target is the last one."""
-        scales = [(self.feature_scales or ())[place] for place in self.columns or ()]
+        scales = [self.feature_scales[place] for place in self.columns]
         return (*scales, self.target_scale) if self.target else tuple(scales)
 
     @property
@@ -139,7 +139,7 @@ class PrivateBounds(Around):
         """
         total = np.zeros((len(self._scales), _CELLS), dtype=np.int64)
         for part, rows in block.parts():
-            columns = [rows[:, place] for place in self.columns or ()] + [block.targets[part]] * self.target
+            columns = [rows[:, place] for place in self.columns] + [block.targets[part]] * self.target
             for counts, column, scale in zip(total, columns, self._scales, strict=True):
                 # the smallest number of a scale stands for those where it is not defined, as the logarithm of zero
                 counts += np.bincount(grid_cells(column[column > scale_limits(scale)[0]]), minlength=_CELLS)
@@ -164,7 +164,7 @@ class PrivateBounds(Around):
 
     def _warn_if_hidden(self, is_hidden: NDArray[np.bool_]) -> None:
         """Warn about columns of which no noisy count stands out: their bounds are a guess."""
-        columns = [f"feature {place}" for place in self.columns or ()] + ["the target"] * self.target
+        columns = [f"feature {place}" for place in self.columns] + ["the target"] * self.target
         named = [column for column, hidden in zip(columns, is_hidden, strict=True) if hidden]
         if named:
             rest = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
@@ -211,7 +211,7 @@ class PrivateBounds(Around):
     def _scale_features(self, low: FloatArray, high: FloatArray) -> FeatureTransform:
         """Return the transform that puts the counted features into [-1, 1] and leaves the others as they are."""
         numbers = np.array([[-math.inf], [math.inf], [0.0], [1.0]]).repeat(self.n_features, axis=1)
-        columns = list(self.columns or ())
+        columns = list(self.columns)
         low, high = low[: len(columns)], high[: len(columns)]
         numbers[:, columns] = low, high, (low + high) / 2, (high - low) / 2
         return FeatureTransform(*numbers)

@@ -99,8 +99,8 @@ class QuantileTransform(Step):
     ----------
     low, high : float, or array of shape (n_features,)
     n_features : int
-    columns : tuple of int, optional
-        The features that are counted; None: all. The others, such as indicators, are scaled to [0, ``others``] by their
+    columns : tuple of int
+        The features that are counted; (): all. The others, such as indicators, are scaled to [0, ``others``] by their
         public bounds.
     branching : tuple of int
         The number of cells that each level divides a cell into.
@@ -122,7 +122,7 @@ class QuantileTransform(Step):
     branching: tuple[int, ...] = (8, 8, 8)
     noise: LatticeNoise | None = None
     limit: float = 5.0
-    columns: tuple[int, ...] | None = None
+    columns: tuple[int, ...] = ()
     others: float = 1.0
 
     stage: ClassVar[str] = "quantiles of the features"
@@ -152,7 +152,7 @@ class QuantileTransform(Step):
     @property
     def n_releases(self) -> int:
         """Return the number of counts that one record changes."""
-        return len(self.columns or ()) * len(self.branching)
+        return len(self.columns) * len(self.branching)
 
     @property
     def event(self) -> DpEvent | None:
@@ -171,7 +171,7 @@ class QuantileTransform(Step):
         leaves = np.zeros((len(self._edges), math.prod(self.branching)), dtype=np.int64)
         for _, rows in block.parts():
             numbers = check_rows(rows, self.n_features)
-            for counts, column, edges in zip(leaves, self.columns or (), self._edges, strict=True):
+            for counts, column, edges in zip(leaves, self.columns, self._edges, strict=True):
                 cells = np.searchsorted(edges[1:-1], numbers[:, column], side="right")
                 counts += np.bincount(cells, minlength=len(counts))
         levels = [leaves]
@@ -181,8 +181,9 @@ class QuantileTransform(Step):
 
     @cached_property
     def _edges(self) -> FloatArray:
-        low, high = (bound[list(self.columns or ())] for bound in broadcast_bounds(self, self.n_features))
-        return cell_edges(low, high, math.prod(self.branching))
+        counted = list(self.columns)
+        low, high = broadcast_bounds(self, self.n_features)
+        return cell_edges(low[counted], high[counted], math.prod(self.branching))
 
     def release(self, counts: Counts, *, n_records: int, source: IntegerSource) -> QuantileRows:
         """Return the transform, from noisy counts."""
@@ -195,13 +196,13 @@ class QuantileTransform(Step):
         shift, scale = low.copy(), 2 * (high / (2 * self.others) - low / (2 * self.others))
         levels = distribution_functions(noisy, noise, n, self.branching, self._edges)
         added = []
-        for place, i in enumerate(self.columns or ()):
+        for place, i in enumerate(self.columns):
             if (low[i], high[i]) == (0, 1) and lies_at_ends(noisy[place], noise, n, self.branching):
                 continue
             shift[i], scale[i], distance = scale_column(self._edges[place], levels[place], noise / n, self.limit)
             if distance > max(_LEAST_DISTANCE, _NOISE_FACTOR * math.sqrt(12) * noise / n):
                 added.append(place)
-        columns = tuple((self.columns or ())[place] for place in added)
+        columns = tuple(np.array(self.columns)[added].tolist())
         return QuantileRows(low, high, shift, scale, self._edges[added], levels[added], columns, float(self.limit))
 
     def width_after(self, width: int) -> None:
