@@ -2,8 +2,6 @@
 
 import io
 import logging
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -62,8 +60,7 @@ def test_the_line_is_cleared_when_work_is_interrupted(clock, monkeypatch):
     assert screen.getvalue().endswith("\r\033[K")
 
 
-def test_verbose_work_shows_ten_lines_where_no_bar_can_be_drawn(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "tqdm", None)
+def test_verbose_work_shows_ten_lines(capsys):
     with _progress.verbosity(1):
         assert list(_progress.progress(iter(range(500)), 500, "work")) == list(range(500))
     lines = capsys.readouterr().err.splitlines()
@@ -72,22 +69,8 @@ def test_verbose_work_shows_ten_lines_where_no_bar_can_be_drawn(monkeypatch, cap
     assert capsys.readouterr().err == ""
 
 
-def test_verbose_work_draws_a_bar_with_tqdm(monkeypatch):
-    drawn = []
-
-    def bar(items, **options):
-        drawn.append(options["total"])
-        return items
-
-    monkeypatch.setitem(sys.modules, "tqdm", types.SimpleNamespace(tqdm=bar))
-    with _progress.verbosity(1):
-        assert list(_progress.progress(iter(range(5)), 5, "work")) == list(range(5))
-    assert drawn == [5]
-
-
-def test_a_verbose_fit_says_and_logs_its_stages_and_nothing_of_the_records(monkeypatch, capsys, caplog):
+def test_a_verbose_fit_says_and_logs_its_stages_and_nothing_of_the_records(capsys, caplog):
     """Two tables of different records and sizes, the same declarations: the same words."""
-    monkeypatch.setitem(sys.modules, "tqdm", None)
     shown = []
     for seed, n in ((0, 400), (1, 380)):
         rng = np.random.default_rng(seed)

@@ -107,161 +107,146 @@ def first_words(assumptions: tuple[Assumption, ...]) -> list[str]:
     return [f"Assumed and not checked: {OUTER_STEPS}."] if OUTER_STEPS in assumptions else []
 
 
-def _kind(code: str, about: Concern, sentence: str) -> _Kind:
-    _KINDS[code] = _Kind(code, about, sentence)
-    return _KINDS[code]
+def _kind(code: str, sentence: str, about: Concern = Concern.COVERAGE) -> _Kind:
+    return _KINDS.setdefault(code, _Kind(code, about, sentence))
 
 
-def _fixed(code: str, about: Concern, sentence: str) -> Assumption:
-    return _kind(code, about, sentence).of()
+def _fixed(code: str, sentence: str, about: Concern = Concern.COVERAGE) -> Assumption:
+    return _kind(code, sentence, about).of()
 
 
-_STATED = _kind("stated_by_caller", Concern.BOTH, "{}")
+_STATED = _kind("stated_by_caller", "{}", Concern.BOTH)
 
 # ---- code and records of the caller
 
 ROW_FUNCTION = _kind(
     "row_function",
-    Concern.BOTH,
     "{} computes its values for a row from that row alone, up to rounding, and keeps nothing of it (privacy needs this "
     "too: otherwise one record would change the values of others)",
+    Concern.BOTH,
 )
 GROUP_FUNCTION, OWN_SCORE = ROW_FUNCTION.of("groups"), ROW_FUNCTION.of("conformity_score")
 LIKELIHOOD_RATIO = ROW_FUNCTION.of("population")
 PREFIT = _fixed(
     "prefit",
-    Concern.BOTH,
     "estimator was trained without these records (as dp.Prefit states), computes the outputs of each row from that row "
     "alone, up to rounding, and keeps nothing of it; the records that it was trained on are not protected by this "
     "release",
+    Concern.BOTH,
 )
 PRIVATE_MODEL = _fixed(
     "private_model",
-    Concern.BOTH,
     "the model was trained elsewhere at the cost that its ledger states and contains nothing else from the records; it "
     "computes the outputs of each row from that row alone, up to rounding, and keeps nothing of it",
+    Concern.BOTH,
 )
 TORCH_MODULE = _fixed(
     "torch_module",
-    Concern.BOTH,
     "PyTorch traces its own operations faithfully, and maps them over records by rules that keep records apart; the "
     "rounding of a record's gradient and outputs does not depend on its place in a block; the starting weights and the "
     "constants of the torch module and its loss do not come from the records",
+    Concern.BOTH,
 )
 OWN_MECHANISM = _fixed(
     "own_mechanism",
-    Concern.BOTH,
     "the caller's training mechanism releases what its event pays for, and nothing else from the records",
+    Concern.BOTH,
 )
 OWN_STEP = _fixed(
     "own_step",
-    Concern.BOTH,
     "each preprocessing step of the caller releases what its event pays for, and transforms each row by using only "
     "this release and that row",
+    Concern.BOTH,
 )
 OUTER_STEPS = _fixed(
     "outer_steps",
-    Concern.BOTH,
     "what the caller put around the estimator (functions, frozen steps, estimators that fit it) learned nothing from "
     "these records and computes each row and each target from that one alone",
+    Concern.BOTH,
 )
 OWN_DATASET = _fixed(
     "own_dataset",
-    Concern.BOTH,
     "each item of the caller's data set is one record and is computed from that record alone",
+    Concern.BOTH,
 )
 OWN_SOURCE = _fixed(
     "own_source",
-    Concern.BOTH,
     "the caller's source contains each record once, and all records of a person in one block (each reading checks that "
     "its blocks stay the same)",
+    Concern.BOTH,
 )
 DASK = _fixed(
     "dask",
-    Concern.BOTH,
     "the Dask collection contains each record once whenever it is computed (each reading checks that the rows and "
     "their order stay the same)",
+    Concern.BOTH,
 )
-PROCESSES = _fixed("processes", Concern.BOTH, "each record is held by only one process of the group")
+PROCESSES = _fixed("processes", "each record is held by only one process of the group", Concern.BOTH)
 FIXED_NUMBER = _fixed(
     "fixed_number",
-    Concern.PRIVACY,
     "the engine that trained the model used the true number of its records (in its normalizer and sampling rate), so "
     "this number is public, and privacy is for replacing one record by another",
+    Concern.PRIVACY,
 )
 OWN_SCORES = _fixed(
     "own_scores",
-    Concern.BOTH,
     "each score depends on one record, the model and independent noise only, and training cost what was declared for "
     "it",
+    Concern.BOTH,
 )
 OWN_LOSSES = _fixed(
     "own_losses",
-    Concern.BOTH,
     "each loss comes from one record, the model, the threshold and independent noise; training cost what was declared "
     "for it; where no finite threshold is returned the caller acts so that the loss is 0",
+    Concern.BOTH,
 )
 OTHER_PERSONS = _fixed(
     "other_persons",
-    Concern.PRIVACY,
     "the recalibration used records of other persons than the fit and earlier recalibrations (the same records are "
     "recognized within one process, not in an edited copy or another process); somebody who is in several of them pays "
     "for each (a budget store adds this up)",
+    Concern.PRIVACY,
 )
 
 # ---- who is covered
 
-EXCHANGEABLE = _fixed("exchangeable", Concern.COVERAGE, "new records are exchangeable with the ones used")
+EXCHANGEABLE = _fixed("exchangeable", "new records are exchangeable with the ones used")
 EXCHANGEABLE_PERSONS = _fixed(
     "exchangeable_persons",
-    Concern.COVERAGE,
     "new persons are exchangeable with the ones used (records of one person may depend on each other in any way); the "
     "promise is for a random record of a new person",
 )
 CAP_WITHOUT_IDS = _kind(
     "cap_without_ids",
-    Concern.BOTH,
     "privacy is per person with at most {} records (not checked, because there are no ids); coverage is per record, "
     "not per person",
+    Concern.BOTH,
 )
-NOMINAL_RECORDS = _fixed("nominal_records", Concern.COVERAGE, "n_records is the true number of records")
-NOMINAL_PERSONS = _fixed("nominal_persons", Concern.COVERAGE, "n_persons is the true number of persons")
+NOMINAL_RECORDS = _fixed("nominal_records", "n_records is the true number of records")
+NOMINAL_PERSONS = _fixed("nominal_persons", "n_persons is the true number of persons")
 ANOTHER_POPULATION = _fixed(
     "another_population",
-    Concern.COVERAGE,
     "records are independent, and new ones come from the declared population: its density relative to that of the "
     "calibration records is proportional to likelihood_ratio (if it is not, the promise moves by at most the total "
     "variation distance)",
 )
 NORMALIZED_RATIO = _fixed(
-    "normalized_ratio",
-    Concern.COVERAGE,
-    "the declared likelihood ratio has mean 1 over the population of these records",
+    "normalized_ratio", "the declared likelihood ratio has mean 1 over the population of these records"
 )
 PERSONS_OF_ANOTHER = _fixed(
     "persons_of_another_population",
-    Concern.COVERAGE,
     "persons are independent (records of one person may depend on each other in any way), and of each one random "
     f"record counts; of these, {ANOTHER_POPULATION.sentence}",
 )
 INDEPENDENT = _kind(
-    "independent",
-    Concern.COVERAGE,
-    "for what a single release covers: the held-out {}s are independent draws from one distribution",
+    "independent", "for what a single release covers: the held-out {}s are independent draws from one distribution"
 )
-COINS = _kind(
-    "coins",
-    Concern.COVERAGE,
-    "each {} was held out by an independent coin; the promise is an average over these coins too",
-)
+COINS = _kind("coins", "each {} was held out by an independent coin; the promise is an average over these coins too")
 FIXED_GROUPS = _fixed(
-    "fixed_groups",
-    Concern.COVERAGE,
-    "a record's group is a fixed function of the record; the promise holds within each group",
+    "fixed_groups", "a record's group is a fixed function of the record; the promise holds within each group"
 )
 OVERLAPPING_GROUPS = _kind(
     "overlapping_groups",
-    Concern.COVERAGE,
     "a record's groups, {} at most, are fixed functions of the record; the promise holds within each group, because a "
     "row gets the largest threshold of its groups",
 )
@@ -269,89 +254,38 @@ OVERLAPPING_GROUPS = _kind(
 # ---- what a guarantee needs
 
 INVARIANT = _fixed(
-    "invariant",
-    Concern.COVERAGE,
-    "training does not depend on the order of the records, and its event covers everything it uses of them",
+    "invariant", "training does not depend on the order of the records, and its event covers everything it uses of them"
 )
-HELD_OUT = _fixed("held_out", Concern.COVERAGE, "the scored records were not used in training")
+HELD_OUT = _fixed("held_out", "the scored records were not used in training")
 HARD_BOUNDS = _fixed(
-    "hard_bounds",
-    Concern.COVERAGE,
-    "every target lies within y_bounds: intervals are cut there, and a target outside is in none",
+    "hard_bounds", "every target lies within y_bounds: intervals are cut there, and a target outside is in none"
 )
-ALL_LABELS = _fixed(
-    "all_labels",
-    Concern.COVERAGE,
-    "classes holds every label that can occur: a label that is not listed is in no set",
-)
-ALL_LABELS_IF_INFINITE = _fixed(
-    "all_labels_if_infinite",
-    Concern.COVERAGE,
-    "where no finite threshold is found the set has all labels",
-)
-NO_LABEL_IF_INFINITE = _fixed(
-    "no_label_if_infinite",
-    Concern.COVERAGE,
-    "where no finite threshold is found the set is empty",
-)
-NOT_CORRECTED = _fixed(
-    "not_corrected",
-    Concern.COVERAGE,
-    "no self-influence form is known for this model: this is Result F alone",
-)
+ALL_LABELS = _fixed("all_labels", "classes holds every label that can occur: a label that is not listed is in no set")
+ALL_LABELS_IF_INFINITE = _fixed("all_labels_if_infinite", "where no finite threshold is found the set has all labels")
+NO_LABEL_IF_INFINITE = _fixed("no_label_if_infinite", "where no finite threshold is found the set is empty")
+NOT_CORRECTED = _fixed("not_corrected", "no self-influence form is known for this model: this is Result F alone")
 CORRECTED = _fixed(
     "corrected",
-    Concern.COVERAGE,
     "the influence of a record on its own score is removed to first order, less the response of the other records, "
     "estimated on synthetic records (at half strength); the remaining error is of second order and not bounded",
 )
 
 # ---- stability of training (Result C)
 
-MOST_OTHERS = _kind("most_others", Concern.COVERAGE, "at most {} besides the new one")
-CONVEX_AND_SMOOTH = _fixed("convex_and_smooth", Concern.COVERAGE, "every clipped loss is convex and smooth")
-SMOOTH = _fixed("smooth", Concern.COVERAGE, "every clipped loss is smooth")
-PLAIN_SGD = _fixed(
-    "plain_sgd",
-    Concern.COVERAGE,
-    "plain SGD with a fixed public normalizer: no momentum, no adaptive step",
-)
-FIXED_PREPROCESSING = _fixed(
-    "fixed_preprocessing",
-    Concern.COVERAGE,
-    "preprocessing does not depend on the data",
-)
-CONVEX_WITH_PENALTY = _fixed(
-    "convex_with_penalty",
-    Concern.COVERAGE,
-    "convex losses with bounded gradients and a quadratic penalty",
-)
-PUBLIC_DIVISOR = _fixed("public_divisor", Concern.COVERAGE, "losses divided by a public constant")
-AVERAGED_LOSSES = _fixed("averaged_losses", Concern.COVERAGE, "losses averaged over the actual records")
-SUMMARIES_OVER_CONSTANT = _fixed(
-    "summaries_over_constant",
-    Concern.COVERAGE,
-    "summaries of bounded norm, divided by a public constant",
-)
-AVERAGED_SUMMARIES = _fixed(
-    "averaged_summaries",
-    Concern.COVERAGE,
-    "summaries of bounded norm, averaged over the records",
-)
-ENFORCED_NORM = _kind(
-    "enforced_norm",
-    Concern.COVERAGE,
-    "rows have norm at most {:g} (enforced in training and prediction)",
-)
-SHARED_SAMPLING = _fixed("shared_sampling", Concern.COVERAGE, "Poisson sampling with shared masks and noise")
-LIPSCHITZ_GRADIENTS = _fixed(
-    "lipschitz_gradients",
-    Concern.COVERAGE,
-    "loss gradients are Lipschitz on the parameter set",
-)
+MOST_OTHERS = _kind("most_others", "at most {} besides the new one")
+CONVEX_AND_SMOOTH = _fixed("convex_and_smooth", "every clipped loss is convex and smooth")
+SMOOTH = _fixed("smooth", "every clipped loss is smooth")
+PLAIN_SGD = _fixed("plain_sgd", "plain SGD with a fixed public normalizer: no momentum, no adaptive step")
+FIXED_PREPROCESSING = _fixed("fixed_preprocessing", "preprocessing does not depend on the data")
+CONVEX_WITH_PENALTY = _fixed("convex_with_penalty", "convex losses with bounded gradients and a quadratic penalty")
+PUBLIC_DIVISOR = _fixed("public_divisor", "losses divided by a public constant")
+AVERAGED_LOSSES = _fixed("averaged_losses", "losses averaged over the actual records")
+SUMMARIES_OVER_CONSTANT = _fixed("summaries_over_constant", "summaries of bounded norm, divided by a public constant")
+AVERAGED_SUMMARIES = _fixed("averaged_summaries", "summaries of bounded norm, averaged over the records")
+ENFORCED_NORM = _kind("enforced_norm", "rows have norm at most {:g} (enforced in training and prediction)")
+SHARED_SAMPLING = _fixed("shared_sampling", "Poisson sampling with shared masks and noise")
+LIPSCHITZ_GRADIENTS = _fixed("lipschitz_gradients", "loss gradients are Lipschitz on the parameter set")
 BATCH_DIVISOR = _fixed(
-    "batch_divisor",
-    Concern.COVERAGE,
-    "the gradient is divided by the batch size and a step on an empty batch is skipped",
+    "batch_divisor", "the gradient is divided by the batch size and a step on an empty batch is skipped"
 )
-CONSTANT_RATE = _fixed("constant_rate", Concern.COVERAGE, "constant learning rate, no momentum")
+CONSTANT_RATE = _fixed("constant_rate", "constant learning rate, no momentum")

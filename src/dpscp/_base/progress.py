@@ -3,7 +3,6 @@
 Everything that is shown or logged is public before the work begins: names of stages, numbers of steps, the time.
 """
 
-import importlib
 import logging
 import sys
 import threading
@@ -18,7 +17,7 @@ _QUIET_SECONDS = 2.0
 _FIRST_SECONDS, _REDRAW_SECONDS = 1.0, 0.5
 _REFRESH_SECONDS = 0.25
 _WIDTH = 30
-# Lines that a verbose run writes where no bar can be drawn.
+# Lines that a verbose run writes for one stage.
 _LINES = 10
 _log = logging.getLogger("dpscp")
 _verbose: ContextVar[int] = ContextVar("dpscp_verbose", default=0)
@@ -38,16 +37,14 @@ class _ActivityLine:
             with self.lock:
                 now = time.monotonic()
                 if not self.is_paused and now - start >= _FIRST_SECONDS and now - self.last_bar > _FIRST_SECONDS:
-                    sys.stderr.write(f"\r\033[K{self.stage} ... {now - start:.0f} s ")
-                    sys.stderr.flush()
+                    _write(f"\r\033[K{self.stage} ... {now - start:.0f} s ")
                     self.is_shown = True
 
     def clear(self) -> None:
         """Remove the line."""
         with self.lock:
             if self.is_shown:
-                sys.stderr.write("\r\033[K")
-                sys.stderr.flush()
+                _write("\r\033[K")
             self.is_shown = False
 
 
@@ -104,8 +101,7 @@ def announce(stage: str) -> None:
     _log.info(stage)
     _activity.stage = stage
     if _verbose.get():
-        sys.stderr.write(f"dpscp: {stage}\n")
-        sys.stderr.flush()
+        _write(f"dpscp: {stage}\n")
 
 
 def progress(
@@ -117,21 +113,23 @@ def progress(
 ) -> Iterator[Item]:
     """Pass the items through.
 
-    Silent unless standard error is a terminal and two seconds have gone by.
+    Inside ``verbosity`` ten lines are written, with what ``note`` says of the number of items. Otherwise a bar is drawn
+    if standard error is a terminal and two seconds have gone by.
 
-    ``total`` is the number of items, or what ``position`` says at the end: where a file is read to, in bytes. Inside
-    ``verbosity`` a bar is drawn by tqdm where it is installed, and otherwise ten lines are written, with what ``note``
-    says of the number of items.
+    ``total`` is the number of items, or what ``position`` says at the end: where a file is read to, in bytes.
     """
     if _verbose.get() and position is None:
-        yield from _verbose_progress(items, total, label, note)
+        for number, item in enumerate(items, start=1):
+            yield item
+            if _LINES * number // total > _LINES * (number - 1) // total:
+                spent = "" if note is None else f", {note(number)}"
+                _write(f"{label}: {number}/{total}{spent}\n")
         return
     if not sys.stderr.isatty():
         yield from items
         return
     start = time.monotonic()
-    due = start + _QUIET_SECONDS
-    shown = False
+    due, is_shown = start + _QUIET_SECONDS, False
     try:
         for number, item in enumerate(items, start=1):
             yield item
@@ -141,38 +139,16 @@ def progress(
                 filled = _WIDTH * done // total
                 left = (now - start) * (total - done) / done
                 count = f"{done}/{total}" if position is None else f"{100 * done // total} %"
-                bar = "#" * filled + "." * (_WIDTH - filled)
                 with _activity.lock:
                     _activity.clear()
-                    sys.stderr.write(f"\r{label} [{bar}] {count}, {left:.0f} s left ")
-                    sys.stderr.flush()
+                    _write(f"\r{label} [{'#' * filled}{'.' * (_WIDTH - filled)}] {count}, {left:.0f} s left ")
                     _activity.last_bar = now
-                due, shown = now + _REFRESH_SECONDS, True
+                due, is_shown = now + _REFRESH_SECONDS, True
     finally:
-        if shown:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+        if is_shown:
+            _write("\r\033[K")
 
 
-def _verbose_progress(
-    items: Iterable[Item], total: int, label: str, note: Callable[[int], str] | None
-) -> Iterator[Item]:
-    try:
-        bar = importlib.import_module("tqdm").tqdm
-    except ImportError:
-        for number, item in enumerate(items, start=1):
-            yield item
-            if _is_tenth(number, total):
-                said = "" if note is None else f", {note(number)}"
-                sys.stderr.write(f"{label}: {number}/{total}{said}\n")
-                sys.stderr.flush()
-        return
-    drawn = bar(items, total=total, desc=label, file=sys.stderr)
-    for number, item in enumerate(drawn, start=1):
-        yield item
-        if note is not None and _is_tenth(number, total):
-            drawn.set_postfix_str(note(number))
-
-
-def _is_tenth(number: int, total: int) -> bool:
-    return _LINES * number // total > _LINES * (number - 1) // total
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

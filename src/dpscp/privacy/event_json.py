@@ -32,10 +32,10 @@ from dpscp.privacy.events import (
     secret_split,
 )
 
-# A field that has another name in JSON.
-_FIELDS = {"sampling_probability": "sampling_rate"}
+# The field of dp-accounting that has another name in JSON.
+_THEIRS, _OURS = "sampling_probability", "sampling_rate"
 _NAMES: dict[type[DpEvent], str] = {}
-_READERS: dict[str, Callable[..., DpEvent]] = {}
+_READERS: dict[str, tuple[type[DpEvent], Callable[..., DpEvent]]] = {}
 
 
 def register_event(name: str, cls: type[DpEvent], read: Callable[..., DpEvent] | None = None) -> None:
@@ -48,11 +48,11 @@ def register_event(name: str, cls: type[DpEvent], read: Callable[..., DpEvent] |
     cls : type
         A class of attrs. Class and name must not be registered yet; ``ValueError`` otherwise.
     read : callable, optional
-        Build an event from its fields, by name; default: ``cls``.
+        Build an event from all its fields, by name; default: ``cls``.
     """
     if cls in _NAMES or name in _READERS:
         raise ValueError(f"{cls.__name__} or the name {name!r} is registered already; choose another")
-    _NAMES[cls], _READERS[name] = name, read or cls
+    _NAMES[cls], _READERS[name] = name, (cls, read or cls)
 
 
 def event_to_dict(event: DpEvent) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def event_to_dict(event: DpEvent) -> dict[str, Any]:
         known = ", ".join(_READERS)
         raise ValueError(f"{type(event).__name__} has no JSON form; use register_event, or one of: {known}")
     fields = attr.asdict(event, recurse=False)
-    return {"type": name} | {_FIELDS.get(field, field): _to_json(value) for field, value in fields.items()}
+    return {"type": name} | {_OURS if field == _THEIRS else field: _to_json(value) for field, value in fields.items()}
 
 
 def _to_json(value: Any) -> Any:
@@ -80,9 +80,13 @@ def event_from_dict(data: Mapping[str, Any]) -> DpEvent:
     kind = data["type"]
     if not isinstance(kind, str) or kind not in _READERS:
         raise ValueError(f"the event type is unknown; it must be one of: {', '.join(_READERS)}")
-    fields = {key: _from_json(value) for key, value in data.items() if key != "type"}
+    cls, read = _READERS[kind]
+    fields = {_THEIRS if key == _OURS else key: _from_json(value) for key, value in data.items() if key != "type"}
+    # a missing field must not get the default of a function
+    if set(fields) != {field.name for field in attr.fields(cls)}:
+        raise ValueError(f"the fields of a {kind!r} event are wrong")
     try:
-        return _READERS[kind](**fields)
+        return read(**fields)
     except (TypeError, OverflowError) as error:
         raise ValueError(f"the fields of a {kind!r} event are wrong: {error}") from None
 
@@ -93,48 +97,34 @@ def _from_json(value: Any) -> Any:
     return event_from_dict(value) if isinstance(value, Mapping) else value
 
 
-def _read_several(cls: type[DpEvent]) -> Callable[..., DpEvent]:
-    def read(events: Any) -> DpEvent:
-        # an empty string or object would be read as "nothing was spent"
-        if not isinstance(events, tuple):
-            raise ValueError("events must be a list")
-        return cls(events)
-
-    return read
+def _several(events: Any) -> tuple[DpEvent, ...]:
+    # an empty string or object would be read as "nothing was spent"
+    if not isinstance(events, tuple):
+        raise ValueError("events must be a list")
+    return events
 
 
-# Readers have named fields, so an unknown or missing field is a TypeError.
-register_event("gaussian", GaussianDpEvent, lambda noise_multiplier: gaussian_event(noise_multiplier))
-register_event(
-    "laplace",
-    LaplaceDpEvent,
-    lambda noise_multiplier: LaplaceDpEvent(check_positive("noise_multiplier", noise_multiplier)),
-)
-register_event(
-    "discrete_gaussian",
-    DiscreteGaussianDpEvent,
-    lambda sigma, sensitivity: discrete_gaussian_event(sigma, sensitivity),
-)
-register_event("bounded_range", BoundedRangeDpEvent, lambda loss_range: bounded_range_event(loss_range))
-register_event("approximate_dp", ApproximateDpEvent, lambda epsilon, delta: approximate_dp_event(epsilon, delta))
+def _laplace(noise_multiplier: float) -> DpEvent:
+    return LaplaceDpEvent(check_positive("noise_multiplier", noise_multiplier))
+
+
+def _repeated(event: DpEvent, count: int) -> DpEvent:
+    return SelfComposedDpEvent(require_event(event), checked_count("count", count))
+
+
+def _sampled(event: DpEvent, sampling_probability: float) -> DpEvent:
+    return PoissonSampledDpEvent(check_fraction("sampling_rate", sampling_probability), require_event(event))
+
+
+register_event("gaussian", GaussianDpEvent, gaussian_event)
+register_event("laplace", LaplaceDpEvent, _laplace)
+register_event("discrete_gaussian", DiscreteGaussianDpEvent, discrete_gaussian_event)
+register_event("bounded_range", BoundedRangeDpEvent, bounded_range_event)
+register_event("approximate_dp", ApproximateDpEvent, approximate_dp_event)
 register_event("no_op", NoOpDpEvent)
 register_event("non_private", NonPrivateDpEvent)
-register_event(
-    "repeated",
-    SelfComposedDpEvent,
-    lambda event, count: SelfComposedDpEvent(require_event(event), checked_count("count", count)),
-)
-register_event(
-    "poisson_sampled",
-    PoissonSampledDpEvent,
-    lambda event, sampling_rate: PoissonSampledDpEvent(
-        check_fraction("sampling_rate", sampling_rate), require_event(event)
-    ),
-)
-register_event("composed", ComposedDpEvent, _read_several(ComposedDpEvent))
-register_event("parallel", ParallelDpEvent, _read_several(ParallelDpEvent))
-register_event(
-    "secret_split",
-    SecretSplitDpEvent,
-    lambda training, held_out, fraction: secret_split(training, held_out, fraction),
-)
+register_event("repeated", SelfComposedDpEvent, _repeated)
+register_event("poisson_sampled", PoissonSampledDpEvent, _sampled)
+register_event("composed", ComposedDpEvent, lambda events: ComposedDpEvent(_several(events)))
+register_event("parallel", ParallelDpEvent, lambda events: ParallelDpEvent(_several(events)))
+register_event("secret_split", SecretSplitDpEvent, secret_split)

@@ -49,6 +49,35 @@ _LOCK_SECONDS = 60.0
 # Measured on 1 to 10 fits: Gaussian noise alone needs no slack, a split with a small part needs more.
 _SLACK_SHARE = 0.05
 
+_READ_ONLY = (
+    errno.EACCES,
+    "the budget store cannot be written, so nothing can be spent; make the file and its folder writable",
+)
+_BUSY = (
+    errno.ETIMEDOUT,
+    f"another process has held the budget store for {_LOCK_SECONDS:g} s; wait for it and try again",
+)
+# What an error of SQLite is to the caller: its number, and what to do.
+_ERRORS = {
+    sqlite3.SQLITE_FULL: (
+        errno.ENOSPC,
+        "the disk is full: nothing was written; free some space and try again",
+    ),
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
+    sqlite3.SQLITE_AUTH: _READ_ONLY,
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_CANTOPEN: (
+        errno.EIO,
+        "the budget store cannot be opened: check that its folder exists and is readable",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        errno.EIO,
+        "writing the budget store failed: nothing was spent; check the disk and try again",
+    ),
+}
+
 _SEEDED = (
     "a budget store accepts private runs only, but the noise of this run comes from a seed: use random_state=None (no "
     "--seed), or run it without the store and release nothing of it"
@@ -94,8 +123,6 @@ class BudgetStore:
     Parameters
     ----------
     path : str or path
-    epsilon, delta : float, optional
-        Check that the file has this total.
     dataset : str, optional
         The name that the file was created with. Spending needs it, reading does not.
 
@@ -128,19 +155,9 @@ class BudgetStore:
     Theory: The budget store
     """
 
-    def __init__(
-        self,
-        path: str | PathLike[str],
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        dataset: str | None = None,
-    ) -> None:
+    def __init__(self, path: str | PathLike[str], *, dataset: str | None = None) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._repeated = dataset
-        if (epsilon is None) != (delta is None):
-            raise ValueError("give both epsilon and delta to check the total of the store, or neither")
-        wanted = None if epsilon is None or delta is None else Budget(epsilon, delta)
         if not os.path.exists(self.path):
             raise FileNotFoundError(
                 f"there is no budget store at {self.path!r}. If it was moved, open it at its new path. If the study is "
@@ -148,13 +165,6 @@ class BudgetStore:
                 "create'"
             )
         account = self._read()
-        existing = account.budget
-        if wanted is not None and existing != wanted:
-            raise ValueError(
-                f"{self.path!r} exists with epsilon = {format_number(existing.epsilon)}, "
-                f"delta = {format_number(existing.delta)}; open it without a budget, or take another path: a budget "
-                "is never changed afterwards"
-            )
         if dataset is not None:
             self._require_name(account)
 
@@ -488,31 +498,9 @@ class BudgetStore:
 
     def _translate_error(self, error: sqlite3.Error) -> Exception:
         code = getattr(error, "sqlite_errorcode", None)
-        primary = None if code is None else code & 0xFF
-        if primary == sqlite3.SQLITE_FULL:
-            return OSError(
-                errno.ENOSPC, "the disk is full: nothing was written; free some space and try again", self.path
-            )
-        if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
-            return PermissionError(
-                errno.EACCES,
-                "the budget store cannot be written, so nothing can be spent; make the file and its folder writable",
-                self.path,
-            )
-        if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return TimeoutError(
-                errno.ETIMEDOUT,
-                f"another process has held the budget store for {_LOCK_SECONDS:g} s; wait for it and try again",
-                self.path,
-            )
-        if primary == sqlite3.SQLITE_CANTOPEN:
-            return OSError(
-                errno.EIO, "the budget store cannot be opened: check that its folder exists and is readable", self.path
-            )
-        if primary == sqlite3.SQLITE_IOERR:
-            return OSError(
-                errno.EIO, "writing the budget store failed: nothing was spent; check the disk and try again", self.path
-            )
+        if code is not None and code & 0xFF in _ERRORS:
+            number, message = _ERRORS[code & 0xFF]
+            return OSError(number, message, self.path)  # of the subclass of its number: PermissionError, TimeoutError
         return ValueError(
             f"{self.path!r} is not a budget store, or it is damaged ({error}); restore it from a backup and treat "
             "everything since that backup as spent"

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -304,49 +304,35 @@ class Account:
         line = Line(last.line + 1, kind, reservation, written, str(note), content, "")
         return replace(line, digest=line.expected_digest(last.digest))
 
-    @property
-    def _head(self) -> dict[str, Any]:
+    @cached_property
+    def _head(self) -> tuple[Budget, str, StoreRule]:
         try:
             content = json.loads(self.lines[0].content)
-        except (ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
-            raise ValueError("the budget store is damaged: its first line has no budget; restore it from a backup")
-        return content
+            budget, dataset = Budget(content["epsilon"], content["delta"]), content["dataset"]
+            if not isinstance(dataset, str):
+                raise ValueError("the name of the data set is not a text")
+            if "sequence" in content:
+                return budget, dataset, SequenceRule(budget, tuple(map(Ledger.from_dict, content["sequence"])))
+            return budget, dataset, AdaptiveRule(budget, check_probability("slack", content["slack"]))
+        except (KeyError, TypeError, ValueError, RecursionError):
+            raise ValueError(
+                "the budget store is damaged: its first line has no budget, name or rule; restore it from a backup"
+            ) from None
 
     @property
     def budget(self) -> Budget:
         """The total that was fixed when the store was created."""
-        content = self._head
-        try:
-            return Budget(content["epsilon"], content["delta"])
-        except (KeyError, TypeError, ValueError):
-            raise ValueError(
-                "the budget store is damaged: its first line has no budget; restore it from a backup"
-            ) from None
+        return self._head[0]
 
     @property
     def dataset(self) -> str:
         """The name of the records."""
-        name = self._head.get("dataset")
-        if not isinstance(name, str):
-            raise ValueError(
-                "the budget store is damaged: the name of its data set is not a text; restore it from a backup"
-            )
-        return name
+        return self._head[1]
 
     @property
     def rule(self) -> StoreRule:
         """The rule that decides whether a share fits."""
-        content = self._head
-        try:
-            if "sequence" in content:
-                return SequenceRule(self.budget, tuple(map(Ledger.from_dict, content["sequence"])))
-            return AdaptiveRule(self.budget, check_probability("slack", content["slack"]))
-        except (KeyError, TypeError, ValueError):
-            raise ValueError(
-                "the budget store is damaged: its first line has no rule; restore it from a backup"
-            ) from None
+        return self._head[2]
 
     def shares(self) -> dict[str, Share]:
         """Return each reservation with its commit, in the order of reservation."""
