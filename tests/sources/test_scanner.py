@@ -196,6 +196,26 @@ def test_a_changed_page_of_parquet_is_refused(tmp_path):
     refused(tmp_path / "t.parquet", "cannot be read as Parquet")
 
 
+def test_an_error_of_a_record_names_the_file(tmp_path, folder):
+    bad = made()
+    bad.loc[690, "b"] = CANARY
+    for number, part in enumerate((made()[:300], bad[300:])):
+        part.to_parquet(tmp_path / f"{number}.parquet", index=False)
+    with pytest.raises(dp.data.schema.SchemaError, match="column 'b' has a missing value") as found:
+        TableSource(tmp_path, SCHEMA).sum(len)
+    assert "1.parquet" in found.value.__notes__[0]
+    assert CANARY not in str(found.value) + found.value.__notes__[0]
+
+
+def test_a_table_is_read_once(folder, monkeypatch):
+    """Later readings are those of the scratch file; persons need one more, which counts the blocks."""
+    reads, read = [], TableSource._batches
+    monkeypatch.setattr(TableSource, "_batches", lambda self: reads.append(1) or read(self))
+    monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)
+    classifier().fit(folder / "t.csv", "label", schema=SCHEMA)
+    assert len(reads) == 1
+
+
 def test_an_error_of_a_remote_file_system_is_not_printed(monkeypatch):
     def fail(_):
         raise OSError(CANARY)

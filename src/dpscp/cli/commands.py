@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         except OSError as error:
             return _print_error(describe_os_error(error))
         except (CommandError, ValueError, TypeError, ImportError) as error:
-            return _print_error(str(error))
+            return _print_error(" ".join([str(error), *getattr(error, "__notes__", ())]))
         except MemoryError:  # its own text may contain a number of records
             return _print_error(_OUT_OF_MEMORY)
         except KeyboardInterrupt as error:

@@ -234,7 +234,8 @@ def is_source(X: Any) -> bool:
 
     A frame is not one, though its columns may have the names of a source's methods.
     """
-    return isinstance(X, RecordSource) and getattr(X, "columns", None) is None
+    has_methods = callable(getattr(X, "map", None)) and callable(getattr(X, "sum", None))
+    return has_methods and isinstance(X, RecordSource) and getattr(X, "columns", None) is None
 
 
 @dataclass(frozen=True)

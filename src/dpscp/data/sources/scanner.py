@@ -10,7 +10,7 @@ import numpy as np
 
 from dpscp._base.checks import check_count
 from dpscp.data.csv_format import CSVFormat
-from dpscp.data.schema import Schema
+from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources.base import ArraySource, Block, RecordSource
 from dpscp.data.sources.files import TableError, TableFile, is_path, list_files
 from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
@@ -28,9 +28,10 @@ class TableSource(ReadSource):
     """Read records of a table through a schema, block by block.
 
     Types and ranges come from the schema, never from the data. A block has the same public number of records, however
-    the table is divided into files. Files are read several times. What training reads at every step is in a scratch
-    file. One block at a time is in memory. If the schema declares persons, all rows of a person are first moved into
-    one block of the scratch file, by a hash of the ids. There are then up to 256 blocks of whole persons.
+    the table is divided into files. Files are read once, into a scratch file of eight bytes a number, and every later
+    reading is one of this file. What training reads at every step is in another one. One block at a time is in memory.
+    If the schema declares persons, files are read twice, and all rows of a person are moved into one block, by a hash
+    of the ids. There are then up to 256 blocks of whole persons.
 
     Parameters
     ----------
@@ -73,8 +74,9 @@ class TableSource(ReadSource):
             self._columns = self._find_columns(_stream_names(table), f"the {type(table).__name__}")
             self._read_once = Scratch(_stream_batches(table, self._columns, self._rows), scratch)
         self._states = [file.state() for file in self._files]
-        self._by_person: Scratch[Block] | None = None
-        super().__init__(self._table if schema.person is None else self._persons, width, scratch)
+        self._kept: Scratch[Block] | None = None
+        self._path = ""  # of the file that is read now
+        super().__init__(self._read_blocks, width, scratch)
 
     def _find_columns(self, names: Sequence[str], said: str) -> list[str]:
         """Return the names of the columns that the schema declares."""
@@ -96,6 +98,7 @@ class TableSource(ReadSource):
                     raise TableError(
                         f"{file.path!r} was written to while it was read; fit again on a file that does not change"
                     )
+                self._path = file.path
                 yield batch
 
     def frames(self) -> Iterator[Any]:
@@ -104,11 +107,21 @@ class TableSource(ReadSource):
         for batch in or_no_records(self._batches(), self._columns):
             yield as_frame(batch, self._schema, written)
 
+    def _encoded(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield matrix, targets and person ids of the batches; a note on an error names the file, and no record."""
+        for frame in self.frames():
+            try:
+                found = self._schema.encode(frame)
+            except SchemaError as error:
+                if len(self._files) > 1:
+                    error.add_note(f"This was found in the file {self._path!r}.")
+                raise
+            yield found
+
     def _table(self) -> Iterator[Block]:
         """Yield blocks of the public number of records, whatever the files and batches are."""
         number, waiting = 0, []
-        for frame in self.frames():
-            rows, targets, _ = self._schema.encode(frame)
+        for rows, targets, _ in self._encoded():
             waiting.append((rows, targets))
             if sum(len(part) for _, part in waiting) >= self._rows:
                 rows, targets = _join(waiting)
@@ -121,15 +134,15 @@ class TableSource(ReadSource):
         if len(rows) or not number:
             yield Block(number, rows, targets)
 
-    def _persons(self) -> Iterable[Block]:
-        """Return blocks of whole persons from a scratch file.
+    def _read_blocks(self) -> Iterable[Block]:
+        """Return the blocks from a scratch file, which the first reading of the table writes."""
+        if self._kept is None:
+            self._kept = self._join_persons() if self.by_person else Scratch(self._table(), self._folder)
+        return self._kept
 
-        The first reading writes the file.
-        """
-        if self._by_person is None:
-            count = self.places()
-            self._by_person = spill_person_blocks(chain.from_iterable(self.split_by_person(count)), count, self._folder)
-        return self._by_person
+    def _join_persons(self) -> Scratch[Block]:
+        count = self.places()
+        return spill_person_blocks(chain.from_iterable(self.split_by_person(count)), count, self._folder)
 
     @property
     def by_person(self) -> bool:
@@ -146,9 +159,9 @@ class TableSource(ReadSource):
 
         The first row has the number ``first``.
         """
-        for frame in self.frames():
-            yield split_by_person(*self._schema.encode(frame), count, first)
-            first += len(frame)
+        for rows, targets, ids in self._encoded():
+            yield split_by_person(rows, targets, ids, count, first)
+            first += len(rows)
 
     def in_memory(self) -> RecordSource:
         """Return the same blocks in memory if they are small; otherwise this source.
@@ -158,7 +171,9 @@ class TableSource(ReadSource):
         size = sum(file.estimate_bytes(self.width) for file in self._files)
         if self._read_once is not None:
             size = 8 * self.width * sum(map(len, self._read_once))
-        return self if size > _IN_MEMORY else ArraySource.of_blocks(list(self._blocks()))
+        if size > _IN_MEMORY:
+            return self
+        return ArraySource.of_blocks(list(self._join_persons() if self.by_person else self._table()))
 
     def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ReadSource:
         """Return the source of the rows that several senders sent to this process."""
