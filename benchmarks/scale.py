@@ -157,6 +157,7 @@ class Timed:
 
 
 def _name(function: Any) -> str:
+    function = getattr(function, "func", function)  # of a partial
     return getattr(function, "__name__", type(function).__name__).strip("_")
 
 
@@ -168,7 +169,12 @@ def print_log(log: dict[str, list[float]], n: int, blocks: int) -> None:
 
 
 # what each kind of work is called in the docs, and in the log of a fit
-WORK = {"checks": "FirstLook", "moments": "Counted", "preparing": "keep EngineBlock", "scoring": "keep Scoring"}
+WORK = {
+    "checks": "FirstLook",
+    "moments": "sum_and_count",
+    "preparing": "keep build_engine_block",
+    "scoring": "keep Scoring",
+}
 STEPS, BATCH, LARGEST_BLOCK, KEPT_BYTES = 1500, LARGEST_BATCH, 3 * 10**7, 84
 
 

@@ -325,7 +325,7 @@ def test_a_trained_model_pays_for_its_solver(monkeypatch, mechanism):
     X = np.random.default_rng(7).uniform(-1, 1, size=(40, 2))
     made = mechanism(loss="logistic", feature_bound=1.0, noise_multiplier=2.0, classes=(0, 1), fit_intercept=False)
     trained = made.train(X, (X[:, 0] > 0).astype(int), n_records=40, random_state=0)
-    strength = made.strength(40) if mechanism is OutputPerturbation else made.strength(2)
+    strength = made.strength(40, 2)
     # rows of norm 1 and logistic loss: slope 1; the noise is rounded to a grid far below this
     exact = (1 + 2 * share) / strength
     assert trained.stability.shift_bound == pytest.approx(exact, rel=1e-4)

@@ -553,7 +553,7 @@ mutant(
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.perturbation:_Perturbation._prepare",
+    "training.perturbation:_Perturbation.train_on",
     "bounded_targets(y, self.y_bounds)",
     "np.asarray(y, dtype=float)",
     "targets beyond their bounds",

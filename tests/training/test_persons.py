@@ -21,8 +21,7 @@ from dpscp.training import (
 )
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import Descent
-from dpscp.training.mechanisms.perturbation import ObjectivePerturbation
-from dpscp.training.mechanisms.regularized_risk import LinearRisk
+from dpscp.training.mechanisms.perturbation import LinearRisk, ObjectivePerturbation
 from dpscp.training.preprocessing.second_moment import PrivateWhitening
 from dpscp.training.preprocessing.target import SENSITIVITY, PrivateTarget, ScaledTarget
 

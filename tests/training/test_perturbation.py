@@ -11,8 +11,13 @@ from dpscp.privacy import epsilon_of, gaussian_event, gdp_delta
 from dpscp.training import Mechanism
 from dpscp.training.engine.networks import feature_rows
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
-from dpscp.training.mechanisms.perturbation import SOLVER_SHARE, TRACE_NOISE, ObjectivePerturbation, OutputPerturbation
-from dpscp.training.mechanisms.regularized_risk import LinearRisk
+from dpscp.training.mechanisms.perturbation import (
+    SOLVER_SHARE,
+    TRACE_NOISE,
+    LinearRisk,
+    ObjectivePerturbation,
+    OutputPerturbation,
+)
 
 
 def generator(seed=0):
@@ -361,7 +366,7 @@ def test_two_classes_cost_less_than_three_and_a_smaller_penalty_costs_more():
 def test_the_default_penalty_is_never_below_what_the_event_assumed():
     for n_features in (1, 1000):
         mechanism = ObjectivePerturbation(classes=(0, 1, 2), noise_multiplier=4.0)
-        strength = mechanism.strength(n_features)
+        strength = mechanism.strength(100, n_features)
         pinned = ObjectivePerturbation(classes=(0, 1, 2), noise_multiplier=4.0, penalty=strength)
         assert pinned.event.noise_multiplier >= mechanism.event.noise_multiplier * (1 - 2e-4)
 

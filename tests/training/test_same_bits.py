@@ -15,8 +15,9 @@ from dpscp.privacy import gaussian_event
 from dpscp.threshold.counts import LookaheadCounter
 from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine import networks
-from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs, softmax
+from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs
 from dpscp.training.engine.padding import blas_threads
+from dpscp.training.model import softmax
 from dpscp.training.preprocessing.features import NormClip
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.second_moment import MatrixTransform

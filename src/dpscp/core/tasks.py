@@ -19,8 +19,7 @@ from dpscp.scores.labels import LABEL_SCORES, CheckedLabelScore
 from dpscp.scores.missing import MissingScore
 from dpscp.training.base import Mechanism, Trained
 from dpscp.training.engine.influence import corrected_outputs
-from dpscp.training.engine.networks import softmax
-from dpscp.training.model import Model, NoInfluenceFormError
+from dpscp.training.model import Model, NoInfluenceFormError, softmax
 
 FOUND_RANGE = "y_bounds_on_scale"
 

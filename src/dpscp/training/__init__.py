@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from dpscp._base.lazy import lazy_exports
 from dpscp.guarantees.stability import Stability
 from dpscp.training.base import Around, GaussianSums, Mechanism, Needs, Trained, TrainingRun
-from dpscp.training.engine.influence import corrected_outputs, self_shift_bounds
+from dpscp.training.engine.influence import corrected_outputs
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
@@ -79,5 +79,4 @@ __all__ = [
     "UnitNorm",
     "corrected_outputs",
     "saved_as",
-    "self_shift_bounds",
 ]

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import Array
 from dpscp._base.checks import check_choice
+from dpscp.training.engine.padding import aligned_empty
 
 if TYPE_CHECKING:
     from dpscp.training.engine.loop import UpdateRule
@@ -142,10 +144,17 @@ class Model(ABC):
         raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")
 
 
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the softmax of each row."""
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+def softmax(z: Array) -> Array:
+    """Return the row-wise softmax without overflow, in the logits' precision.
+
+    Classes are added one after the other for all rows at once: a row's sum is its own, whatever the layout of z.
+    """
+    columns = aligned_empty(z.T.shape, str(z.dtype))
+    columns[:] = z.T
+    columns -= np.maximum.reduce(columns, axis=0)
+    np.exp(columns, out=columns)
+    columns /= np.add.reduce(columns, axis=0)
+    return columns.T
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ of one record's share. Callers scale their noise by 1 + sum_slack.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,14 @@ def source_sum(part_sum: PartSum, source: RecordSource, n_records: int) -> NDArr
 
     One record or person changes it by at most 1 + `sum_slack` times its bound.
     """
-    return total_of_blocks(_BlockSum(part_sum), source, n_records)
+    return total_of_blocks(partial(_sum_block, part_sum), source, n_records)
+
+
+def _sum_block(part_sum: PartSum, block: Block) -> NDArray[np.float64]:
+    weights = block.weights
+    return _pairwise_sum(
+        lambda i, j: part_sum(block.read(i, j), None if weights is None else weights[i:j]), 0, len(block)
+    )
 
 
 def total_of_blocks(
@@ -60,7 +67,7 @@ def total_of_blocks(
     Blocks add their totals by pairs: with the levels inside a block, a term still goes through fewer than D additions.
     A person's terms add up to at most the bound of one record, so that it is persons that count.
     """
-    total, count = source.sum(_SumWithCount(block_sum))
+    total, count = source.sum(partial(_sum_and_count, block_sum))
     if count > max(_MOST_RECORDS, n_records * _MORE_THAN_NOMINAL):
         raise ValueError(
             f"the source holds more than {_MORE_THAN_NOMINAL} times the declared number, {n_records}, so the rounding "
@@ -69,29 +76,8 @@ def total_of_blocks(
     return total
 
 
-@dataclass(frozen=True)
-class _SumWithCount:
-    """A sum over a block, and how many records or persons it is of."""
-
-    block_sum: Callable[[Block], NDArray[np.float64]]
-
-    def __call__(self, block: Block) -> tuple[NDArray[np.float64], int]:
-        return self.block_sum(block), block.owners.count
-
-
-@dataclass(frozen=True)
-class _BlockSum:
-    """What a block adds to the total."""
-
-    part_sum: PartSum
-
-    def __call__(self, block: Block) -> NDArray[np.float64]:
-        weights = block.weights
-
-        def part(start: int, stop: int) -> NDArray[np.float64]:
-            return self.part_sum(block.read(start, stop), None if weights is None else weights[start:stop])
-
-        return _pairwise_sum(part, 0, len(block))
+def _sum_and_count(block_sum: Callable[[Block], NDArray[np.float64]], block: Block) -> tuple[NDArray[np.float64], int]:
+    return block_sum(block), block.owners.count
 
 
 def sum_in_parts(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[np.float64]:

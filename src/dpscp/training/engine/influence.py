@@ -23,12 +23,11 @@ from dpscp.training.engine.networks import (
     check_rows,
     inner_products,
     scaled_rows,
-    softmax,
     squared_norms,
     with_zero_column,
 )
 from dpscp.training.labels import encode_targets, target_units, unit_targets
-from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, Trajectory
+from dpscp.training.model import Model, NoInfluenceFormError, Trajectory, softmax
 
 # Synthetic records answer more than real ones do, whose labels the model predicts worse and whose directions are
 # uneven: on the development data the true response was .6 to 1 of theirs. Half of it keeps the correction on the safe
@@ -89,7 +88,11 @@ def corrected_outputs(
     Theory: Results D and H
     """
     form = model.influence_form()
-    head, (X, y) = form.head, _records_of_head(form, X, y)
+    head, X = form.head, check_rows(X) if form.row_steps else X
+    for step in form.row_steps:
+        X = step(np.asarray(X))
+    for scaled in form.target_ranges:
+        y = unit_targets(y, scaled)
     y_bounds = (-1.0, 1.0) if form.target_ranges else y_bounds
     path, points, starts = _read(trajectory, max_points)
     length = min(path.row_length or 0.0, math.inf if head.feature_bound is None else head.feature_bound)
@@ -97,7 +100,7 @@ def corrected_outputs(
     each_step = np.repeat(curvature, np.diff(starts, append=len(path.iterates)))
     # the second moment of the bias coordinate, and of a feature if rows of this length point everywhere alike
     weights = [_step_weights(path, moment * each_step) for moment in (1.0, length**2 / head.n_features)]
-    rows, summed, _ = _summed_errors(head, path, X, y, points, np.add.reduceat(weights, starts, axis=1))
+    rows, summed = _summed_errors(head, path, X, y, points, np.add.reduceat(weights, starts, axis=1))
     units = Persons.of_rows(persons, len(rows))
     z = RowOutputs(head.network, head.parameters)(rows[:, : head.n_features])
     z = z + _own_pull(rows, summed, units, float(head.network.intercept))
@@ -114,39 +117,6 @@ def has_influence_form(model: Model, trajectory: Trajectory | None) -> bool:
     except NoInfluenceFormError:
         return False
     return True
-
-
-def self_shift_bounds(
-    model: Model, trajectory: Trajectory | None, X: ArrayLike, y: ArrayLike, *, max_points: int = 512
-) -> Array:
-    """Return how far leaving each record out can move the parameters.
-
-    The bound is |x| * sum_t w_t |e_t| / n_records.
-
-    A theorem for full-batch descent with plain SGD when every step is nonexpansive (convex clipped losses,
-    learning rate at most 2 / smoothness) and every iterate is read (`max_points` >= steps). The bounds depend
-    on the records: they are for study, not for release.
-
-    Parameters
-    ----------
-    model : Model
-    trajectory : Trajectory or None
-    X : array of shape (n, n_features)
-    y : array of shape (n,)
-    max_points : int
-
-    Returns
-    -------
-    array of shape (n,)
-
-    Theory: Result D
-    """
-    form = model.influence_form()
-    path, points, starts = _read(trajectory, max_points)
-    weights = np.add.reduceat(_step_weights(path, np.zeros(len(path.iterates))), starts)[None]
-    rows, _, lengths = _summed_errors(form.head, path, *_records_of_head(form, X, y), points, weights)
-    bounds: Array = np.sqrt(squared_norms(rows)) * lengths
-    return bounds
 
 
 def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) -> Array:
@@ -167,16 +137,6 @@ def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) ->
         alike = inner_products(rows[here], rows[other]) - intercept
         pull[here] += intercept * by_intercept[other] + alike[:, None] * by_features[other]
     return pull
-
-
-def _records_of_head(form: InfluenceForm, X: ArrayLike, y: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
-    """Return the rows and targets of a model as its linear head was trained on them."""
-    rows = check_rows(X) if form.row_steps else X
-    for step in form.row_steps:
-        rows = step(np.asarray(rows))
-    for scaled in form.target_ranges:
-        y = unit_targets(y, scaled)
-    return rows, y
 
 
 def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArray[np.int64], NDArray[np.int64]]:
@@ -256,11 +216,8 @@ def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float]
 
 def _summed_errors(
     model: DenseModel, trajectory: Trajectory, X: ArrayLike, y: ArrayLike, points: Array, weights: Array
-) -> tuple[Array, Array, Array]:
-    """Return rows, weighted sums of errors per record, and lengths of errors.
-
-    The sums run over the points, with each row of weights, over n_records. The lengths use the first row.
-    """
+) -> tuple[Array, Array]:
+    """Return rows and sums of errors per record, over the points, with each row of weights, over n_records."""
     rows = model.rows(X)
     target = encode_targets(y, model.loss.name, model.classes, str(rows.dtype))
     if len(target) != len(rows):
@@ -268,7 +225,6 @@ def _summed_errors(
     records = EngineBlock(0, rows, target, squared_norms=squared_norms(rows))
     gradient = ClippedGradient(model.network, model.loss, trajectory.clip_norm, str(rows.dtype))
     summed = np.zeros((len(weights), len(rows), model.network.widths[-1]))
-    lengths = np.zeros(len(rows))
     per_record = weights.T * (trajectory.sampling_rate / trajectory.normalizer)
     with np.errstate(all="ignore"):
         for start in range(0, len(rows), gradient.chunk):
@@ -278,5 +234,4 @@ def _summed_errors(
                 part = slice(start, start + errors.shape[1])
                 for total, weight in zip(summed, each, strict=True):
                     total[part] += weight * errors.T
-                lengths[part] += each[0] * np.sqrt(np.einsum("ij,ij->j", errors, errors))
-    return rows, summed, lengths
+    return rows, summed

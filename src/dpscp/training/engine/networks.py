@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from scipy import sparse
 from dpscp._base.arrays import Array
 from dpscp._base.checks import check_choice
 from dpscp.training.engine.padding import AlikeBlocks, aligned_empty, blas_threads, is_aligned
-from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, saved_as
+from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, saved_as, softmax
 
 # Rows are clipped this much below a feature bound, relatively: rounding cannot lift them above it.
 ROW_SLACK = {"float32": 1e-6, "float64": 1e-13}
@@ -335,19 +335,6 @@ def with_zero_column(z: Array) -> Array:
     return np.concatenate([np.zeros_like(z), z], axis=1)
 
 
-def softmax(z: Array) -> Array:
-    """Return the row-wise softmax without overflow, in the logits' precision.
-
-    Classes are added one after the other for all rows at once: a row's sum is its own, whatever the layout of z.
-    """
-    columns = aligned_empty(z.T.shape, str(z.dtype))
-    columns[:] = z.T
-    columns -= np.maximum.reduce(columns, axis=0)
-    np.exp(columns, out=columns)
-    columns /= np.add.reduce(columns, axis=0)
-    return columns.T
-
-
 _TWO_CLASSES = np.array([[0], [1]])
 
 
@@ -426,6 +413,9 @@ class DenseModel(Model):
     classes: tuple[Any, ...] | None = None
     feature_bound: float | None = None
 
+    is_row_wise: ClassVar[bool] = True
+    checks_rows: ClassVar[bool] = True
+
     @property
     def task(self) -> str:
         return "classification" if self.loss.name in ("cross_entropy", "logistic") else "regression"
@@ -478,14 +468,6 @@ class DenseModel(Model):
             out[part] = finish(with_zero_column(z) if pair else z)[: part.stop - part.start]
         return out
 
-    @property
-    def is_row_wise(self) -> bool:
-        return True
-
-    @property
-    def checks_rows(self) -> bool:
-        return True
-
     def influence_form(self) -> InfluenceForm:
         if len(self.network.widths) > 2:
             raise NoInfluenceFormError(
@@ -514,9 +496,7 @@ class DenseModel(Model):
             "loss": self.loss.name,
             "quantiles": list(self.loss.quantiles),
             "huber_delta": self.loss.huber_delta,
-            "classes": None
-            if self.classes is None
-            else [c.item() if isinstance(c, np.generic) else c for c in self.classes],
+            "classes": None if self.classes is None else list(self.classes),
             "feature_bound": self.feature_bound,
         }
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -60,13 +61,9 @@ class LabelHeads(Model):
         return self.outputs(X)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the parameters of all heads, for saving."""
-        return {
-            f"{place}/{name}": value for place, head in enumerate(self.heads) for name, value in head.arrays().items()
-        }
+        return {f"{i}/{name}": value for i, head in enumerate(self.heads) for name, value in head.arrays().items()}
 
     def config(self) -> dict[str, Any]:
-        """Return the public constants of all heads as JSON values."""
         configs = [head.config() for head in self.heads]
         for config in configs:
             require_loadable(config)
@@ -74,15 +71,13 @@ class LabelHeads(Model):
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> "LabelHeads":
-        """Rebuild the heads that `config` and `arrays` came from."""
-        heads = []
-        for place, one in enumerate(config["heads"]):
-            start = f"{place}/"
-            own = {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
-            heads.append(load_model(one, own))
-        if not heads or len({head.n_features for head in heads}) != 1:
+        heads = tuple(
+            load_model(one, {k.removeprefix(f"{i}/"): v for k, v in arrays.items() if k.startswith(f"{i}/")})
+            for i, one in enumerate(config["heads"])
+        )
+        if len({head.n_features for head in heads}) != 1:
             raise ValueError("its heads do not fit together")
-        return cls(tuple(heads))
+        return cls(heads)
 
 
 @dataclass(frozen=True)
@@ -125,18 +120,13 @@ class OneVsRest(Around):
         """Train a head on each column of the targets, with randomness of its own."""
         heads = tuple(
             self.mechanism.train_source(
-                run.source.map(_OneLabel(place)), random_state=seed, n_records=run.n_records
+                run.source.map(partial(_one_label, place=place)), random_state=seed, n_records=run.n_records
             ).model
             for place, seed in enumerate(child_seeds(run.random_state, self.n_labels))
         )
         return run.result(LabelHeads(heads), {"mechanism": f"{self.n_labels} binary models, one for each label"})
 
 
-@dataclass(frozen=True)
-class _OneLabel:
+def _one_label(block: Block, place: int) -> Block:
     """Replace the indicators of a block by those of one label."""
-
-    place: int
-
-    def __call__(self, block: Block) -> Block:
-        return block.with_targets(block.targets[:, self.place])
+    return block.with_targets(block.targets[:, place])

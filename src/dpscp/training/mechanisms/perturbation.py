@@ -1,6 +1,6 @@
 """Train penalized linear models by output or objective perturbation.
 
-Both minimize sum_i loss_i(theta) + strength / 2 * ||theta||^2 over rows of bounded norm.
+Both minimize sum_i loss_i(theta) + strength / 2 * ||theta||^2 over rows of bounded norm, bias coordinate included.
 ``OutputPerturbation`` adds noise to the minimizer, ``ObjectivePerturbation`` adds a random linear term
 before minimizing (and a trace of noise after, because a computed minimizer is never the exact one).
 ``strength`` is regularization * n_records, so the losses are in effect divided by the public number of
@@ -9,22 +9,29 @@ records; neither the event nor the noise depends on it.
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
+from scipy import optimize, special
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_positive, check_range
-from dpscp.guarantees.stability import Stability, stability_objective_perturbation, stability_output_perturbation
+from dpscp.guarantees.stability import (
+    LinearHead,
+    Stability,
+    stability_objective_perturbation,
+    stability_output_perturbation,
+)
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier
 from dpscp.training.base import Checked, GaussianSums, Mechanism, Needs, Trained, TrainingRun, require_noise
 from dpscp.training.engine.gaussian_release import gaussian_release, grid_slack
 from dpscp.training.engine.networks import DenseModel, Loss, Network, feature_rows
 from dpscp.training.labels import bounded_targets, check_classes, encode_labels, observed_labels
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
-from dpscp.training.mechanisms.regularized_risk import LinearRisk
 
 __all__ = ["ObjectivePerturbation", "OutputPerturbation"]
 
@@ -34,22 +41,9 @@ LOSSES = ("cross_entropy", "logistic", "squared", "huber")
 SOLVER_SHARE = 1e-4
 # Noise multiplier of the trace of output noise, in units of the main one: it adds 1 / 50^2 to the squared budget.
 TRACE_NOISE = 50.0
+_QUASI_NEWTON_STEPS = 2000
 # Default penalty of objective perturbation: smoothness / strength stays below this share of 1 / noise_multiplier.
 EXPANSION_SHARE = 0.05
-
-
-@dataclass(frozen=True)
-class _TrainingData:
-    """Checked records and public sizes; lives only while training runs."""
-
-    run: TrainingRun
-    rows: FloatArray
-    target: NDArray[Any]
-    n_outputs: int
-    classes: tuple[Any, ...] | None
-    center: float
-    public_facts: dict[str, object]
-    taken_from_data: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -69,11 +63,9 @@ class _Perturbation(Mechanism):
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, LOSSES)
         check_positive("feature_bound", self.feature_bound)
-        constants = {"noise_multiplier": self.noise_multiplier, "huber_delta": self.huber_delta}
-        constants |= {"parameter_norm": self.parameter_norm, **self._own_constants}
-        for name, value in constants.items():
-            if value is not None:
-                check_positive(name, value)
+        for name in ("noise_multiplier", "huber_delta", "parameter_norm", "regularization", "penalty"):
+            if getattr(self, name, None) is not None:
+                check_positive(name, getattr(self, name))
         if self.loss in ("squared", "huber"):
             if self.y_bounds is None:
                 raise ValueError(f"y_bounds=(low, high) is required with loss={self.loss!r}")
@@ -81,10 +73,20 @@ class _Perturbation(Mechanism):
         if self.classes is not None:
             object.__setattr__(self, "classes", check_classes(self.classes, self.loss))
 
-    @property
+    _shift_bound: ClassVar[Callable[..., Stability]]
+    """The bound on the shift of the minimizer by one record."""
+
     @abstractmethod
-    def _own_constants(self) -> dict[str, float | None]:
-        """Return the constants of this mechanism alone, by name; each is positive or None."""
+    def strength(self, n_records: int, n_features: int) -> float:
+        """Return the penalty on the sum of losses."""
+
+    @abstractmethod
+    def _output_noise(self, risk: "LinearRisk") -> float:
+        """Return the standard deviation of the noise that is added to the computed minimizer."""
+
+    def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray | None:  # noqa: ARG002
+        """Draw what is added to the objective; None: nothing."""
+        return None
 
     def configured(self, needs: Needs) -> Self:
         return replace(self, classes=needs.classes)
@@ -99,7 +101,7 @@ class _Perturbation(Mechanism):
         scale = 2 * self._half_range() if self.y_bounds is not None else 10.0
         return scale / float(self.feature_bound)
 
-    def _risk(self, n_outputs: int, strength: float) -> LinearRisk:
+    def _risk(self, n_outputs: int, strength: float) -> "LinearRisk":
         reach = math.hypot(self.feature_bound, 1.0) if self.fit_intercept else float(self.feature_bound)
         half = self._half_range()
         if self.loss == "squared":
@@ -108,45 +110,51 @@ class _Perturbation(Mechanism):
             return LinearRisk("huber", reach, 1, strength, float(self.huber_delta or half))
         return LinearRisk(self.loss, reach, n_outputs if self.loss == "cross_entropy" else 1, strength)
 
-    def _prepare(self, run: TrainingRun) -> _TrainingData:
-        """Check the records and encode their targets."""
-        block = run.block
-        y = block.targets
-        rows = feature_rows(
-            block.read(), feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64"
-        )
-        classes, center = self.classes, 0.0
-        from_data: tuple[str, ...] = ()
-        target: NDArray[Any]
+    @property
+    def _center(self) -> float:
+        """Return what is taken from targets; without an intercept nothing could undo it."""
+        has_center = self.fit_intercept and self.loss in ("squared", "huber")
+        return sum(self.y_bounds) / 2 if has_center and self.y_bounds else 0.0
+
+    def train_on(self, run: TrainingRun) -> Trained:
+        """Minimize the penalized risk, add noise, release."""
+        y, classes = run.targets, self.classes
+        rows = feature_rows(run.rows, feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64")
         noise = require_noise(self.noise_multiplier)
         facts: dict[str, object] = {"noise_multiplier": noise, "feature_bound": self.feature_bound}
+        target: NDArray[Any]
         if self.y_bounds is not None and self.loss in ("squared", "huber"):
-            low, high = self.y_bounds
-            # without an intercept nothing can undo the centering
-            center = (low + high) / 2 if self.fit_intercept else 0.0
-            target, classes = bounded_targets(y, self.y_bounds) - center, None
+            target, classes = bounded_targets(y, self.y_bounds) - self._center, None
         else:
-            if classes is None:
-                classes = check_classes(observed_labels(y), self.loss)
-                from_data = ("classes",)
+            classes = check_classes(observed_labels(y), self.loss) if classes is None else classes
             target = encode_labels(y, classes)
-        if classes is not None:
-            facts["classes"] = classes
-        if self.y_bounds is not None:
-            facts["y_bounds"] = self.y_bounds
-        outputs = len(classes) if classes is not None and self.loss == "cross_entropy" else 1
-        return _TrainingData(run, rows, target, outputs, classes, center, facts, from_data)
-
-    def _build_result(self, data: _TrainingData, theta: FloatArray, bound: Stability, output_noise: float) -> Trained:
-        """Return the model with its shift bound; ``theta`` is released."""
-        stability = replace(bound, shift_bound=bound.shift_bound + grid_slack(output_noise, len(theta)))
-        network = Network((data.rows.shape[1] - self.fit_intercept, data.n_outputs), "relu", self.fit_intercept)
-        if self.fit_intercept:
-            theta = theta.copy()
-            network.layers(theta)[0][:, -1] += data.center
-        delta = self.huber_delta or self._half_range()
-        model = DenseModel(network, Loss(self.loss, (), delta), theta, data.classes, self.feature_bound)
-        return data.run.result(model, data.public_facts, stability=stability, taken_from_data=data.taken_from_data)
+        facts |= {} if classes is None else {"classes": classes}
+        facts |= {} if self.y_bounds is None else {"y_bounds": self.y_bounds}
+        n_outputs = len(classes) if classes is not None and self.loss == "cross_entropy" else 1
+        rng, n, width = run.generator(), run.n_records, run.source.width
+        risk = self._risk(n_outputs, self.strength(n, width))
+        bound, longest = risk.head.gradient_bound, SOLVER_SHARE * risk.head.gradient_bound
+        linear, output_noise = self._draw_linear_term(rng, bound, n_outputs * rows.shape[1]), self._output_noise(risk)
+        weights = run.weights if self.trains_persons else None
+        theta = risk.minimize(rows, target, tolerance=longest, linear=linear, weights=weights)
+        theta = gaussian_release(theta, output_noise, rng)
+        shift = self._shift_bound(
+            gradient_bound=bound,
+            regularization=risk.strength / n,
+            n_records=n,
+            tolerance=longest / n,
+            score_lipschitz=risk.head.score_lipschitz,
+        )
+        stability = replace(shift, shift_bound=shift.shift_bound + grid_slack(output_noise, len(theta)))
+        network = Network((width, n_outputs), "relu", self.fit_intercept)
+        network.layers(theta)[0][:, width:] += self._center
+        loss = Loss(self.loss, (), self.huber_delta or self._half_range())
+        return run.result(
+            DenseModel(network, loss, theta, classes, self.feature_bound),
+            facts,
+            stability=stability,
+            taken_from_data=("classes",) if self.classes is None and classes is not None else (),
+        )
 
 
 @dataclass(frozen=True)
@@ -185,15 +193,10 @@ class OutputPerturbation(GaussianSums, _Perturbation):
     regularization: float | None = None
 
     trains_persons: ClassVar[bool] = True
+    _shift_bound = staticmethod(stability_output_perturbation)
 
-    @property
-    def _own_constants(self) -> dict[str, float | None]:
-        return {"regularization": self.regularization}
-
-    def strength(self, n_records: int) -> float:
-        """Return the penalty on the sum of losses.
-
-        Regularization * n_records, or the public rule.
+    def strength(self, n_records: int, n_features: int) -> float:  # noqa: ARG002
+        """Return the penalty on the sum of losses: regularization * n_records, or the public rule.
 
         The rule balances the expected excess loss caused by the noise, about n * curvature * noise^2 / 2,
         against the penalty at parameters of norm ``parameter_norm``.
@@ -206,22 +209,9 @@ class OutputPerturbation(GaussianSums, _Perturbation):
         excess = 2 * n_records * unit.head.smoothness * noise**2
         return float(excess ** (1 / 3))
 
-    def train_on(self, run: TrainingRun) -> Trained:
-        """Minimize, add noise, release."""
-        data = self._prepare(run)
-        risk = self._risk(data.n_outputs, self.strength(run.n_records))
-        tolerance = SOLVER_SHARE * risk.head.gradient_bound
-        noise = require_noise(self.noise_multiplier) * (risk.head.gradient_bound + 2 * tolerance) / risk.strength
-        minimizer = risk.minimize(data.rows, data.target, tolerance=tolerance, weights=run.weights)
-        theta = gaussian_release(minimizer, noise, run.generator())
-        bound = stability_output_perturbation(
-            gradient_bound=risk.head.gradient_bound,
-            regularization=risk.strength / run.n_records,
-            n_records=run.n_records,
-            tolerance=tolerance / run.n_records,
-            score_lipschitz=risk.head.score_lipschitz,
-        )
-        return self._build_result(data, theta, bound, noise)
+    def _output_noise(self, risk: "LinearRisk") -> float:
+        sensitivity = risk.head.gradient_bound * (1 + 2 * SOLVER_SHARE) / risk.strength
+        return require_noise(self.noise_multiplier) * sensitivity
 
 
 @dataclass(frozen=True)
@@ -255,9 +245,7 @@ class ObjectivePerturbation(_Perturbation):
     _: KW_ONLY
     penalty: float | None = None
 
-    @property
-    def _own_constants(self) -> dict[str, float | None]:
-        return {"penalty": self.penalty}
+    _shift_bound = staticmethod(stability_objective_perturbation)
 
     @property
     def event(self) -> DpEvent | None:
@@ -278,7 +266,7 @@ class ObjectivePerturbation(_Perturbation):
         mu = largest_mu(target * math.sqrt(1 - TRACE_NOISE**-2), self._privacy_loss)
         return self.with_noise(1 / mu)
 
-    def strength(self, n_features: int) -> float:
+    def strength(self, n_records: int, n_features: int) -> float:  # noqa: ARG002 (the event must not depend on it)
         """Return the penalty on the sum of losses: ``penalty``, or the public rule."""
         if self.penalty is not None:
             return float(self.penalty)
@@ -288,24 +276,18 @@ class ObjectivePerturbation(_Perturbation):
         fitting = noise * unit.head.gradient_bound * math.sqrt(size) / self._reach()
         return max(unit.head.smoothness / self._largest_expansion(1 / noise), fitting)
 
-    def train_on(self, run: TrainingRun) -> Trained:
-        """Draw the linear term, minimize, add the trace of noise, release."""
-        data = self._prepare(run)
-        risk = self._risk(data.n_outputs, self.strength(data.rows.shape[1] - self.fit_intercept))
-        rng = run.generator()
-        size = data.n_outputs * data.rows.shape[1]
-        linear = rng.normal(0.0, require_noise(self.noise_multiplier) * risk.head.gradient_bound, size)
-        tolerance = SOLVER_SHARE * risk.head.gradient_bound
-        trace = TRACE_NOISE * require_noise(self.noise_multiplier) * 2 * tolerance / risk.strength
-        theta = risk.minimize(data.rows, data.target, tolerance=tolerance, linear=linear)
-        bound = stability_objective_perturbation(
-            gradient_bound=risk.head.gradient_bound,
-            regularization=risk.strength / run.n_records,
-            n_records=run.n_records,
-            tolerance=tolerance / run.n_records,
-            score_lipschitz=risk.head.score_lipschitz,
+    def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray:
+        return rng.normal(0.0, require_noise(self.noise_multiplier) * gradient_bound, size)
+
+    def _output_noise(self, risk: "LinearRisk") -> float:
+        return (
+            TRACE_NOISE
+            * require_noise(self.noise_multiplier)
+            * 2
+            * SOLVER_SHARE
+            * risk.head.gradient_bound
+            / risk.strength
         )
-        return self._build_result(data, gaussian_release(theta, trace, rng), bound, trace)
 
     def check(self, input_shape: tuple[int, ...]) -> Checked | None:
         self._require_classes()
@@ -338,3 +320,118 @@ class ObjectivePerturbation(_Perturbation):
             log_determinant = math.log1p(expansion)
         one_sided = self.loss == "logistic" or (self.loss == "cross_entropy" and self._outputs == 2)
         return ObjectiveLoss(mu, expansion, log_determinant, rank, one_sided)
+
+
+@dataclass(frozen=True)
+class LinearRisk:
+    """A penalized sum of losses of a linear model, minimized to a proven tolerance.
+
+    The objective is sum_i loss_i(theta) + strength / 2 * ||theta||^2 + <linear, theta>. It is a sum, not a mean, and no
+    number of records enters it.
+
+    ``loss`` is "cross_entropy", "logistic" or "huber"; ``row_bound`` bounds the norm of a row, bias included.
+
+    Paper: Supplement S3 [sec:assumption_validation]
+    """
+
+    loss: str
+    row_bound: float
+    n_outputs: int
+    strength: float
+    huber_delta: float = 1.0
+
+    @property
+    def head(self) -> LinearHead:
+        """Return the loss of one record with its constants.
+
+        They do not depend on the number of outputs.
+        """
+        return LinearHead(self.loss, self.row_bound, self.huber_delta)
+
+    def value_and_gradient(
+        self,
+        theta: FloatArray,
+        rows: FloatArray,
+        target: NDArray[Any],
+        linear: FloatArray,
+        weights: FloatArray | None = None,
+    ) -> tuple[float, FloatArray]:
+        """Return the objective and its gradient at the flat parameters ``theta``.
+
+        Each record's loss is multiplied by its weight.
+        """
+        weights = np.ones(len(rows)) if weights is None else weights
+        z = rows @ theta.reshape(self.n_outputs, -1).T
+        if self.loss == "cross_entropy":
+            every = np.arange(len(rows))
+            log_sums = special.logsumexp(z, axis=1) if len(rows) else np.zeros(0)
+            value = float(np.sum(weights * (log_sums - z[every, target])))
+            error = np.exp(z - log_sums[:, None])
+            error[every, target] -= 1.0
+        elif self.loss == "logistic":
+            margin = z[:, 0]
+            value = float(np.sum(weights * (np.logaddexp(0.0, margin) - target * margin)))
+            error = special.expit(z) - target[:, None]
+        else:
+            residual = z - target[:, None]
+            error = np.clip(residual, -self.huber_delta, self.huber_delta)
+            # r^2 / 2 inside, delta * (|r| - delta / 2) outside
+            value = float(np.sum(weights[:, None] * (error * (residual - error / 2))))
+        value += self.strength / 2 * float(theta @ theta) + float(linear @ theta)
+        error *= weights[:, None]
+        return value, (error.T @ rows).ravel() + self.strength * theta + linear
+
+    def minimize(
+        self,
+        rows: FloatArray,
+        target: NDArray[Any],
+        *,
+        tolerance: float,
+        linear: FloatArray | None = None,
+        weights: FloatArray | None = None,
+    ) -> FloatArray:
+        """Return parameters at which the gradient's norm is at most ``tolerance``.
+
+        ``weights`` of the records are at most one each, and one for all where None.
+        They are within tolerance / strength of the minimizer, by strong convexity. Quasi-Newton does the
+        work; accelerated gradient descent, whose convergence is a theorem, finishes where a line search
+        gave up.
+        """
+        size = self.n_outputs * rows.shape[1]
+        offset = np.zeros(size) if linear is None else linear
+
+        def objective(theta: FloatArray) -> tuple[float, FloatArray]:
+            return self.value_and_gradient(theta, rows, target, offset, weights)
+
+        options = {"maxiter": _QUASI_NEWTON_STEPS, "maxcor": 20, "gtol": tolerance / (2 * math.sqrt(size)), "ftol": 0.0}
+        start = optimize.minimize(objective, np.zeros(size), jac=True, method="L-BFGS-B", options=options)
+        theta = np.asarray(start.x, dtype=np.float64)
+        if float(np.linalg.norm(objective(theta)[1])) <= tolerance:
+            return theta
+        return self._accelerated(theta, rows, target, offset, tolerance, weights)
+
+    def _accelerated(
+        self,
+        theta: FloatArray,
+        rows: FloatArray,
+        target: NDArray[Any],
+        linear: FloatArray,
+        tolerance: float,
+        weights: FloatArray | None = None,
+    ) -> FloatArray:
+        # smoothness of the whole objective from the rows at hand: it steers the solver and is never released
+        largest = float(np.linalg.norm(rows, 2)) ** 2 if len(rows) else 0.0
+        smooth = self.head.smoothness / self.row_bound**2 * largest + self.strength
+        root = math.sqrt(self.strength / smooth)
+        momentum = (1 - root) / (1 + root)
+        ahead = theta
+        for _ in range(int(200 / root) + 1000):
+            gradient = self.value_and_gradient(ahead, rows, target, linear, weights)[1]
+            if float(np.linalg.norm(gradient)) <= tolerance:
+                return ahead
+            following = ahead - gradient / smooth
+            ahead, theta = following + momentum * (following - theta), following
+        # the tolerance is far above rounding, so exact arithmetic is the only thing that could have failed
+        raise ArithmeticError(
+            "the penalized risk could not be minimized to the tolerance that privacy needs; raise the penalty"
+        )
