@@ -84,9 +84,9 @@ class _Perturbation(Mechanism):
     def _output_noise(self, risk: "LinearRisk") -> float:
         """Return the standard deviation of the noise that is added to the computed minimizer."""
 
-    def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray | None:  # noqa: ARG002
+    @abstractmethod
+    def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray | None:
         """Draw what is added to the objective; None: nothing."""
-        return None
 
     def configured(self, needs: Needs) -> Self:
         return replace(self, classes=needs.classes)
@@ -208,6 +208,9 @@ class OutputPerturbation(GaussianSums, _Perturbation):
         noise = require_noise(self.noise_multiplier) * unit.head.gradient_bound / reach
         excess = 2 * n_records * unit.head.smoothness * noise**2
         return float(excess ** (1 / 3))
+
+    def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> None:  # noqa: ARG002
+        return None
 
     def _output_noise(self, risk: "LinearRisk") -> float:
         sensitivity = risk.head.gradient_bound * (1 + 2 * SOLVER_SHARE) / risk.strength
