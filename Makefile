@@ -49,7 +49,7 @@ test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest $(BOTH_CORES) -m "not slow" $(if $(COVERAGE),$(TRACED))
 
 # models of transformers, timm and peft; without their dependencies, one of which is another build of torch
-MODELS := tests/torch_modules/requirements.txt
+MODELS := tests/torch/requirements.txt
 $(VENV)/models.stamp: $(MODELS) $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(MODELS)
 	@touch $@
@@ -66,7 +66,7 @@ $(LOWEST)/lowest.stamp: pyproject.toml constraints-lowest.txt
 
 test-lowest: $(LOWEST)/lowest.stamp
 	$(LOWEST)/bin/python -m pytest -m "not slow" tests/privacy tests/threshold tests/validity \
-		tests/test_guarantees.py tests/test_calibration.py tests/test_sklearn_checks.py tests/test_random_fits.py
+		tests/guarantees/test_guarantees.py tests/core/test_calibration.py tests/estimators/test_sklearn_checks.py tests/core/test_random_fits.py
 
 # half a gigabyte that nothing else needs, and Java, which pip does not bring
 SPARK := .venv-spark
@@ -78,7 +78,7 @@ $(SPARK)/spark.stamp: pyproject.toml constraints.txt
 test-spark:
 	@java -version >/dev/null 2>&1 || { echo "Spark needs Java 17 or newer, from the system's packages: apt-get install openjdk-17-jre-headless"; exit 1; }
 	@$(MAKE) --no-print-directory $(SPARK)/spark.stamp
-	$(SPARK)/bin/python -m pytest tests/sources/test_spark.py --durations=3
+	$(SPARK)/bin/python -m pytest tests/data/sources/test_spark.py --durations=3
 
 RUNS ?= 1000000
 fuzz: $(VENV)/dev.stamp

@@ -21,8 +21,7 @@ NOTED = "_reached_functions"
 # The seconds of a test that fails on the tree as it is: it is never chosen.
 FAILED = 1e9
 # Tests of the source text itself, of pages and of packages run no function that a mutant changes.
-LEFT_OUT = ("tests/mutants", "tests/fuzz", "tests/experiments", "tests/test_static.py", "tests/test_imports.py",
-            "tests/test_docs.py", "tests/test_wheel.py", "tests/test_site.py", "tests/test_gallery.py")  # fmt: skip
+LEFT_OUT = ("tests/mutants", "tests/fuzz", "tests/experiments", "tests/docs", "tests/lint", "tests/test_imports.py")
 
 
 def instrument(root: Path) -> None:

@@ -61,21 +61,21 @@ mutant(
     "event.entries",
     "event.entries[:1]",
     "only the first entry of a fit is written down",
-    "tests/test_budget.py::test_a_fit_spends_from_the_store_what_its_ledger_says",
+    "tests/privacy/test_budget.py::test_a_fit_spends_from_the_store_what_its_ledger_says",
 )
 mutant(
     "budget:BudgetStore.reserve",
     "self._require_name(account)",
     "pass",
     "a reservation for other records",
-    "tests/test_budget.py::test_spending_repeats_the_name_of_the_data_set",
+    "tests/privacy/test_budget.py::test_spending_repeats_the_name_of_the_data_set",
 )
 mutant(
     "budget:BudgetStore.require_spendable",
     "if seeded:\n    raise ValueError(_SEEDED)",
     "pass",
     "a seeded fit is found out only after it has looked at the records",
-    "tests/test_budget.py::test_a_seeded_fit_is_refused_before_a_record_is_looked_at",
+    "tests/privacy/test_budget.py::test_a_seeded_fit_is_refused_before_a_record_is_looked_at",
 )
 # ---- calibration
 
@@ -84,57 +84,57 @@ mutant(
     "child_seeds(seed, n_searches)",
     "[seed] * n_searches",
     "all groups share one noise",
-    "tests/test_wiring.py::test_each_search_draws_its_own_noise",
+    "tests/core/test_wiring.py::test_each_search_draws_its_own_noise",
 )
 mutant(
     "core.release:_search_all",
     "noise",
     "plan.noises[-1]",
     "every level is searched with the last one's noise",
-    "tests/test_wiring.py::test_each_level_has_the_noise_of_its_own_sensitivity",
+    "tests/core/test_wiring.py::test_each_level_has_the_noise_of_its_own_sensitivity",
 )
 mutant(
     "core.release:release_counts",
     "level",
     "by_level[0]",
     "every certificate holds the first level's numbers",
-    "tests/test_wiring.py::test_each_certificate_holds_its_own_numbers",
+    "tests/core/test_wiring.py::test_each_certificate_holds_its_own_numbers",
 )
 mutant(
     "core.release:release_counts",
     "ledger = ledger.mark_seeded()",
     "pass",
     "a seeded search looks private",
-    "tests/test_calibration.py::TestBudget::test_with_the_default_accountant",
+    "tests/core/test_calibration.py::TestBudget::test_with_the_default_accountant",
 )
 mutant(
     "core.release:_search_all",
     "plan.problem.release_confidence",
     "None",
     "the certificate promises what the search did not aim at",
-    "tests/test_release_confidence.py::test_scores_of_a_known_number",
-    "tests/test_release_confidence.py::test_on_demand_the_release_covers_the_level",
+    "tests/core/test_release_confidence.py::test_scores_of_a_known_number",
+    "tests/core/test_release_confidence.py::test_on_demand_the_release_covers_the_level",
 )
 mutant(
     "core.release:_make_certificate",
     "problem.n_records",
     "plan.n_nominal",
     "records of a split certificate are those of the part",
-    "tests/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
+    "tests/guarantees/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
 )
 mutant(
     "core.calibrate:_choose_one_row_each",
     "kept[owners.one_row_each(random_state)]",
     "kept",
     "calibrate counts every score of a person",
-    "tests/test_person_fits.py::test_calibrate_counts_one_random_record_of_each_person",
+    "tests/estimators/test_person_fits.py::test_calibrate_counts_one_random_record_of_each_person",
 )
 mutant(
     "core.release:_make_certificate",
     "assumptions.append(OVERLAPPING_GROUPS.of(problem.groups_per_record) if several else FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
-    "tests/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",
+    "tests/guarantees/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",
 )
 # ---- cli
 
@@ -143,7 +143,7 @@ mutant(
     "ledger.epsilon(delta, estimator.accountant)",
     "ledger.epsilon(delta, estimator.accountant, rows=1)",
     "the JSON summary tells the epsilon of one row where k are protected",
-    "tests/test_promised_numbers.py::test_the_summary_of_a_fit_tells_the_groups_epsilon",
+    "tests/guarantees/test_promised_numbers.py::test_the_summary_of_a_fit_tells_the_groups_epsilon",
 )
 mutant(
     "cli.files:choose_csv_format",
@@ -166,56 +166,56 @@ mutant(
     "self.delta",
     "1e-05",
     "the estimator's delta is ignored",
-    "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
+    "tests/core/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
     "conformal.base:PrivateConformal._problem",
     "self.accountant",
     "'pld'",
     "the estimator's accountant is ignored",
-    "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
+    "tests/core/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
     "conformal.base:PrivateConformal._problem",
     "self._choose_bounds(records.width, names, signal, task.trains)",
     "FeatureBounds(records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09)",
     "the estimator takes its feature bounds from the records",
-    "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
+    "tests/core/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
     "conformal.base:PrivateConformal._apply_schema",
     "return schema.encode(X)",
     "return (*schema.encode(X)[:2], persons)",
     "the column of persons is not used",
-    "tests/test_frames.py::test_persons_come_from_the_schema",
+    "tests/data/test_frames.py::test_persons_come_from_the_schema",
 )
 mutant(
     "conformal.reading:records_from_source",
     "not source.by_person",
     "False",
     "a person whose rows lie in two processes counts as two",
-    "tests/sources/test_distributed.py::test_persons_are_known_by_the_source",
+    "tests/data/sources/test_distributed.py::test_persons_are_known_by_the_source",
 )
 mutant(
     "conformal.reading:records_from_arrays",
     "Block(0, rows, targets[kept], owners, groups, kept)",
     "Block(0, rows, targets[kept], None, groups, kept)",
     "training does not get the persons",
-    "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
+    "tests/estimators/test_person_fits.py::test_split_parts_and_groups_draw_persons",
 )
 mutant(
     "estimators.ingest:records_from_source",
     "source.map(KeptRows(draws, places, given.unit.cap))",
     "source",
     "rows of persons in blocks are not capped",
-    "tests/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_in_memory",
+    "tests/data/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_in_memory",
 )
 mutant(
     "conformal.reading:_FirstLook.__call__",
     "check_finite(rows)",
     "pass",
     "bad rows of a block are found after the budget is spent, or never",
-    "tests/sources/test_source_fits.py::test_a_bad_record_in_a_late_block_is_refused_as_in_memory_before_anything_is_spent",
+    "tests/data/sources/test_source_fits.py::test_a_bad_record_in_a_late_block_is_refused_as_in_memory_before_anything_is_spent",
 )
 # ---- guarantees
 
@@ -224,14 +224,14 @@ mutant(
     "'add'",
     "'remove'",
     "the inner level is taken from the wrong direction",
-    "tests/test_wiring.py::test_the_inner_level_uses_the_direction_of_result_b",
+    "tests/core/test_wiring.py::test_the_inner_level_uses_the_direction_of_result_b",
 )
 mutant(
     "guarantees.certificate:check_release_confidence",
     "guarantee != AUTO and (not guarantee_of(guarantee).held_out)",
     "guarantee is None",
     "what one release covers is promised where training records are reused",
-    "tests/test_release_confidence.py::test_refused_where_training_records_are_reused",
+    "tests/core/test_release_confidence.py::test_refused_where_training_records_are_reused",
 )
 # ---- persons
 
@@ -240,7 +240,7 @@ mutant(
     "np.repeat(drawn, self.sizes)",
     "np.repeat(drawn, self.sizes)[::-1]",
     "a split takes the rows of other persons",
-    "tests/test_persons.py::test_parts_draw_persons",
+    "tests/data/test_persons.py::test_parts_draw_persons",
 )
 # ---- privacy
 
@@ -277,14 +277,14 @@ mutant(
     "zip(searches, counts, strict=True)",
     "zip(searches, counts[:1], strict=False)",
     "several levels, noise for one",
-    "tests/test_wiring.py::test_a_split_ledger_holds_every_level",
+    "tests/core/test_wiring.py::test_a_split_ledger_holds_every_level",
 )
 mutant(
     "privacy.noise_search:_smallest_ratio.together",
     "compose(spent, calibration)",
     "calibration",
     "calibration noise forgets what training spent",
-    "tests/test_wiring.py::test_records_used_twice_count_twice",
+    "tests/core/test_wiring.py::test_records_used_twice_count_twice",
 )
 mutant(
     "privacy.random_streams:secure_bytes",
@@ -307,84 +307,84 @@ mutant(
     "(self.low <= drawn) & (drawn < self.high)",
     "(self.low <= drawn) & (drawn < self.high) | (self.high == 1.0) & (np.arange(len(drawn)) % 50 == 0)",
     "two percent of the held-out rows are trained on",
-    "tests/test_wiring.py::test_the_two_parts_share_no_record",
+    "tests/core/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
     "core.fit:_parts",
     "(0.0, fraction)",
     "(0.0, 1.0)",
     "all records are scored although a part was held out",
-    "tests/test_wiring.py::test_the_two_parts_share_no_record",
+    "tests/core/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
     "core.fit:_parts",
     "(0.0, fraction)",
     "(0.0, held_out)",
     "the evaluation part also calibrates",
-    "tests/test_self_evaluation.py::test_three_parts_share_no_person_and_have_their_shares",
+    "tests/core/test_self_evaluation.py::test_three_parts_share_no_person_and_have_their_shares",
 )
 mutant(
     "core.fit:_count_scores",
     "BlockCounts(scored, group)",
     "BlockCounts(scored)",
     "every group counts all records",
-    "tests/test_wiring.py::test_each_group_counts_its_own_records_only",
+    "tests/core/test_wiring.py::test_each_group_counts_its_own_records_only",
 )
 mutant(
     "core.fit:_count_scores",
     "task.score_range",
     "(0.0, 1.001)",
     "the range of the scores comes from the records",
-    "tests/test_wiring.py::test_the_score_range_is_public",
+    "tests/core/test_wiring.py::test_the_score_range_is_public",
 )
 mutant(
     "core.release:release_counts",
     "reservation.commit(ledger)",
     "reservation.commit(Ledger())",
     "a fit commits nothing",
-    "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
+    "tests/privacy/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
     "core.release:release_counts",
     "store.reserve(plan.ledger(), note=note)",
     "store.reserve(plan.spent, note=note)",
     "a fit reserves its training only",
-    "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
+    "tests/privacy/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
     "core.fit:release",
     "child_seeds(random_state, 3)",
     "(random_state,) * 3",
     "training, split and search share a seed",
-    "tests/test_wiring.py::test_training_assignment_and_search_are_seeded_apart",
+    "tests/core/test_wiring.py::test_training_assignment_and_search_are_seeded_apart",
 )
 mutant(
     "core.tasks:Task.finish",
     "self.classes_found",
     "False",
     "found classes are certified",
-    "tests/test_found_classes.py::test_found_classes_are_never_certified",
+    "tests/estimators/test_found_classes.py::test_found_classes_are_never_certified",
 )
 mutant(
     "core.fit:_count_scores",
     "unit_of_blocks(records).by_person",
     "False",
     "every record of a person is counted in the search",
-    "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
+    "tests/estimators/test_person_fits.py::test_split_parts_and_groups_draw_persons",
 )
 mutant(
     "core.problem:Problem.require_payable",
     "self.unit.group > 1",
     "self.unit.group < 1",
     "a budget store charges one row where a person with several is promised something",
-    "tests/test_person_fits.py::test_without_ids_a_budget_store_is_refused",
+    "tests/estimators/test_person_fits.py::test_without_ids_a_budget_store_is_refused",
 )
 mutant(
     "core.fit:_Part.__call__",
     "(self.low <= drawn) & (drawn < self.high)",
     "drawn >= 0.0",
     "held-out records of a source are trained on",
-    "tests/sources/test_source_fits.py::test_held_out_records_of_blocks_are_a_coin_each",
+    "tests/data/sources/test_source_fits.py::test_held_out_records_of_blocks_are_a_coin_each",
 )
 # ---- scoring
 
@@ -393,21 +393,21 @@ mutant(
     "persons",
     "None",
     "the correction of a person fit removes one row",
-    "tests/test_person_fits.py::test_corrected_scores_remove_the_whole_person",
+    "tests/estimators/test_person_fits.py::test_corrected_scores_remove_the_whole_person",
 )
 mutant(
     "core.fit:_score_block",
     "block.with_steps(*steps)",
     "block",
     "records are scored before preprocessing",
-    "tests/test_data_path.py::test_records_are_preprocessed_once_to_train_and_once_to_score",
+    "tests/core/test_data_path.py::test_records_are_preprocessed_once_to_train_and_once_to_score",
 )
 mutant(
     "core.fit:_count_block",
     "block.targets[is_member(block.groups, group)]",
     "block.targets",
     "in blocks every group counts all records",
-    "tests/sources/test_source_fits.py::test_every_source_gives_the_fit_of_an_array",
+    "tests/data/sources/test_source_fits.py::test_every_source_gives_the_fit_of_an_array",
 )
 # ---- searches
 
@@ -416,28 +416,28 @@ mutant(
     "compose(*self.events)",
     "self.events[0]",
     "split, several levels: only the first is in the ledger",
-    "tests/test_wiring.py::test_a_split_ledger_holds_every_level",
+    "tests/core/test_wiring.py::test_a_split_ledger_holds_every_level",
 )
 mutant(
     "core.plan:Plan.ledger",
     "zip(self.events, notes, strict=True)",
     "zip(self.events[:1], notes[:1], strict=True)",
     "several levels: only the first is in the ledger",
-    "tests/test_calibration.py::TestBudget::test_several_levels_and_groups_share_it",
+    "tests/core/test_calibration.py::TestBudget::test_several_levels_and_groups_share_it",
 )
 mutant(
     "core.plan:Plan.ledger",
     "self.guarantee.held_out and spent.entries and (notes or shares is not None)",
     "spent.entries and notes",
     "records used twice count once",
-    "tests/test_wiring.py::test_records_used_twice_count_twice",
+    "tests/core/test_wiring.py::test_records_used_twice_count_twice",
 )
 mutant(
     "core.plan:plan_rows",
     "spent <= epsilon",
     "spent",
     "what k rows cost is computed and not looked at",
-    "tests/test_person_fits.py::test_sampled_training_without_ids_stays_within_the_budget",
+    "tests/estimators/test_person_fits.py::test_sampled_training_without_ids_stays_within_the_budget",
 )
 # ---- strategy
 
@@ -446,28 +446,28 @@ mutant(
     "self.n_training",
     "None",
     "training divides by the true number of records",
-    "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
+    "tests/core/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
 )
 mutant(
     "core.fit_plan:FitPlan.enter",
     "ledger.then(self.model.ledger)",
     "ledger",
     "a foreign model is free",
-    "tests/test_conformal.py::TestPrivateModel::test_on_its_own_records",
+    "tests/estimators/test_conformal.py::TestPrivateModel::test_on_its_own_records",
 )
 mutant(
     "core.fit_plan:_own_mechanism",
     "Preprocessed((PublicBounds(*bounds.pair),), found)",
     "found",
     "declared feature bounds do not reach an own mechanism",
-    "tests/test_wiring.py::test_declared_bounds_reach_an_own_mechanism",
+    "tests/core/test_wiring.py::test_declared_bounds_reach_an_own_mechanism",
 )
 mutant(
     "core.fit_plan:FitPlan.check_source",
     "require_sources(self.mechanism)",
     "pass",
     "a mechanism that needs an array is found out after the budget is reserved",
-    "tests/sources/test_source_fits.py::test_what_blocks_cannot_do_is_refused",
+    "tests/data/sources/test_source_fits.py::test_what_blocks_cannot_do_is_refused",
 )
 # ---- tasks
 
@@ -476,15 +476,15 @@ mutant(
     "np.asarray(np.maximum(scores, self._own_scores(self._link(outputs), targets)))",
     "scores",
     "the correction is computed and not used",
-    "tests/test_wiring.py::test_corrected_scores_are_the_ones_that_count",
-    "tests/test_wiring.py::test_corrected_residuals_are_the_ones_that_count",
+    "tests/core/test_wiring.py::test_corrected_scores_are_the_ones_that_count",
+    "tests/core/test_wiring.py::test_corrected_residuals_are_the_ones_that_count",
 )
 mutant(
     "tasks:Regression.training_targets",
     "np.clip(to_scale(targets, self.y_scale), *self.scaled_bounds)",
     "np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
-    "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
+    "tests/core/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
 )
 # ---- training
 
@@ -630,7 +630,7 @@ mutant(
     "[rows[:, place] for place in self.columns]",
     "[rows[:, place] for place in range(len(self.columns))]",
     "bounds are found from the first columns instead of the named ones",
-    "tests/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
+    "tests/data/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
 )
 mutant(
     "training.preprocessing.quantiles:QuantileTransform.release",
@@ -665,7 +665,7 @@ mutant(
     "to_scale(targets, self.y_scale)",
     "targets",
     "scores use units where the model uses the scale",
-    "tests/test_scales.py::test_a_target_is_in_its_interval_exactly_if_its_score_is_within_the_threshold",
+    "tests/data/test_scales.py::test_a_target_is_in_its_interval_exactly_if_its_score_is_within_the_threshold",
 )
 
 # ---- units of privacy, the budget store, small parts, torch modules
@@ -683,28 +683,28 @@ mutant(
     "_exact_mu(share.reserved.event) is not None and _exact_mu(share.counted.event) is not None",
     "_exact_mu(share.counted.event) is not None",
     "a run that looked at a Gaussian part of its reservation gets the rest back",
-    "tests/test_budget.py::test_only_gaussian_commits_of_gaussian_reservations_change_a_charge",
+    "tests/privacy/test_budget.py::test_only_gaussian_commits_of_gaussian_reservations_change_a_charge",
 )
 mutant(
     "privacy.store_log:SequenceRule.require",
     "share.reserved.event != declared or share.counted.event != declared",
     "False",
     "a store with a declared sequence takes any other fit",
-    "tests/test_budget.py::test_a_declared_sequence_adds_up_without_slack",
+    "tests/privacy/test_budget.py::test_a_declared_sequence_adds_up_without_slack",
 )
 mutant(
     "data.sources.digests:SameBlocks.__call__",
     "self.digests.get(block.id) != digest(block, self.key)",
     "block.id not in self.digests",
     "a collection that shuffles at each reading is trained on and held out at once",
-    "tests/sources/test_digests.py::test_a_collection_that_shuffles_at_each_computation_is_refused",
+    "tests/data/sources/test_digests.py::test_a_collection_that_shuffles_at_each_computation_is_refused",
 )
 mutant(
     "estimators.base:PrivateConformal._release",
     "(*((GROUP_FUNCTION,) if groups is not None and groups.calls_functions else ()), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *list_record_assumptions(original), *problem.task.score_assumptions, *outer.assumptions)",
     "(*((GROUP_FUNCTION,) if groups is not None and groups.calls_functions else ()), *(() if self.population is None else (LIKELIHOOD_RATIO,)), *list_training_assumptions(self.estimator), *problem.task.score_assumptions, *outer.assumptions)",
     "a release does not say that it trusts how the records came",
-    "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
+    "tests/guarantees/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
 mutant(
     "privacy.units:Unit.join",
@@ -718,7 +718,7 @@ mutant(
     "warn_of_failures(checks, stacklevel=4)",
     "None",
     "a release does not warn of a weak budget",
-    "tests/test_budget_checks.py::test_a_release_warns_and_records_the_outcome",
+    "tests/core/test_budget_checks.py::test_a_release_warns_and_records_the_outcome",
 )
 mutant(
     "privacy.ledger:Ledger.cost_of",
@@ -770,7 +770,7 @@ mutant(
     "self.places.persons[block.id]",
     "range(block.owners.count)",
     "records at the same place of two blocks share the coin of the split",
-    "tests/sources/test_source_fits.py::test_held_out_records_of_blocks_are_a_coin_each",
+    "tests/data/sources/test_source_fits.py::test_held_out_records_of_blocks_are_a_coin_each",
 )
 
 # ---- risk control and other populations
@@ -787,7 +787,7 @@ mutant(
     "has_trained_release(estimator, sketch)",
     "False",
     "a release is calibrated again on the records that trained it",
-    "tests/test_refits.py::test_recalibration_on_training_records_is_refused_and_spends_nothing",
+    "tests/data/test_refits.py::test_recalibration_on_training_records_is_refused_and_spends_nothing",
 )
 mutant(
     "deployment.risk:_guarantee",
@@ -832,14 +832,14 @@ mutant(
     "self.problem.groups_per_record",
     "1",
     "a record pays for one of its groups",
-    "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
+    "tests/estimators/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
 )
 mutant(
     "core.plan:Plan.events",
     "self.size_noise.event(copies)",
     "self.size_noise.event(1)",
     "a record pays for the size of one of its groups",
-    "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
+    "tests/estimators/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
 )
 # ---- multilabel
 
@@ -848,14 +848,14 @@ mutant(
     "compose(*[self.mechanism.event] * self.n_labels)",
     "self.mechanism.event",
     "one of the labels pays for all",
-    "tests/test_multilabel.py::test_the_heads_together_stay_within_the_budget",
+    "tests/estimators/test_multilabel.py::test_the_heads_together_stay_within_the_budget",
 )
 mutant(
     "core.fit:release",
     "count_losses(found.task, trained.model, for_threshold, spent, n_groups=n_groups, steps=plan.steps, seed=search_seed)",
     "count_losses(found.task, trained.model, records, spent, n_groups=n_groups, steps=plan.steps, seed=search_seed)",
     "the records that find the threshold train as well",
-    "tests/test_multilabel.py::test_records_train_or_calibrate_and_never_both",
+    "tests/estimators/test_multilabel.py::test_records_train_or_calibrate_and_never_both",
 )
 # ---- recalibration and risk in another population
 
@@ -888,28 +888,28 @@ mutant(
     "outer.mark(released)",
     "released",
     "a Pipeline with a scaler claims both promises",
-    "tests/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",
+    "tests/estimators/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",
 )
 mutant(
     "estimators.base:PrivateConformal.fit",
     "outer.warn(budget)",
     "outer.warn(None)",
     "a store pays for a fit whose scaler learned from the records for nothing",
-    "tests/test_outer_steps.py::test_a_store_refuses_steps_and_searches",
+    "tests/estimators/test_outer_steps.py::test_a_store_refuses_steps_and_searches",
 )
 mutant(
     "estimators.outer_steps:OuterUse.mark_promises",
     "certificate.voided(self._reason)",
     "certificate",
     "coverage is certified although steps outside learned from the records",
-    "tests/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",
+    "tests/estimators/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",
 )
 mutant(
     "estimators.outer_steps:_add_steps",
     "replace(found, is_trusted=found.is_trusted or any(map(_is_taken_at_word, leaves)))",
     "found",
     "a function of the caller before the estimator is not an assumption",
-    "tests/test_outer_steps.py::test_code_of_the_caller_is_taken_at_its_word_and_never_tried",
+    "tests/estimators/test_outer_steps.py::test_code_of_the_caller_is_taken_at_its_word_and_never_tried",
 )
 mutant(
     "deployment.recalibration:recalibrate",
@@ -925,7 +925,7 @@ mutant(
     "self.noise.event(len(self._scales))",
     "self.noise.event(len(self._features))",
     "the counts of the target are not paid for",
-    "tests/test_feature_bounds.py::test_every_column_that_is_counted_is_paid_for",
+    "tests/data/test_feature_bounds.py::test_every_column_that_is_counted_is_paid_for",
 )
 mutant(
     "training.base:Mechanism.train_source",
@@ -942,19 +942,19 @@ mutant(
     "_check_operation(node, secret)",
     "None",
     "a custom operation sees several records",
-    "tests/torch_modules/test_isolation.py::test_refuses[custom operation]",
+    "tests/torch/test_isolation.py::test_refuses[custom operation]",
 )
 mutant(
     "torch.blocks:BatchSum._summed",
     "self.layers.generator(block.id, self.step)",
     "self.layers.generator(block.id, 0)",
     "every step draws the same masks",
-    "tests/torch_modules/test_draws.py::test_every_step_has_draws_of_its_own",
+    "tests/torch/test_draws.py::test_every_step_has_draws_of_its_own",
 )
 mutant(
     "torch.trainer:TorchDPSGD._prepare",
     "compare_with_autograd(engine, training_copy(self.module).to(trained[0].device), self._losses, trained)",
     "None",
     "a layer with a wrong rule trains on something else",
-    "tests/torch_modules/test_training.py::test_terms_that_are_not_gradients_are_refused_before_any_step",
+    "tests/torch/test_training.py::test_terms_that_are_not_gradients_are_refused_before_any_step",
 )

@@ -23,7 +23,7 @@ from dpscp import training
 from dpscp.privacy import IntegerSource, secure_generator
 
 ROOT = Path(dp.__file__).parent
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_every_commit_that_a_document_cites_is_in_the_history():

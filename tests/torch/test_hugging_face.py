@@ -1,6 +1,6 @@
 """Models of transformers, timm and peft with random weights: traced, isolated, trained, saved.
 
-`make test-all` installs them without their dependencies (tests/torch_modules/requirements.txt).
+`make test-all` installs them without their dependencies (tests/torch/requirements.txt).
 """
 
 import importlib

@@ -245,7 +245,7 @@ def test_schema_in_python(tmp_path):
 
 def test_the_mapie_page_keeps_its_promise(capsys):
     """Its example, run as it stands: four deviations of the evaluation's share, of the quantile and its noise."""
-    page = (Path(__file__).resolve().parents[1] / "docs" / "mapie.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "mapie.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     np.random.seed(0)  # for the shuffle of scikit-learn; the noise is the system's
     found: dict = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SMOKE = """
 import sys, numpy as np, dpscp as dp
 assert dp.__file__.startswith(sys.argv[1]), dp.__file__

@@ -29,7 +29,7 @@ from dpscp.cli.files import Table
 from dpscp.data.schema import Schema, SchemaError, parse_schema, template
 from dpscp.data.sources.scanner import as_frame
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CANARY = "canary-9182"
 SCHEMA = """
 task = "classification"

@@ -14,7 +14,7 @@ import yaml
 import dpscp
 from dpscp.data import used_records
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MAP_ROWS = [
     [cell.strip() for cell in line.strip().strip("|").split("|")]
     for line in (ROOT / "docs" / "paper_map.md").read_text().splitlines()
