@@ -41,7 +41,7 @@ def classifier(**options):
 @pytest.mark.parametrize(("guarantee", "doors"), [("universal", 1), ("corrected", 2)])
 def test_numbers_are_looked_at_when_they_come_in(monkeypatch, records, guarantee, doors):
     """The estimator looks at all of them; nothing between it and the model does, which looks at what it scores."""
-    exact = counted(monkeypatch, networks, "_finite", np.size)
+    exact = counted(monkeypatch, networks, "_require_finite", np.size)
     quick = counted(monkeypatch, networks, "_is_small", lambda rows, *_: np.size(rows))
     linear = dp.training.DPSGD(steps=20)
     classifier(estimator=linear, guarantee=guarantee, random_state=0).fit(*records)
@@ -103,6 +103,6 @@ def test_the_head_of_a_table_is_read_once(monkeypatch, tmp_path, records):
     table.write_text("\n".join(["a,b,c,bought", *lines]))
     columns = "".join(f'[columns.{name}]\ntype = "numeric"\nbounds = [-1, 1]\n' for name in "abc")
     schema.write_text('task = "classification"\ntarget = "bought"\nclasses = ["no", "yes"]\n' + columns)
-    opened = counted(monkeypatch, files, "_read_header")
+    opened = counted(monkeypatch, files, "_check_header")
     assert main(["fit", str(table), "--schema", str(schema), "--epsilon", "2", "--seed", "1", "-o", str(model)]) == 0
     assert len(opened) == 1

@@ -262,7 +262,7 @@ def count_searched(monkeypatch):
             made.append(self)
 
     monkeypatch.setattr("dpscp.core.release.SharedCounts", Spied)
-    return lambda: sum(len(one._noise) for one in made)
+    return lambda: sum(len(one.noise) for one in made)
 
 
 def test_a_split_ledger_holds_every_level(drawn, count_searched):

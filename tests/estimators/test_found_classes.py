@@ -73,7 +73,7 @@ def test_numbers_have_no_list():
 
 def test_a_full_set_is_still_told():
     with pytest.warns(GuaranteeWarning) as caught:
-        fit(None, confidence_level=0.999)
+        fit(None, confidence_level=0.9999)
     assert any("at the end of the score range" in str(w.message) for w in caught)
 
 

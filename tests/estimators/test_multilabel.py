@@ -537,7 +537,7 @@ def test_wrong_declarations_of_several_targets_are_refused(change, match):
         (table(90).assign(b=2), "0 and 1 only"),
         (table(90).assign(b=np.nan), "missing values"),
         (table(90).assign(b="yes"), "not a number"),
-        (table(90).drop(columns="b"), "lacks the target column 'b'"),
+        (table(90).drop(columns="b"), "lacks column 'b', which target names"),
     ],
 )
 def test_wrong_target_columns_are_refused(frame, match):

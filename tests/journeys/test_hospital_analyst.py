@@ -68,11 +68,13 @@ def test_the_hospital_analyst(run, tmp_path):
     code, _, err = run("fit export.csv --encoding cp1252")
     assert (code, "--separator ';'" in err) == (1, True)
     code, _, err = run(f"fit export.csv {MARKS}")
-    assert (code, f"dpscp schema export.csv {MARKS}" in err) == (1, True)
+    assert (code, "add --header" in err) == (1, True)
+    code, _, err = run(f"fit export.csv {MARKS} --header")
+    assert (code, f"dpscp schema export.csv --header {MARKS}" in err) == (1, True)
     assert "P0-" not in err
 
     # the questions: persons, a bad answer, missing values; the file has the answers
-    fit = f"fit export.csv {MARKS} --epsilon 4 --seed 1 -o modell.dpscp"
+    fit = f"fit export.csv {MARKS} --header --epsilon 4 --seed 1 -o modell.dpscp"
     answers = ["Wiederaufname", "Wiederaufnahme", "ja", "yes", "PatID", "3", "1200", "class", "nein, ja"]
     answers += ["ignore", "num", "0,300", "no", "num", "0 50000", "no", "cat", "Innere, Chirurgie, Pädiatrie", "no"]
     code, _, err = run(fit, *answers, "yes")

@@ -126,7 +126,7 @@ def test_files_dask_and_persons_use_the_transform(tmp_path):
         found = dp.PrivateConformalRegressor(**public, n_records=N).fit(source)
         steps = [model.model_.transforms[0] for model in (memory, found)]
         assert steps[0].columns == steps[1].columns == (0,)
-        np.testing.assert_array_equal(steps[0].functions[0].levels, steps[1].functions[0].levels)
+        np.testing.assert_array_equal(steps[0].levels, steps[1].levels)
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y, "id": np.arange(N) // 2})
     frame.to_csv(tmp_path / "table.csv", index=False)
     columns = {"a": {"type": "numeric", "bounds": [0, 1e6]}, "b": {"type": "numeric", "bounds": [0, 1]}}

@@ -513,7 +513,7 @@ class Schema:
 
     def with_target(self, target: str | Sequence[str]) -> "Schema":
         """Return the same declarations for another target column, or other columns of a multilabel task."""
-        return replace(self, target=target if isinstance(target, str) else tuple(target))
+        return replace(self, target=tuple(target) if isinstance(target, list) else target)
 
 
 def _target_numbers(frame: Any, name: str) -> NDArray[np.float64]:

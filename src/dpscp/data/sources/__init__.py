@@ -11,7 +11,7 @@ from dpscp.data.sources.base import ArraySource, Block, RecordSource, added
 from dpscp.data.sources.dask import DaskSource
 from dpscp.data.sources.dataset import DatasetSource
 from dpscp.data.sources.distributed import DistributedSource
-from dpscp.data.sources.files import is_table
+from dpscp.data.sources.files import are_paths, is_table
 from dpscp.data.sources.scanner import TableSource
 from dpscp.data.sources.spark import SparkSource
 
@@ -32,7 +32,8 @@ __all__ = [
 
 def find_source(X: Any, y: Any = None, schema: Schema | None = None) -> RecordSource | None:
     """Return the source of a table or Spark frame that a schema reads, or of Dask collections; None for others."""
-    if is_table(X):
+    is_data = schema is None and y is not None and are_paths(X)  # texts for a caller's own estimator
+    if is_table(X) and not is_data:
         if schema is None:
             raise TypeError("X is a path or a data set, which needs a schema; give schema=dp.Schema(...) too")
         return TableSource(X, schema).in_memory()

@@ -48,16 +48,19 @@ class TableError(ValueError):
 
 
 def is_path(table: Any) -> bool:
-    """Return whether this is a path, a URL, a pattern, or a list of them."""
-    if isinstance(table, list | tuple) and table:
-        return all(isinstance(one, str | PathLike) for one in table)
+    """Return whether this is a path, a URL or a pattern."""
     return isinstance(table, str | PathLike)
+
+
+def are_paths(table: Any) -> bool:
+    """Return whether this is a list of paths, which a list of texts may be too."""
+    return isinstance(table, list | tuple) and bool(table) and all(map(is_path, table))
 
 
 def is_table(table: Any) -> bool:
     """Return whether ``TableSource`` reads this: paths, and data sets of other libraries. Frames are none."""
     classes = {(kind.__module__.partition(".")[0].strip("_"), kind.__name__) for kind in type(table).__mro__}
-    return is_path(table) or not classes.isdisjoint(_STREAMS)
+    return is_path(table) or are_paths(table) or not classes.isdisjoint(_STREAMS)
 
 
 def is_url(table: str | PathLike[str]) -> bool:

@@ -12,7 +12,7 @@ from dpscp._base.checks import check_count
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources.base import ArraySource, Block, RecordSource
-from dpscp.data.sources.files import TableError, TableFile, is_path, list_files
+from dpscp.data.sources.files import TableError, TableFile, are_paths, is_path, list_files
 from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
 from dpscp.data.sources.spill import ReadSource, Scratch
 
@@ -65,7 +65,7 @@ class TableSource(ReadSource):
         self._csv = schema.csv if csv is None else csv
         self._files: list[TableFile] = []
         self._read_once: Scratch[Any] | None = None
-        if is_path(table):
+        if is_path(table) or are_paths(table):
             self._files = list_files(table, self._csv)
             self._columns = self._find_columns(self._files[0].names, repr(self._files[0].path))
             for file in self._files[1:]:
