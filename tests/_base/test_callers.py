@@ -163,7 +163,7 @@ def test_only_some_blocks_of_a_large_table_come_twice():
 
 SCORES = {
     "a Brier score": (
-        label_score(lambda p: (2 - 2 * p + (p**2).sum(axis=1, keepdims=True)) / 3).score.of_labels,
+        label_score(lambda p: (2 - 2 * p + (p**2).sum(axis=1, keepdims=True)) / 3).of_labels,
         (10,),
     ),
     "a product with weights": (lambda X: X @ np.arange(10.0), ()),

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 import dpscp as dp
 from dpscp import scores as s
 from dpscp._base.assumptions import OWN_SCORE
-from dpscp.core.tasks import Classification, Regression
-from dpscp.scores.missing import MissingScore
+from dpscp.core.tasks import Classification, MissingScore, Regression
 
 RNG = np.random.default_rng(0)
 
@@ -232,5 +231,24 @@ def test_the_name_of_a_score_does_not_stand_in_for_the_callers_own():
     for task in (Classification((0, 1), MissingScore()), Regression((0.0, 1.0), MissingScore())):
         assert task.with_own_score("lac" if isinstance(task, Classification) else "residual") is task
     found = Classification((0, 1), MissingScore()).with_own_score(lambda probabilities, _: 1 - probabilities)
-    assert found.score.assumptions == (OWN_SCORE,)
+    assert found.score_assumptions == (OWN_SCORE,)
     assert not isinstance(found.score, MissingScore)
+
+
+def test_a_missing_score_is_refused_at_every_use():
+    for task in (Classification((0, 1), MissingScore()), Regression((0.0, 1.0), MissingScore(2))):
+        assert task.score_assumptions == (OWN_SCORE,)
+        with pytest.raises(ValueError, match="set it after loading"):
+            task.try_score()
+        with pytest.raises(ValueError, match="set it after loading"):
+            _ = task.score_range
+
+
+def test_a_score_that_equals_a_built_in_one_by_its_own_word_is_the_callers():
+    class Claimant(HalfScale):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None
+
+    assert Regression((0.0, 1.0), s.interval_score(Claimant())).score_assumptions == (OWN_SCORE,)

@@ -28,6 +28,7 @@ from dpscp.data.validation import suppress_float_warnings
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.accounting.pld import discrete_gaussian_cdf
 from dpscp.privacy.random_streams import PlacedDraws
+from dpscp.scores.labels import score_labels
 from dpscp.training.model import Model
 from dpscp.training.private_model import model_for_records
 
@@ -465,7 +466,7 @@ class CountOutcomes:
         thresholds = self._row_thresholds(groups)
         if isinstance(self.task, Classification):
             probabilities = np.asarray(model.predict_proba(rows))
-            scores = self.task.score.of_labels(probabilities)[:, :, None]
+            scores = score_labels(self.task.score, probabilities)[:, :, None]
             if not self.by_label and thresholds.ndim == 2:
                 thresholds = thresholds[:, None, :]
             return outcomes_of_sets(scores <= thresholds, probabilities.argmax(axis=1), targets, groups)

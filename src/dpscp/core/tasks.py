@@ -2,21 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._base.assumptions import ALL_LABELS, HARD_BOUNDS, Assumption
+from dpscp._base.assumptions import ALL_LABELS, HARD_BOUNDS, OWN_SCORE, Assumption
 from dpscp._base.checks import check_count, check_range
 from dpscp.data.persons import Persons
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, to_scale
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
-from dpscp.scores import Pair, interval_score, label_score
-from dpscp.scores.intervals import CheckedIntervalScore, score_name
-from dpscp.scores.labels import LABEL_SCORES, CheckedLabelScore
-from dpscp.scores.missing import MissingScore
+from dpscp.scores import INTERVAL_SCORES, LABEL_SCORES, IntervalScore, LabelScore, Pair, interval_score, label_score
+from dpscp.scores.intervals import check_interval_score, score_intervals, score_targets
+from dpscp.scores.labels import check_label_score, score_labels, score_name
 from dpscp.training.base import Mechanism, Trained
 from dpscp.training.engine.influence import corrected_outputs
 from dpscp.training.model import Model, NoInfluenceFormError, softmax
@@ -120,7 +119,12 @@ class Prediction(Task):
     @property
     def score_assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions about a caller's own score."""
-        return () if self.score is None else tuple(self.score.assumptions)
+        return () if self.score is None or self.score_name else (OWN_SCORE,)
+
+    @property
+    def score_name(self) -> str | None:
+        """The name of a built-in score; None for a caller's own."""
+        return score_name(self.score, {**LABEL_SCORES, **INTERVAL_SCORES})
 
     @property
     def natural_score(self) -> bool:
@@ -233,7 +237,7 @@ class Classification(Prediction):
     ----------
     classes : tuple
         The public labels.
-    score : CheckedLabelScore
+    score : LabelScore
     model_labels : tuple or None
         The labels of the model's columns; None for indices, if this release trains the model.
     classes_found : bool
@@ -241,7 +245,7 @@ class Classification(Prediction):
     """
 
     classes: tuple[Any, ...] = ()
-    score: CheckedLabelScore = field(default_factory=lambda: label_score("lac"))
+    score: LabelScore = field(default_factory=lambda: label_score("lac"))
     model_labels: tuple[Any, ...] | None = None
     classes_found: bool = False
 
@@ -249,7 +253,7 @@ class Classification(Prediction):
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values; the labels are an array of their own."""
-        return {"score": score_name(self.score, LABEL_SCORES), "classes_found": self.classes_found}
+        return {"score": self.score_name, "classes_found": self.classes_found}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], classes: tuple[Any, ...]) -> "Classification":
@@ -279,7 +283,7 @@ class Classification(Prediction):
 
     def try_score(self) -> None:
         """Check a caller's own score on synthetic probabilities."""
-        self.score.check_range(len(self.classes))
+        check_label_score(self.score, len(self.classes))
 
     def check_model(self, model: Model) -> None:
         """Refuse a model without one output for each class, in order."""
@@ -301,7 +305,7 @@ class Classification(Prediction):
         return softmax(outputs)
 
     def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(self.score.of_labels(predicted)[np.arange(len(targets)), targets])
+        return np.asarray(score_labels(self.score, predicted)[np.arange(len(targets)), targets])
 
 
 @dataclass(frozen=True)
@@ -312,7 +316,7 @@ class Regression(Prediction):
     ----------
     y_bounds : (low, high)
         The public range of the target.
-    score : CheckedIntervalScore
+    score : IntervalScore
     hard_bounds : bool
         Whether the caller declares that no target lies outside ``y_bounds``; intervals then end there.
     private_range : bool
@@ -326,7 +330,7 @@ class Regression(Prediction):
     """
 
     y_bounds: tuple[float, float] = (0.0, 1.0)
-    score: CheckedIntervalScore = field(default_factory=lambda: interval_score("absolute"))
+    score: IntervalScore = field(default_factory=lambda: interval_score("absolute"))
     hard_bounds: bool = False
     private_range: bool = False
     y_scale: str = LINEAR
@@ -337,7 +341,7 @@ class Regression(Prediction):
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values."""
         return {
-            "score": score_name(self.score),
+            "score": self.score_name,
             "score_outputs": self.score.outputs,
             "y_bounds": list(self.y_bounds),
             "hard_bounds": self.hard_bounds,
@@ -367,7 +371,7 @@ class Regression(Prediction):
     def score_facts(self) -> Mapping[str, Any]:
         """The name of the score, the scale of the target and a range found on it as public facts, where they exist."""
         facts = {
-            "conformity_score": score_name(self.score),
+            "conformity_score": self.score_name,
             "y_scale": None if self.y_scale == LINEAR else self.y_scale,
             FOUND_RANGE: None if self.found_range is None else list(self.found_range),
         }
@@ -411,7 +415,7 @@ class Regression(Prediction):
 
     def try_score(self) -> None:
         """Check a caller's own score on synthetic targets."""
-        self.score.check_intervals(self.scaled_bounds)
+        check_interval_score(self.score, self.scaled_bounds)
 
     def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return the targets on their scale, clipped to the public range unless training has to find one."""
@@ -430,7 +434,7 @@ class Regression(Prediction):
 
     def intervals(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
         """Return the targets whose score is at most the threshold, (n, 2, n_levels), in their units."""
-        found = from_scale(self.score.interval(pair, thresholds), self.y_scale)
+        found = from_scale(score_intervals(self.score, pair, thresholds), self.y_scale)
         return np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
 
     def _with_score(self, score: Any) -> Self:
@@ -440,7 +444,7 @@ class Regression(Prediction):
         return np.asarray(model.outputs(rows))
 
     def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
-        scores = self.score.of_targets(to_scale(targets, self.y_scale), self.pair(predicted))
+        scores = score_targets(self.score, to_scale(targets, self.y_scale), self.pair(predicted))
         # a record that makes the model overflow gets the worst score; an error would reveal that it is present
         return np.where(np.isnan(predicted).any(axis=1), np.inf, scores)
 
@@ -456,6 +460,28 @@ def _truth(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false")
     return value
+
+
+@dataclass(frozen=True)
+class MissingScore:
+    """Stands for the caller's own score of a loaded fit, which files do not hold; every use of it is refused.
+
+    Attributes
+    ----------
+    outputs : int
+        The number of model outputs that the score needs; 1 for labels.
+    """
+
+    outputs: int = 1
+
+    natural: ClassVar[bool] = False
+
+    @property
+    def range(self) -> NoReturn:
+        """Refuse the use of the score."""
+        raise ValueError("conformity_score must be the score that was used in the fit; set it after loading")
+
+    of_labels = of_targets = interval = range
 
 
 def _saved_score(name: Any, named: Callable[[str], Any], outputs: int) -> Any:

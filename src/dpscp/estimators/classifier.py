@@ -19,6 +19,7 @@ from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.scores import LabelScore, label_score
+from dpscp.scores.labels import score_labels
 from dpscp.scores.sets import label_set
 from dpscp.torch.records import inputs_of
 from dpscp.training.private_model import find_private_model
@@ -304,7 +305,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         X = inputs_of(X)
         probabilities, unreadable = self._probabilities(X)
         labels = self._most_likely(probabilities, unreadable)
-        sets = self._sets_of_scores(self._task().score.of_labels(probabilities), X)
+        sets = self._sets_of_scores(score_labels(self._task().score, probabilities), X)
         return labels, sets if unreadable is None else sets | unreadable[:, None, None]
 
     def _sets_of_scores(self, scores: NDArray[Any], X: Any) -> NDArray[np.bool_]:

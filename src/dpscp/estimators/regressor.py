@@ -19,8 +19,7 @@ from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
-from dpscp.scores import IntervalScore, interval_score
-from dpscp.scores.intervals import INTERVAL_SCORES, score_name
+from dpscp.scores import INTERVAL_SCORES, IntervalScore, interval_score
 from dpscp.torch.records import inputs_of
 
 
@@ -116,7 +115,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     def _keep_task(self, records: FitRecords | None = None) -> None:  # noqa: ARG002
         assert isinstance(self.task_, Regression)
         self.y_bounds_ = self.task_.y_bounds
-        self.conformity_score_ = score_name(self.task_.score)
+        self.conformity_score_ = self.task_.score_name
 
     def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
         return {}

@@ -46,7 +46,7 @@ def predict_examples(estimator: Any) -> tuple[Example, ...]:
     be called (groups, scores, models).
     """
     groups = read_groups(estimator.groups)
-    own_functions = isinstance(estimator.estimator, Prefit) or bool(estimator.task_.score.assumptions)
+    own_functions = isinstance(estimator.estimator, Prefit) or bool(estimator.task_.score_assumptions)
     own_functions = own_functions or (groups is not None and groups.calls_functions)
     lost_groups = estimator.group_values_ is not None and estimator.groups is None
     if own_functions or lost_groups or estimator.input_shape_ is not None:

@@ -1,21 +1,74 @@
-"""Scores of real targets: the outputs they need, their range and their intervals."""
+"""Scores of real targets: how badly a target fits what the model predicts for x, and the interval of a threshold.
+
+``INTERVAL_SCORES`` has the scores by the names that an estimator takes. To add one, write its class and add a line to
+that table.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from dpscp._base.assumptions import OWN_SCORE, Assumption
 from dpscp._base.callers import ROUNDING, call_on_rows
 from dpscp._base.checks import check_choice
 from dpscp.data.validation import suppress_float_warnings
-from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
+from dpscp.scores.labels import score_name
 from dpscp.scores.sets import normalized_interval, quantile_interval, residual_interval
 
 # The smallest predicted scale, as a share of the target's range. This public floor keeps scores bounded.
 _SMALLEST_SCALE = 0.01
+
+
+def absolute_residual(y: ArrayLike, prediction: ArrayLike) -> NDArray[Any]:
+    """Compute |y - prediction|; the set is ``sets.residual_interval``.
+
+    Parameters
+    ----------
+    y, prediction : arrays of shape (n,)
+
+    Returns
+    -------
+    array of shape (n,)
+    """
+    return np.asarray(np.abs(np.asarray(y, float) - np.asarray(prediction, float)))
+
+
+def normalized_residual(y: ArrayLike, prediction: ArrayLike, scale: ArrayLike) -> NDArray[Any]:
+    """Compute |y - prediction| / scale; the set is ``sets.normalized_interval``.
+
+    Parameters
+    ----------
+    y, prediction : arrays of shape (n,)
+    scale : array of shape (n,)
+        Positive numbers from the model.
+
+    Returns
+    -------
+    array of shape (n,)
+    """
+    scale = np.asarray(scale, float)
+    if np.any(~(scale > 0)):
+        raise ValueError("scale must be positive in every row; bound it from below by a public constant")
+    return np.asarray(absolute_residual(y, prediction) / scale)
+
+
+def cqr(y: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> NDArray[Any]:
+    """Compute max(lower - y, y - upper); the set is ``sets.quantile_interval``.
+
+    This is the distance of y from a pair of predicted quantiles, negative inside.
+
+    Parameters
+    ----------
+    y, lower, upper : arrays of shape (n,)
+
+    Returns
+    -------
+    array of shape (n,)
+    """
+    y = np.asarray(y, float)
+    return np.asarray(np.maximum(np.asarray(lower, float) - y, y - np.asarray(upper, float)))
 
 
 @dataclass(frozen=True)
@@ -90,28 +143,8 @@ class IntervalScore(Protocol):
         """
 
 
-class CheckedIntervalScore(IntervalScore, Protocol):
-    """A score as a release uses it: a built-in one, or a caller's own with its checks."""
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What a certificate assumes of the score."""
-
-    def check_intervals(self, y_bounds: tuple[float, float]) -> None:
-        """Refuse a score whose intervals miss synthetic targets that it accepts."""
-
-
-class _BuiltIn:
-    """What all built-in scores have in common."""
-
-    assumptions: ClassVar[tuple[Assumption, ...]] = ()
-
-    def check_intervals(self, y_bounds: tuple[float, float]) -> None:
-        """Pass: this package tests its own scores."""
-
-
 @dataclass(frozen=True)
-class _Absolute(_BuiltIn):
+class _Absolute:
     """Score by |y - prediction|."""
 
     natural: bool = True
@@ -128,7 +161,7 @@ class _Absolute(_BuiltIn):
 
 
 @dataclass(frozen=True)
-class _Normalized(_BuiltIn):
+class _Normalized:
     """Score by |y - center| / half-width of the pair."""
 
     natural: bool = False
@@ -145,7 +178,7 @@ class _Normalized(_BuiltIn):
 
 
 @dataclass(frozen=True)
-class _Cqr(_BuiltIn):
+class _Cqr:
     """Score by the distance from the pair, negative inside."""
 
     natural: bool = False
@@ -161,78 +194,86 @@ class _Cqr(_BuiltIn):
         return quantile_interval(pair.lower, pair.upper, thresholds)
 
 
-@dataclass(frozen=True)
-class OwnIntervalScore:
-    """Wrap a caller's score: it gets copies of the rows."""
+INTERVAL_SCORES: Mapping[str, IntervalScore] = {
+    "absolute": _Absolute(),
+    "normalized": _Normalized(),
+    "cqr": _Cqr(),
+}
 
-    score: IntervalScore
 
-    assumptions: ClassVar[tuple[Assumption, ...]] = (OWN_SCORE,)
+def interval_score(score: str | IntervalScore) -> IntervalScore:
+    """Return the named score, or the caller's own.
 
-    @property
-    def natural(self) -> bool:
-        return self.score.natural
+    Parameters
+    ----------
+    score : str or IntervalScore
 
-    @property
-    def outputs(self) -> int:
-        return self.score.outputs
+    Returns
+    -------
+    IntervalScore
+    """
+    if isinstance(score, IntervalScore):
+        return score
+    return INTERVAL_SCORES[check_choice("conformity_score", score, INTERVAL_SCORES)]
 
-    def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:
-        return self.score.range(y_bounds)
 
-    def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
-        """Compute the caller's score of each target; NaN becomes infinity."""
+def score_targets(score: IntervalScore, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
+    """Compute the score of each target, (n,); NaN of a caller's own score becomes infinity."""
+    of_targets = score.of_targets
+    if score_name(score, INTERVAL_SCORES) is not None:
+        return of_targets(targets, pair)
+    return call_on_rows(
+        "conformity_score",
+        lambda targets, lower, upper: of_targets(targets, Pair(lower, upper, pair.y_bounds)),
+        (targets, pair.lower, pair.upper),
+        len(targets),
+        read=_read_scores,
+        empty=np.empty(0),
+        tolerance=ROUNDING,
+    )
 
-        def scores(targets: Any, lower: Any, upper: Any) -> Any:
-            return self.score.of_targets(targets, Pair(lower, upper, pair.y_bounds))
 
-        return call_on_rows(
-            "conformity_score",
-            scores,
-            (targets, pair.lower, pair.upper),
-            len(targets),
-            read=_read_scores,
-            empty=np.empty(0),
-            tolerance=ROUNDING,
-        )
+def score_intervals(score: IntervalScore, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
+    """Return the targets whose score is at most the threshold, (n, 2, n_levels)."""
+    interval = score.interval
+    if score_name(score, INTERVAL_SCORES) is not None:
+        return interval(pair, thresholds)
+    n, levels = len(pair.lower), thresholds.shape[-1]
 
-    def check_intervals(self, y_bounds: tuple[float, float]) -> None:
-        """Refuse a score whose intervals miss synthetic targets that it accepts."""
-        low, high = y_bounds
-        ends = np.linspace(low, high, 7)
-        lower, upper = (a.ravel() for a in np.meshgrid(ends[:4], ends[3:]))
-        if self.outputs == 1:
-            upper = lower
-        pair = Pair(np.repeat(lower, 7), np.repeat(upper, 7), y_bounds)
-        targets = np.tile(ends, len(lower))
-        with suppress_float_warnings():  # an error of the caller's is shown here, on synthetic targets
-            _read_scores(self.score.of_targets(targets.copy(), pair), len(targets))
-        inside = self.interval(pair, self.of_targets(targets, pair)[:, None])
-        slack = 1e-6 * (high - low)
-        if np.any((targets < inside[:, 0, 0] - slack) | (targets > inside[:, 1, 0] + slack)):
-            raise ValueError("conformity_score.interval must contain every target whose score is at most the threshold")
+    def read(found: Any, size: int) -> NDArray[Any]:
+        ends = np.asarray(found, dtype=np.float64)
+        if ends.shape != (size, 2, levels):
+            raise ValueError("conformity_score.interval must return interval ends of shape (n, 2, n_levels)")
+        return ends
 
-    def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
-        n, levels = len(pair.lower), thresholds.shape[-1]
+    return call_on_rows(
+        "conformity_score",
+        lambda lower, upper, limits: interval(Pair(lower, upper, pair.y_bounds), limits),
+        (pair.lower, pair.upper, np.broadcast_to(thresholds, (n, levels))),
+        n,
+        read=read,
+        empty=np.empty((0, 2, levels)),
+        tolerance=ROUNDING,
+    )
 
-        def intervals(lower: Any, upper: Any, limits: Any) -> Any:
-            return self.score.interval(Pair(lower, upper, pair.y_bounds), limits)
 
-        def read(found: Any, size: int) -> NDArray[Any]:
-            ends = np.asarray(found, dtype=np.float64)
-            if ends.shape != (size, 2, levels):
-                raise ValueError("conformity_score.interval must return interval ends of shape (n, 2, n_levels)")
-            return ends
-
-        return call_on_rows(
-            "conformity_score",
-            intervals,
-            (pair.lower, pair.upper, np.broadcast_to(thresholds, (n, levels))),
-            n,
-            read=read,
-            empty=np.empty((0, 2, levels)),
-            tolerance=ROUNDING,
-        )
+def check_interval_score(score: IntervalScore, y_bounds: tuple[float, float]) -> None:
+    """Refuse a caller's score whose intervals miss synthetic targets that it accepts; this package tests its own."""
+    if score_name(score, INTERVAL_SCORES) is not None:
+        return
+    low, high = y_bounds
+    ends = np.linspace(low, high, 7)
+    lower, upper = (a.ravel() for a in np.meshgrid(ends[:4], ends[3:]))
+    if score.outputs == 1:
+        upper = lower
+    pair = Pair(np.repeat(lower, 7), np.repeat(upper, 7), y_bounds)
+    targets = np.tile(ends, len(lower))
+    with suppress_float_warnings():  # an error of the caller's is shown here, on synthetic targets
+        _read_scores(score.of_targets(targets.copy(), pair), len(targets))
+    inside = score_intervals(score, pair, score_targets(score, targets, pair)[:, None])
+    slack = 1e-6 * (high - low)
+    if np.any((targets < inside[:, 0, 0] - slack) | (targets > inside[:, 1, 0] + slack)):
+        raise ValueError("conformity_score.interval must contain every target whose score is at most the threshold")
 
 
 def _read_scores(found: Any, size: int) -> NDArray[np.float64]:
@@ -241,31 +282,3 @@ def _read_scores(found: Any, size: int) -> NDArray[np.float64]:
     if scores.shape != (size,):
         raise ValueError("conformity_score must return one real number for each record")
     return np.where(np.isnan(scores), np.inf, scores)
-
-
-INTERVAL_SCORES: Mapping[str, CheckedIntervalScore] = {
-    "absolute": _Absolute(),
-    "normalized": _Normalized(),
-    "cqr": _Cqr(),
-}
-
-
-def interval_score(score: str | IntervalScore) -> CheckedIntervalScore:
-    """Return the named score, or wrap the caller's own.
-
-    Parameters
-    ----------
-    score : str or IntervalScore
-
-    Returns
-    -------
-    CheckedIntervalScore
-    """
-    if isinstance(score, IntervalScore):
-        return OwnIntervalScore(score)
-    return INTERVAL_SCORES[check_choice("conformity_score", score, INTERVAL_SCORES)]
-
-
-def score_name(score: Any, scores: Mapping[str, Any] = INTERVAL_SCORES) -> str | None:
-    """Return the name of a built-in score of a table; None for a caller's own."""
-    return next((name for name, known in scores.items() if known == score), None)

@@ -1,4 +1,4 @@
-"""Prediction sets {y : score(x, y) <= threshold} of the scores in ``functions``.
+"""Prediction sets {y : score(x, y) <= threshold} of the scores of this package.
 
 A set agrees with its score exactly. The ends of an interval are the outermost numbers whose *rounded* score is at most
 the threshold. The rounded sum prediction + threshold would lose records that were counted when the threshold was found
