@@ -9,7 +9,7 @@ import dpscp as dp
 from dpscp._base import assumptions
 from dpscp._base.assumptions import HELD_OUT, OVERLAPPING_GROUPS, OWN_SCORE, Concern
 from dpscp.guarantees import Stability
-from dpscp.guarantees.terms import Terms
+from dpscp.guarantees.certificate import Terms
 from dpscp.privacy import Assumption
 
 

@@ -8,9 +8,8 @@ import pytest
 
 import dpscp as dp
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.guarantees import KnownSize, release_level, release_miss_bound
 from dpscp.privacy import dpsgd_event
-from dpscp.threshold import step_rises
+from dpscp.threshold import KnownSize, release_level, release_miss_bound, step_rises
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 4))

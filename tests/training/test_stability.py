@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpscp.guarantees.poisson_tails import batch_limits, ever_sampled, weighted_draws
 from dpscp.guarantees.stability import (
     LinearHead,
     Stability,
+    batch_limits,
+    ever_sampled,
     stability_dpsgd_fixed_normalizer,
     stability_objective_perturbation,
     stability_output_perturbation,
     stability_summary,
+    weighted_draws,
 )
 from dpscp.paper import (
     expected_gap_dpsgd_projection,

@@ -22,9 +22,8 @@ from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import HintWarning
-from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import Promise, check_release_confidence
-from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, automatic, guarantee_of
+from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, Guarantee, automatic, guarantee_of
 from dpscp.privacy import (
     Ledger,
     Relation,

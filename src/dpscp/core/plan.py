@@ -138,7 +138,10 @@ class Plan:
 
     def _with_levels(self, spent: Ledger, stability: Stability | None) -> Self:
         """Return the plan with the levels that follow from what was spent."""
-        inputs = GuaranteeRequest(self.problem.alphas, spent, stability, self.problem.score_lipschitz)
+        lipschitz = self.problem.score_lipschitz
+        if stability is not None and lipschitz is not None:
+            stability = replace(stability, score_lipschitz=lipschitz)
+        inputs = GuaranteeRequest(self.problem.alphas, spent, stability)
         inner, shift = self.guarantee.inner_levels(inputs), self.guarantee.shift(inputs)
         return replace(self, spent=spent, inner=inner, shift=shift)
 

@@ -9,9 +9,8 @@ from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp.core.tasks import Prediction, Task
 from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.groups import RecordGroups, group_facts
-from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import Promise, check_release_confidence
-from dpscp.guarantees.registry import AUTO, GUARANTEES, guarantee_of
+from dpscp.guarantees.registry import AUTO, GUARANTEES, Guarantee, guarantee_of
 from dpscp.privacy import RECORDS, Accountant, Budget, Unit, release_accountant
 from dpscp.privacy.store import BudgetStore
 from dpscp.training.base import Trained

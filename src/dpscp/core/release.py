@@ -28,9 +28,8 @@ from dpscp.core.problem import Problem
 from dpscp.data.model_files import digest_of
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Stability
-from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
+from dpscp.guarantees.certificate import RELEASE_CONFIDENCE, Terms
 from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, universal_floor
-from dpscp.guarantees.terms import Terms
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of

@@ -6,12 +6,9 @@ Every function takes public numbers only and can be called before any record is 
 import math
 from collections.abc import Callable
 
-from scipy import stats
-
 from dpscp._base.checks import check_count, check_nonnegative, check_positive, check_probability, real_number
 from dpscp.privacy.tradeoff import Tradeoff, last_where
-from dpscp.threshold import minimax_offset, worst_final_gap
-from dpscp.threshold.correction import expected_clipped_rank
+from dpscp.threshold import worst_final_gap
 
 # ---- privacy statements of the paper
 
@@ -135,31 +132,6 @@ def universal_alpha(alpha: float, tradeoff: Tradeoff) -> float:
 # ---- Result A and what follows from it
 
 
-def marginal_miss_bound(n: int, rank_target: float, count_noise: float, steps: int) -> float:
-    """Return a bound on the miss rate of a search, by Result A for any target.
-
-    It is 1 - E[clip(rank_target - max Z, 0, n + 1)] / (n + 1). The search accepts noisy counts of at least
-    ``rank_target``.
-
-    Parameters
-    ----------
-    n : int
-    rank_target, count_noise : float
-    steps : int
-
-    Returns
-    -------
-    float
-
-    Assumes: exchangeable scores.
-
-    Theory: Result A
-    """
-    n = check_count("n", n)
-    expected = expected_clipped_rank(real_number("rank_target", rank_target), n + 1.0, count_noise, steps)
-    return min(1.0, max(0.0, 1 - expected / (n + 1)))
-
-
 def minimax_miss_bound(n: int, rank_target: float, count_noise: float, steps: int) -> float:
     """Return the largest miss rate of a search over all scores.
 
@@ -186,30 +158,6 @@ def minimax_miss_bound(n: int, rank_target: float, count_noise: float, steps: in
     return min(1.0, max(0.0, 1 - (target - worst) / (n + 1)))
 
 
-def smallest_useful_n(alpha: float, count_noise: float, steps: int) -> int:
-    """Return the smallest n whose rank target lies below n.
-
-    With fewer scores the threshold is expected at the end of the range.
-
-    Parameters
-    ----------
-    alpha, count_noise : float
-    steps : int
-
-    Returns
-    -------
-    int
-
-    Theory: Result F
-    """
-    alpha = check_probability("alpha", alpha)
-
-    def useful(n: int) -> bool:
-        return (1 - alpha) * (n + 1) + minimax_offset(alpha, n, count_noise, steps) <= n
-
-    return smallest_where(useful)
-
-
 def smallest_where(holds: Callable[[int], bool]) -> int:
     """Return the smallest positive integer from which on ``holds`` is true."""
     high = 1
@@ -220,33 +168,6 @@ def smallest_where(holds: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-
-
-def minimum_part_size(n_records: int, fraction: float, tail: float) -> int:
-    """Return the largest k with P(Binomial(n_records, fraction) < k) <= tail.
-
-    This is a lower bound on the size of a random part. The tail is charged to alpha.
-
-    Parameters
-    ----------
-    n_records : int
-    fraction, tail : float
-
-    Returns
-    -------
-    int
-
-    Theory: Result E
-    """
-    n_records = check_count("n_records", n_records)
-    fraction, tail = check_probability("fraction", fraction), check_probability("tail", tail)
-    law = stats.binom(n_records, fraction)
-    size = int(law.ppf(tail))
-    while size > 0 and law.cdf(size - 1) > tail:
-        size -= 1
-    while law.cdf(size) <= tail:
-        size += 1
-    return size
 
 
 def value_buffer(score_lipschitz: float, shift_bound: float) -> float:

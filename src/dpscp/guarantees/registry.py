@@ -1,12 +1,98 @@
-"""The guarantees of the library, and the registry of all guarantees by name."""
+"""How a release proves its coverage: each guarantee is a value, found by its name.
+
+Everything that differs between guarantees is a field. Other packages use the fields and never compare names. To add a
+guarantee, define its value and add it to ``GUARANTEES``.
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from dpscp._base.assumptions import HELD_OUT, INVARIANT, Assumption
 from dpscp._base.checks import check_choice
-from dpscp.guarantees.base import Guarantee, GuaranteeRequest
 from dpscp.guarantees.formulas import universal_alpha, value_buffer
 from dpscp.guarantees.stability import Stability
+from dpscp.privacy import Ledger
 from dpscp.threshold.offsets import Correction, Rank
+
+
+@dataclass(frozen=True)
+class GuaranteeRequest:
+    """The public numbers that a guarantee uses.
+
+    Attributes
+    ----------
+    alphas : tuple of float
+        The target miscoverages.
+    spent : Ledger
+        What was spent before the search.
+    stability : Stability, optional
+        A shift bound of training, with the Lipschitz constant of the score.
+    """
+
+    alphas: tuple[float, ...]
+    spent: Ledger
+    stability: Stability | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """One way to prove coverage.
+
+    Attributes
+    ----------
+    name : str
+        The name in the public interface.
+    proof : str
+        The reason, for the certificate.
+    certified : bool
+        Whether the target is proven in finite samples.
+    held_out : bool
+        The threshold is computed from records that training did not use. Each part may then spend the whole budget.
+    needs_stability, needs_trajectory : bool
+        What training must provide.
+    correction, rank, rank_buffer
+        Those of the search.
+    releases_size : bool
+        Release a noisy number of scores if the exact one is private (Result G).
+    training_share : callable
+        Return the best part of mu^2 for training, from mu.
+    inner_levels : callable
+        Return the level to calibrate at for each target; 0 if none keeps the target.
+    shift : callable
+        Return what is added to the threshold.
+    more_room, no_level : str
+        The advice if only full sets keep the promise.
+
+    Theory: Which one to use
+    """
+
+    name: str
+    proof: str
+    certified: bool
+    held_out: bool = False
+    needs_stability: bool = False
+    needs_trajectory: bool = False
+    correction: Correction = Correction.MINIMAX
+    rank: Rank = Rank.CENTERED
+    rank_buffer: float = 0.0
+    releases_size: bool = True
+    training_share: Callable[[float], float] = lambda _: 0.9
+    inner_levels: Callable[[GuaranteeRequest], tuple[float, ...]] = lambda request: request.alphas
+    shift: Callable[[GuaranteeRequest], float] = lambda _: 0.0
+    more_room: str = "a larger alpha or a larger budget"
+    no_level: str = "A larger alpha would help."
+
+    def __post_init__(self) -> None:
+        # both may be given by name; unknown names raise
+        object.__setattr__(self, "correction", Correction(self.correction))
+        object.__setattr__(self, "rank", Rank(self.rank))
+
+    @property
+    def assumption(self) -> Assumption:
+        """What it assumes about training, besides exchangeable records."""
+        return HELD_OUT if self.held_out else INVARIANT
+
 
 # ---- universal: all records and any private training; privacy bounds the effect of reuse (Theory: Result B)
 
@@ -39,27 +125,24 @@ UNIVERSAL = Guarantee(
 # ---- stability: all records, with training that has a shift bound for every score (Theory: Result C)
 
 
-def _require_bounds(request: GuaranteeRequest) -> tuple[Stability, float]:
-    lipschitz = request.score_lipschitz
-    if request.stability is not None and lipschitz is None:
-        lipschitz = request.stability.score_lipschitz
-    if request.stability is None or lipschitz is None:
+def _require_bound(request: GuaranteeRequest) -> Stability:
+    if request.stability is None or request.stability.score_lipschitz is None:
         raise ValueError(
             "guarantee='stability' needs a training mechanism with a stability bound and a score with a Lipschitz "
             "constant; use 'universal' or 'split' instead"
         )
-    return request.stability, lipschitz
+    return request.stability
 
 
 def _stability_levels(request: GuaranteeRequest) -> tuple[float, ...]:
-    bound, _ = _require_bounds(request)
+    bound = _require_bound(request)
     # without a finite buffer there is no level, and neither if delta_n exceeds alpha
     return tuple(0.0 if bound.is_vacuous else a - bound.delta_n for a in request.alphas)
 
 
 def _stability_shift(request: GuaranteeRequest) -> float:
-    bound, lipschitz = _require_bounds(request)
-    return 0.0 if bound.is_vacuous else value_buffer(lipschitz, bound.shift_bound)
+    bound = _require_bound(request)
+    return 0.0 if bound.is_vacuous else value_buffer(bound.score_lipschitz or 0.0, bound.shift_bound)
 
 
 STABILITY = Guarantee(
@@ -76,16 +159,12 @@ STABILITY = Guarantee(
 # ---- split: held-out records for the threshold, for any model and any training (Theory: Result E)
 
 
-def _whole_budget(mu: float) -> float:  # noqa: ARG001
-    return 1.0
-
-
 SPLIT = Guarantee(
     name="split",
     proof="Result E: the threshold was computed from records that training did not use",
     certified=True,
     held_out=True,
-    training_share=_whole_budget,
+    training_share=lambda _: 1.0,
     more_room="a larger alpha, a larger budget or a larger held-out part",
 )
 

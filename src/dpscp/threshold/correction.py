@@ -155,15 +155,3 @@ def union_noise_buffer(count_noise: float, steps: int, failure_probability: floa
     steps = check_count("steps", steps)
     beta = check_probability("failure_probability", failure_probability)
     return float(-count_noise * special.ndtri(beta / steps) - 1)
-
-
-def expected_clipped_rank(rank_target: float, most: float, count_noise: float, steps: int) -> float:
-    """Return E[clip(rank_target - max Z, 0, most)] for ``steps`` normal noises Z.
-
-    Theory: Result A
-    """
-    count_noise, steps = check_positive("count_noise", count_noise), check_count("steps", steps)
-    top = rank_target / count_noise
-    # (top - M)+ above the cap ``most`` is (top - most - M)+
-    capped = _shortfall(top, steps) - _shortfall(top - most / count_noise, steps)
-    return count_noise * capped

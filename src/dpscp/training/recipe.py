@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_positive, check_probability
-from dpscp.guarantees.base import Guarantee
-from dpscp.guarantees.registry import guarantee_of
+from dpscp.guarantees.registry import Guarantee, guarantee_of
 from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
 from dpscp.training.base import Mechanism
 from dpscp.training.mechanisms.dpsgd import DPSGD

@@ -31,8 +31,13 @@ from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.places import nominal_count, unit_of_blocks
-from dpscp.guarantees.poisson_tails import batch_limits
-from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normalizer
+from dpscp.guarantees.stability import (
+    LINEAR_LOSSES,
+    LinearHead,
+    Stability,
+    batch_limits,
+    stability_dpsgd_fixed_normalizer,
+)
 from dpscp.training.base import GaussianSums, Needs, Trained, TrainingRun, array_source, require_noise
 from dpscp.training.engine.batching import build_engine_block, is_large_table, observed_source_labels
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
