@@ -21,7 +21,7 @@ from dpscp.privacy import (
     gaussian_event,
     register_accountant,
 )
-from dpscp.privacy.accounting import base as accountants
+from dpscp.privacy import accounting as accountants
 from dpscp.scores import Pair
 from dpscp.training import Mechanism, Model, model
 from dpscp.training.base import array_source
@@ -150,7 +150,7 @@ def test_an_accountant():
     """Every release counted twice: a bound, and far from tight."""
     tight = as_accountant("pld")
     doubled = Accountant(
-        "doubled", tight.accounts_for, lambda history: tight.profile({event: 2 * n for event, n in history.items()})
+        "doubled", tight.kinds, lambda history: tight.profile({event: 2 * n for event, n in history.items()})
     )
     assert register_accountant(doubled) is as_accountant("doubled")
     X, y = records()

@@ -16,7 +16,7 @@ from dpscp.data.sources import Block
 from dpscp.estimators.bounds_choice import BoundsChoice
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import gaussian_event, lattice_noise
-from dpscp.privacy.event_json import event_to_dict
+from dpscp.privacy.events import event_to_dict
 from dpscp.training import PrivateBounds, QuantileTransform
 
 SGD = dp.training.DPSGD(steps=5)

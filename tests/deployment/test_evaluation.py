@@ -10,7 +10,7 @@ from scipy import stats
 import dpscp as dp
 from dpscp.core.evaluation import _probability_at_most, _probability_below, rate_interval, size_reach
 from dpscp.privacy import IntegerSource, LatticeNoise, sized_lattice_noise
-from dpscp.privacy.accounting.pld import discrete_gaussian_cdf
+from dpscp.privacy.pld import discrete_gaussian_cdf
 
 RNG = np.random.default_rng
 

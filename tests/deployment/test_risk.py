@@ -13,7 +13,7 @@ from dpscp.core.losses import LossColumns, sum_losses
 from dpscp.data.persons import Persons
 from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import gaussian_event, lattice_noise
-from dpscp.privacy.accounting import discrete_gaussian_cdf
+from dpscp.privacy.pld import discrete_gaussian_cdf
 from dpscp.threshold import private_quantile
 from dpscp.threshold.counts import LossSums
 

@@ -152,7 +152,7 @@ def test_replacing_a_record_of_gaussian_noise_costs_twice_mu():
         return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
 
     exact = optimize.brentq(lambda e: delta(e, 1.0) - 1e-5, 0, 20)
-    assert ledger.replacement_epsilon(1e-5) == pytest.approx(exact, rel=1e-9)
+    assert as_accountant("pld").replacement_epsilon(ledger.event, 1e-5) == pytest.approx(exact, rel=1e-9)
 
 
 def test_replacing_bounds_both_orders_of_an_asymmetric_release():

@@ -252,7 +252,7 @@ mutant(
     "tests/privacy/test_accounting.py::test_parallel_inside_sequential_takes_the_worst_history",
 )
 mutant(
-    "privacy.accounting.base:Accountant._group_epsilon",
+    "privacy.accounting:Accountant._group_epsilon",
     "('add', 'remove')",
     "('add',)",
     "groups: someone who takes records out is forgotten",
@@ -654,7 +654,7 @@ mutant(
     "tests/training/test_preprocess.py::test_every_private_step_has_its_entry_in_a_ledger",
 )
 mutant(
-    "privacy.entries:Entry.components_of",
+    "privacy.ledger:Entry.components_of",
     "zip(names, _events_of(event), strict=True)",
     "zip(names, reversed(_events_of(event)))",
     "a component of training is shown with the noise of another one",

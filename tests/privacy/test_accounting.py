@@ -40,8 +40,8 @@ from dpscp.privacy import (
     parallel,
     tradeoff_of,
 )
-from dpscp.privacy.accounting import PLD, discrete_gaussian_cdf
 from dpscp.privacy.events import possible_histories
+from dpscp.privacy.pld import PLD, discrete_gaussian_cdf
 
 DELTA = 1e-5
 PAPER_TRAINING = dpsgd_event(2.890625, 1 / 428, 6420)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from dp_accounting.rdp.rdp_privacy_accountant import _compute_rdp_poisson_subsampled_gaussian as one_by_one
 
-from dpscp.privacy.accounting import rdp
-from dpscp.privacy.accounting.rdp import OPACUS_ORDERS, sampled_gaussian_divergences
+from dpscp.privacy import rdp
+from dpscp.privacy.rdp import OPACUS_ORDERS, sampled_gaussian_divergences
 
 
 @pytest.mark.parametrize("rate", [1e-9, 0.01, 0.5, 1 - 1e-12])

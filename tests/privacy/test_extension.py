@@ -27,9 +27,8 @@ from dpscp.privacy import (
     register_event,
     register_loss,
 )
-from dpscp.privacy.accounting import base
-from dpscp.privacy.event_json import event_from_dict, event_to_dict
-from dpscp.privacy.events import DiscreteGaussianDpEvent
+from dpscp.privacy import accounting as base
+from dpscp.privacy.events import DiscreteGaussianDpEvent, event_from_dict, event_to_dict
 
 DELTA = 1e-5
 
@@ -54,11 +53,10 @@ def noise_of(event):
     return event.noise_multiplier if isinstance(event, GaussianDpEvent) else event.sigma / event.sensitivity
 
 
-def knows(event):
-    return isinstance(event, GaussianDpEvent | DiscreteGaussianDpEvent)
+KNOWN = (GaussianDpEvent, DiscreteGaussianDpEvent)
 
 
-TOY = Accountant("toy-zcdp", knows, Concentrated)
+TOY = Accountant("toy-zcdp", KNOWN, Concentrated)
 
 
 def test_an_accountant_from_outside():
@@ -94,7 +92,7 @@ def test_a_fit_with_an_accountant_from_outside(monkeypatch):
         assert 0.99 * 8 < spent <= 8
         assert clf.ledger_.epsilon(1e-5) < spent
     with pytest.raises(ValueError, match="an accountant named 'toy-zcdp' is registered already"):
-        register_accountant(Accountant("toy-zcdp", knows, lambda history: Concentrated(history)))
+        register_accountant(Accountant("toy-zcdp", KNOWN, lambda history: Concentrated(history)))
 
 
 def test_an_accountant_without_integer_noise_cannot_pay_for_a_search():
@@ -117,9 +115,9 @@ def response_loss(event, bucket):
 
 
 def test_an_event_from_outside(monkeypatch):
-    for module, name in ((dp.privacy.event_json, "_NAMES"), (dp.privacy.event_json, "_READERS")):
+    for module, name in ((dp.privacy.events, "_NAMES"), (dp.privacy.events, "_READERS")):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
-    monkeypatch.setattr("dpscp.privacy.accounting.pld._LOSSES", dict(dp.privacy.accounting.pld._LOSSES))
+    monkeypatch.delitem(dp.privacy.pld._LOSSES, ResponseDpEvent, raising=False)  # restored after the test
     event = ResponseDpEvent(0.75)
     with pytest.raises(ValueError, match="ResponseDpEvent has no JSON form"):
         event_to_dict(event)
@@ -150,5 +148,5 @@ def test_a_profile_of_own_making_is_what_is_asked():
         def delta(self, epsilons, _direction):
             return np.array([gdp_delta(e, self.mu) for e in epsilons])
 
-    known = Accountant("known", knows, lambda _history: Known())
+    known = Accountant("known", KNOWN, lambda _history: Known())
     assert epsilon_of(gaussian_event(1.0), DELTA, known, rows=4) == gdp_epsilon(DELTA, 2.0)

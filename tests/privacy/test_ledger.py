@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ from dpscp.privacy import (
     non_private_event,
     parallel,
 )
-from dpscp.privacy.event_json import event_from_dict, event_to_dict
+from dpscp.privacy.events import event_from_dict, event_to_dict
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=150)
 DELTA = 1e-5
@@ -242,10 +243,9 @@ def test_summary_is_for_a_person():
     ledger = example_ledger()
     text = ledger.summary(DELTA)
     alone = epsilon_of(ledger.entries[0].event, DELTA)
-    assert f"train: epsilon {format_epsilon(alone)} alone at delta 1e-05 (linear head)" in text
-    assert (
-        f"total: epsilon {format_epsilon(ledger.epsilon(DELTA))} at delta 1e-05, for adding or removing one rec" in text
-    )
+    assert "epsilon alone at delta 1e-05" in text
+    assert re.search(f"train +{format_epsilon(alone)} +linear head", text)
+    assert re.search(f"total +{format_epsilon(ledger.epsilon(DELTA))} +for adding or removing one record", text)
     assert "n_records = 1000" in text
     assert "NOT private" not in text
 
@@ -262,8 +262,6 @@ def test_budget():
         tight.require(ledger)
     assert f"spends epsilon = {format_epsilon(spent)} at delta" in str(caught.value)
     assert f"{tight.epsilon:g}" in str(caught.value)
-    assert ledger.remaining(Budget(spent + 1, DELTA)) == pytest.approx(1)
-    assert ledger.remaining(tight) < 0
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from dpscp.privacy import gdp_delta
-from dpscp.privacy.accounting import pld as losses
-from dpscp.privacy.accounting.pld import _compose_two, _connect_dots, _self_compose
+from dpscp.privacy import pld as losses
+from dpscp.privacy.pld import _compose_two, _connect_dots, _self_compose
 from dpscp.privacy.tradeoff import gdp_deltas
 
 EPSILONS = np.array([0.1, 0.5, 1.0, 2.0])

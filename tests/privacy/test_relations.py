@@ -13,6 +13,7 @@ from dpscp.privacy import (
     Entry,
     Relation,
     Unit,
+    as_accountant,
     as_event,
     dpsgd_event,
     gaussian_event,
@@ -32,10 +33,10 @@ def test_a_replacement_costs_two_steps_exactly_for_gaussian_noise():
     both = math.sqrt(0.5**2 + 0.5**2)
     assert ledger.relation is REPLACE
     assert ledger.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, 2 * both), rel=1e-4)
-    assert ledger.epsilon(DELTA) == ledger.replacement_epsilon(DELTA)
+    assert ledger.epsilon(DELTA) == as_accountant("pld").replacement_epsilon(ledger.event, DELTA)
     plain = dp.Ledger().add("training", gaussian_event(2.0)).add("calibration", gaussian_event(2.0))
     assert plain.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, both), rel=1e-4)
-    assert ledger.epsilon(DELTA) == plain.replacement_epsilon(DELTA)
+    assert ledger.epsilon(DELTA) == as_accountant("pld").replacement_epsilon(plain.event, DELTA)
     assert ledger.delta(ledger.epsilon(DELTA)) == pytest.approx(DELTA, rel=1e-3)
     x = np.linspace(0.01, 0.99, 9)
     expected = stats.norm.cdf(stats.norm.ppf(1 - x) - 2 * both)

@@ -24,9 +24,8 @@ from dpscp.privacy import (
     secret_split,
     sized_lattice_noise,
 )
-from dpscp.privacy.event_json import event_from_dict, event_to_dict
-from dpscp.privacy.events import disclose_parts
-from dpscp.privacy.split_budget import spare_mu, split_budget
+from dpscp.privacy.events import disclose_parts, event_from_dict, event_to_dict
+from dpscp.privacy.noise_search import spare_mu, split_budget
 
 DIRECTIONS = ("remove", "add")
 

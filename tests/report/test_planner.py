@@ -17,7 +17,7 @@ from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
 from dpscp.core.tasks import OwnScores, Regression
 from dpscp.privacy import Budget, Ledger, epsilon_delta_tradeoff, gaussian_tradeoff, gdp_epsilon, gdp_mu
-from dpscp.privacy.split_budget import split_budget
+from dpscp.privacy.noise_search import split_budget
 from dpscp.report import planner
 
 ROOT = Path(__file__).parents[2]

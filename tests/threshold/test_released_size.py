@@ -6,8 +6,8 @@ from scipy import special
 
 from dpscp import private_quantile
 from dpscp.privacy import IntegerSource, discrete_gaussian_event, lattice_noise
-from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.privacy.events import possible_histories
+from dpscp.privacy.pld import discrete_gaussian_cdf
 from dpscp.threshold import minimax_offset, sized_offset, worst_final_gap
 from dpscp.threshold.sizes import release_size, size_tail
 

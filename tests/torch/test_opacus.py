@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpscp._base.assumptions import FIXED_NUMBER
-from dpscp.privacy import Ledger, Relation, dpsgd_event, epsilon_of, gaussian_event, non_private_event
+from dpscp.privacy import Ledger, Relation, as_accountant, dpsgd_event, epsilon_of, gaussian_event, non_private_event
 from dpscp.torch.opacus import ledger_of_engine, torch_model
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.private_model import FunctionModel, PrivateModel
@@ -72,7 +72,7 @@ def test_from_opacus_keeps_the_ledger(accountant):
         # theirs is that of one step of a replacement, which ours chains twice
         assert epsilon_of(model.event, 1e-5, "rdp") == pytest.approx(theirs, rel=1e-3)
         assert 2 * theirs < model.ledger.epsilon(1e-5, accountant="rdp") < 3 * theirs
-        assert model.ledger.epsilon(1e-5) == Ledger().add("t", model.event).replacement_epsilon(1e-5)
+        assert model.ledger.epsilon(1e-5) == as_accountant("pld").replacement_epsilon(model.event, 1e-5)
     with torch.no_grad():
         np.testing.assert_allclose(model.outputs(X), private(torch.from_numpy(X)).numpy(), rtol=1e-6)
     assert model.classes == ("a", "b", "c")

@@ -11,7 +11,7 @@ from dpscp import HintWarning, Ledger, PrivateConformalClassifier, PrivateConfor
 from dpscp._base.format import format_epsilon
 from dpscp._base.progress import verbosity
 from dpscp.privacy import dpsgd_event
-from dpscp.privacy.accounting.rdp import _divergences
+from dpscp.privacy.rdp import _divergences
 from dpscp.torch.model import TorchModel, torch_rows
 from dpscp.training import DPSGD, TorchDPSGD
 

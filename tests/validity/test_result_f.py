@@ -18,7 +18,7 @@ from dpscp.core.problem import Problem
 from dpscp.core.release import Counted, release_counts
 from dpscp.core.tasks import OwnScores
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
-from dpscp.privacy.accounting import discrete_gaussian_cdf
+from dpscp.privacy.pld import discrete_gaussian_cdf
 from dpscp.threshold import CountedSize, offsets, search, sizes
 from dpscp.threshold.counts import midpoint_tree
 from dpscp.threshold.minimax import gap_grid, step_rises, worst_excess

@@ -26,7 +26,7 @@ from dpscp.data.sources import Block
 from dpscp.data.sources.places import Places
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
-from dpscp.privacy.accounting.pld import discrete_gaussian_cdf
+from dpscp.privacy.pld import discrete_gaussian_cdf
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.scores.labels import score_labels
 from dpscp.training.model import Model

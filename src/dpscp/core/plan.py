@@ -14,7 +14,7 @@ from dpscp.guarantees import Guarantee, GuaranteeRequest, Stability, guarantee_o
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.privacy import Budget, LatticeNoise, Ledger, Relation, compose, gdp_epsilon, gdp_mu, sized_lattice_noise
 from dpscp.privacy.accounting import release_accountant
-from dpscp.privacy.split_budget import spare_mu
+from dpscp.privacy.noise_search import spare_mu
 from dpscp.threshold.offsets import Aim, Rank, rank_sensitivity, search_level
 from dpscp.threshold.search import SharedCounts, default_steps
 from dpscp.threshold.sizes import CountedSize, KnownSize, NoisySize

@@ -23,8 +23,7 @@ from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Certificate, Promise
 from dpscp.privacy import Budget, Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant
-from dpscp.privacy.event_json import event_to_dict
-from dpscp.privacy.events import composed_parts, describe_event, parallel_parts
+from dpscp.privacy.events import composed_parts, describe_event, event_to_dict, parallel_parts
 from dpscp.privacy.tradeoff import gdp_mu
 
 FORMAT, VERSION = "dpscp-statement", 1
@@ -136,7 +135,7 @@ def privacy_statement(released: Any, *, study: Mapping[str, Any] | None = None) 
             "unit": {"kind": ledger.unit.kind, "protects": ledger.unit.protected, **ledger.unit.limit_facts},
             "neighbor_relation": {"relation": f"{ledger.relation} unit", "words": ledger.neighbors},
             "replace_one": {
-                "epsilon": _above(ledger.replacement_epsilon(delta, accountant)),
+                "epsilon": _above(accountant.replacement_epsilon(ledger.event, delta, ledger.rows)),
                 "delta": delta,
                 "words": "replacing one unit by another is removing one and adding one: two chained steps",
             },

@@ -3,20 +3,16 @@
 from dpscp._base.assumptions import Assumption
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.accounting import (
-    OPACUS_ORDERS,
     Accountant,
     as_accountant,
     delta_of,
     epsilon_of,
     is_private,
     register_accountant,
-    register_loss,
     release_accountant,
     tradeoff_of,
 )
 from dpscp.privacy.budgets import Budget, BudgetCheck
-from dpscp.privacy.entries import Entry
-from dpscp.privacy.event_json import register_event
 from dpscp.privacy.events import (
     ApproximateDpEvent,
     BoundedRangeDpEvent,
@@ -31,10 +27,11 @@ from dpscp.privacy.events import (
     gaussian_event,
     non_private_event,
     parallel,
+    register_event,
     secret_parts,
     secret_split,
 )
-from dpscp.privacy.ledger import Ledger
+from dpscp.privacy.ledger import Entry, Ledger
 from dpscp.privacy.noise import IntegerSource, LatticeNoise, lattice_noise, sample_discrete_gaussian
 from dpscp.privacy.noise_search import (
     as_event,
@@ -45,7 +42,9 @@ from dpscp.privacy.noise_search import (
     sized_lattice_noise,
     smallest_noise,
 )
+from dpscp.privacy.pld import register_loss
 from dpscp.privacy.random_streams import secure_generator
+from dpscp.privacy.rdp import OPACUS_ORDERS
 from dpscp.privacy.tradeoff import (
     Tradeoff,
     epsilon_delta_tradeoff,

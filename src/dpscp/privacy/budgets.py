@@ -4,16 +4,14 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp._base.format import format_epsilon
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.privacy.accounting import Accountant
+from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.units import Relation
-
-if TYPE_CHECKING:
-    from dpscp.privacy.ledger import Ledger
 
 _LARGEST_EPSILON = 10.0
 # What a check asks, and what it says if the budget fails.
@@ -54,7 +52,7 @@ class Budget:
         check_positive("epsilon", self.epsilon)
         check_probability("delta", self.delta)
 
-    def require(self, ledger: "Ledger", accountant: str | Accountant = "pld") -> None:
+    def require(self, ledger: Ledger, accountant: str | Accountant = "pld") -> None:
         """Raise ``BudgetError`` if ``ledger`` spends more than this budget.
 
         Parameters

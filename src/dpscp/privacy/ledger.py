@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from numpy.typing import ArrayLike
 
 from dpscp._base.assumptions import Assumption, first_words, require_assumptions
@@ -27,15 +27,14 @@ from dpscp.privacy.accounting import (
     is_private,
     tradeoff_of,
 )
-from dpscp.privacy.budgets import Budget
-from dpscp.privacy.entries import Entry
 from dpscp.privacy.events import (
     compose,
     describe_event,
+    event_from_dict,
+    event_to_dict,
     frozen_event,
     parallel,
     parallel_parts,
-    require_event,
     secret_parts,
 )
 from dpscp.privacy.tradeoff import Tradeoff, chained_misses, last_where
@@ -49,6 +48,84 @@ _SHOWN_ALARMS = 0.05
 _SMALLEST_LOG_DELTA = -690.0
 _VERSION = 3
 _LISTS = ("entries", "assumptions", "taken_from_data", "found_privately")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the ledger: a stage, an event, a note and the unit of privacy.
+
+    Parameters
+    ----------
+    stage : str
+    event : DpEvent
+        What happens to one ``unit``. For a person without ids: what happens to each row.
+    note : str
+        A sentence for the reader.
+    parts : tuple of str
+        The stages of a parallel event, one for each of its events. If empty, all have the name ``stage``.
+    unit : Unit
+    relation : Relation
+        Between which tables the event is private. For a replacement it says what one of the two units costs, where the
+        number of units stays as it is; a ledger charges two.
+    components : tuple of tuple of str
+        For each part, one name for each event that it composes: what training consists of. Empty: no names.
+    """
+
+    stage: str
+    event: DpEvent
+    note: str = ""
+    parts: tuple[str, ...] = ()
+    unit: Unit = RECORDS
+    components: tuple[tuple[str, ...], ...] = ()
+    relation: Relation = Relation.ADD_OR_REMOVE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "relation", Relation(self.relation))
+        if not isinstance(self.unit, Unit):
+            found = type(self.unit).__name__
+            raise TypeError(f"unit must be a unit of privacy, for example Unit(3, by_person=True), got {found}")
+        if self.parts and len(self.parts) != len(parallel_parts(self.event)):
+            raise ValueError("parts must have one name for each event of the parallel event, in the same order")
+        counts = [len(_events_of(part)) for part in parallel_parts(self.event)]
+        named = [len(names) or count for names, count in zip(self.components, counts, strict=False)]
+        if self.components and (len(self.components) != len(counts) or named != counts):
+            raise ValueError("components must have one name for each composed event of each part, in the same order")
+
+    @property
+    def stages(self) -> tuple[tuple[str, DpEvent], ...]:
+        """The name and the event of each part, or of the entry itself."""
+        events = parallel_parts(self.event)
+        return tuple(zip(self.parts or (self.stage,) * len(events), events, strict=True))
+
+    def components_of(self, place: int) -> tuple[tuple[str, DpEvent], ...]:
+        """Return the name and the event of each component of a part, or of the part itself where they have no names."""
+        part, event = self.stages[place]
+        names = self.components[place] if self.components else ()
+        if not names:
+            return ((part, event),)
+        return tuple((f"{part}: {name}", one) for name, one in zip(names, _events_of(event), strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values for ``from_dict``."""
+        found = {"stage": self.stage, "event": event_to_dict(self.event), "note": self.note}
+        found |= {"unit": self.unit.to_dict(), "relation": str(self.relation)}
+        names = {"parts": list(self.parts), "components": list(map(list, self.components))}
+        return found | {name: value for name, value in names.items() if value}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Entry":
+        """Return the entry that ``to_dict`` wrote."""
+        unit, relation = Unit.from_dict(data["unit"]), Relation(data["relation"])
+        stage, note, parts = data["stage"], data["note"], data.get("parts", [])
+        if not (isinstance(stage, str) and isinstance(note, str)):
+            raise ValueError("stage and note must be strings")
+        if not _is_list_of_texts(parts):
+            raise ValueError("parts must be a list of strings")
+        components = data.get("components", [])
+        if not (isinstance(components, list) and all(map(_is_list_of_texts, components))):
+            raise ValueError("components must be a list of lists of strings")
+        event = event_from_dict(data["event"])
+        return cls(stage, event, note, tuple(parts), unit, tuple(map(tuple, components)), relation)
 
 
 @dataclass(frozen=True)
@@ -123,14 +200,9 @@ class Ledger:
         relation : Relation
             ``REPLACE_ONE`` for an event that holds at a fixed number of units only. The promise of the whole ledger is
             then about replacing one unit.
-
-        Returns
-        -------
-        Ledger
         """
-        return self._with(
-            Entry(str(stage), frozen_event(require_event(event)), str(note), unit=unit, relation=relation)
-        )
+        entry = Entry(str(stage), frozen_event(event), str(note), unit=unit, relation=relation)
+        return replace(self, entries=(*self.entries, entry))
 
     def add_disjoint(
         self,
@@ -157,10 +229,6 @@ class Ledger:
             For a stage, one name for each event that its event composes. Names change no number.
         unit : Unit
         relation : Relation
-
-        Returns
-        -------
-        Ledger
         """
         if secret_part is None:
             event = frozen_event(parallel(*stages.values()))
@@ -172,9 +240,6 @@ class Ledger:
         parts = tuple(stages) if len(parallel_parts(event)) == len(stages) else ()
         named = tuple(tuple((components or {}).get(part, ())) for part in parts)
         entry = Entry(" | ".join(stages), event, str(note), parts, unit, named if any(named) else (), relation)
-        return self._with(entry)
-
-    def _with(self, entry: Entry) -> "Ledger":
         return replace(self, entries=(*self.entries, entry))
 
     def declare(self, **facts: Any) -> "Ledger":
@@ -323,24 +388,11 @@ class Ledger:
         accountant : str or Accountant
         rows : int, optional
             As in ``epsilon``.
-
-        Returns
-        -------
-        float
         """
         rows = self.rows if rows is None else rows
         if self.relation is Relation.REPLACE_ONE:
             return as_accountant(accountant).replacement_epsilon(event, delta, rows)
         return epsilon_of(event, delta, accountant, rows)
-
-    def replacement_epsilon(self, delta: float, accountant: str | Accountant = "pld") -> float:
-        """Return an upper bound on epsilon at ``delta`` for replacing one record, or person, by another.
-
-        Replacing is removing and adding: two chained steps, each bounded by the worse direction.
-
-        Theory: Result H
-        """
-        return as_accountant(accountant).replacement_epsilon(self.event, delta, self.rows)
 
     def delta(self, epsilon: ArrayLike, accountant: str | Accountant = "pld") -> Any:
         """Return delta at ``epsilon`` for the ledger's own unit.
@@ -459,16 +511,8 @@ class Ledger:
             raise ValueError(f"the ledger is damaged: {error}") from None
 
     def summary(self, delta: float) -> str:
-        """Return a summary as text: each entry, the total and the public facts."""
-        delta = check_probability("delta", delta)
-        lines = first_words(self.assumptions)
-        for e in self.entries:
-            note = f" ({e.note})" if e.note else ""
-            lines.append(f"{e.stage}: epsilon {self._epsilon_alone(e, delta)} alone at delta {delta:g}{note}")
-            lines += [f"- {name}: {words}" for name, words in _describe_components(e)]
-        total = format_epsilon(self.epsilon(delta))
-        lines.append(f"total: epsilon {total} at delta {delta:g}, for {self.neighbors}")
-        lines += self._warnings()
+        """Return a summary as text: the table of entries at ``delta``, the public facts and what is assumed."""
+        lines = self._lines(check_probability("delta", delta))
         if self.public_facts:
             lines.append("declared public: " + ", ".join(f"{k} = {v}" for k, v in self.public_facts.items()))
         if self.taken_from_data:
@@ -486,25 +530,25 @@ class Ledger:
     def _warnings(self) -> list[str]:
         return [f"NOT private: {reason}" for reason in self.not_private_because]
 
-    def _epsilon_alone(self, entry: Entry, delta: float) -> str:
-        """Return the cost of an entry alone, for the unit of the whole ledger."""
-        return format_epsilon(self.cost_of(entry.event, delta))
-
     def _table(self, delta: float) -> tuple[list[str], list[list[str]]]:
         """Return titles and cells of the table of entries."""
         titles = ["stage", f"epsilon alone at delta {delta:g}", "note"]
         rows = []
         for e in self.entries:
-            rows.append([e.stage, self._epsilon_alone(e, delta), e.note])
-            # without an epsilon: it would be that of a record whose part is known
-            rows += [[f"- {name}", "", words] for name, words in _describe_components(e)]
+            rows.append([e.stage, format_epsilon(self.cost_of(e.event, delta)), e.note])
+            if e.components:
+                parts = (one for place in range(len(e.stages)) for one in e.components_of(place))
+                # without an epsilon: it would be that of a record whose part is known
+                rows += [[f"- {name}", "", describe_event(event)] for name, event in parts]
         rows.append(["total", format_epsilon(self.epsilon(delta)), f"for {self.neighbors}"])
         return titles, rows
 
     def __str__(self) -> str:
         """Return the entries as a table at the delta of the fit, or at the default of the estimators."""
-        table = text_table(*self._table(self._shown_delta))
-        return "\n".join([*first_words(self.assumptions), *table, *self._warnings()])
+        return "\n".join(self._lines(self._shown_delta))
+
+    def _lines(self, delta: float) -> list[str]:
+        return [*first_words(self.assumptions), *text_table(*self._table(delta)), *self._warnings()]
 
     def html_card(self, delta: float) -> str:
         """Return the privacy promise as a card for a notebook, with the table of entries folded.
@@ -532,28 +576,6 @@ class Ledger:
     def _repr_html_(self) -> str:
         return self.html_card(self._shown_delta)
 
-    def remaining(self, budget: Budget, accountant: str | Accountant = "pld") -> float:
-        """Return the budget's epsilon less that of the ledger; negative if overspent.
-
-        Parameters
-        ----------
-        budget : Budget
-        accountant : str or Accountant
-
-        Returns
-        -------
-        float
-        """
-        return check_nonnegative("epsilon", budget.epsilon) - self.epsilon(budget.delta, accountant)
-
-
-def _describe_components(entry: Entry) -> list[tuple[str, str]]:
-    """Return name and event of each component in words; nothing for an entry without names."""
-    if not entry.components:
-        return []
-    named = (one for place in range(len(entry.stages)) for one in entry.components_of(place))
-    return [(name, describe_event(event)) for name, event in named]
-
 
 def _listed_fact(value: Any) -> Any:
     """Return the fact with lists for tuples, as in JSON."""
@@ -567,3 +589,12 @@ def _frozen_fact(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_frozen_fact, value))
     return {str(k): _frozen_fact(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
+def _events_of(part: DpEvent) -> tuple[DpEvent, ...]:
+    """Return the events that a part composes, or the part itself; those inside them stay together."""
+    return tuple(part.events) if isinstance(part, ComposedDpEvent) else (part,)
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

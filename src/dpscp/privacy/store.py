@@ -36,7 +36,6 @@ from dpscp._base.checks import check_probability
 from dpscp._base.format import format_epsilon, format_number, format_remaining_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import Budget, Ledger, Relation
-from dpscp.privacy.events import require_event
 from dpscp.privacy.store_log import Account, Line, SequenceRule, Share
 
 __all__ = ["BudgetStore", "Line", "Reservation"]
@@ -576,7 +575,7 @@ def _as_ledger(event: Ledger | DpEvent, note: str) -> Ledger:
         if event.relation is not Relation.ADD_OR_REMOVE:
             raise ValueError(_REPLACED)
         return Ledger(event.entries)
-    return Ledger().add("release", require_event(event), note)
+    return Ledger().add("release", event, note)
 
 
 def _append(connection: sqlite3.Connection, line: Line) -> None:

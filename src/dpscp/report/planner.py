@@ -22,8 +22,7 @@ from dpscp.core.tasks import OwnScores
 from dpscp.data.model_files import open_atomically
 from dpscp.guarantees import guarantee_of
 from dpscp.privacy import Budget, Ledger
-from dpscp.privacy.noise_search import LARGEST_MIXED
-from dpscp.privacy.split_budget import GIVEN_UP, OVERSHOOT, SIZE_OF_OVERSHOOT, TRAINING_GAIN
+from dpscp.privacy.noise_search import GIVEN_UP, LARGEST_MIXED, OVERSHOOT, SIZE_OF_OVERSHOOT, TRAINING_GAIN
 from dpscp.privacy.tradeoff import last_where
 from dpscp.training.recipe import LEAST_HELD_OUT, SEARCH_COST
 

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from dpscp._base.arrays import Array
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.places import Places, blocks_in_memory, innermost, places_of
-from dpscp.privacy.normals import NormalNumbers
-from dpscp.privacy.random_streams import secure_bytes
+from dpscp.privacy.random_streams import NormalNumbers, secure_bytes
 from dpscp.training.engine.batching import EngineBlock, PerThread
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient, check_batch
 from dpscp.training.engine.networks import DenseModel, Loss, Network

@@ -14,7 +14,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.special import gammaln, log_ndtr
 
 from dpscp._base.arrays import FloatArray
-from dpscp.privacy.accounting.base import Accountant, Direction, History, Profile, gaussian_profile
+from dpscp.privacy.accounting import Accountant, Direction, History, Profile, gaussian_profile
 from dpscp.privacy.events import BoundedRangeDpEvent, DiscreteGaussianDpEvent
 
 # Terms of a series that are added before a longer one is tried. An order that needs more than the last proves nothing.
@@ -153,4 +153,4 @@ def _quiet_orders() -> Iterator[None]:
         logger.removeFilter(is_other)
 
 
-RDP = Accountant("rdp", lambda event: type(event) in _STANDS_FOR, _profile)
+RDP = Accountant("rdp", _STANDS_FOR, _profile)

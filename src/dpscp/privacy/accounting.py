@@ -1,4 +1,10 @@
-"""The interface of accountants, and their registry.
+"""Compute what events cost: epsilon, delta and trade-off functions.
+
+Three accountants are registered:
+
+``pld``  privacy loss distributions, tight up to discretization and always rounded up (the default);
+``rdp``  Rényi DP on the order grid of Opacus, the accounting of the paper;
+``gdp``  exact Gaussian DP, for compositions of continuous Gaussian releases only.
 
 An accountant knows basic events only: ``profile`` computes the cost of one history of basic events. This module adds
 what all accountants share: steps without privacy, parallel parts (a record lies in one of them, so the most expensive
@@ -6,8 +12,8 @@ history counts), trade-off functions, groups of records, and caches.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -20,13 +26,13 @@ from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.events import (
     DiscreteGaussianDpEvent,
+    SecretSplitDpEvent,
     TooManyHistoriesError,
     basic_events,
     composed_parts,
     disclose_parts,
     frozen_event,
     possible_histories,
-    require_event,
 )
 from dpscp.privacy.tradeoff import (
     Tradeoff,
@@ -82,28 +88,28 @@ class Accountant:
     Attributes
     ----------
     name : str
-    accounts_for : callable
-        ``accounts_for(event)`` returns whether a basic event is supported.
+    kinds : collection of types
+        The classes of the basic events that ``profile`` supports. With ``SecretSplitDpEvent`` among them a secret split
+        costs its mixture, otherwise its more expensive part.
     profile : callable
         ``profile(history)`` returns the cost of a history of such events. Every number must be an upper bound.
     bound : callable, optional
         Used instead of ``profile`` if parallel parts have too many combinations. It gets the composed events and
         returns one profile above those of all combinations.
-    rounding : float
-        The largest rounding error of a delta of ``profile``. It is added where deltas are chained for groups.
     tail : Accountant, optional
-        An accountant without this rounding, for the smallest deltas.
-    keeps_secrets : bool
-        Whether ``profile`` supports ``SecretSplitDpEvent``. Otherwise the more expensive part counts.
+        An accountant that rounds less, for the smallest deltas.
     """
 
     name: str
-    accounts_for: Callable[[DpEvent], bool]
+    kinds: Collection[type[DpEvent]] = field(hash=False)
     profile: Callable[[History], Profile]
     bound: Callable[[Sequence[DpEvent]], Profile] | None = None
-    rounding: float = 0.0
     tail: "Accountant | None" = None
-    keeps_secrets: bool = False
+
+    @property
+    def keeps_secrets(self) -> bool:
+        """Whether the secrecy of a split lowers its cost."""
+        return SecretSplitDpEvent in self.kinds
 
     def supports(self, event: DpEvent) -> bool:
         """Return whether the accountant supports every part of the event.
@@ -133,7 +139,7 @@ class Accountant:
             Infinite if a step is not private.
         """
         delta, rows = check_probability("delta", delta), check_count("rows", rows)
-        return _known_epsilon(self, frozen_event(require_event(event)), delta, rows)
+        return _known_epsilon(self, frozen_event(event), delta, rows)
 
     def delta(self, event: DpEvent, epsilon: ArrayLike, direction: Direction = "both") -> Any:
         """Return the smallest delta that is proven at each ``epsilon``.
@@ -161,6 +167,13 @@ class Accountant:
             worst = np.max([profile.delta(flat, direction) for profile in self._profiles(event)], axis=0)
             deltas = np.clip(worst, 0.0, 1.0)[back].reshape(epsilons.shape)
         return float(deltas) if epsilons.ndim == 0 else deltas
+
+    def signed_delta(self, event: DpEvent, epsilons: FloatArray, direction: Direction = "both") -> FloatArray:
+        """Return delta at increasing ``epsilons``, which may be negative."""
+        negative, rest = epsilons[epsilons < 0], epsilons[epsilons >= 0]
+        # exchanging the two laws gives the profile at negative epsilon
+        swapped = 1 - np.exp(negative) * (1 - self.delta(event, -negative, _OPPOSITE[direction]))
+        return np.concatenate([swapped, self.delta(event, rest, direction)])
 
     def tradeoff(self, event: DpEvent, direction: Direction = "both") -> Tradeoff:
         """Return the trade-off function of the event.
@@ -194,7 +207,7 @@ class Accountant:
     def _unknown(self, event: DpEvent) -> list[str]:
         """Return the names of the basic events that are not supported."""
         basic = basic_events(event) - {NonPrivateDpEvent()}
-        return sorted({type(e).__name__ for e in basic if not self.accounts_for(e)})
+        return sorted({type(e).__name__ for e in basic if type(e) not in self.kinds})
 
     def exact_mu(self, event: DpEvent) -> float | None:
         """Return the level of Gaussian DP if it is the exact cost, otherwise None."""
@@ -207,7 +220,7 @@ class Accountant:
         Replacing is removing and adding: a chain of twice as many steps, each bounded by the worse direction.
         """
         delta, rows = check_probability("delta", delta), check_count("rows", rows)
-        event = frozen_event(require_event(event))
+        event = frozen_event(event)
         return self._group_epsilon(event, delta, 2 * rows, ("both",)) if is_private(event) else math.inf
 
     def _group_epsilon(
@@ -230,7 +243,7 @@ class Accountant:
             far_deltas = self.tail.delta(event, far)
         pairs = (_proven_pairs(self, event, direction, _GROUP_TAIL) for direction in directions)
         return max(
-            group_epsilon(np.append(epsilons, far), np.append(deltas + self.rounding, far_deltas), delta, rows)
+            group_epsilon(np.append(epsilons, far), np.append(deltas, far_deltas), delta, rows)
             for epsilons, deltas in pairs
         )
 
@@ -261,10 +274,8 @@ def _proven_pairs(
         top *= 2
     # dense where coverage levels lie (small epsilon), coarse where f is nearly 0 or 1
     epsilons = np.unique(np.concatenate([np.linspace(0, min(top, 8), 3001), np.geomspace(1e-3, top, 200)]))
-    deltas = accountant.delta(event, epsilons, direction)
-    # pairs of the other direction are pairs of this one at -epsilon: solve Q <= e^eps P + delta for P's miss rate
-    opposite = deltas if direction == "both" else accountant.delta(event, epsilons, _OPPOSITE[direction])
-    pairs = np.concatenate([epsilons, -epsilons]), np.concatenate([deltas, 1 - np.exp(-epsilons) * (1 - opposite)])
+    epsilons = np.concatenate([-epsilons[:0:-1], epsilons])
+    pairs = epsilons, accountant.signed_delta(event, epsilons, direction)
     for values in pairs:
         values.setflags(write=False)  # every caller gets the same arrays
     return pairs
@@ -449,4 +460,4 @@ def _profile_of_gaussians(history: History) -> Profile:
     return gaussian_profile(math.sqrt(sum(count / event.noise_multiplier**2 for event, count in history.items())))
 
 
-GDP = Accountant("gdp", lambda event: type(event) is GaussianDpEvent, _profile_of_gaussians)
+GDP = Accountant("gdp", (GaussianDpEvent,), _profile_of_gaussians)

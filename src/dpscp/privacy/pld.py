@@ -8,6 +8,7 @@ of the time of a small fit.
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -22,15 +23,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import fft, special
 
 from dpscp._base.arrays import FloatArray
-from dpscp.privacy.accounting.base import GDP, Accountant, Direction, History, Profile
-from dpscp.privacy.accounting.rdp import RDP
+from dpscp.privacy.accounting import GDP, Accountant, Direction, History, Profile, register_accountant
 from dpscp.privacy.events import (
     ApproximateDpEvent,
     BoundedRangeDpEvent,
     DiscreteGaussianDpEvent,
+    SecretSplitDpEvent,
     compose,
     possible_histories,
 )
+from dpscp.privacy.rdp import RDP
 from dpscp.privacy.tradeoff import gdp_deltas
 
 # Width of a privacy-loss bucket. A sampled step whose losses lie in few buckets gets narrower ones. Rounding then costs
@@ -47,12 +49,18 @@ _SUM_NOISE, _FOURIER_NOISE = 1e-15, 2.3e-16
 # Grid of the profiles that replace parallel parts, and the mass beyond their ends. Both can only raise epsilon.
 _PROFILE_STEP = 1e-3
 _PROFILE_TAIL = 1e-14
+# Points of a part's profile on each side of 0, denser near 0. The epsilon of a secret split becomes too large by about
+# 1e-4 of itself, and never too small.
+_DOTS = 256
+_MOST_DOTS_OF_MIXTURE = 8192
+# Losses of a part beyond this count as infinite: products of their ratios stay finite.
+_LARGEST_PART_LOSS = 300.0
 # Exponents of the Chernoff bound on the ends of a composition, as multiples of one over the number of losses.
 _ORDERS = np.arange(1, 21)
 
 
 def _profile(history: History) -> Profile:
-    if all(GDP.accounts_for(event) for event in history):
+    if all(type(event) in GDP.kinds for event in history):
         return GDP.profile(history)
     return _profile_of_loss(_loss(tuple(history.items())), sum(history.values()))
 
@@ -371,12 +379,125 @@ def _dominating_loss(event: DpEvent) -> Loss:
     """Return a loss distribution that dominates the event in both directions."""
     top = max(1.0, largest_loss(event, 200.0))
     size = math.ceil(top / _PROFILE_STEP)
-    epsilons = np.arange(size + 1) * _PROFILE_STEP
-    deltas = np.minimum.accumulate(PLD.delta(event, epsilons))
-    # exchanging the two distributions gives the profile at negative epsilon
-    negative = (1 - np.exp(-epsilons[1:]) * (1 - deltas[1:]))[::-1]
-    profile = np.minimum.accumulate(np.concatenate([negative, deltas]))
-    return Loss(_connect_dots(_PROFILE_STEP, -size, profile))
+    epsilons = np.asarray(np.arange(-size, size + 1) * _PROFILE_STEP)
+    return Loss(_connect_dots(_PROFILE_STEP, -size, PLD.signed_delta(event, epsilons)))
+
+
+def _secret_split_loss(event: SecretSplitDpEvent, bucket: float) -> Loss:
+    """Return the loss of training and search on secret parts, in buckets of this width, rounded up.
+
+    Let P be the law of (training, search) without the record. With it, the law is (1 - f) T' x K + f T x K', where a
+    prime marks the part that contains the record. This is a mixture, and the more expensive part alone is an upper
+    bound. Each part is dominated by a pair of discrete laws (connect-the-dots on its privacy profile). The mixture of
+    the pairs dominates the mixture of the parts.
+
+    Theory: The secret split
+    """
+    event = _regroup(event)
+    return Loss(_mixture_pmf(event, "remove", bucket), _mixture_pmf(event, "add", bucket))
+
+
+def _regroup(event: SecretSplitDpEvent) -> SecretSplitDpEvent:
+    """Return the same mixture of three parts with the last part joined to the first.
+
+    A mixture has no order. While the noise of the second part is searched for, the other two are computed once.
+    """
+    inner = event.held_out
+    if not isinstance(inner, SecretSplitDpEvent):
+        return event
+    second, third = event.fraction * (1 - inner.fraction), event.fraction * inner.fraction
+    others = SecretSplitDpEvent(event.training, inner.held_out, third / (1 - second))
+    return SecretSplitDpEvent(others, inner.training, second)
+
+
+def _mixture_pmf(event: SecretSplitDpEvent, direction: Direction, bucket: float) -> PLDPmf:
+    training, held_out = (_ratios(part, direction) for part in (event.training, event.held_out))
+    f = event.fraction
+    # the density of the law with the record relative to the law without, and its probability without
+    ratios = ((1 - f) * training.ratios[:, None] + f * held_out.ratios).ravel()
+    without = np.outer(training.masses, held_out.masses).ravel()
+    with_record = without * ratios
+    beyond = (1 - f) * training.beyond + f * held_out.beyond
+    with np.errstate(divide="ignore"):
+        losses = np.log(ratios)
+    if direction == "add":
+        losses, upper, lower = -losses, without, with_record
+    else:
+        upper, lower = with_record, without
+    finite = losses[np.isfinite(losses)]
+    step = math.ceil((finite.max() - finite.min()) / (_MOST_DOTS_OF_MIXTURE * bucket))
+    width = bucket * step
+    low, high = math.floor(finite.min() / width), math.ceil(finite.max() / width) + 1
+    # delta at each point: the contribution of the losses above it
+    place = np.clip(np.floor(losses / width) - low, -1, high - low).astype(np.intp) + 1
+    above = [np.cumsum(np.bincount(place, weights, high - low + 2)[:0:-1])[::-1] for weights in (upper, lower)]
+    epsilons = np.arange(low, high + 1) * width
+    dots = np.exp(epsilons)
+    # the divergence of a mixture is at most the mean of the divergences: tighter where the points are too far apart
+    mean = (1 - f) * PLD.signed_delta(event.training, epsilons, direction) + f * PLD.signed_delta(
+        event.held_out, epsilons, direction
+    )
+    masses, infinite = _connect_ratios(
+        _lower_convex_hull(np.minimum(beyond + above[0] - dots * above[1], mean), dots), dots
+    )
+    spread = np.zeros((high - low) * step + 1)
+    spread[::step] = dots * masses[1:]
+    return DensePLDPmf(bucket, low * step, spread, infinite, True)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ratios:
+    """A discrete pair of laws that dominates a part.
+
+    ``ratios`` are densities of the law with the record relative to the law without. ``masses`` belong to the law
+    without. ``beyond`` is the mass of the law with the record where the other law has none.
+    """
+
+    ratios: FloatArray
+    masses: FloatArray
+    beyond: float
+
+
+@lru_cache(maxsize=64)
+def _ratios(event: DpEvent, direction: Direction) -> _Ratios:
+    """Return the pair that dominates the event in one direction."""
+    # the mass beyond the last point counts in full as delta
+    top = max(1e-3, largest_loss(event, _LARGEST_PART_LOSS))
+    dots = top * np.sinh(3 * np.linspace(0, 1, _DOTS + 1)) / math.sinh(3)
+    epsilons = np.concatenate([-dots[:0:-1], dots])
+    ratios = np.exp(epsilons)
+    masses, infinite = _connect_ratios(PLD.signed_delta(event, epsilons, direction), ratios)
+    if direction == "remove":
+        return _Ratios(np.append(0.0, ratios), masses, infinite)
+    # the upper law is the one without the record; where its loss is infinite, the law with the record has no mass
+    return _Ratios(np.append(0.0, 1 / ratios), np.append(infinite, ratios * masses[1:]), 0.0)
+
+
+def _lower_convex_hull(deltas: FloatArray, ratios: FloatArray) -> FloatArray:
+    """Return the largest convex function of the ratio below these points.
+
+    The profile is convex, so it lies below this function too.
+    """
+    hull, places = deltas, ratios
+    while True:
+        slopes = (hull[1:] - hull[:-1]) / (places[1:] - places[:-1])
+        is_kept = np.ones(hull.size, dtype=bool)
+        is_kept[1:-1] = ~(slopes[1:] < slopes[:-1])
+        if is_kept.all():
+            return np.interp(ratios, places, hull)
+        hull, places = hull[is_kept], places[is_kept]
+
+
+def _connect_ratios(deltas: FloatArray, ratios: FloatArray) -> tuple[FloatArray, float]:
+    """Return the lower law of a discrete pair whose profile connects the deltas.
+
+    The result has the masses at ratio 0 and at each of ``ratios``, and the mass of the upper law where the lower one
+    has none. A profile is convex in the ratio e^epsilon, so the pair dominates (connect-the-dots, Doroshenko et al.
+    2022).
+    """
+    deltas = np.append(1.0, np.minimum.accumulate(np.clip(deltas, 0.0, 1.0)))
+    slopes = np.diff(deltas) / np.diff(ratios, prepend=0.0)
+    return np.maximum(np.diff(slopes, prepend=-1.0, append=0.0), 0.0), float(deltas[-1])
 
 
 _LOSSES: dict[type[DpEvent], Callable[[Any, float], Loss]] = {
@@ -390,6 +511,7 @@ _LOSSES: dict[type[DpEvent], Callable[[Any, float], Loss]] = {
     ),
     DiscreteGaussianDpEvent: _discrete_gaussian_loss,
     BoundedRangeDpEvent: _bounded_range_loss,
+    SecretSplitDpEvent: _secret_split_loss,
 }
 
 
@@ -406,4 +528,7 @@ def register_loss(kind: type[DpEvent], loss: Callable[[Any, float], Loss]) -> No
         raise ValueError(f"{kind.__name__} already has a privacy loss distribution; it cannot be replaced")
 
 
-PLD = Accountant("pld", lambda event: type(event) in _LOSSES, _profile, _bound, tail=RDP, keeps_secrets=True)
+PLD = Accountant("pld", _LOSSES, _profile, _bound, tail=RDP)
+
+for _accountant in (PLD, RDP, GDP):
+    register_accountant(_accountant)
