@@ -210,7 +210,8 @@ def _pay(options: argparse.Namespace, estimator: Estimator) -> dict[str, Any]:
 
 def _evaluate(options: argparse.Namespace) -> Result:
     estimator = load_model(options.model)
-    evaluation = evaluate(estimator, **_pay(options, estimator), confidence=options.confidence)
+    choices = {"confidence": options.confidence, "size_is_public": options.size_is_public}
+    evaluation = evaluate(estimator, **_pay(options, estimator), **choices)
     return evaluation.to_dict(), [str(evaluation)]
 
 

@@ -79,6 +79,7 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--purpose": (str, "purpose of the release, for the report"),
     "--data-name": (str, "name of the records, for the report (default: that of the budget store)"),
     "--evaluate": (Path, "labeled table for an evaluation without privacy; not the records of the fit"),
+    "--size-is-public": (bool, "the number of evaluated records (or persons) may be published; narrower intervals"),
     "--force": (bool, "replace existing files"),
     "--raw": (bool, "write texts to CSV as they are, also those like formulas"),
     "--folder": (Path, "output folder (default: a new one: dpscp-demo, dpscp-demo-2, ...)"),
@@ -175,7 +176,7 @@ COMMANDS = {
     ),
     "evaluate": _Command(
         "measure coverage, set size and accuracy privately on labeled records that the fit did not use",
-        f"model table --confidence {_PAYMENT}",
+        f"model table --confidence --size-is-public {_PAYMENT}",
         {"epsilon": 0.5, "delta": 1e-5, "confidence": 0.95},
         ("dpscp evaluate model.dpscp heldout.csv --epsilon 0.5 --delta 1e-6",),
     ),

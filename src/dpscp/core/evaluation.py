@@ -1,7 +1,7 @@
 """Counts of what a released model does on labeled records, with noise that a ledger pays for.
 
 ``deployment.evaluate`` counts new records; a fit with ``evaluation_fraction`` counts a part of its own, kept secret.
-Every number is a ratio of two noisy counts, and its interval holds with the noise.
+Every rate comes from two noisy counts, of the records with and without an outcome. Its interval holds with the noise.
 
 Theory: Private evaluation
 """
@@ -42,29 +42,32 @@ _WINDOW = 12.0
 _ROUNDING = 1e-9
 
 
-def rate_interval(noisy_count: float, noisy_size: float, noise: LatticeNoise, confidence: float) -> tuple[float, float]:
-    """Return an interval for the rate p of a count M ~ Bin(n, p), from M + Z and n + Y.
+def rate_interval(
+    noisy_count: float, sizes: tuple[int, int], noise: LatticeNoise, tail: float, share: float = 1.0
+) -> tuple[float, float]:
+    """Return an interval for the rate p of a count M ~ Bin(n, share p), from M + Z and a range that contains n.
 
-    Z and Y are independent draws of ``noise``. The interval contains p with probability at least ``confidence``, for
-    every n and p: P(Bin(n, p) + Z <= m) is inverted in p, at the smallest n within reach of n + Y for the upper limit
-    and at the largest for the lower one. The reach fails with a tenth of the allowed error.
+    Z is a draw of ``noise``. P(Bin(n, share p) + Z <= m) is inverted in p, at the smallest n for the upper limit and at
+    the largest for the lower one. Each limit fails with probability at most ``tail`` beyond that of the range, for
+    every n and p, however the range depends on Z.
 
     Theory: Private evaluation
     """
-    error = 1 - confidence
-    reach = size_reach(noise, _SIZE_TAIL * error)
-    tail = (1 - _SIZE_TAIL) * error / 2
-    fewest, most = max(0, int(np.ceil(noisy_size - reach))), max(0, int(np.floor(noisy_size + reach)))
-    high = _largest(lambda p: _probability_at_most(noisy_count, fewest, p, noise) + _ROUNDING >= tail)
-    low = 1 - _largest(lambda q: 1 - _probability_below(noisy_count, most, 1 - q, noise) + _ROUNDING >= tail)
+    fewest, most = sizes
+    high = _largest(lambda p: _probability_at_most(noisy_count, fewest, share * p, noise) + _ROUNDING >= tail)
+    low = 1 - _largest(lambda q: 1 - _probability_below(noisy_count, most, share * (1 - q), noise) + _ROUNDING >= tail)
     return (low, high) if low <= high else (0.0, 1.0)
 
 
-def size_reach(noise: LatticeNoise, probability: float) -> float:
-    """Return r with P(|Y| > r) at most ``probability`` for one draw Y of ``noise``."""
-    reach = np.ceil(noise.sigma * special.ndtri(1 - probability / 2)) + 1
-    while 2 * float(discrete_gaussian_cdf(-reach - 1, noise.sigma)) > probability:
-        reach += max(1.0, noise.sigma // 1000)
+def size_reach(noise: LatticeNoise, probability: float, draws: int = 1) -> float:
+    """Return r with P(|Y| > r) at most ``probability`` for the sum Y of independent draws of ``noise``.
+
+    The sum of draws with scales of thousands of lattice units is a discrete Gaussian up to a factor of 1 + 1e-100.
+    """
+    sigma = noise.sigma * math.sqrt(draws)
+    reach = np.ceil(sigma * special.ndtri(1 - probability / 2)) + 1
+    while 2 * float(discrete_gaussian_cdf(-reach - 1, sigma)) > probability:
+        reach += max(1.0, sigma // 1000)
     return float(reach / noise.scale)
 
 
@@ -292,16 +295,20 @@ def outcomes_of_intervals(
 
 
 def sensitive_sums(n_levels: int, n_classes: int, groups_per_record: int) -> int:
-    """Return how many sums one record may change, each by at most one; it is in one class and some groups."""
-    return 2 + 2 * n_levels + 2 * bool(n_classes) + 2 * groups_per_record
+    """Return how many counts one record changes, each by one; it is in one class and some groups."""
+    return 1 + 2 * n_levels + bool(n_classes) + groups_per_record
 
 
 @dataclass(frozen=True)
 class OutcomeCounts:
-    """Sums over the records, before and after noise: the size, the first sums, and (size, covered) of each part."""
+    """Numbers of records with and without each outcome, (n_outcomes, 2), before and after noise.
 
-    size: float
-    sums: NDArray[np.float64]
+    A record is in one cell of each pair, so a pair costs what one count costs, and its sum is a noisy size. The
+    outcomes of ``totals`` are the misses of each level, the size of each set and the error, rounded to 0 or 1.
+    Those of ``classes`` and ``groups`` are the misses at the first level within each part.
+    """
+
+    totals: NDArray[np.float64]
     classes: NDArray[np.float64]
     groups: NDArray[np.float64]
 
@@ -314,27 +321,26 @@ class OutcomeCounts:
         ``drawn`` are secret uniform numbers, (n, n_levels + 1).
         """
         rounded = drawn < np.column_stack([outcomes.sizes, outcomes.errors])
-        first = outcomes.covered[:, 0]
+        happened = np.column_stack([~outcomes.covered, rounded]).sum(axis=0)
         return cls(
-            float(len(outcomes)),
-            np.concatenate([outcomes.covered.sum(axis=0), rounded.sum(axis=0)]).astype(float),
-            _sums_by_part(outcomes.labels, first, n_classes),
-            _sums_by_part(outcomes.groups, first, n_groups),
+            np.column_stack([happened, len(outcomes) - happened]).astype(float),
+            _misses_by_part(outcomes.labels, ~outcomes.covered[:, 0], n_classes),
+            _misses_by_part(outcomes.groups, ~outcomes.covered[:, 0], n_groups),
         )
 
     @property
-    def arrays(self) -> tuple[float, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """The sums as a total that blocks of records add up."""
-        return self.size, self.sums, self.classes, self.groups
+    def arrays(self) -> tuple[NDArray[np.float64], ...]:
+        """The counts as a total that blocks of records add up."""
+        return self.totals, self.classes, self.groups
 
     def with_noise(self, noise: LatticeNoise, source: IntegerSource) -> "OutcomeCounts":
-        """Return the sums with a draw of the noise on each."""
+        """Return the counts with a draw of the noise on each."""
 
         def add(values: NDArray[np.float64]) -> NDArray[np.float64]:
             drawn = np.array(noise.sample(values.size, source), dtype=float).reshape(values.shape)
             return values + drawn / noise.scale
 
-        return OutcomeCounts(float(add(np.array([self.size]))[0]), add(self.sums), add(self.classes), add(self.groups))
+        return OutcomeCounts(*map(add, self.arrays))
 
     def evaluation(
         self,
@@ -347,25 +353,40 @@ class OutcomeCounts:
         confidence: float,
         ledger: Ledger,
         delta: float,
+        public_size: tuple[int, float] | None = None,
     ) -> PrivateEvaluation:
         """Return the private evaluation that these noisy counts make.
 
-        ``targets``, ``classes``, ``group_values`` and the largest set size ``limit`` are public.
+        ``targets``, ``classes``, ``group_values`` and the largest set size ``limit`` are public. So is
+        ``public_size``, a number of records of which each was evaluated with the same known probability.
         """
-        levels, size = len(targets), self.size
+        levels, error = len(targets), 1 - confidence
 
-        def rate(count: float, size: float) -> PrivateEstimate:
-            share = float(np.clip(count / size, 0.0, 1.0)) if size > 0 else float("nan")
-            return PrivateEstimate(share, rate_interval(count, size, noise, confidence))
+        def rate(pair: NDArray[np.float64], others: NDArray[np.float64]) -> PrivateEstimate:
+            """The rate of a pair's first outcome, where all ``others`` count the same records."""
+            size, reach = _noisy_size(others, noise, _SIZE_TAIL * error)
+            share = float(np.clip(pair[0] / size, 0.0, 1.0)) if size > 0 else float("nan")
+            if public_size is not None and others is self.totals:
+                n, chance = public_size
+                share = float(np.clip(pair[0] / (n * chance), 0.0, 1.0)) if n > 0 else float("nan")
+                return PrivateEstimate(share, rate_interval(pair[0], (n, n), noise, error / 2, chance))
+            sizes = max(0, math.ceil(size - reach)), max(0, math.floor(size + reach))
+            return PrivateEstimate(share, rate_interval(pair[0], sizes, noise, (1 - _SIZE_TAIL) * error / 2))
 
-        def parts(names: Sequence[Any], sums: NDArray[np.float64]) -> Mapping[Hashable, PrivateEstimate]:
-            return {name: rate(float(hit), float(n)) for name, (n, hit) in zip(names, sums, strict=True)}
+        def covered(pair: NDArray[np.float64], others: NDArray[np.float64], target: float) -> PrivateEstimate:
+            """The coverage, from the outcome that the target says is rarer: an unknown size moves its limits less."""
+            return rate(pair[::-1], others) if target < 1 / 2 else rate(pair, others).complement()
 
-        rates = [rate(float(count), size) for count in self.sums]
-        reach = size_reach(noise, 1 - confidence)
+        def parts(names: Sequence[Any], pairs: NDArray[np.float64]) -> Mapping[Hashable, PrivateEstimate]:
+            return {name: covered(p, p[None], targets[0]) for name, p in zip(names, pairs, strict=True)}
+
+        rates = [rate(pair, self.totals) for pair in self.totals[levels:]]
+        size, reach = _noisy_size(self.totals, noise, error)
         return PrivateEvaluation(
-            coverages=tuple(rates[:levels]),
-            set_sizes=tuple(value.scaled(limit) for value in rates[levels : 2 * levels]),
+            coverages=tuple(
+                covered(pair, self.totals, target) for pair, target in zip(self.totals, targets, strict=False)
+            ),
+            set_sizes=tuple(value.scaled(limit) for value in rates[:levels]),
             accuracy=None if classes is None else rates[-1].complement(),
             mean_absolute_error=rates[-1].scaled(limit) if classes is None else None,
             by_class=parts(classes or (), self.classes),
@@ -378,15 +399,20 @@ class OutcomeCounts:
         )
 
 
-def _sums_by_part(places: NDArray[np.int64] | None, covered: NDArray[np.bool_], n_parts: int) -> NDArray[np.float64]:
-    """The records and the covered records of each part, (n_parts, 2)."""
+def _noisy_size(pairs: NDArray[np.float64], noise: LatticeNoise, probability: float) -> tuple[float, float]:
+    """Return the mean sum of noisy pairs of the same records, and its reach, exceeded with this probability."""
+    return float(pairs.sum() / len(pairs)), size_reach(noise, probability, pairs.size) / len(pairs)
+
+
+def _misses_by_part(places: NDArray[np.int64] | None, missed: NDArray[np.bool_], n_parts: int) -> NDArray[np.float64]:
+    """The missed and the covered records of each part, (n_parts, 2)."""
     if places is None or not n_parts:
         return np.zeros((0, 2))
     each = places if places.ndim == 2 else places[:, None]  # a record may be in several groups
-    inside, hit = each >= 0, np.broadcast_to(covered[:, None], each.shape)
+    inside, miss = each >= 0, np.broadcast_to(missed[:, None], each.shape)
     records = np.bincount(each[inside], minlength=n_parts)
-    hits = np.bincount(each[inside], weights=hit[inside], minlength=n_parts)
-    return np.column_stack([records, hits])
+    misses = np.bincount(each[inside], weights=miss[inside], minlength=n_parts)
+    return np.column_stack([misses, records - misses])
 
 
 @dataclass(frozen=True)
@@ -453,7 +479,7 @@ class CountOutcomes:
                 total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
         if total is None:
             n_levels = self.thresholds.shape[1]
-            return 0.0, np.zeros(2 * n_levels + 1), np.zeros((n_classes, 2)), np.zeros((n_groups, 2))
+            return np.zeros((2 * n_levels + 1, 2)), np.zeros((n_classes, 2)), np.zeros((n_groups, 2))
         return total
 
     def _draw_dither(self, block: Block) -> NDArray[np.float64]:

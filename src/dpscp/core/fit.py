@@ -191,6 +191,7 @@ def _evaluate(
         confidence=SELF_CONFIDENCE,
         ledger=found.ledger,
         delta=problem.budget.delta,
+        public_size=(problem.n_records, planned.fraction) if problem.n_found and not by_ratio else None,
     )
 
 

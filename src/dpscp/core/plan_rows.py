@@ -166,7 +166,9 @@ def _plan_evaluation(problem: FitProblem, mu: float) -> tuple[float, float] | No
     counts = sensitive_sums(1, len(problem.task.classes or ()), per_record)
     noise = lattice_noise(math.sqrt(counts) / mu, Fraction(1))
     size = round(problem.evaluation_fraction * problem.n_records)
-    return rate_interval((1 - problem.alphas[0]) * size, size, noise, SELF_CONFIDENCE)
+    error = 1 - SELF_CONFIDENCE
+    low, high = rate_interval(problem.alphas[0] * size, (size, size), noise, error / 2)
+    return 1 - high, 1 - low
 
 
 def _find_smallest_n(guarantee: str, problem: FitProblem) -> int | None:

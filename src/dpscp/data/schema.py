@@ -511,7 +511,7 @@ class Schema:
         """Return the schema as a TOML file, with comments for missing declarations."""
         return format_schema(self.to_dict())
 
-    def with_target(self, target: str | Sequence[str]) -> "Schema":
+    def with_target(self, target: str | list[str] | tuple[str, ...]) -> "Schema":
         """Return the same declarations for another target column, or other columns of a multilabel task."""
         return replace(self, target=tuple(target) if isinstance(target, list) else target)
 

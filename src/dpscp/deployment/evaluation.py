@@ -1,6 +1,6 @@
 """Score labeled records with a released model, and evaluate it privately on them.
 
-Every number is a ratio of two noisy counts, and its interval accounts for the noise.
+Every rate comes from two noisy counts, and its interval accounts for the noise.
 
 Theory: Private evaluation
 """
@@ -42,7 +42,7 @@ __all__ = ["PrivateEstimate", "PrivateEvaluation", "evaluate"]
 STAGE = "evaluation"
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     estimator: Any,
     X: Any,
     y: Any,
@@ -52,6 +52,7 @@ def evaluate(
     persons: Any = None,
     groups: Any = None,
     confidence: float = 0.95,
+    size_is_public: bool = False,
     budget: BudgetStore | None = None,
     random_state: int | None = None,
 ) -> PrivateEvaluation:
@@ -66,6 +67,8 @@ def evaluate(
     groups : function of X that returns a boolean for each row, column of the schema, a list of these, or ``dp.Groups``
         with the public values of a function, as in the estimators. None: the groups of the fit, if it has any.
     confidence : probability with which each interval contains its number.
+    size_is_public : whether the number of evaluated records (with ``persons``, of persons) may be published. Intervals
+        are then narrower.
     budget : budget store of the evaluated records; the cost is reserved before a record is counted.
     random_state : None for system entropy; an integer makes the run repeatable and NOT private.
 
@@ -74,11 +77,11 @@ def evaluate(
     PrivateEvaluation
 
     Privacy: (epsilon, delta) for adding or removing one evaluated record (with ``persons``, one person). Released are
-    noisy sums of sensitivity 1: the number of records; for each level the covered records and the set sizes; the right
-    predictions or errors; for each class, and for each group, the records and the covered ones. A record counts in one
-    class and in one group, so each of these two costs two sums, however many classes there are; of overlapping groups
-    each that a record may be in costs two. Sizes and errors are
-    shares of a public limit and rounded to 0 or 1 at random, which preserves their mean.
+    pairs of noisy counts, of the records with and without an outcome: for each level the misses and the sizes of sets;
+    wrong predictions or errors; the misses of each class and of each group. A record changes one count of a pair by
+    one, so a pair costs one count of sensitivity 1. A record is in one class, so all classes together cost one; of
+    overlapping groups each that a record may be in costs one. Sizes and errors are shares of a public limit and
+    rounded to 0 or 1 at random, which preserves their mean.
 
     Assumes: the records are independent draws from the population of interest.
 
@@ -102,11 +105,16 @@ def evaluate(
     counts = OutcomeCounts.of(outcomes, n_classes, len(values), drawn)
     sums = sensitive_sums(outcomes.covered.shape[1], n_classes, 0 if found is None else found.per_record)
     (noise,), _ = sized_lattice_noise(epsilon, delta, sums, (1.0,))
-    ledger = Ledger(seeded=seed is not None).add(
-        STAGE,
-        noise.event(sums),
-        "noisy counts of covered records, sizes and errors",
-        unit=evaluated_unit(persons),
+    public = {"n_evaluated": len(outcomes)} if size_is_public else {}
+    ledger = (
+        Ledger(seeded=seed is not None)
+        .declare(**public)
+        .add(
+            STAGE,
+            noise.event(sums),
+            "noisy counts of misses, sizes and errors",
+            unit=evaluated_unit(persons),
+        )
     )
     reservation = None if budget is None else budget.reserve(ledger, note="evaluate")
     noisy = counts.with_noise(noise, IntegerSource(noise_seed))
@@ -122,6 +130,7 @@ def evaluate(
         confidence=confidence,
         ledger=ledger,
         delta=delta,
+        public_size=(len(outcomes), 1.0) if size_is_public else None,
     )
 
 
