@@ -728,9 +728,9 @@ mutant(
     "tests/privacy/test_relations.py::test_a_replacement_costs_two_steps_exactly_for_gaussian_noise",
 )
 mutant(
-    "privacy.ledger:Ledger._epsilon_alone",
-    "self.cost_of(entry.event, delta)",
-    "epsilon_of(entry.event, delta)",
+    "privacy.ledger:Ledger._table",
+    "self.cost_of(e.event, delta)",
+    "epsilon_of(e.event, delta)",
     "a stage is printed with the price of one row",
     "tests/privacy/test_units.py::test_every_printed_promise_is_that_of_the_unit",
 )
