@@ -284,5 +284,5 @@ def test_every_use_is_checked_on_the_records_and_stated(use, monkeypatch):
 
 def test_one_assumption_is_stated_for_each_function():
     assert [a.code for a in (GROUP_FUNCTION, OWN_SCORE, LIKELIHOOD_RATIO)] == ["row_function"] * 3
-    assert ROW_FUNCTION.of("groups") == GROUP_FUNCTION
+    assert ROW_FUNCTION("groups") == GROUP_FUNCTION
     assert GROUP_FUNCTION.sentence.startswith("groups computes")

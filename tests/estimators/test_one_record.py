@@ -12,7 +12,7 @@ import pytest
 
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel
-from dpscp._base.assumptions import OWN_SCORE, Concern
+from dpscp._base.assumptions import OWN_SCORE
 from dpscp.data.groups import Groups
 from dpscp.estimators.base import GROUP_FUNCTION
 from dpscp.paper import DPSCP, DPSplit
@@ -285,7 +285,6 @@ class TestGroupFunctionsThatLookAtTheTable:
     def test_it_is_an_assumption_of_privacy_and_of_coverage(self):
         X, y = labeled()
         model = classifier(STABLE, guarantee="split", groups=lambda X: X[:, 0] > 0).fit(X, y)
-        assert GROUP_FUNCTION.about is Concern.BOTH
         assert model.ledger_.assumptions == (GROUP_FUNCTION,)
         assert dp.Ledger.from_json(model.ledger_.to_json()).assumptions == (GROUP_FUNCTION,)
         assert f"assumed: {GROUP_FUNCTION}" in model.ledger_.summary(1e-5)
@@ -353,7 +352,6 @@ class TestOwnScores:
 
     def test_it_is_an_assumption_of_privacy_and_of_coverage(self):
         model = classifier(STABLE, guarantee="split", conformity_score=squared).fit(*labeled())
-        assert OWN_SCORE.about is Concern.BOTH
         assert model.ledger_.assumptions == (OWN_SCORE,)
         assert OWN_SCORE in model.certificate_.assumptions
 

@@ -126,7 +126,7 @@ def reword(value):
         return [reword(item) for item in value]
     if not isinstance(value, dict):
         return value
-    words = ("sentence", "about", "note", "advice", "void_because")
+    words = ("sentence", "note", "advice", "void_because")
     found = {name: "reworded" if name in words and item else reword(item) for name, item in value.items()}
     return found | {"public_facts": {}} if "public_facts" in found else found
 

@@ -131,7 +131,7 @@ mutant(
 )
 mutant(
     "core.release:_make_certificate",
-    "assumptions.append(OVERLAPPING_GROUPS.of(problem.groups_per_record) if several else FIXED_GROUPS)",
+    "assumptions.append(OVERLAPPING_GROUPS(problem.groups_per_record) if several else FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
     "tests/guarantees/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",

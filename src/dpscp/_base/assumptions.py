@@ -4,34 +4,12 @@ Ledgers and certificates carry the values. Code compares values and never senten
 sentence beside it is for people and is not read back. All sentences are in this module.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-
-class Concern(StrEnum):
-    """Which promise an assumption is about."""
-
-    PRIVACY = "privacy"
-    COVERAGE = "coverage"
-    BOTH = "privacy and coverage"
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A code with its sentence, whose gaps are for public numbers and names."""
-
-    code: str
-    about: Concern
-    sentence: str
-
-    def of(self, *values: str | int | float) -> "Assumption":
-        """Return the assumption about these public values."""
-        return Assumption(self.code, values)
-
-
-_KINDS: dict[str, _Kind] = {}
+# The sentence of each code, whose gaps are for public numbers and names.
+_SENTENCES: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -50,36 +28,31 @@ class Assumption:
     values: tuple[str | int | float, ...] = ()
 
     def __post_init__(self) -> None:
-        kind = _KINDS.get(self.code)
-        if kind is None:
+        sentence = _SENTENCES.get(self.code)
+        if sentence is None:
             raise ValueError(f"the assumption {self.code!r} is unknown; update dpscp")
         plain = all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in self.values)
-        if not plain or len(self.values) != kind.sentence.count("{"):
+        if not plain or len(self.values) != sentence.count("{"):
             raise ValueError(f"the assumption {self.code!r} has other values than its sentence names")
         _ = self.sentence  # raises for a value of another type
 
     @staticmethod
     def stated(sentence: str) -> "Assumption":
-        """Return an assumption in the caller's own words, about both promises; no code reads them."""
-        return _STATED.of(str(sentence))
-
-    @property
-    def about(self) -> Concern:
-        """The promise that it is about."""
-        return _KINDS[self.code].about
+        """Return an assumption in the caller's own words; no code reads them."""
+        return _STATED(str(sentence))
 
     @property
     def sentence(self) -> str:
         """The assumption in words."""
-        return _KINDS[self.code].sentence.format(*self.values)
+        return _SENTENCES[self.code].format(*self.values)
 
     def __str__(self) -> str:
         return self.sentence
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; the sentence and its subject are for people."""
-        words = {"about": str(self.about), "sentence": self.sentence}
-        return {"code": self.code, **({"values": list(self.values)} if self.values else {}), **words}
+        """Return plain JSON values; the sentence is for people."""
+        values = {"values": list(self.values)} if self.values else {}
+        return {"code": self.code, **values, "sentence": self.sentence}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Assumption":
@@ -107,15 +80,17 @@ def first_words(assumptions: tuple[Assumption, ...]) -> list[str]:
     return [f"Assumed and not checked: {OUTER_STEPS}."] if OUTER_STEPS in assumptions else []
 
 
-def _kind(code: str, sentence: str, about: Concern = Concern.COVERAGE) -> _Kind:
-    return _KINDS.setdefault(code, _Kind(code, about, sentence))
+def _kind(code: str, sentence: str) -> Callable[..., Assumption]:
+    """Enter a code; return the function of public values that makes its assumption."""
+    _SENTENCES[code] = sentence
+    return lambda *values: Assumption(code, values)
 
 
-def _fixed(code: str, sentence: str, about: Concern = Concern.COVERAGE) -> Assumption:
-    return _kind(code, sentence, about).of()
+def _fixed(code: str, sentence: str) -> Assumption:
+    return _kind(code, sentence)()
 
 
-_STATED = _kind("stated_by_caller", "{}", Concern.BOTH)
+_STATED = _kind("stated_by_caller", "{}")
 
 # ---- code and records of the caller
 
@@ -123,89 +98,75 @@ ROW_FUNCTION = _kind(
     "row_function",
     "{} computes its values for a row from that row alone, up to rounding, and keeps nothing of it (privacy needs this "
     "too: otherwise one record would change the values of others)",
-    Concern.BOTH,
 )
-GROUP_FUNCTION, OWN_SCORE = ROW_FUNCTION.of("groups"), ROW_FUNCTION.of("conformity_score")
-LIKELIHOOD_RATIO = ROW_FUNCTION.of("population")
+GROUP_FUNCTION, OWN_SCORE = ROW_FUNCTION("groups"), ROW_FUNCTION("conformity_score")
+LIKELIHOOD_RATIO = ROW_FUNCTION("population")
 PREFIT = _fixed(
     "prefit",
     "estimator was trained without these records (as dp.Prefit states), computes the outputs of each row from that row "
     "alone, up to rounding, and keeps nothing of it; the records that it was trained on are not protected by this "
     "release",
-    Concern.BOTH,
 )
 PRIVATE_MODEL = _fixed(
     "private_model",
     "the model was trained elsewhere at the cost that its ledger states and contains nothing else from the records; it "
     "computes the outputs of each row from that row alone, up to rounding, and keeps nothing of it",
-    Concern.BOTH,
 )
 TORCH_MODULE = _fixed(
     "torch_module",
     "PyTorch traces its own operations faithfully, and maps them over records by rules that keep records apart; the "
     "rounding of a record's gradient and outputs does not depend on its place in a block; the starting weights and the "
     "constants of the torch module and its loss do not come from the records",
-    Concern.BOTH,
 )
 OWN_MECHANISM = _fixed(
     "own_mechanism",
     "the caller's training mechanism releases what its event pays for, and nothing else from the records",
-    Concern.BOTH,
 )
 OWN_STEP = _fixed(
     "own_step",
     "each preprocessing step of the caller releases what its event pays for, and transforms each row by using only "
     "this release and that row",
-    Concern.BOTH,
 )
 OUTER_STEPS = _fixed(
     "outer_steps",
     "what the caller put around the estimator (functions, frozen steps, estimators that fit it) learned nothing from "
     "these records and computes each row and each target from that one alone",
-    Concern.BOTH,
 )
 OWN_DATASET = _fixed(
     "own_dataset",
     "each item of the caller's data set is one record and is computed from that record alone",
-    Concern.BOTH,
 )
 OWN_SOURCE = _fixed(
     "own_source",
     "the caller's source contains each record once, and all records of a person in one block (each reading checks that "
     "its blocks stay the same)",
-    Concern.BOTH,
 )
 DASK = _fixed(
     "dask",
     "the Dask collection contains each record once whenever it is computed (each reading checks that the rows and "
     "their order stay the same)",
-    Concern.BOTH,
 )
-PROCESSES = _fixed("processes", "each record is held by only one process of the group", Concern.BOTH)
+PROCESSES = _fixed("processes", "each record is held by only one process of the group")
 FIXED_NUMBER = _fixed(
     "fixed_number",
     "the engine that trained the model used the true number of its records (in its normalizer and sampling rate), so "
     "this number is public, and privacy is for replacing one record by another",
-    Concern.PRIVACY,
 )
 OWN_SCORES = _fixed(
     "own_scores",
     "each score depends on one record, the model and independent noise only, and training cost what was declared for "
     "it",
-    Concern.BOTH,
 )
 OWN_LOSSES = _fixed(
     "own_losses",
     "each loss comes from one record, the model, the threshold and independent noise; training cost what was declared "
     "for it; where no finite threshold is returned the caller acts so that the loss is 0",
-    Concern.BOTH,
 )
 OTHER_PERSONS = _fixed(
     "other_persons",
     "the recalibration used records of other persons than the fit and earlier recalibrations (the same records are "
     "recognized within one process, not in an edited copy or another process); somebody who is in several of them pays "
     "for each (a budget store adds this up)",
-    Concern.PRIVACY,
 )
 
 # ---- who is covered
@@ -220,7 +181,6 @@ CAP_WITHOUT_IDS = _kind(
     "cap_without_ids",
     "privacy is per person with at most {} records (not checked, because there are no ids); coverage is per record, "
     "not per person",
-    Concern.BOTH,
 )
 NOMINAL_RECORDS = _fixed("nominal_records", "n_records is the true number of records")
 NOMINAL_PERSONS = _fixed("nominal_persons", "n_persons is the true number of persons")

@@ -351,11 +351,11 @@ def _make_certificate(
     assumptions = [exchangeable, *others, guarantee.assumption]
     if plan.has_groups:
         several = problem.groups_per_record > 1
-        assumptions.append(OVERLAPPING_GROUPS.of(problem.groups_per_record) if several else FIXED_GROUPS)
+        assumptions.append(OVERLAPPING_GROUPS(problem.groups_per_record) if several else FIXED_GROUPS)
     elif not plan.has_released_size:
         assumptions.insert(1, unit.nominal_is_true)
     if plan.counted_size is not None:
-        assumptions += [COINS.of(unit.noun), *([NORMALIZED_RATIO] if by_ratio else [])]
+        assumptions += [COINS(unit.noun), *([NORMALIZED_RATIO] if by_ratio else [])]
     terms = Terms(
         unit=unit,
         relation=plan.spent.relation,
@@ -369,7 +369,7 @@ def _make_certificate(
     if searches:
         coverage, advice, terms = _read_search(plan, index, searches, terms)
         if terms.release_level is not None:
-            assumptions.append(INDEPENDENT.of(unit.noun))
+            assumptions.append(INDEPENDENT(unit.noun))
     assumed = (*assumptions, *extra_assumptions, *plan.spent.assumptions)
     found = Certificate(guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
     return replace(found, advice=_WEAK_PROOF_ADVICE) if found.is_vacuous and not advice else found

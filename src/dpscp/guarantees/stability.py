@@ -217,7 +217,7 @@ def stability_dpsgd_fixed_normalizer(  # noqa: PLR0913 (public: one argument a c
 
 def _fixed_normalizer_assumptions(n_records: int, *, convex: bool) -> tuple[Assumption, ...]:
     shape = CONVEX_AND_SMOOTH if convex else SMOOTH
-    return MOST_OTHERS.of(n_records), shape, PLAIN_SGD, FIXED_PREPROCESSING
+    return MOST_OTHERS(n_records), shape, PLAIN_SGD, FIXED_PREPROCESSING
 
 
 def _learning_rates(learning_rate: float | Sequence[float] | NDArray[np.floating], steps: int) -> NDArray[np.float64]:

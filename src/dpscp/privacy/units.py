@@ -102,7 +102,7 @@ class Unit:
         """What coverage assumes about new and old units."""
         if self.by_person:
             return (EXCHANGEABLE_PERSONS,)
-        cap = () if self.rows_per_person is None else (CAP_WITHOUT_IDS.of(self.rows_per_person),)
+        cap = () if self.rows_per_person is None else (CAP_WITHOUT_IDS(self.rows_per_person),)
         return EXCHANGEABLE, *cap
 
     @property

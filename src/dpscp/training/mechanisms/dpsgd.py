@@ -361,5 +361,5 @@ class DPSGD(GaussianSums):
             delta_n=self.delta_n,
             score_lipschitz=head.score_lipschitz,
         )
-        enforced = ENFORCED_NORM.of(self.feature_bound)
+        enforced = ENFORCED_NORM(self.feature_bound)
         return replace(bound, shift_bound=bound.shift_bound + drift, assumptions=(*bound.assumptions, enforced))
