@@ -17,7 +17,6 @@ import dpscp as dp
 from dpscp.audit import ModelGame
 from dpscp.cli import main
 from dpscp.data.schema import parse_schema
-from dpscp.privacy import gaussian_event
 from dpscp.report import evaluate
 
 # declared otherwise than the table looks: wider bounds, a label nobody has, a rounder number of records
@@ -198,13 +197,9 @@ def test_a_new_store_has_the_budget_that_was_asked_for(run):
     assert run("budget show small.budget --json")["delta"] == 1e-8
 
 
-def test_a_new_store_takes_a_declared_sequence_or_a_slack(run):
-    Path("fit.json").write_text(dp.Ledger().add("x", gaussian_event(9.0)).to_json())
-    head = "budget create {} --epsilon 2 --delta 1e-6 --dataset mine --json"
-    told = run(head.format("a") + " --sequence fit.json fit.json")
-    assert (told["rule"], dp.BudgetStore.open("a").spent()) == ("sequence", 0.0)
-    assert dp.BudgetStore.open("a").fits(gaussian_event(9.0))
-    assert run(head.format("b") + " --slack 4e-7")["rule"] == "adaptive"
+def test_a_new_store_takes_a_slack(run):
+    told = run("budget create b --epsilon 2 --delta 1e-6 --dataset mine --slack 4e-7 --json")
+    assert (told["slack"], dp.BudgetStore.open("b").spent()) == (4e-7, 0.0)
     assert "slack 4e-07" in dp.BudgetStore.open("b").summary()
 
 

@@ -232,7 +232,7 @@ def seeds(target: str) -> list[bytes]:
         texts = [b"\x80" + place.to_bytes(2, "little") + b"\x05null" for place in places]
         return [b"\x00" + _model_bytes(torch), *texts, b"\xd0\x00\x40\x00<f8", b"\xd0\x01\x00\x00"]
     content = _store_lines()[0].content
-    heads = [content.index(word) for word in ('"dpscp-budget"', "3", "1.0", "1e-06", '"x"')]
+    heads = [content.index(word) for word in ("1.0", "1e-06", '"x"', "slack")]
     altered = [b"\x80\x00\x04" + place.to_bytes(2, "little") + b"\x05null" for place in heads]
     return [
         b"",

@@ -686,13 +686,6 @@ mutant(
     "tests/privacy/test_budget.py::test_only_gaussian_commits_of_gaussian_reservations_change_a_charge",
 )
 mutant(
-    "privacy.store_log:SequenceRule.require",
-    "share.reserved.event != declared or share.counted.event != declared",
-    "False",
-    "a store with a declared sequence takes any other fit",
-    "tests/privacy/test_budget.py::test_a_declared_sequence_adds_up_without_slack",
-)
-mutant(
     "data.sources.digests:SameBlocks.__call__",
     "self.digests.get(block.id) != digest(block, self.key)",
     "block.id not in self.digests",

@@ -362,7 +362,6 @@ def _budget(options: argparse.Namespace) -> Result:
         options.epsilon,
         options.delta,
         dataset=options.dataset,
-        sequence=options.sequence and [Ledger.from_json(p.read_text(encoding="utf-8")) for p in options.sequence],
         slack=options.slack,
     )
     return store.to_dict(), [store.summary()]

@@ -112,11 +112,6 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--null": (bool, "control experiment without the record in any run: every bound must be 0"),
     "action": (str, "create a new store, or show what is spent and left", {"choices": ("create", "show")}),
     "store": (Path, "file of the budget store"),
-    "--sequence": (
-        Path,
-        "JSON ledgers of all planned fits in order: a smaller total, but no other fit",
-        {"nargs": "+"},
-    ),
     "--slack": (float, "part of delta for costs that a Gaussian-DP bound does not cover"),
     "arguments": (str, "names of studies; options of the experiments follow after --", {"nargs": "*"}),
     "--json": (bool, "print JSON only"),
@@ -222,7 +217,7 @@ COMMANDS = {
     ),
     "budget": _Command(
         "create or show a budget store: the privacy budget that all fits on the same records share",
-        "action store --epsilon --delta --dataset --sequence --slack",
+        "action store --epsilon --delta --dataset --slack",
         {},
         (
             "dpscp budget create study.budget --epsilon 3 --delta 1e-6 --dataset 'people 2025'",

@@ -24,9 +24,9 @@ import math
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from os import PathLike
 from typing import Any
 
@@ -36,11 +36,10 @@ from dpscp._base.checks import check_probability
 from dpscp._base.format import format_epsilon, format_number, format_remaining_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import Budget, Ledger, Relation
-from dpscp.privacy.store_log import Account, Line, SequenceRule, Share
+from dpscp.privacy.store_log import Account, Line, Share, next_line
 
 __all__ = ["BudgetStore", "Line", "Reservation"]
 
-_FORMAT = "dpscp-budget"
 _VERSION = 3
 # "DPSB" in SQLite's application_id distinguishes a budget store from other databases.
 _APPLICATION_ID = 0x44505342
@@ -108,8 +107,36 @@ class Reservation:
     identity: str
 
     def commit(self, spent: Ledger | DpEvent, note: str | None = None) -> None:
-        """Call ``BudgetStore.commit`` with this reservation."""
-        self.store.commit(self, spent, note)
+        """Replace the reservation by what was spent.
+
+        Both events must be Gaussian for another cost to count: of other steps, a run may have looked at some and
+        stopped. Then the reservation counts. After an error it stays, and the caller must not release anything.
+
+        Parameters
+        ----------
+        spent : DpEvent or Ledger
+        note : str, optional
+            Default: the note of the reservation.
+
+        Raises
+        ------
+        BudgetError
+            If this is more than was reserved and does not fit.
+        ValueError
+            If the ledger is seeded, or the reservation is unknown or was committed before.
+        """
+        with self.store._transaction() as connection:
+            account = _checked_account(connection)
+            known = [line for line in account.lines if line.reservation == self.identity]
+            if [line.kind for line in known] != ["reserve"]:
+                raise ValueError(
+                    "this reservation is not in the store, or it was committed before; reserve a new share"
+                )
+            note = known[0].note if note is None else note
+            share = _as_ledger(spent, note)
+            replaced = Share(account.shares[self.identity].reserved, share)
+            account.require(self.identity, replaced, "the run spent other than it reserved: release nothing")
+            _append(connection, next_line(account.lines, "commit", self.identity, note, share.to_json()))
 
 
 class BudgetStore:
@@ -126,8 +153,8 @@ class BudgetStore:
         The name that the file was created with. Spending needs it, reading does not.
 
     Privacy: all reservations, each replaced by its commit, are together (epsilon, delta)-DP for adding or removing one
-    record (or one person with ids). This holds if each fit is chosen by the results of earlier fits; with a declared
-    ``sequence``, if it is not. It holds for all processes at once and wherever they are stopped.
+    record (or one person with ids). This holds if each fit is chosen by the results of earlier fits. It holds for all
+    processes at once and wherever they are stopped.
 
     Assumes: the name always denotes the same records; every release goes through this one file, not through a copy of
     it.
@@ -175,7 +202,6 @@ class BudgetStore:
         delta: float,
         *,
         dataset: str,
-        sequence: Sequence[Ledger | DpEvent] | None = None,
         slack: float | None = None,
     ) -> "BudgetStore":
         """Create a file with this total; ``FileExistsError`` if there is a file.
@@ -186,8 +212,6 @@ class BudgetStore:
         epsilon, delta : float
         dataset : str
             A public name for the records. ``summary`` shows it, and spending must repeat it.
-        sequence : sequence of DpEvent or Ledger, optional
-            All fits, in their order. The total is then tighter, and every other fit is rejected.
         slack : float, optional
             The part of delta for what Gaussian noise does not cover (default: a twentieth). More slack helps steps of
             which only an epsilon and a delta are known.
@@ -197,7 +221,9 @@ class BudgetStore:
         BudgetStore
         """
         budget = Budget(epsilon, delta)
-        rule = _rule_content(budget, sequence, slack)
+        slack = _SLACK_SHARE * budget.delta if slack is None else check_probability("slack", slack)
+        if slack >= budget.delta:
+            raise ValueError(f"slack must be below delta = {format_number(budget.delta)}, got {format_number(slack)}")
         if not isinstance(dataset, str) or not dataset.strip():
             raise ValueError(
                 f"dataset must be a text that names the records, for example 'clinic 2025', got {dataset!r}"
@@ -222,7 +248,7 @@ class BudgetStore:
             ) from None
         try:
             with store._transaction() as connection:
-                _write_head(connection, budget, dataset, rule)
+                _write_head(connection, budget, dataset, slack)
         except BaseException:
             if os.path.getsize(store.path) == 0:  # written in one transaction: a file with content is complete
                 os.unlink(store.path)
@@ -339,7 +365,7 @@ class BudgetStore:
         text = [f"data set: {account.dataset}"]
         text += [
             f"budget: epsilon {format_number(budget.epsilon)} at delta {format_number(budget.delta)}",
-            f"rule: {account.rule.words}",
+            f"rule: each fit may be chosen by the results of earlier fits (slack {account.slack:g} of delta)",
             f"spent: epsilon {format_epsilon(spent)} by this rule; remaining "
             f"{format_remaining_epsilon(budget.epsilon - spent)}",
         ]
@@ -353,17 +379,16 @@ class BudgetStore:
     def to_dict(self) -> dict[str, Any]:
         """Return ``summary`` as plain JSON values; None for an infinite epsilon."""
         account = self._read()
-        budget, ledger, rule = account.budget, account.ledger(), account.rule
-        spent = account.spent()
+        budget, spent = account.budget, account.spent()
         return {
             "path": self.path,
             "dataset": account.dataset,
             "epsilon": budget.epsilon,
             "delta": budget.delta,
-            "rule": rule.name,
+            "slack": account.slack,
             "spent": _finite(spent),
             "remaining": _finite(budget.epsilon - spent),
-            "entries": ledger.to_dict()["entries"],
+            "entries": account.ledger().to_dict()["entries"],
             "lines": [
                 {"line": x.line, "kind": x.kind, "reservation": x.reservation, "written": x.written, "note": x.note}
                 | ({} if x.kind == "budget" else {"epsilon": _finite(account.alone(x))})
@@ -419,41 +444,8 @@ class BudgetStore:
             account = _checked_account(connection)
             self._require_name(account)
             account.require(identity, Share(share), "the share does not fit")
-            _append(connection, account.next_line("reserve", identity, note, share.to_json()))
+            _append(connection, next_line(account.lines, "reserve", identity, note, share.to_json()))
         return Reservation(self, identity)
-
-    def commit(self, reservation: Reservation, spent: Ledger | DpEvent, note: str | None = None) -> None:
-        """Replace a reservation by what was spent.
-
-        Both events must be Gaussian for another cost to count: of other steps, a run may have looked at some and
-        stopped. Then the reservation counts. After an error it stays, and the caller must not release anything.
-
-        Parameters
-        ----------
-        reservation : Reservation
-        spent : DpEvent or Ledger
-        note : str, optional
-            Default: the note of the reservation.
-
-        Raises
-        ------
-        BudgetError
-            If this is more than was reserved and does not fit.
-        ValueError
-            If the ledger is seeded, or the reservation is unknown or was committed before.
-        """
-        with self._transaction() as connection:
-            account = _checked_account(connection)
-            known = [line for line in account.lines if line.reservation == reservation.identity]
-            if [line.kind for line in known] != ["reserve"]:
-                raise ValueError(
-                    "this reservation is not in the store, or it was committed before; reserve a new share"
-                )
-            note = known[0].note if note is None else note
-            share = _as_ledger(spent, note)
-            replaced = Share(Ledger.from_json(known[0].content), share)
-            account.require(reservation.identity, replaced, "the run spent other than it reserved: release nothing")
-            _append(connection, account.next_line("commit", reservation.identity, note, share.to_json()))
 
     # ---- the file
 
@@ -493,46 +485,25 @@ class BudgetStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._translate_error(error) from None
-
-    def _translate_error(self, error: sqlite3.Error) -> Exception:
-        code = getattr(error, "sqlite_errorcode", None)
-        if code is not None and code & 0xFF in _ERRORS:
-            number, message = _ERRORS[code & 0xFF]
-            return OSError(number, message, self.path)  # of the subclass of its number: PermissionError, TimeoutError
-        return ValueError(
-            f"{self.path!r} is not a budget store, or it is damaged ({error}); restore it from a backup and treat "
-            "everything since that backup as spent"
-        )
+            code = getattr(error, "sqlite_errorcode", None)
+            if code is not None and code & 0xFF in _ERRORS:
+                number, message = _ERRORS[code & 0xFF]
+                # of the subclass of its number: PermissionError, TimeoutError
+                raise OSError(number, message, self.path) from None
+            raise ValueError(
+                f"{self.path!r} is not a budget store, or it is damaged ({error}); restore it from a backup and treat "
+                "everything since that backup as spent"
+            ) from None
 
 
-def _rule_content(
-    budget: Budget, sequence: Sequence[Ledger | DpEvent] | None, slack: float | None
-) -> dict[str, object]:
-    """Return the rule of a new store for line 0.
-
-    Raises ``BudgetError`` for a sequence that does not fit.
-    """
-    if sequence is None:
-        part = _SLACK_SHARE * budget.delta if slack is None else check_probability("slack", slack)
-        if part >= budget.delta:
-            raise ValueError(f"slack must be below delta = {format_number(budget.delta)}, got {format_number(part)}")
-        return {"slack": part}
-    if slack is not None:
-        raise ValueError("give a sequence or a slack, not both: a declared sequence needs no slack")
-    # a sequence is a plan, so it may come from a seeded trial run
-    planned = [_as_ledger(replace(s, seeded=False) if isinstance(s, Ledger) else s, "") for s in sequence]
-    return {"sequence": [ledger.to_dict() for ledger in SequenceRule.declare(budget, planned).sequence]}
-
-
-def _write_head(connection: sqlite3.Connection, budget: Budget, dataset: str, rule: dict[str, object]) -> None:
+def _write_head(connection: sqlite3.Connection, budget: Budget, dataset: str, slack: float) -> None:
     """Write tables, triggers and line 0 of a new file."""
     for statement in _SCHEMA:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {_VERSION}")
-    content = {"format": _FORMAT, "version": _VERSION, "epsilon": budget.epsilon, "delta": budget.delta}
-    _append(connection, Account().next_line("budget", "", "", json.dumps({**content, "dataset": dataset, **rule})))
+    content = {"epsilon": budget.epsilon, "delta": budget.delta, "dataset": dataset, "slack": slack}
+    _append(connection, next_line((), "budget", "", "", json.dumps(content)))
 
 
 def _checked_account(connection: sqlite3.Connection) -> Account:

@@ -1,10 +1,9 @@
-"""The rules of a budget store, and the lines of its file with their meaning; ``dpscp.privacy.store`` has the file.
+"""The rule of a budget store, and the lines of its file with their meaning; ``dpscp.privacy.store`` has the file.
 
-``AdaptiveRule`` allows shares that are chosen by earlier outputs: a Gaussian-DP filter. A share is charged a pair (mu,
-slack). Its privacy profile lies nowhere above the profile of this mechanism: "reveal everything with probability slack,
+The rule allows shares that are chosen by earlier outputs: a Gaussian-DP filter. A share is charged a pair (mu, slack).
+Its privacy profile lies nowhere above the profile of this mechanism: "reveal everything with probability slack,
 otherwise release a normal number with mean mu (with the record) or 0 (without)". Shares may be chosen in any way while
-the sum of mu^2 and the sum of slack stay within fixed totals. ``SequenceRule`` is for shares that were declared in
-advance, and its total is tighter. Both use events only, never records.
+the sum of mu^2 and the sum of slack stay within fixed totals. The rule uses events only, never records.
 
 Theory: The budget store
 """
@@ -12,11 +11,11 @@ Theory: The budget store
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -28,7 +27,6 @@ from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import as_accountant, epsilon_of, is_private
 from dpscp.privacy.budgets import Budget
-from dpscp.privacy.events import compose, frozen_event
 from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.tradeoff import gdp_epsilon, last_where
 from dpscp.privacy.units import join_units
@@ -49,14 +47,6 @@ class Charge(NamedTuple):
     slack: float = 0.0
 
 
-def charge_for(event: DpEvent, slack: float) -> Charge:
-    """Return the smallest charge of an event with at most this slack.
-
-    The charge is exact and needs no slack for Gaussian noise.
-    """
-    return _charge(frozen_event(event), slack)
-
-
 def _exact_mu(event: DpEvent) -> float | None:
     """Return the charge of continuous Gaussian noise, which is exact and needs no slack; None for other events."""
     return as_accountant("pld").exact_mu(event) if is_private(event) else None
@@ -69,7 +59,11 @@ def least_slack(event: DpEvent) -> float:
 
 
 @lru_cache(maxsize=512)
-def _charge(event: DpEvent, slack: float) -> Charge:
+def charge_for(event: DpEvent, slack: float) -> Charge:
+    """Return the smallest charge of an event with at most this slack.
+
+    The charge is exact and needs no slack for Gaussian noise.
+    """
     if not is_private(event):
         return Charge(math.inf)
     mu = _exact_mu(event)
@@ -122,74 +116,9 @@ class Share:
         """The ledger that counts as spent."""
         return self.reserved if self.committed is None else self.committed
 
-    @property
-    def is_replaced(self) -> bool:
-        """Whether the commit differs from the reservation."""
-        return bool(self.counted.event != self.reserved.event)
-
-
-@dataclass(frozen=True)
-class AdaptiveRule:
-    """A Gaussian-DP filter with a fixed total of mu^2 and of slack.
-
-    The slack covers what Gaussian noise does not. A first share that the filter rejects may take the whole total if it
-    is (epsilon, delta)-DP alone, because it was chosen before anything was released.
-    """
-
-    budget: Budget
-    slack: float
-    name: ClassVar[str] = "adaptive"
-
-    @property
-    def words(self) -> str:
-        """The rule, for the reader."""
-        return f"each fit may be chosen by the results of earlier fits (slack {self.slack:g} of delta)"
-
-    def spent(self, shares: Sequence[Share], delta: float) -> float:
-        """Return epsilon at ``delta`` of a filter that would be full now.
-
-        A share that takes the whole total counts as the whole total.
-        """
-        if not self._has_whole(shares):
-            return self._filter_epsilon(shares, delta)
-        if len(shares) > 1 or _worse_alone(shares[0], self.budget.delta) > self.budget.epsilon:
-            return math.inf
-        return self.budget.epsilon if delta == self.budget.delta else _worse_alone(shares[0], delta)
-
-    def require(self, shares: Sequence[Share], trouble: str) -> None:
-        """Raise ``BudgetError`` if these shares do not fit together."""
-        spent = self.spent(shares, self.budget.delta)
-        if not spent <= self.budget.epsilon:
-            raise BudgetError(_over_total(self.budget, spent, trouble))
-
-    def _has_whole(self, shares: Sequence[Share]) -> bool:
-        """Return whether the first share took the whole total; no commit gives any of it back."""
-        reserved = [Share(share.reserved) for share in shares[:1]]
-        if not reserved or self._filter_epsilon(reserved, self.budget.delta) <= self.budget.epsilon:
-            return False
-        return _worse_alone(reserved[0], self.budget.delta) <= self.budget.epsilon
-
-    def _filter_epsilon(self, shares: Sequence[Share], delta: float) -> float:
-        mu = math.hypot(*(charge.mu for charge in self.charges(shares)))
-        return gdp_epsilon(delta - self.slack, mu) if delta > self.slack and math.isfinite(mu) else math.inf
-
-    def charges(self, shares: Sequence[Share]) -> list[Charge]:
-        """Return the charge of each share.
-
-        The slack of a share is fixed when it is reserved, and never returned. A commit changes the charge only if both
-        events are Gaussian: squares add up even if their number was decided during the run. Otherwise the run may have
-        looked at a part of what it reserved, so the reservation counts, and a commit that costs more never fits.
-        """
-        left, users, charges = self.slack, 0, []
-        for share in shares:
-            needed = least_slack(share.reserved.event)
-            allotted = needed + (left - needed) / (users + 2) if needed < left else 0.0
-            charge = charge_for(share.reserved.event, allotted)
-            left, users = left - charge.slack, users + (charge.slack > 0)
-            if share.is_replaced:
-                charge = _replaced_charge(share, charge, charge_for(share.counted.event, allotted))
-            charges.append(charge)
-        return charges
+    def epsilon(self, delta: float) -> float:
+        """Return the larger epsilon of reservation and commit alone."""
+        return max(epsilon_of(ledger.event, delta) for ledger in (self.reserved, self.counted))
 
 
 def _replaced_charge(share: Share, reserved: Charge, committed: Charge) -> Charge:
@@ -197,64 +126,6 @@ def _replaced_charge(share: Share, reserved: Charge, committed: Charge) -> Charg
     if _exact_mu(share.reserved.event) is not None and _exact_mu(share.counted.event) is not None:
         return committed
     return reserved if committed.mu <= reserved.mu else Charge(math.inf, reserved.slack)
-
-
-def _worse_alone(share: Share, delta: float) -> float:
-    """Return the larger epsilon of reservation and commit."""
-    return max(epsilon_of(ledger.event, delta) for ledger in (share.reserved, share.counted))
-
-
-@dataclass(frozen=True)
-class SequenceRule:
-    """Shares that were declared at creation, in their order; the total is exact."""
-
-    budget: Budget
-    sequence: tuple[Ledger, ...]
-    name: ClassVar[str] = "sequence"
-
-    @classmethod
-    def declare(cls, budget: Budget, sequence: Sequence[Ledger]) -> "SequenceRule":
-        """Return the rule of a new store; ``BudgetError`` if the sequence does not fit."""
-        if not sequence:
-            raise ValueError(
-                "sequence must have at least one event or ledger; leave it out if fits are not known in advance"
-            )
-        spent = epsilon_of(compose(*(ledger.event for ledger in sequence)), budget.delta)
-        if not spent <= budget.epsilon:
-            raise BudgetError(_over_total(budget, spent, "the declared sequence does not fit"))
-        return cls(budget, tuple(sequence))
-
-    @property
-    def words(self) -> str:
-        """The rule, for the reader."""
-        return f"only the {len(self.sequence)} fits that were declared at creation, in their order"
-
-    def spent(self, shares: Sequence[Share], delta: float) -> float:
-        """Return epsilon at ``delta`` of the reserved shares."""
-        return epsilon_of(compose(*(share.reserved.event for share in shares)), delta)
-
-    def require(self, shares: Sequence[Share], trouble: str) -> None:
-        """Raise ``BudgetError`` unless these shares are the first of the sequence."""
-        for place, share in enumerate(shares):
-            if place >= len(self.sequence):
-                raise BudgetError(f"{trouble}: all {place} fits of the declared sequence are reserved already")
-            declared = self.sequence[place].event
-            if share.reserved.event != declared or share.counted.event != declared:
-                raise BudgetError(
-                    f"{trouble}: it is not fit {place + 1} of the {len(self.sequence)} that were declared when the "
-                    "store was created; run the declared fit, or create a store without a sequence"
-                )
-
-
-StoreRule = AdaptiveRule | SequenceRule
-
-
-def _over_total(budget: Budget, spent: float, trouble: str) -> str:
-    """Return the message for a total that is too large."""
-    return (
-        f"{trouble}: the store would reach epsilon = {format_epsilon(spent)} at delta = {format_number(budget.delta)}, "
-        f"which is over its total of {format_number(budget.epsilon)}"
-    )
 
 
 @dataclass(frozen=True)
@@ -275,15 +146,46 @@ class Line:
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
+def next_line(lines: Sequence[Line], kind: str, reservation: str, note: str, content: str) -> Line:
+    """Return the line after these, with its digest."""
+    last = lines[-1] if lines else Line(-1, "", "", "", "", "", _FIRST_DIGEST)
+    # times must not decrease, even if the clock was set back
+    written = max(datetime.now(UTC).isoformat(timespec="seconds"), last.written)
+    line = Line(last.line + 1, kind, reservation, written, str(note), content, "")
+    return replace(line, digest=line.expected_digest(last.digest))
+
+
 @dataclass(frozen=True)
 class Account:
-    """The lines of a store; each contains a digest of the line before."""
+    """What the lines of a store say, and the filter that decides whether a share fits.
 
-    lines: tuple[Line, ...] = ()
+    The filter has a fixed total of mu^2 and of slack, which covers what Gaussian noise does not. A first share that it
+    rejects may take the whole total if it is (epsilon, delta)-DP alone, because it was chosen before anything was
+    released.
+
+    Attributes
+    ----------
+    lines : tuple of Line
+        Each contains a digest of the line before.
+    budget : Budget
+        The total that was fixed when the store was created.
+    dataset : str
+        The name of the records.
+    slack : float
+        The part of delta that covers what Gaussian noise does not.
+    shares : mapping of str to Share
+        Each reservation with its commit, in the order of reservation.
+    """
+
+    lines: tuple[Line, ...]
+    budget: Budget
+    dataset: str
+    slack: float
+    shares: Mapping[str, Share]
 
     @classmethod
     def of_rows(cls, rows: Sequence[tuple[Any, ...]]) -> "Account":
-        """Return the lines of the file; ``ValueError`` if a digest or line 0 is wrong."""
+        """Return what the lines of a file say; ``ValueError`` if a digest or a line is wrong."""
         lines = tuple(Line(*row) for row in rows)
         previous = _FIRST_DIGEST
         for place, (line, row) in enumerate(zip(lines, rows, strict=True)):
@@ -292,68 +194,28 @@ class Account:
             if line.line != place or not texts or line.digest != line.expected_digest(previous):
                 raise ValueError(f"the budget store was altered at line {place}; restore it from a backup")
             previous = line.digest
-        if not lines or lines[0].kind != "budget":
-            raise ValueError("the budget store was altered: it has no budget; restore it from a backup")
-        return cls(lines)
-
-    def next_line(self, kind: str, reservation: str, note: str, content: str) -> Line:
-        """Return the next line with its digest."""
-        last = self.lines[-1] if self.lines else Line(-1, "", "", "", "", "", _FIRST_DIGEST)
-        # times must not decrease, even if the clock was set back
-        written = max(datetime.now(UTC).isoformat(timespec="seconds"), last.written)
-        line = Line(last.line + 1, kind, reservation, written, str(note), content, "")
-        return replace(line, digest=line.expected_digest(last.digest))
-
-    @cached_property
-    def _head(self) -> tuple[Budget, str, StoreRule]:
         try:
-            content = json.loads(self.lines[0].content)
+            if lines[0].kind != "budget":
+                raise ValueError("line 0 is no budget")
+            content = json.loads(lines[0].content)
             budget, dataset = Budget(content["epsilon"], content["delta"]), content["dataset"]
             if not isinstance(dataset, str):
                 raise ValueError("the name of the data set is not a text")
-            if "sequence" in content:
-                return budget, dataset, SequenceRule(budget, tuple(map(Ledger.from_dict, content["sequence"])))
-            return budget, dataset, AdaptiveRule(budget, check_probability("slack", content["slack"]))
-        except (KeyError, TypeError, ValueError, RecursionError):
+            slack = check_probability("slack", content["slack"])
+        except (LookupError, TypeError, ValueError, RecursionError):
             raise ValueError(
-                "the budget store is damaged: its first line has no budget, name or rule; restore it from a backup"
+                "the budget store is damaged: its first line has no budget, name or slack; restore it from a backup"
             ) from None
-
-    @property
-    def budget(self) -> Budget:
-        """The total that was fixed when the store was created."""
-        return self._head[0]
-
-    @property
-    def dataset(self) -> str:
-        """The name of the records."""
-        return self._head[1]
-
-    @property
-    def rule(self) -> StoreRule:
-        """The rule that decides whether a share fits."""
-        return self._head[2]
-
-    def shares(self) -> dict[str, Share]:
-        """Return each reservation with its commit, in the order of reservation."""
-        found: dict[str, Share] = {}
-        for line in self.lines[1:]:
-            spent = Ledger.from_json(line.content)
-            before = found.get(line.reservation)
-            found[line.reservation] = Share(spent) if before is None else Share(before.reserved, spent)
-        return found
+        shares: dict[str, Share] = {}
+        for line in lines[1:]:
+            spent, before = Ledger.from_json(line.content), shares.get(line.reservation)
+            shares[line.reservation] = Share(spent) if before is None else Share(before.reserved, spent)
+        return cls(lines, budget, dataset, slack, shares)
 
     def ledger(self) -> Ledger:
         """Return commits, and reservations without a commit, as one ledger."""
-        ledgers = [share.counted for share in self.shares().values()]
-        entries = tuple(entry for ledger in ledgers for entry in ledger.entries)
         # each fit has its own facts, which would overwrite each other
-        return Ledger(entries)
-
-    def spent(self, delta: float | None = None) -> float:
-        """Return epsilon of all shares at ``delta`` (default: the budget's)."""
-        at = self.budget.delta if delta is None else check_probability("delta", delta)
-        return self.rule.spent(tuple(self.shares().values()), at)
+        return Ledger(tuple(entry for share in self.shares.values() for entry in share.counted.entries))
 
     def alone(self, line: Line) -> float:
         """Return the cost of one line alone, at the budget's delta."""
@@ -364,12 +226,53 @@ class Account:
 
         Raise ``ValueError`` if it protects rows and the other shares protect persons with ids, or the reverse.
         """
-        shares = self.shares() | {identity: share}
-        join_units(other.counted.unit for other in shares.values())  # rows and persons are not added up
-        try:
-            self.rule.require(tuple(shares.values()), trouble)
-        except BudgetError as error:
+        joined = replace(self, shares={**self.shares, identity: share})
+        join_units(other.counted.unit for other in joined.shares.values())  # rows and persons are not added up
+        spent, total = joined.spent(), format_number(self.budget.epsilon)
+        if not spent <= self.budget.epsilon:
             raise BudgetError(
-                f"{error} (spent so far: {format_epsilon(self.spent())} of {format_number(self.budget.epsilon)}); "
-                "spend less, or start a new study with new records"
-            ) from None
+                f"{trouble}: the store would reach epsilon = {format_epsilon(spent)} at delta = "
+                f"{format_number(self.budget.delta)}, which is over its total of {total} (spent so far: "
+                f"{format_epsilon(self.spent())} of {total}); spend less, or start a new study with new records"
+            )
+
+    def spent(self, delta: float | None = None) -> float:
+        """Return epsilon at ``delta`` (default: the budget's) of a filter that would be full now.
+
+        A share that takes the whole total counts as the whole total.
+        """
+        at, shares = self.budget.delta if delta is None else check_probability("delta", delta), [*self.shares.values()]
+        if not self._has_whole(shares):
+            return self._filter_epsilon(shares, at)
+        if len(shares) > 1 or shares[0].epsilon(self.budget.delta) > self.budget.epsilon:
+            return math.inf
+        return self.budget.epsilon if at == self.budget.delta else shares[0].epsilon(at)
+
+    def _has_whole(self, shares: Sequence[Share]) -> bool:
+        """Return whether the first share took the whole total; no commit gives any of it back."""
+        reserved = [Share(share.reserved) for share in shares[:1]]
+        if not reserved or self._filter_epsilon(reserved, self.budget.delta) <= self.budget.epsilon:
+            return False
+        return reserved[0].epsilon(self.budget.delta) <= self.budget.epsilon
+
+    def _filter_epsilon(self, shares: Sequence[Share], delta: float) -> float:
+        mu = math.hypot(*(charge.mu for charge in self._charges(shares)))
+        return gdp_epsilon(delta - self.slack, mu) if delta > self.slack and math.isfinite(mu) else math.inf
+
+    def _charges(self, shares: Sequence[Share]) -> list[Charge]:
+        """Return the charge of each share.
+
+        The slack of a share is fixed when it is reserved, and never returned. A commit changes the charge only if both
+        events are Gaussian: squares add up even if their number was decided during the run. Otherwise the run may have
+        looked at a part of what it reserved, so the reservation counts, and a commit that costs more never fits.
+        """
+        left, users, charges = self.slack, 0, []
+        for share in shares:
+            needed = least_slack(share.reserved.event)
+            allotted = needed + (left - needed) / (users + 2) if needed < left else 0.0
+            charge = charge_for(share.reserved.event, allotted)
+            left, users = left - charge.slack, users + (charge.slack > 0)
+            if share.counted.event != share.reserved.event:
+                charge = _replaced_charge(share, charge, charge_for(share.counted.event, allotted))
+            charges.append(charge)
+        return charges
