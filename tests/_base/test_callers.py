@@ -1,7 +1,5 @@
 """A caller's functions get copies of the rows, in two different blockings that must agree."""
 
-import time
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,6 @@ import dpscp as dp
 from dpscp._base import callers
 from dpscp._base.assumptions import GROUP_FUNCTION, LIKELIHOOD_RATIO, OWN_SCORE, PREFIT, ROW_FUNCTION
 from dpscp._base.callers import ROUNDING, call_on_rows
-from dpscp.scores.labels import label_score
 
 RNG, SECRET = np.random.default_rng, 98765.4321
 
@@ -159,33 +156,6 @@ def test_only_some_blocks_of_a_large_table_come_twice():
     n = 40 * callers._ROWS_TWICE
     call(lambda part: seen.append(len(part)) or part[:, 0], rows(n))
     assert callers._ROWS_TWICE / 2 < sum(seen) - n < 2 * callers._ROWS_TWICE + callers._BLOCK_ROWS
-
-
-SCORES = {
-    "a Brier score": (
-        label_score(lambda p: (2 - 2 * p + (p**2).sum(axis=1, keepdims=True)) / 3).of_labels,
-        (10,),
-    ),
-    "a product with weights": (lambda X: X @ np.arange(10.0), ()),
-    "a comparison": (lambda X: X[:, 0] > 0.5, ()),
-    "a doubled column": (lambda X: 2 * X[:, 0], ()),
-}
-
-
-@pytest.mark.parametrize("name", SCORES)
-def test_a_million_rows_cost_at_most_two_plain_calls(name):
-    """Measured at ten columns on one core: 0.65, 0.95, 1.8 and 1.9 plain calls."""
-    function, shape = SCORES[name]
-    X, plain, copied = RNG(0).random((1_000_000, 10)), [], []
-    for _ in range(9):
-        for times, run in (
-            (plain, lambda: function(X)),
-            (copied, lambda: call(function, X, tolerance=ROUNDING, shape=shape)),
-        ):
-            start = time.process_time()
-            run()
-            times.append(time.process_time() - start)
-    assert min(copied) <= 2 * min(plain)
 
 
 # ---- every use of a caller's function

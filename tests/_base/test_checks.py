@@ -9,14 +9,12 @@ import pytest
 
 from dpscp import BudgetError, GuaranteeWarning, NotFittedError, SeededWarning
 from dpscp._base.checks import (
-    check_choice,
     check_count,
     check_fraction,
     check_nonnegative,
     check_positive,
     check_probability,
     check_range,
-    check_scores,
     real_number,
 )
 
@@ -63,11 +61,6 @@ def test_bounds(check, good, bad):
             check("x", value)
 
 
-def test_a_percentage_gets_a_hint():
-    with pytest.raises(ValueError, match=r"did you mean 0\.9\?"):
-        check_probability("confidence_level", 90)
-
-
 def test_counts():
     assert check_count("steps", 3) == check_count("steps", np.int32(3)) == 3
     assert type(check_count("steps", np.int32(3))) is int
@@ -89,35 +82,6 @@ def test_ranges():
     for bad in (None, 3, "01", ("0", "1"), (None, 1)):
         with pytest.raises(TypeError, match=r"^r\b|^r\["):
             check_range("r", bad)
-
-
-def test_choices():
-    assert check_choice("rank", "ceil", ("ceil", "linear")) == "ceil"
-    for bad in ("floor", None, ["ceil"], 1):
-        with pytest.raises(ValueError, match=r"rank must be one of 'ceil', 'linear', got"):
-            check_choice("rank", bad, ("ceil", "linear"))
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "u1", ">f8"])
-def test_scores_pass_unchanged(dtype):
-    scores = np.arange(6, dtype=dtype)[::2]
-    assert check_scores(scores) is scores
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [["a", "b"], [True, False], [1j], [None, 1.0], [object()], np.array(["2020-01-01"], "M8[D]")],
-    ids=["texts", "booleans", "complex", "none", "objects", "dates"],
-)
-def test_scores_must_be_real(bad):
-    with pytest.raises(TypeError, match="scores must be real numbers"):
-        check_scores(bad)
-
-
-@pytest.mark.parametrize("bad", [0.5, [[0.1, 0.2]], np.zeros((2, 1))])
-def test_scores_must_be_one_dimensional(bad):
-    with pytest.raises(ValueError, match="one-dimensional"):
-        check_scores(bad)
 
 
 def test_errors_are_caught_by_their_parents():

@@ -65,12 +65,6 @@ def test_universal_can_be_out_of_reach():
     assert "impossible" in str(asked)
 
 
-def test_more_budget_costs_universal_coverage_and_saves_split_noise():
-    low, high = dp.plan(n=20_000, epsilon=0.3), dp.plan(n=20_000, epsilon=3.0)
-    assert low.row("universal").inner_level < high.row("universal").inner_level
-    assert low.row("split").overshoot > high.row("split").overshoot
-
-
 def test_best_train_share_is_what_the_estimators_take():
     plan = dp.plan(n=3000, epsilon=1.0, delta=1e-6, train_share="auto")
     clf = dp.PrivateConformalClassifier(

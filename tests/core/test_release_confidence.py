@@ -101,18 +101,6 @@ def test_auto_holds_records_out_when_asked():
     assert asked.certificate_.guarantee == "split"
 
 
-def test_no_statement_where_none_is_known():
-    model = classifier(guarantee="universal").fit(X, Y)
-    assert "release_level" not in model.certificate_.terms
-    assert "a single release may cover somewhat less" in str(model.certificate_)
-
-
-def test_each_level_has_its_own_statement():
-    model = classifier(guarantee="split", confidence_level=[0.8, 0.95]).fit(X, Y)
-    low, high = (c.terms["release_level"] for c in model.certificates_)
-    assert low < 0.8 < high < 0.95
-
-
 def test_scores_of_a_known_number():
     """What is printed is Result I at the offset that was used; on demand the offset is the smallest that is enough."""
     free, asked = calibrated(), calibrated(release_confidence=0.95)
@@ -127,14 +115,6 @@ def test_scores_of_a_known_number():
     assert asked.certificate.terms["release_level"] >= 0.9
 
 
-def test_it_survives_saving(tmp_path):
-    model = classifier(release_confidence=0.9).fit(X, Y)
-    model.save(tmp_path / "model.dpscp")
-    again = dp.load(tmp_path / "model.dpscp")
-    assert again.release_confidence == 0.9
-    assert str(again.certificate_) == str(model.certificate_)
-
-
 def test_each_group_keeps_it():
     model = classifier(groups="label", release_confidence=0.9, confidence_level=0.8).fit(X, Y)
     assert np.isfinite(model.threshold_).all()
@@ -142,13 +122,6 @@ def test_each_group_keeps_it():
     free = classifier(groups="label", guarantee="split", confidence_level=0.8).fit(X, Y)
     assert 0.6 < free.certificate_.terms["release_level"] < 0.8
     assert (model.threshold_ > free.threshold_).all()
-
-
-def test_found_classes_say_nothing_about_a_release():
-    with pytest.warns(GuaranteeWarning, match="classes"):
-        model = classifier(guarantee="split", classes=None).fit(X, Y)
-    assert "release_level" not in model.certificate_.terms
-    assert "such releases" not in str(model.certificate_)
 
 
 # ---- releases of parts of random size

@@ -9,7 +9,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli import main
-from dpscp.data.feature_bounds import FeatureBounds, column_bounds
+from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.scales import check_scale
 from dpscp.data.schema import Column, Schema
 from dpscp.data.sources import Block
@@ -114,12 +114,6 @@ def test_a_mapping_declares_some_bounds():
     assert own.ledger_.public_facts["features_with_found_bounds"] == (0,)
 
 
-def test_lists_with_a_word_name_the_parameter():
-    for bounds in ([(0, 1), "private"], ("private", "private"), ["private", (0, 1)]):
-        with pytest.raises(ValueError, match=r"feature_bounds must be .* {column: \(low, high\), 'private' or"):
-            column_bounds(bounds, 2, None)
-
-
 @pytest.mark.parametrize(
     ("bounds", "message"),
     [
@@ -192,16 +186,6 @@ def test_a_missing_value_has_a_place_on_its_scale():
         column = Column("cost", "numeric", scale=scale, missing="indicator")
         assert column.encode(frame["cost"]).tolist() == [[2, 0], [place, 1]]
     assert Column("cost", "numeric", (1.0, 9.0), "indicator").encode(frame["cost"])[1].tolist() == [5, 1]
-
-
-def test_bounds_on_scales_leave_private_features_alone():
-    bounds = FeatureBounds(np.array([1.0, -1.0]), np.array([np.e, 1.0]), (1,), scales=("log", "log"))
-    scaled = bounds.on_scales
-    assert [end.tolist() for end in scaled.pair] == [[0, -1], [1, 1]]
-    assert scaled.indicators == ()
-    found = bounds.with_found(((None, 0.0), (None, 2.0)))
-    np.testing.assert_allclose(found.pair, [[1, 1], [np.e, np.e**2]], rtol=1e-15)
-    assert (found.private, found.found) == ((), (1,))
 
 
 @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
@@ -320,10 +304,3 @@ def test_the_narrowest_normal_bounds_give_finite_models():
         warnings.simplefilter("ignore", dp.GuaranteeWarning)
         clf.fit(X, np.arange(600) % 2)
     assert np.isfinite(clf.predict_proba(X)).all()
-
-
-def test_bounds_that_were_found_join_those_that_are_declared():
-    declared = FeatureBounds(np.array([0.0, -1.0, -1.0]), np.array([9.0, 1.0, 1.0]), private=(1, 2))
-    whole = declared.with_found((np.array([7.0, -3.0, -5.0]), np.array([8.0, 4.0, 6.0])))
-    assert whole.list_ends() == [[0.0, -3.0, -5.0], [9.0, 4.0, 6.0]]
-    assert (whole.private, whole.found) == ((), (1, 2))

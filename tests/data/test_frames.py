@@ -144,26 +144,6 @@ def test_what_does_not_fit_together_is_refused(arguments, error, said):
         classifier().fit(people(10), **arguments)
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Column("age", "numeric", (9, 1)), "low < high"),
-        (lambda: Column("age", "number"), "type of column 'age'"),
-        (lambda: Column("age", "numeric", missing="mean"), "missing of column 'age'"),
-        (lambda: Column("region", "categorical", categories=("a", "a")), "each once"),
-        (lambda: replace(SCHEMA, task="ranking"), "task must be"),
-        (lambda: replace(SCHEMA, classes=("yes",)), "at least 2 labels"),
-        (lambda: replace(SCHEMA, columns=SCHEMA.columns * 2), "two columns with the same name"),
-        (lambda: replace(SCHEMA, n_records=None, person="age", rows_per_person=2), "must not learn"),
-        (lambda: replace(SCHEMA, n_persons=3), "n_persons=3 needs persons"),
-        (lambda: SCHEMA.with_target(3), "name of a column"),
-    ],
-)
-def test_a_schema_built_in_code_is_checked_like_a_file(make, said):
-    with pytest.raises(SchemaError, match=said):
-        make()
-
-
 def test_a_declaration_is_given_once():
     with pytest.raises(ValueError, match="classes is declared by the schema"):
         classifier(classes=["yes", "no"]).fit(people(10), "bought", schema=SCHEMA)
@@ -236,11 +216,6 @@ def test_frames_with_a_schema_work_in_cross_validation():
     frame = frame.dropna()
     cross_val_score(model, frame, frame["age"], cv=2, params={"schema": schema}, error_score="raise")
     assert model.fit(frame, "age", schema=schema).score(frame, "age") == model.score(frame, frame["age"])
-
-
-def test_values_of_a_target_need_its_name_in_the_schema():
-    with pytest.raises(ValueError, match="the name of the target column, ''"):
-        classifier().fit(people(), people()["bought"], schema=replace(SCHEMA, target=""))
 
 
 def test_a_row_that_does_not_fit_is_marked_and_the_others_are_predicted():

@@ -255,13 +255,6 @@ def test_many_rows_of_one_person_move_the_released_size_by_one_person():
         dp.calibrate(scores, persons=list(ids), **options)
 
 
-def test_large_whole_numbers_are_the_same_ids_in_an_array_and_in_a_list():
-    numbers = [2**63, 2**64 - 1]
-    one, other = read_person_ids(np.array(numbers, dtype=np.uint64)), read_person_ids(numbers)
-    assert one.kind is other.kind is IdKind.INTEGER
-    assert one.keys.tolist() == other.keys.tolist() == numbers
-
-
 def test_ids_of_a_source_are_columns_of_its_schema():
     X, y = np.zeros((40, 2)), np.arange(40) % 2
     source = dp.sources.ArraySource(X, y, n_blocks=2)

@@ -8,9 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
 
-from dpscp.data.groups import Groups
 from dpscp.data.validation import (
-    check_levels,
     class_list,
     validate_labels,
     validate_rows,
@@ -156,18 +154,6 @@ def test_targets_in_many_forms():
 
 
 class TestClassList:
-    def test_declared_order_is_kept(self):
-        public, index, found = class_list(np.array(["b", "a", "c", "b"]), ["c", "b", "a"])
-        assert public.tolist() == ["c", "b", "a"]
-        assert index.tolist() == [1, 2, 0, 1]
-        assert not found
-
-    def test_found_labels_are_sorted(self):
-        public, index, found = class_list(np.array([3, 1, 3]), None)
-        assert public.tolist() == [1, 3]
-        assert index.tolist() == [1, 0, 1]
-        assert found
-
     @pytest.mark.parametrize("labels", [np.array([True, False]), np.array([0.0, 2.0]), np.array(["x", "y"], object)])
     def test_any_type_of_label(self, labels):
         public, index, _ = class_list(labels, list(labels))
@@ -198,47 +184,3 @@ class TestClassList:
             class_list(np.array([1, 1]), None)
         with pytest.raises(ValueError, match="at least 2 classes"):
             class_list(np.array([1, 1]), [1])
-
-
-class TestLevels:
-    def test_one_and_several(self):
-        assert check_levels(0.9) == ((0.1,), True)
-        assert check_levels(np.float64(0.95)) == ((0.05,), True)
-        assert check_levels([0.8, 0.9]) == ((0.2, 0.1), False)
-        assert check_levels(np.array([0.8])) == ((0.2,), False)
-
-    @pytest.mark.parametrize("level", [0, 1, -0.1, 1.1, 90, np.nan, np.inf, [0.9, 90], []])
-    def test_outside(self, level):
-        with pytest.raises(ValueError, match="confidence_level"):
-            check_levels(level)
-
-    def test_percent_gets_a_hint(self):
-        with pytest.raises(ValueError, match=r"did you mean 0\.9"):
-            check_levels(90)
-
-    @pytest.mark.parametrize("level", ["0.9", None, [None], True, ["0.9"]])
-    def test_no_number(self, level):
-        with pytest.raises(TypeError, match="confidence_level must be a number"):
-            check_levels(level)
-
-
-class TestGroups:
-    def test_places_and_unknown_groups(self):
-        groups = Groups(lambda X: X[:, 0], values=[2, 1]).of_rows(None)
-        assert groups.places(np.array([[1.0], [3.0], [2.0], [np.nan]]), 4).tolist() == [1, -1, 0, -1]
-
-    def test_text(self):
-        frame = pd.DataFrame({"g": ["u", "v", "w"]})
-        groups = Groups(lambda X: X["g"], values=("w", "u")).of_rows(None)
-        assert groups.places(frame, 3).tolist() == [1, -1, 0]
-
-    @pytest.mark.parametrize("wrong", [lambda X: X[0, 0], lambda X: X, lambda X: X[:5, 0], lambda X: X.sort()])
-    def test_shape(self, wrong):
-        with pytest.raises(ValueError, match="one value for each record") as caught:
-            Groups(wrong, values=[0, 1]).of_rows(None).places(rows(), N)
-        assert_silent(caught.value)
-
-    @pytest.mark.parametrize("values", [[], [1, 1], ["a", "b", "a"]])
-    def test_values_are_public_and_distinct(self, values):
-        with pytest.raises(ValueError, match="at least one group"):
-            Groups(len, values=values)

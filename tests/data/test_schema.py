@@ -198,18 +198,6 @@ def test_files_that_are_no_schema(tmp_path):
         parse_schema("[" * 3)
 
 
-def test_template_refuses_what_it_cannot_describe():
-    with pytest.raises(SchemaError, match="same name"):
-        template(["a", "a"])
-    with pytest.raises(SchemaError, match="no column 'z'"):
-        template(["a"], target="z")
-
-
-def test_an_ignored_table_is_not_enough():
-    schema = Schema("regression", "y", (Column("a", "ignore"),), bounds=(0.0, 1.0))
-    assert schema.lacks == ("at least one column that is not ignored",)
-
-
 @pytest.mark.parametrize(
     ("first", "second", "name"),
     [
@@ -238,9 +226,3 @@ def test_a_target_that_is_declared_as_a_column_has_its_bounds_and_scale():
     assert schema.with_target("age").declared["y_bounds"] is None
     above = Schema.from_dict({**data, "target": "cost", "bounds": [2, 50], "scale": "linear"})
     assert (above.declared["y_bounds"], above.declared["y_scale"]) == ((2.0, 50.0), "linear")
-
-
-def test_a_column_is_written_as_plain_lists():
-    column = Column("age", "numeric", bounds=(0, 110))
-    assert column.to_dict() == {"type": "numeric", "bounds": [0, 110]}
-    assert Column("age", "numeric", bounds="private").to_dict()["bounds"] == "private"

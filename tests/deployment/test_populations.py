@@ -63,16 +63,6 @@ def test_the_declared_population_is_covered(has_persons, is_quick):
     assert np.mean(ignored) < 0.85  # without the ratio the promise would fail
 
 
-def test_a_wrong_ratio_costs_at_most_the_total_variation():
-    """Declared: density 2x. True: uniform above 1/2. The distance between them is 1/4."""
-    rng, covered = RNG(3), []
-    for seed in range(20):
-        x = rng.random(1_500)
-        found = calibrated(scores_of(x, rng), 2 * x, bound=2.0, alpha=0.3, random_state=seed, n_records=1_500)
-        covered.append(coverage_at(found.threshold, rng, 0.5 + rng.random(4_000) / 2))
-    assert 0.7 - 0.25 <= np.mean(covered) < 0.7
-
-
 def test_coins_follow_the_ratio():
     ratios = np.repeat([0.0, 0.5, 1.0, 2.0], 20_000)
     kept = keep_by_ratio(ratios, 2.0, RNG(0).random(80_000)).reshape(4, -1).mean(axis=1)
@@ -247,15 +237,6 @@ def test_a_loaded_fit_does_not_forget_its_population(tmp_path):
     whole = classifier(feature_bounds=dp.RowNorm(2.0)).fit(X, y)
     whole.save(tmp_path / "whole.dpscp")
     assert dp.load(tmp_path / "whole.dpscp").fit(X, y).get_params() == whole.get_params()
-
-
-def test_a_source_of_blocks_is_thinned_too():
-    X, y = data(3_000)
-    source = ArraySource.of_blocks([Block(0, X[:1_500], y[:1_500]), Block(1, X[1_500:], y[1_500:])])
-    fitted = classifier(population=Population(ratio_of_rows, bound=2.0)).fit(source)
-    plain = classifier().fit(source)
-    assert fitted.certificate_.terms.ratio_bound == 2.0
-    assert fitted.threshold_[0] > plain.threshold_[0]
 
 
 def test_coins_belong_to_places_whatever_the_blocks():

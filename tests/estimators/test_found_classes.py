@@ -8,10 +8,6 @@ import pytest
 import dpscp as dp
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateModel
 from dpscp._base.assumptions import ALL_LABELS
-from dpscp.cli.fit import fit_estimator
-from dpscp.cli.lines import summarize_fit
-from dpscp.data.schema import parse_schema
-from dpscp.report import html_report
 from dpscp.training import DPSGD
 
 GUARANTEES = ("universal", "stability", "split", "corrected", "finite", "asymptotic")
@@ -64,19 +60,6 @@ def test_declared_classes_are_an_assumption(guarantee):
     assert ALL_LABELS.sentence in str(certificate)
 
 
-def test_numbers_have_no_list():
-    X, _ = records()
-    model = dp.PrivateConformalRegressor(guarantee="split", y_bounds=(-9, 9), **COMMON).fit(X, X[:, 0])
-    assert model.certificate_.is_certified
-    assert ALL_LABELS not in model.certificate_.assumptions
-
-
-def test_a_full_set_is_still_told():
-    with pytest.warns(GuaranteeWarning) as caught:
-        fit(None, confidence_level=0.9999)
-    assert any("at the end of the score range" in str(w.message) for w in caught)
-
-
 def test_a_file_says_it_too(tmp_path):
     model = found()
     model.save(tmp_path / "model")
@@ -98,25 +81,6 @@ def test_a_model_from_elsewhere_keeps_what_it_found():
     assert "classes" in model.ledger_.taken_from_data
     assert PrivateConformalClassifier(declared_there, **settings).fit(X, y).certificate_.is_certified
     assert PrivateConformalClassifier(found_there, classes=[0, 1, 2], **settings).fit(X, y).certificate_.is_certified
-
-
-def test_the_report_says_it():
-    page = html_report(found())
-    assert "not certified" in page
-    assert "Of no use as it stands" not in page
-
-
-def test_classes_of_a_schema_are_declared(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    X, y = records()
-    text = 'task = "classification"\ntarget = "y"\nclasses = ["0", "1", "2"]\nn_records = 1000\n'
-    columns = "".join(f'[columns.{name}]\ntype = "numeric"\nbounds = [-6, 6]\n' for name in "abc")
-    frame = pandas.DataFrame(X, columns=list("abc")).assign(y=y.astype(str))
-    schema = parse_schema(text + columns)
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    model = fit_estimator(schema, tmp_path / "t.csv", epsilon=8.0, guarantee="split", random_state=0)
-    assert model.certificate_.is_certified
-    assert ALL_LABELS.to_dict() in summarize_fit(model)["certificates"][0]["assumptions"]
 
 
 # ---- what it costs

@@ -143,17 +143,6 @@ def test_a_loader_that_drops_or_repeats_records_is_refused():
         labeled_arrays(data.DataLoader(pairs, batch_sampler=data.BatchSampler(Repeating(), 3, False)), None)
 
 
-class Twice(data.DataLoader):
-    def __iter__(self):
-        for batch in super().__iter__():
-            yield from (batch, batch)
-
-
-def test_a_loader_that_passes_over_its_records_in_its_own_way_is_refused():
-    with pytest.raises(ValueError, match="may drop or repeat records"):
-        labeled_arrays(Twice(data.TensorDataset(torch.zeros(10, 2), torch.zeros(10))), None)
-
-
 def padded(items):
     """Pad to the longest record of the batch: one record decides how many features all have."""
     inputs, targets = zip(*items, strict=True)

@@ -328,20 +328,6 @@ def test_wrong_arguments_are_named_and_nothing_is_spent(options, y, match, tmp_p
     assert not store.ledger().entries
 
 
-def test_a_failed_refit_leaves_no_fitted_estimator():
-    X, truth = records(300, 0)
-    fitted = multilabel().fit(X, truth)
-    with pytest.raises(TypeError, match="budget must be a BudgetStore, got str"):
-        fitted.fit(X, truth, budget="x")
-    fitted.predict_set(X)  # refused before a fit began
-    with pytest.raises(ValueError, match="0 and 1 only"):
-        fitted.fit(X, truth + 7)
-    assert not {"model_", "threshold_", "ledger_", "classes_"} & set(vars(fitted))
-    for use in (fitted.predict_set, fitted.predict_proba, fitted.save):
-        with pytest.raises(dp.NotFittedError):
-            use(X)
-
-
 def test_a_store_pays_and_a_wrong_mechanism_is_refused(tmp_path):
     store = dp.BudgetStore.create(tmp_path / "study", 9.0, DELTA, dataset="synthetic")
     X, truth = records(400, 0)
@@ -504,13 +490,6 @@ def test_a_schema_declares_several_targets(tmp_path):
     assert list(pd.read_csv(tmp_path / "out.csv")) == [
         f"{kind} {name}" for kind in ("prediction", "set") for name in "abc"
     ]
-
-
-def test_persons_of_a_schema_are_protected_with_several_targets():
-    schema = replace(SCHEMA, person="id", rows_per_person=3, n_persons=300)
-    fitted = by_schema().fit(table(900).assign(id=np.repeat(np.arange(300), 3)), schema.target, schema=schema)
-    assert fitted.ledger_.unit.by_person
-    assert fitted.ledger_.public_facts["n_persons"] == 300
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, SeededWarning
 from dpscp.threshold import search
-from dpscp.training import DPSGD, ObjectivePerturbation, OutputPerturbation, QuantileTransform, TorchDPSGD
+from dpscp.training import DPSGD, QuantileTransform, TorchDPSGD
 
 N, NOMINAL = 1237, 1290
 CANARY_NUMBER, CANARY_TEXT = 98765.4321, "zebra-canary"
@@ -171,13 +171,6 @@ class TestFittedObject:
         assert_holds_nothing_of(fitted, X, y)
         assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
 
-    @pytest.mark.parametrize("mechanism", [OutputPerturbation(), ObjectivePerturbation()])
-    def test_perturbation(self, tmp_path, mechanism):
-        X, y = labeled()
-        fitted = classifier(mechanism, guarantee="split").fit(X, y)
-        assert_holds_nothing_of(fitted, X, y)
-        assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
-
     @pytest.mark.parametrize("groups", ["label", dp.Groups(area, values=[0, 1])])
     def test_groups(self, tmp_path, groups):
         X, y = labeled()
@@ -225,12 +218,6 @@ class TestFittedObject:
             kept = [(path, thing) for path, thing in reached if path not in released and path != "key of fitted"]
             sizes.append([(path, len(thing) if isinstance(thing, rows) else 0) for path, thing in kept])
         assert sizes[0] == sizes[1]
-
-    def test_with_the_number_of_records_declared_by_silence_it_is_listed(self):
-        X, y = labeled()
-        fitted = classifier(guarantee="asymptotic", n_records=None).fit(X, y)
-        assert fitted.ledger_.public_facts["n_records"] == N
-        assert "n_records" in fitted.ledger_.taken_from_data
 
 
 def publish(model, X, y):
@@ -290,32 +277,6 @@ class TestRareRecord:
         strange = X[:1].copy()
         strange[0, 1] = -1
         assert publish(model, X, y) == publish(model, np.vstack([X, strange]), np.append(y, 0.0))
-
-    @pytest.mark.parametrize("guarantee", GUARANTEES)
-    @pytest.mark.parametrize("score", ["absolute", "cqr", "normalized"])
-    @pytest.mark.covering
-    def test_target(self, guarantee, score):
-        X, y = measured()
-        model = regressor(None, guarantee=guarantee, conformity_score=score)
-        without = publish(model, X, y)
-        for value in (1e300, -1e308, 9.0):
-            assert without == publish(model, np.vstack([X, X[:1]]), np.append(y, value)), value
-
-    @pytest.mark.parametrize(
-        ("guarantee", "bounds"),
-        [
-            *((guarantee, {"feature_bounds": (-4, 4)}) for guarantee in GUARANTEES[2:]),
-            *(pytest.param(g, {"feature_bounds": (-4, 4)}, marks=pytest.mark.slow) for g in GUARANTEES[:2]),
-            ("universal", {"feature_bounds": dp.RowNorm(3.0)}),
-            ("split", {"epsilon": 0.3}),  # too small a budget to find bounds: rows of norm one
-        ],
-    )
-    def test_features(self, guarantee, bounds):
-        X, y = labeled()
-        model = classifier(None, guarantee=guarantee, feature_bounds=None).set_params(**bounds)
-        without = publish(model, X, y)
-        for value in (1e308, -1e200, 1e-320):
-            assert without == publish(model, np.vstack([X, np.full((1, 4), value)]), np.append(y, 0)), value
 
     def test_a_record_less_than_declared(self):
         X, y = labeled()

@@ -12,12 +12,9 @@ import pytest
 
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel
-from dpscp._base.assumptions import OWN_SCORE
-from dpscp.data.groups import Groups
-from dpscp.estimators.base import GROUP_FUNCTION
 from dpscp.paper import DPSCP, DPSplit
 from dpscp.privacy import dpsgd_event
-from dpscp.scores import LABEL_SCORES, aps_of_labels
+from dpscp.scores import LABEL_SCORES
 from dpscp.threshold import search
 from dpscp.training import DPSGD, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
 
@@ -261,37 +258,6 @@ class TestGroupFunctionsThatLookAtTheTable:
         assert caught.value.__context__ is None  # what the function itself said could hold records
         assert store.ledger().entries == ()
 
-    @pytest.mark.parametrize("look", LOOKING_AROUND)
-    def test_refused_at_prediction_too(self, look):
-        X, y = labeled()
-        model = classifier(STABLE, guarantee="split", groups=lambda X: X[:, 0] > 0).fit(X, y)
-        model.set_params(groups=dp.Groups(look, values=[False, True]))
-        with pytest.raises(ValueError, match="groups must compute the value of each row"):
-            model.predict_set(X)
-
-    @pytest.mark.parametrize("n", [1, 2, 3, 17])
-    def test_functions_of_the_row_pass_at_any_size(self, n):
-        rows = np.random.default_rng(n).normal(size=(n, 3))
-        for table in (rows, pd.DataFrame(rows, columns=list("abc"))):
-            groups = Groups(lambda X: np.asarray(X)[:, 0] > 0, values=[True]).of_rows(None)
-            index = groups.places(table, n)
-            np.testing.assert_array_equal(index, np.where(rows[:, 0] > 0, 0, -1))
-
-    @pytest.mark.parametrize("look", [above_the_mean, position, neighbor])
-    def test_even_two_rows_are_enough(self, look):
-        with pytest.raises(ValueError, match="groups"):
-            Groups(look, values=[0, 1]).of_rows(None).places(one(-1.0, 0.0, 1.0, 0.0).reshape(2, 2), 2)
-
-    def test_it_is_an_assumption_of_privacy_and_of_coverage(self):
-        X, y = labeled()
-        model = classifier(STABLE, guarantee="split", groups=lambda X: X[:, 0] > 0).fit(X, y)
-        assert model.ledger_.assumptions == (GROUP_FUNCTION,)
-        assert dp.Ledger.from_json(model.ledger_.to_json()).assumptions == (GROUP_FUNCTION,)
-        assert f"assumed: {GROUP_FUNCTION}" in model.ledger_.summary(1e-5)
-        assert GROUP_FUNCTION in model.certificate_.assumptions
-        plain = classifier(STABLE, guarantee="split").fit(X, y)
-        assert plain.ledger_.assumptions == ()
-
 
 # ---- scores of the caller
 
@@ -342,18 +308,6 @@ class TestOwnScores:
     def test_one_that_changes_with_the_size_of_the_table_is_found_on_the_records(self):
         with pytest.raises(ValueError, match="conformity_score must compute the value of each row"):
             classifier(STABLE, guarantee="universal", conformity_score=in_large_tables).fit(*labeled())
-
-    @pytest.mark.parametrize("classes", [2, 3, 40])
-    def test_ordinary_scores_pass(self, classes):
-        X, y = labeled()
-        for score in (squared, lambda p: 1 - p, lambda p: np.clip(-np.log(p + 1e-12) / 30, 0, 1), aps_of_labels):
-            model = classifier(STABLE, guarantee="split", conformity_score=score, classes=list(range(max(classes, 3))))
-            assert model.fit(X, y).predict_set(X[:1])[1].shape == (1, max(classes, 3), 1)
-
-    def test_it_is_an_assumption_of_privacy_and_of_coverage(self):
-        model = classifier(STABLE, guarantee="split", conformity_score=squared).fit(*labeled())
-        assert model.ledger_.assumptions == (OWN_SCORE,)
-        assert OWN_SCORE in model.certificate_.assumptions
 
     def test_a_loaded_model_wants_its_function_back(self, tmp_path):
         """It used the default score with thresholds of another one, in silence."""

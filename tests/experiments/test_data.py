@@ -1,12 +1,10 @@
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import data, features
+from experiments import data
 
 ADULT = (
     "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 99999, 0, 40, US, "
@@ -75,62 +73,6 @@ def test_blood_features_and_images_come_from_the_folder(tmp_path: Path) -> None:
     assert images.X.shape == (6, 28, 28, 3)
     with pytest.raises(data.MissingDataError, match="medmnist"):
         data.blood_images(tmp_path / "nowhere")
-
-
-def test_an_extracted_file_is_used_again_and_other_backbones_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "features").mkdir()
-    path = tmp_path / "features" / "bloodmnist_resnet18_512.npz"
-    path.write_bytes(b"here")
-    assert features.extract("resnet18", tmp_path) == path
-    with pytest.raises(ValueError, match="backbone"):
-        features.extract("alexnet", tmp_path)
-
-
-@pytest.mark.parametrize(("backbone", "file", "side", "channels"), [
-    ("vgg16", "bloodmnist.npz", 28, 512), ("effnet_hr", "bloodmnist_224.npz", 224, 1280),
-])  # fmt: skip
-def test_pooled_maps_become_512_numbers_an_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: str, file: str, side: int, channels: int
-) -> None:
-    torch = pytest.importorskip("torch")
-    (tmp_path / "medmnist").mkdir()
-    images = np.random.default_rng(0).integers(0, 255, size=(4, side, side, 3), dtype=np.uint8)
-    parts = {f"{p}_images": images for p in ("train", "val", "test")}
-    parts |= {f"{p}_labels": np.zeros((4, 1), int) for p in ("train", "val", "test")}
-    np.savez(tmp_path / "medmnist" / file, **parts)
-
-    def network() -> Any:
-        torch.manual_seed(0)
-        return torch.nn.Conv2d(3, channels, kernel_size=28, stride=28).eval()
-
-    chosen = replace(features.BACKBONES[backbone], network=network)
-    monkeypatch.setitem(features.BACKBONES, backbone, chosen)
-    path = features.extract(backbone, tmp_path)
-    with np.load(path) as found:
-        assert found["features"].shape == (12, 512)
-        assert found["features"].dtype == np.float16
-        np.testing.assert_array_equal(found["features"][:4], found["features"][4:8])
-        first = (torch.from_numpy(images[:1]).permute(0, 3, 1, 2).float() - 127) / 128
-    if backbone == "effnet_hr":
-        pooled = network()(first).mean(dim=(2, 3)).detach().numpy()
-        expected = pooled @ np.random.default_rng(0).normal(size=(1280, 512)) / np.sqrt(512)
-        np.testing.assert_allclose(np.load(path)["features"][:1], expected, atol=2e-3)
-
-
-def test_weights_that_cannot_be_had_are_missing_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "medmnist").mkdir()
-    parts = {f"{p}_images": np.zeros((1, 28, 28, 3), np.uint8) for p in ("train", "val", "test")}
-    np.savez(
-        tmp_path / "medmnist" / "bloodmnist.npz", **parts, **{f"{p}_labels": [[0]] for p in ("train", "val", "test")}
-    )
-
-    def network() -> Any:
-        raise ConnectionError("no network")
-
-    monkeypatch.setitem(features.BACKBONES, "vgg16", replace(features.BACKBONES["vgg16"], network=network))
-    with pytest.raises(data.MissingDataError, match="weights of vgg16"):
-        features.extract("vgg16", tmp_path)
 
 
 def test_diabetes_keeps_whose_stay_it_is_apart_from_the_features(tmp_path: Path) -> None:

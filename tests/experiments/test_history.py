@@ -2,7 +2,6 @@ import re
 import shutil
 from pathlib import Path
 
-import pytest
 from experiments.history import write_history
 from experiments.tables import SETS, commits_of, find_row, read_csv, wrapped
 
@@ -42,8 +41,3 @@ def test_a_resumed_page_names_both_commits_and_prose_is_wrapped(tmp_path: Path) 
     assert commits_of(page) == ["aaa", "bbb"]
     assert all(len(line) <= 120 for line in wrapped("- " + "word " * 60).split("\n"))
     assert wrapped("| " + "word " * 60).count("\n") == 0
-
-
-def test_a_row_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(KeyError, match=r"default at 3\.0"):
-        find_row(read_csv(RESULTS / "bank.csv"), "default", 3.0)

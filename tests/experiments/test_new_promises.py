@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from experiments.runner import Header, Options, Outcome, Task
 
-from experiments import data, new_promises, table_recipe
+from experiments import data, new_promises
 
 HEADER = Header("x", 0, "c", "d", "m", 0.0)
 MARRIED = new_promises._column("marital_status", "Married-civ-spouse")
@@ -102,18 +102,6 @@ def test_every_release_covers_the_new_population() -> None:
         if measure == "coverage" and not case.endswith("default"):
             # at least 45 records decide a threshold
             assert value >= 0.9 - 4 * (0.09 / 45) ** 0.5, case
-
-
-def test_probabilities_are_those_of_the_recipes_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def run(task: Task, _: Path | None) -> list[dict[str, float]]:
-        asked.append((task.kind, task.config["variant"]))
-        return [{"slope": 1.0, "calibration_error": 0.01, "log_loss": 0.3}]
-
-    monkeypatch.setattr(table_recipe, "run", run)
-    assert len(found("probabilities")) == 3 * 2 * 3
-    assert asked == [(n, v) for n in new_promises.PROBABILITIES for v in ("", "no recalibration")]
 
 
 def test_the_page_says_what_is_promised_and_whether_it_is_kept(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ import warnings
 import numpy as np
 import pytest
 from experiments.accounting import opacus_noise_multiplier, paper_spending
-from experiments.faithful import SHARES, Fold, PaperSettings, evaluate, standardized
+from experiments.faithful import Fold, PaperSettings, evaluate, standardized
 from experiments.paper_tables import printed
 from experiments.runner import DELTA, EPSILONS
 
-from experiments import accounting, bloodmnist, faithful, housing, paper_tables, synthetic_scaling
+from experiments import accounting, bloodmnist, faithful, housing, paper_tables
 
 BLOOD_RATE, BLOOD_STEPS = 1 / 428, 6420
 
@@ -30,13 +30,6 @@ def test_accounting_prints_the_papers_digits(epsilon: float) -> None:
     _blood_digits(epsilon, None)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("share", SHARES)
-def test_accounting_prints_all_of_the_papers_digits(epsilon: float, share: float) -> None:
-    _blood_digits(epsilon, share)
-
-
 def test_the_noise_multiplier_is_opacus_own() -> None:
     utils = pytest.importorskip("opacus.accountants.utils")
     with warnings.catch_warnings():
@@ -46,20 +39,6 @@ def test_the_noise_multiplier_is_opacus_own() -> None:
             target_epsilon=0.5, target_delta=DELTA, sample_rate=1 / 65, steps=3250, accountant="rdp"
         )
     assert opacus_noise_multiplier(0.5, DELTA, 1 / 65, 3250)[0] == theirs
-
-
-def test_every_printed_row_is_there() -> None:
-    for epsilon in EPSILONS:
-        for method in ("dp-scp-f", "dp-scp-a"):
-            for share in SHARES:
-                assert printed("bloodmnist", method, epsilon, share, 13_671) is not None
-                assert printed("housing", method, epsilon, share, 16_512) is not None
-            for n in synthetic_scaling.SIZES:
-                assert printed("synthetic_scaling", method, epsilon, 0.5, n) is not None
-        for study, n in (("bloodmnist", 13_671), ("housing", 16_512), ("synthetic_scaling", 30_000)):
-            assert printed(study, "dp-split", epsilon, None, n) is not None
-    assert printed("housing", "naive-full", None, None, 16_512).size == 1.806
-    assert printed("housing", "dp-scp-f", 4.0, 0.5, 16_512) is None
 
 
 def test_loader_is_opacus_loader() -> None:

@@ -3,10 +3,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiments.runner import Cache, Header, Options, Outcome, Study, Task, minutes_left, run_study, seed_of
+from experiments.runner import Cache, Header, Options, Outcome, Study, Task, run_study, seed_of
 
 from experiments import __main__ as command_line
-from experiments import sharpness
 
 calls: list[int] = []
 
@@ -107,24 +106,6 @@ def test_a_failing_task_keeps_the_finished_ones(toy: Study, tmp_path: Path) -> N
     assert len(Cache(tmp_path / "cache" / "toy.jsonl").read()) == 2
 
 
-@pytest.mark.slow
-def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
-    rows = []
-    for workers in (1, 2):
-        options = _options(tmp_path / str(workers), workers=workers, trials=2)
-        rows.append([o.rows for o in run_study(sharpness.STUDY, options, "sharpness")])
-    assert rows[0] == rows[1]
-    assert rows[0][0] != rows[0][1]
-
-
-def test_the_header_names_machine_and_seed_and_no_folder(toy: Study, tmp_path: Path) -> None:
-    run_study(toy, _options(tmp_path, seed=7), "python -m experiments toy")
-    text = (tmp_path / "results" / "toy.md").read_text()
-    assert "seed 7" in text
-    assert "cores" in text
-    assert str(tmp_path) not in text
-
-
 def test_a_page_names_every_machine_on_which_tasks_were_computed(
     toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,28 +144,6 @@ def test_a_library_that_changed_during_a_run_computes_nothing(
     with pytest.raises(RuntimeError, match="changed while the study ran"):
         run_study(toy, _options(tmp_path), "toy")
     assert calls == []
-
-
-def test_fresh_forgets_and_kinds_select(toy: Study, tmp_path: Path) -> None:
-    run_study(toy, _options(tmp_path), "toy")
-    run_study(toy, _options(tmp_path, fresh=True), "toy")
-    assert calls == [0, 1, 2] * 2
-    assert run_study(toy, _options(tmp_path, kinds=("cube",)), "toy") == []
-
-
-def test_minutes_left_are_those_of_tasks_that_are_not_finished(
-    toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = _options(tmp_path)
-    assert minutes_left(toy, options) is None
-    run_study(toy, options, "toy")
-    assert minutes_left(toy, options) == 0
-    cache = tmp_path / "cache" / "toy.jsonl"
-    lines = [json.dumps({**json.loads(line), "seconds": 30.0}) for line in cache.read_text().splitlines()]
-    cache.write_text("\n".join(lines) + "\n")
-    assert minutes_left(toy, replace(options, trials=5)) == 1.0
-    assert minutes_left(toy, replace(options, fresh=True)) == 1.5
 
 
 def test_seeds_are_fixed_functions_of_their_parts() -> None:

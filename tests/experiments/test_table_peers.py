@@ -1,9 +1,7 @@
 """The peers of tables: what each is told, that its noise fits its budget, and what the page says."""
 
 import csv
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -36,14 +34,6 @@ def test_a_layout_scales_numbers_and_names_categories() -> None:
     assert Layout(np.zeros(2), np.ones(2)).codes(X).shape == (2, 0)
     lengths = np.linalg.norm(LAYOUT.scaled(drawn(500, is_labeled=True).X), axis=1)
     assert lengths.max() <= LAYOUT.longest_row
-
-
-def test_targets_go_to_one_scale_and_back() -> None:
-    records = drawn(50, is_labeled=False)
-    assert np.allclose(records.restored(records.targets), records.y)
-    labeled = drawn(50, is_labeled=True)
-    assert set(labeled.targets) == {-1.0, 1.0}
-    assert np.array_equal(labeled.restored(labeled.targets), labeled.y)
 
 
 @pytest.mark.parametrize("is_labeled", [True, False])
@@ -91,54 +81,6 @@ def test_a_large_budget_makes_adaptive_ridge_least_squares() -> None:
     assert np.abs(private - records.restored(exact)).max() < 0.1
 
 
-class _Boosted:
-    """Records what a package is told."""
-
-    told: dict[str, object]
-
-    def __init__(self, **settings: object) -> None:
-        type(self).told = settings
-
-    def fit(self, X: np.ndarray, _: np.ndarray) -> "_Boosted":
-        self.rows = X
-        return self
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        return np.full(len(X), 9.0)
-
-    def predict_proba(self, X: np.ndarray) -> np.ndarray:
-        return np.tile([0.25, 0.75], (len(X), 1))
-
-
-def test_packages_get_the_public_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    privacy, forest = ModuleType("interpret.privacy"), "diffprivlib.models.forest"
-    privacy.DPExplainableBoostingClassifier = privacy.DPExplainableBoostingRegressor = _Boosted  # type: ignore[attr-defined]
-    linear, logistic = ModuleType("diffprivlib.models"), ModuleType("diffprivlib.models.logistic_regression")
-    linear.LinearRegression = _Boosted  # type: ignore[attr-defined]
-    told: list[object] = []
-
-    def path(X, y, epsilon, norm, **settings):
-        told.append((epsilon, norm))
-        return np.zeros((1, X.shape[1] + 1)), None, None
-
-    logistic._logistic_regression_path = path  # type: ignore[attr-defined]
-    package = ModuleType("interpret")
-    for module in (package, privacy, ModuleType("diffprivlib"), linear, logistic):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.delitem(sys.modules, forest, raising=False)
-    labeled, numbers = drawn(20, is_labeled=True), drawn(20, is_labeled=False)
-    assert set(table_models.fit_model("dp-ebm", labeled, 1.0, 1e-5, 0)(labeled.X)) == {0.75}
-    assert _Boosted.told["privacy_bounds"] == {0: (0.0, 4.0), 1: (-10.0, 10.0)}
-    assert _Boosted.told["feature_types"] == ["continuous"] * 2 + ["nominal"] * 2
-    assert set(table_models.fit_model("dp-ebm", numbers, 1.0, 1e-5, 0)(numbers.X)) == {3.0}
-    assert _Boosted.told["privacy_target_max"] == 3.0
-    assert set(table_models.fit_model("diffprivlib", labeled, 2.0, 1e-5, 0)(labeled.X)) == {0.5}
-    assert told == [(2.0, LAYOUT.longest_row)]
-    assert set(table_models.fit_model("diffprivlib", numbers, 1.0, 1e-5, 0)(numbers.X)) == {3.0}
-    assert _Boosted.told["bounds_y"] == (-2.0, 3.0)
-    monkeypatch.delitem(sys.modules, forest, raising=False)
-
-
 @pytest.mark.parametrize("is_labeled", [True, False])
 def test_every_kind_of_model_gives_sets_that_cover(is_labeled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     records = drawn(2_600, is_labeled=is_labeled)
@@ -152,23 +94,6 @@ def test_every_kind_of_model_gives_sets_that_cover(is_labeled: bool, monkeypatch
         assert row["coverage"] > 0.9 - 5 * (0.09 / 150) ** 0.5, model
         assert row["size"] < (1.7 if is_labeled else 4.0), model
     assert ("log_loss" in row) == is_labeled
-
-
-def test_tables_are_loaded_with_their_public_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from experiments import data
-
-    for name, width in (("adult", 47), ("bank", 57), ("housing", 8)):
-        table = data.Table(np.zeros((3, width)), np.zeros(3, dtype=int))
-        monkeypatch.setattr(data, name, lambda _, table=table: table)
-        records = table_peers.load_records(name, None)
-        assert records.layout.n_numbers + sum(records.layout.groups) == width
-        assert (records.y_range is None) == (name != "housing")
-
-
-def test_an_infinite_threshold_where_too_few_are_held_out() -> None:
-    records = drawn(20, is_labeled=True)
-    _, sets = table_peers._calibrated(records, records.X, 5, lambda rows: np.full(len(rows), 0.5))
-    assert sets.all()
 
 
 def test_the_page_counts_where_ours_are_smaller_and_names_what_is_missing(
@@ -206,8 +131,3 @@ def test_the_page_counts_where_ours_are_smaller_and_names_what_is_missing(
     told = " ".join((tmp_path / "table_peers.md").read_text().split())
     assert "two standard errors: nowhere" in told
     assert "noise is not the reason" not in told
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_models, "find_spec", lambda name: None if name == "interpret" else object())
-    assert table_models.missing_models() == ["dp-ebm"]

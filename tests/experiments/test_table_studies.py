@@ -1,6 +1,5 @@
 """The studies of the recipe on tables: what is varied, what is measured, and what the pages say."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ from experiments.runner import Header, Options, Outcome, Task
 from scipy.special import softmax
 
 import dpscp as dp
-from dpscp.training import DPSGD, RandomFeatures, recipe
 from experiments import range_ends, table_recipe
 
 HEADER = Header("x", 0, "c", "d", "m", 0.0)
@@ -29,57 +27,6 @@ def test_the_slope_and_the_errors_are_those_of_the_probabilities() -> None:
         assert right["calibration_error"] < 0.02 < twice["calibration_error"]
 
 
-def test_a_part_of_the_recipe_is_switched_off_and_on_again() -> None:
-    before = recipe.LARGEST_QUANTILE_NOISE
-    with table_recipe._without("no quantiles"):
-        assert not recipe.pays_as_quantiles(1e9, 1)
-    with table_recipe._without(""):
-        assert before == recipe.LARGEST_QUANTILE_NOISE
-    assert recipe.pays_as_quantiles(1e9, 1)
-    with table_recipe._without("indicators scaled"):
-        assert recipe.numeric_columns(2, (0,)) == (0, 1)
-    assert recipe.numeric_columns(2, (0,)) == (1,)
-
-
-def test_the_page_of_the_recipe_has_every_variant(tmp_path: Path) -> None:
-    tasks = table_recipe.tasks(Options(trials=2))
-    assert {task.kind for task in tasks} == set(table_recipe.TABLES)
-    rows = {"size": 1.5, "coverage": 0.9, "slope": 1.0}
-    outcomes = [
-        Outcome(t, [{**rows, "epsilon": t.config["epsilon"], "variant": t.config["variant"]}], 1.0, "c") for t in tasks
-    ]
-    table_recipe.report(outcomes, HEADER, Options(results=tmp_path))
-    with (tmp_path / "table_recipe.csv").open(newline="") as file:
-        found = list(csv.DictReader(file))
-    assert {(r["table"], r["variant"]) for r in found} >= {
-        ("housing", "nothing declared"),
-        ("adult", "no recalibration"),
-    }
-    assert {(r["trials"], r["size"], r["size_sd"], r["log_loss"]) for r in found} == {("2", "1.5", "0", "")}
-    assert "| housing | no quantiles |" in (tmp_path / "table_recipe.md").read_text()
-
-
-def test_tables_are_those_that_are_named() -> None:
-    for name, width in (("log-normal", 10), ("uniform", 10), ("two classes", 10), ("four classes", 10)):
-        table, declared = table_recipe.load_table(name, None, 0)
-        assert table.X.shape == (20_000, width)
-        assert "feature_bounds" in declared
-
-
-def test_the_grid_changes_the_engine_alone() -> None:
-    case = range_ends.CASES["numbers, n = 3,000"]
-    own = range_ends.changed_settings(case, 10, 1.0, {"rate": 2.0, "hidden": (7,)})
-    plain = range_ends.changed_settings(case, 10, 1.0, {})
-    engines = []
-    for mechanism in (own["estimator"], plain["estimator"]):
-        while not isinstance(mechanism, DPSGD):
-            mechanism = mechanism.mechanism
-        engines.append(mechanism)
-    assert engines[0].hidden == (7,)
-    assert engines[0].learning_rate == 2 * engines[1].learning_rate
-    assert own["conformity_score"] == plain["conformity_score"] == "cqr"
-
-
 @pytest.mark.parametrize("name", ["numbers, n = 200", "3 classes, n = 200"])
 def test_the_grid_and_the_default_are_planned_alike(name: str) -> None:
     """Without a change the grid trains the default model, bit for bit."""
@@ -90,22 +37,6 @@ def test_the_grid_and_the_default_are_planned_alike(name: str) -> None:
     unchanged = settings | range_ends.changed_settings(case, X.shape[1], 2.0, {})
     default, own = (kind(**chosen).fit(X, y) for chosen in (settings, unchanged))
     np.testing.assert_array_equal(own.model_.outputs(X), default.model_.outputs(X))
-
-
-def test_every_case_can_be_drawn() -> None:
-    for name, case in range_ends.CASES.items():
-        X, y = case.draw(np.random.default_rng(0), 50)
-        assert len(X) == len(y) == 50, name
-        assert np.isfinite(X).all()
-
-
-def test_other_layers_replace_random_features() -> None:
-    case = range_ends.CASES["numbers, n = 500"]
-    faster, wider = (range_ends.changed_settings(case, 10, 1.0, c) for c in ({"rate": 2.0}, {"hidden": (16,)}))
-    has_features = [
-        any(isinstance(step, RandomFeatures) for step in own["estimator"].mechanism.steps) for own in (faster, wider)
-    ]
-    assert has_features == [True, False]
 
 
 def ends_of(sizes: dict[str, tuple[float, ...]]) -> list[Outcome]:
@@ -149,14 +80,6 @@ def test_a_gap_is_a_defect_beyond_three_percent_and_two_errors(default, printed,
     gap = range_ends.Gap.of({"": np.array(default), "linear": np.full(3, 2.0)})
     assert str(gap) == printed
     assert gap.is_defect == is_defect
-
-
-def test_long_tables_have_fewer_trials_and_a_logarithm_no_grid() -> None:
-    kinds = [task.kind for task in range_ends.tasks(Options(trials=4))]
-    assert kinds.count("10^6 records") == 6
-    assert kinds.count("heavy target, log") == 4 * 3
-    assert kinds.count("50 classes") == 2 * 3 * 6
-    assert kinds.count("numbers, n = 200") == 4 * 3 * 6
 
 
 class Released:

@@ -3,7 +3,6 @@ import math
 from pathlib import Path
 
 import pytest
-from experiments.runner import Outcome, Task
 
 from experiments import tables
 
@@ -59,19 +58,3 @@ def test_difference_in_standard_errors() -> None:
     found = tables.standard_errors(1.1, 0.3, 30, 1.0, 0.3)
     assert found == pytest.approx(0.1 / (0.3 * math.sqrt(2 / 30)), rel=1e-4)
     assert tables.standard_errors(1.1, None, 1, 1.0, 0.3) is None
-
-
-def test_tables_name_paper_and_ours() -> None:
-    summaries = tables.summarize(_rows([2.0, 2.2]) + _rows([1.7, 1.9], method="default", train_share=None), "housing")
-    lines = tables.side_by_side(summaries, "housing", ("dp-scp-a", "default"), (0.5,))
-    assert lines[2] == "| DP-SCP-A, paper | 0.898 | 2.119 |"
-    assert lines[3] == "| DP-SCP-A, ours | 0.900 (0.000) | 2.100 (0.141) |"
-    assert lines[4].startswith("| default (certified), ours | 0.900 (0.000) | 1.800")
-    (printed_row,) = tables.against_paper(summaries, "width", informative=False)[2:]
-    assert "2.119 (0.043)" in printed_row
-    assert "-0.9" in printed_row
-
-
-def test_rows_carry_their_trial() -> None:
-    outcome = Outcome(Task("s", "k", 4, 0), [{"a": 1}], 0.1, "x")
-    assert tables.rows_of([outcome]) == [{"trial": 4, "a": 1}]

@@ -1,15 +1,12 @@
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from experiments.faithful import RANK_BUFFER
 from experiments.paper_tables import printed
-from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Task
+from experiments.runner import EPSILONS, Row
 
-from experiments import housing, synthetic_scaling, unprinted_settings
-
-HEADER = Header("toy", 0, "abc", "today", "here", 0.0)
+from experiments import housing, synthetic_scaling
 
 
 @pytest.mark.parametrize("multiple", [4.0, 5.7, 7.0])
@@ -48,42 +45,6 @@ def test_the_fit_of_the_buffer_finds_the_one_that_made_the_gaps(
     assert ("beta = 1e-7" in near) == (multiple == 5.7)
 
 
-def _rows(study: str, name: str, factor: float) -> list[Row]:
-    """The paper's own sizes, all multiplied."""
-    shares = unprinted_settings.BLOOD_SHARES if study == "bloodmnist" else (0.5,)
-    out = []
-    for method in unprinted_settings.METHODS:
-        for epsilon in EPSILONS:
-            for share in shares if method != "dp-split" else (None,):
-                row = printed(study, method, epsilon, share, unprinted_settings.SIZES[study])
-                assert row is not None
-                base = {"study": study, "variant": name, "n": unprinted_settings.SIZES[study], "coverage": 0.9}
-                out.append(
-                    {**base, "method": method, "epsilon": epsilon, "train_share": share, "size": factor * row.size}
-                )
-    return out
-
-
-def test_the_page_measures_the_distance_from_the_printed_sizes(tmp_path: Path) -> None:
-    outcomes = [
-        Outcome(Task(unprinted_settings.NAME, study, 0, 0), _rows(study, "ten percent more", 1.1), 0.0, "abc")
-        for study in unprinted_settings.TITLES
-    ]
-    starts = [
-        {"study": unprinted_settings.START, "variant": v, "epsilon": e, "train_share": p, "size": 2.0 + p}
-        for v in unprinted_settings.STARTS
-        for e in unprinted_settings.START_EPSILONS
-        for p in housing.SHARES
-    ]
-    outcomes.append(Outcome(Task(unprinted_settings.NAME, unprinted_settings.START, 0, 0), starts, 0.0, "abc"))
-    unprinted_settings.report(outcomes, HEADER, Options(results=tmp_path))
-    page = (tmp_path / "unprinted_settings.md").read_text()
-    lines = [line for line in page.splitlines() if line.startswith("| ten percent more")]
-    # Housing, synthetic, and BloodMNIST, where only the pattern counts
-    assert [line.split("|")[-2].strip() for line in lines] == ["10.0", "10.0", "0.0"]
-    assert page.count("| 0.600 |") == len(starts) / len(housing.SHARES)
-
-
 def test_a_pool_keeps_its_test_part_and_never_trains_on_it() -> None:
     first, seed = synthetic_scaling.fold_of(0, 1, 10_000)
     again, other = synthetic_scaling.fold_of(0, 1 + synthetic_scaling.POOLS, 15_000)
@@ -95,8 +56,3 @@ def test_a_pool_keeps_its_test_part_and_never_trains_on_it() -> None:
     assert len({row.tobytes() for row in first.X}) == 10_000
     elsewhere, _ = synthetic_scaling.fold_of(0, 2, 10_000)
     assert not np.array_equal(first.X_test, elsewhere.X_test)
-
-
-def test_means_by_pool() -> None:
-    rows = [{"pool": pool, "size": size, "wanted": pool < 2} for pool, size in ((0, 1.0), (0, 3.0), (1, 5.0), (2, 9.0))]
-    assert synthetic_scaling.pool_means(rows, "size", lambda r: r["wanted"]) == [2.0, 5.0]

@@ -142,11 +142,6 @@ class TestPapersBound:
         assert terms["coverage"] == 0.0
         assert terms["rank_buffer"] == 1000
 
-    def test_a_buffer_beyond_n_proves_nothing(self):
-        terms = g.dpsgd_coverage(1000, 0.1, 0.01, 1.0, 1.0, Stability(1e-3, 5e-3, ()))
-        assert terms["rank_buffer"] == 200
-        assert terms["coverage"] == 0.0
-
 
 class TestCertificate:
     def make(self, **changes):
@@ -185,9 +180,6 @@ class TestCertificate:
         assert "83.0%" in text
         assert text.endswith("Hold out a part.")
 
-    def test_below_its_target(self):
-        assert not self.make(coverage=0.85).is_certified
-
     @pytest.mark.parametrize(
         "changes", [{"coverage": 0.4}, {"terms": {"finite_threshold_expected": False}}], ids=["level", "full sets"]
     )
@@ -203,10 +195,6 @@ class TestCertificate:
             certificate.terms["n_records"] = 5
         with pytest.raises(AttributeError):
             certificate.coverage = 0.99
-
-    def test_unknown_guarantee(self):
-        with pytest.raises(ValueError, match="guarantee must be one of"):
-            self.make(guarantee="hope")
 
     @pytest.mark.parametrize("name", ["finite_treshold_expected", "n_units", "unit", "release_lvl"])
     def test_a_term_that_does_not_exist_is_refused(self, name):

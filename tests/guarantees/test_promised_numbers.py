@@ -16,8 +16,6 @@ from dpscp.cli.lines import summarize_fit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import (
     stability_dpsgd_fixed_normalizer,
-    stability_objective_perturbation,
-    stability_output_perturbation,
     stability_summary,
 )
 from dpscp.privacy import dpsgd_event, gaussian_event
@@ -261,24 +259,6 @@ def test_guarantees_without_a_proof_tell_what_privacy_alone_proves():
 # ---- stability bounds: every term by itself
 
 
-@pytest.mark.parametrize("tolerance", [0.0, 0.02])
-def test_the_shift_of_a_penalized_risk_is_the_formula(tolerance):
-    slope, strength, n = 2.0, 0.3, 50
-    common = {"gradient_bound": slope, "regularization": strength, "n_records": n, "tolerance": tolerance}
-    slack = 2 * tolerance / strength
-    for bound in (stability_output_perturbation, stability_objective_perturbation):
-        assert bound(**common).shift_bound == pytest.approx(slope / (strength * n) + slack, rel=1e-12)
-        assert bound(**common).delta_n == 0
-    noise = {"noise_std": 0.4, "n_parameters": 3, "delta_n": 0.05}
-    steady = 2 * slope / (strength * (n + 1)) + slack
-    radius = 0.4 * stats.chi(3).isf(0.05) / (n * (n + 1))
-    output = stability_output_perturbation(**common, **noise)
-    objective = stability_objective_perturbation(**common, **noise)
-    assert output.shift_bound == pytest.approx(steady + radius, rel=1e-12)
-    assert objective.shift_bound == pytest.approx(steady + radius / strength, rel=1e-12)
-    assert output.delta_n == objective.delta_n == 0.05
-
-
 def test_the_shift_of_a_summary_is_the_formula():
     common = {"summary_bound": 1.5, "lipschitz": 3.0, "n_records": 8}
     assert stability_summary(**common).shift_bound == pytest.approx(3 * 1.5 / 8, rel=1e-12)
@@ -289,24 +269,6 @@ def test_the_shift_of_a_summary_is_the_formula():
     usual = stability_summary(**common, noise_std=0.3, n_parameters=2)
     assert usual.shift_bound == pytest.approx(3 * (2 * 1.5 / 9 + 0.3 * stats.chi(2).isf(1e-3) / (8 * 9)), rel=1e-12)
     assert usual.delta_n == 1e-3
-
-
-@pytest.mark.parametrize("convex", [False, True])
-def test_the_shift_of_full_batches_is_the_recursion(convex):
-    n, divisor, smooth, clip = 20, 16.0, 0.5, 1.5
-    rates = [2.0, 4.0, 1.0, 0.0, 5.0]
-    gap = 0.0
-    for rate in rates:
-        curvature = rate * smooth * n / divisor
-        gap = gap * (max(1.0, curvature - 1) if convex else 1 + curvature) + rate * clip / divisor
-    options = {"clip_norm": clip, "steps": 5, "sampling_rate": 1.0, "n_records": n, "smoothness": smooth}
-    bound = stability_dpsgd_fixed_normalizer(**options, learning_rate=rates, convex=convex, normalizer=divisor)
-    assert bound.shift_bound == pytest.approx(gap, rel=1e-12)
-    assert bound.delta_n == 0
-    halved = stability_dpsgd_fixed_normalizer(
-        **options, learning_rate=rates, convex=convex, normalizer=divisor, gradient_bound=clip / 2
-    )
-    assert halved.shift_bound == pytest.approx(gap / 2, rel=1e-12)
 
 
 def test_the_shift_of_sampled_batches_is_a_binomial_quantile():

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import dpscp as dp
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate, format_remaining_epsilon
 from dpscp.cli.lines import certificate_as_json, promise_lines, summarize_fit
-from dpscp.cli.main import main
 from dpscp.core.plan import Plan
 from dpscp.core.planning import _describe_remedies
 from dpscp.core.problem import Problem
@@ -157,12 +156,6 @@ def test_the_aim_of_a_split_is_drawn_as_a_share_of_its_part(split):
     assert drawn[0] > 0.9
 
 
-def test_a_saved_split_certificate_of_the_old_kind_is_still_drawn():
-    old = {"n_records": 600, "inner_level": 0.9, "count_noise": 3.0, "rank_target": 545.0}
-    axis = calibration_figure(Certificate("split", 0.9, 0.9, (), old)).axes[0]
-    assert [line.get_xdata()[0] for line in axis.lines if line.get_label().startswith("aim")] == [545 / 601]
-
-
 # ---- advice
 
 
@@ -271,8 +264,3 @@ def test_a_plan_of_full_sets_names_only_what_helps(n, epsilon):
         words = way.replace(",", "").split()
         change = {"n": int(words[0])} if words[1] == "records" else {words[0]: float(words[1])}
         assert dp.plan(**ways | change).row(plan.automatic).useful, way
-
-
-def test_the_plan_command_prints_what_the_plan_says(capsys):
-    main(["plan", "--n", "40", "--epsilon", "3"])
-    assert "smaller sets need" in capsys.readouterr().out

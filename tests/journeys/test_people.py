@@ -167,36 +167,6 @@ def test_feature_bounds_of_all_features():
     assert column_bounds(None, 3, None) is None
 
 
-def test_square_feature_bounds():
-    """Refused where both readings are bounds; taken where only one is, or both are the same."""
-    for ambiguous in ([[0, 1], [2, 3]], np.array([[0.0, 1.0], [2.0, 3.0]]), ((0, 1), (2, 3))):
-        with pytest.raises(ValueError, match=r"can mean .* or two"):
-            column_bounds(ambiguous, 2, None)
-    low, high = column_bounds([[0, -50], [150, 60]], 2, None).pair
-    assert (low.tolist(), high.tolist()) == ([0, -50], [150, 60])
-    low, high = column_bounds([[0, 150], [-50, 60]], 2, None).pair
-    assert (low.tolist(), high.tolist()) == ([0, -50], [150, 60])
-    low, high = column_bounds((np.array([0, 1]), np.array([2, 3])), 2, None).pair  # two arrays are (lows, highs)
-    assert (low.tolist(), high.tolist()) == ([0, 1], [2, 3])
-
-
-@pytest.mark.parametrize(
-    ("bounds", "said"),
-    [
-        ({"a": (0, 1)}, "lacks column of X 'b'"),
-        ({"a": (0, 1), "b": (0, 1), "z": (0, 1)}, "'z'; there is no such column"),
-        ({"a": (0, 1), "b": (1, 0)}, r"feature_bounds\['b'\]"),
-        ([(0, 1)] * 3, "a pair for each of the 2 features"),
-        ("ab", "feature_bounds must be"),
-        ({"a": (0, 1), "b": "secret"}, r"feature_bounds\['b'\] must be"),
-        (5, "feature_bounds must be"),
-    ],
-)
-def test_feature_bounds_that_fit_nothing(bounds, said):
-    with pytest.raises((ValueError, TypeError), match=said):
-        column_bounds(bounds, 2, ["a", "b"])
-
-
 def test_feature_bounds_by_the_names_of_a_frame():
     X = np.random.default_rng(0).uniform([0, 10], [1, 30], (400, 2))
     y = (X[:, 0] > 0.5).astype(int)
@@ -321,22 +291,6 @@ def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch)
     assert "reserved" not in err
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("--epsilon 12", "epsilon is above 10"),
-        ("--delta 0.02", "delta is above 1 / n"),
-        ("--epsilon 10 --delta 0.01", None),
-    ],
-)
-def test_a_weak_budget_gets_a_word(run, tmp_path, options, said):
-    people(100, 0).to_csv(tmp_path / "people.csv", index=False)
-    (tmp_path / "people.toml").write_text(SCHEMA.format(n=100))
-    _, _, err = run(f"fit people.csv --schema people.toml {options}")
-    for words in ("epsilon is above 10", "delta is above 1 / n"):
-        assert (words in err) == (words == said)
-
-
 def test_only_all_is_printed_as_all():
     for rate in (0.9996, 0.99996, 1 - 1e-9):
         assert float(format_rate(rate).rstrip("%")) < 100
@@ -370,22 +324,6 @@ def test_print_of_a_ledger_is_a_table(fitted):
     assert len(lines) == 2 + len(fitted.ledger_.entries) + 4 + 1 + 1
     assert re.search(r"^total +[34]\.\d{3} +for adding or removing one record", lines[-2])
     assert lines[-1] == "NOT private: the noise came from a seed"
-
-
-def test_notebooks_show_both_promises(fitted):
-    ledger, certificate = fitted.ledger_._repr_html_(), fitted.certificate_._repr_html_()
-    assert "<table>" in ledger
-    assert "total" in ledger
-    assert "NOT private" in ledger
-    assert "at least 90.0%" in certificate
-    plan = dp.plan(5000, 1.0)._repr_html_()
-    assert plan.count("<tr>") == 1 + len(dp.plan(5000, 1.0).rows)
-    shown = fitted._repr_mimebundle_()["text/html"]
-    assert ledger in shown
-    assert certificate in shown
-    assert "<table><thead>" not in dp.PrivateConformalRegressor()._repr_html_().split("</style>")[-1]
-    evil = dp.Ledger(fitted.ledger_.entries).add("<script>", fitted.ledger_.entries[0].event)
-    assert "<script>" not in evil._repr_html_()
 
 
 def test_report_of_an_estimator(fitted, tmp_path):

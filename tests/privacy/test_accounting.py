@@ -15,7 +15,6 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
     UnsupportedDpEvent,
 )
-from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import RdpAccountant
 from scipy import special
 
@@ -147,23 +146,6 @@ def test_discrete_gaussian_loss_against_enumeration(sigma, sensitivity, count):
     assert np.all(ours <= exact * (1 + 5e-4) + 1e-14)
 
 
-def test_discrete_gaussian_loss_against_dp_accounting():
-    sigma, sensitivity, count = 30, 2, 20
-    one = pld.from_discrete_gaussian_mechanism(sigma, sensitivity, value_discretization_interval=1e-4)
-    theirs = one.self_compose(count).get_delta_for_epsilon(EPSILONS)
-    ours = delta_of(discrete_gaussian_event(sigma, sensitivity, count), EPSILONS)
-    # theirs rounds every loss up by half a bucket on average, ours keeps both probabilities of a bucket
-    assert np.all(ours <= theirs + 1e-14)
-    assert np.all(ours >= 0.98 * theirs - 1e-14)
-
-
-def test_discrete_noise_is_not_charged_as_gaussian():
-    # sigma = 1: the worst outputs of the integer law differ from the continuous one by far more than rounding
-    discrete, continuous = discrete_gaussian_event(1), gaussian_event(1.0)
-    differences = delta_of(discrete, EPSILONS) - delta_of(continuous, EPSILONS)
-    assert np.max(np.abs(differences)) > 1e-3
-
-
 @pytest.mark.parametrize("sigma", [999, 1000, 4096, 10**7])
 def test_discrete_gaussian_distribution_function(sigma):
     x = np.unique(np.round(np.linspace(-8, 8, 41) * sigma))
@@ -226,13 +208,6 @@ def test_parallel_inside_sequential_takes_the_worst_history():
     two_stages = compose(parallel(weak, strong), parallel(strong, weak))
     # the parts of the two stages need not be the same: a record may meet the weak one twice
     assert epsilon_of(two_stages, DELTA) == pytest.approx(gdp_epsilon(DELTA, math.sqrt(2)), rel=1e-12)
-
-
-def test_parallel_of_equal_parts_is_one_part():
-    event = compose(gaussian_event(2.0), discrete_gaussian_event(50))
-    assert epsilon_of(parallel(event, compose(gaussian_event(2.0), discrete_gaussian_event(50))), DELTA) == epsilon_of(
-        event, DELTA
-    )
 
 
 def test_repeated_parallel_is_refused():
@@ -407,12 +382,6 @@ def test_profile_falls_and_stays_a_probability():
         assert np.all(np.diff(deltas) <= 1e-15)
 
 
-@pytest.mark.parametrize("bad", [-0.1, math.nan, [0.1, -1.0]])
-def test_profile_refuses_bad_epsilon(bad):
-    with pytest.raises(ValueError, match="epsilon must be at least 0"):
-        delta_of(gaussian_event(1.0), bad)
-
-
 @pytest.mark.parametrize("bad", [0.0, 1.0, -1e-5, math.nan, math.inf])
 def test_bad_delta(bad):
     with pytest.raises(ValueError, match="delta must"):
@@ -449,14 +418,6 @@ def test_tradeoff_is_a_tradeoff_function(name, direction):
     assert np.all((f >= 0) & (f <= 1 - X + 1e-12))
     assert np.all(np.diff(f) <= 1e-12)
     assert np.all(np.diff(f, 2) >= -1e-12)
-
-
-@pytest.mark.parametrize("name", CURVES)
-def test_tradeoff_of_both_directions_is_symmetric(name):
-    f = tradeoff_of(CURVES[name])
-    inside = X[(f(X) > 1e-6) & (X > 1e-6)]
-    # f is its own inverse where it is positive
-    np.testing.assert_allclose(f(f(inside)), inside, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", CURVES)
@@ -509,14 +470,6 @@ def test_discrete_gaussian_tradeoff_is_the_neyman_pearson_curve():
     alarm = np.clip(alarm, 0, 1)
     assert np.all(f(alarm) <= miss + 1e-9)
     np.testing.assert_allclose(f(alarm), miss, atol=2e-5)
-
-
-def test_discrete_gaussian_curve_lies_just_below_the_gaussian_one():
-    noise = lattice_noise(5.0, 0.5)
-    f = tradeoff_of(noise.event(20))(X)
-    gaussian = tradeoff_of(gaussian_event(10.0, 20))(X)
-    assert np.all(f <= gaussian + 1e-9)
-    assert np.all(f >= gaussian - 5e-4)
 
 
 def test_gaussian_tradeoffs_are_exact_and_compose():

@@ -11,28 +11,11 @@ from dpscp.privacy import pld as losses
 from dpscp.privacy.pld import _compose_two, _connect_dots, _self_compose
 from dpscp.privacy.tradeoff import gdp_deltas
 
-EPSILONS = np.array([0.1, 0.5, 1.0, 2.0])
 BUCKET = 1e-3
 
 
 def gaussian(sigma):
     return pld.from_gaussian_mechanism(sigma, value_discretization_interval=BUCKET)
-
-
-def sampled(sigma, rate):
-    return pld.from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=BUCKET)
-
-
-def few_losses():
-    return pld.from_randomized_response(0.4, 2, value_discretization_interval=BUCKET)
-
-
-def test_the_dots_of_a_gaussian_are_those_of_the_peer():
-    theirs = gaussian(1.5)._pmf_remove.to_dense_pmf()
-    low, size = theirs._lower_loss, theirs.size
-    ours = _connect_dots(BUCKET, low, gdp_deltas(np.arange(low, low + size) * BUCKET, 1 / 1.5))
-    np.testing.assert_allclose(ours._probs, theirs._probs, rtol=0, atol=1e-12)
-    assert ours._infinity_mass == pytest.approx(theirs._infinity_mass, abs=1e-15)
 
 
 def test_rounding_never_makes_a_delta_grow_or_a_mass_negative():
@@ -42,30 +25,6 @@ def test_rounding_never_makes_a_delta_grow_or_a_mass_negative():
     assert (pmf._probs >= 0).all()
     assert pmf._infinity_mass == 0.0
     assert pmf._probs.sum() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (gaussian(2.0), gaussian(3.0)),
-        (gaussian(2.0), sampled(1.0, 0.1)),
-        (few_losses(), gaussian(2.0)),
-        (few_losses(), few_losses()),
-    ],
-    ids=["alike", "two sides", "few and many", "few"],
-)
-def test_two_releases(first, second):
-    ours, theirs = _compose_two(first, second), first.compose(second, losses._TAIL)
-    assert ours._symmetric == theirs._symmetric
-    np.testing.assert_allclose(ours.get_delta_for_epsilon(EPSILONS), theirs.get_delta_for_epsilon(EPSILONS), atol=1e-14)
-
-
-@pytest.mark.parametrize("loss", [gaussian(9.0), sampled(1.0, 0.01), few_losses()], ids=["alike", "two sides", "few"])
-@pytest.mark.parametrize("count", [2, 40])
-@pytest.mark.covering
-def test_many_releases_of_one_kind(loss, count):
-    ours, theirs = _self_compose(loss, count), loss.self_compose(count, losses._TAIL)
-    np.testing.assert_allclose(ours.get_delta_for_epsilon(EPSILONS), theirs.get_delta_for_epsilon(EPSILONS), atol=1e-13)
 
 
 def test_what_is_cut_off_counts_as_delta(monkeypatch):

@@ -3,7 +3,6 @@
 import math
 from fractions import Fraction
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,11 +92,6 @@ def test_gaussian_mode_is_the_closed_form():
     assert epsilon_of(gaussian_event(noise / 0.9, 20), DELTA) <= 1.0
 
 
-def test_noise_scales_with_sensitivity():
-    whole, half = count_noise(1.0, DELTA, 20), count_noise(1.0, DELTA, 20, sensitivity=0.5)
-    assert half == pytest.approx(whole / 2, rel=5e-4)
-
-
 def test_training_as_event_ledger_or_nothing():
     event = dpsgd_event(2.0, 0.02, 100)
     ledger = Ledger().add("train", event)
@@ -143,13 +137,6 @@ def test_search_survives_an_infinite_cost_inside_its_bracket():
     )
     assert noise == pytest.approx(2.05, rel=1e-3)
     assert noise >= 2.05
-
-
-@pytest.mark.parametrize("guess", [1e-2, 0.5, 30.0, 4e4])
-def test_the_answer_does_not_depend_on_the_guess(guess):
-    noise = smallest_noise(gaussian_event, 1.0, DELTA, accountant="gdp", guess=guess)
-    exact = 1 / gdp_mu(1.0, DELTA)
-    assert exact <= noise <= exact * 1.0003
 
 
 def bisect_noise(event_at, guess):
@@ -200,17 +187,6 @@ def test_a_search_by_noise_ends_at_the_smallest(cost, guess):
     assert len(tried) <= (costs + 1 if cost == "smooth" else 2 * costs)
 
 
-def test_a_search_by_noise_needs_few_costs():
-    tried = []
-
-    def event_at(noise):
-        tried.append(noise)
-        return FLAT["smooth"](noise)
-
-    smallest_noise(event_at, 1.0, DELTA, accountant="gdp", guess=10.0, flat=True)
-    assert len(tried) <= bisect_noise(FLAT["smooth"], 10.0)[1] - 2
-
-
 @pytest.mark.parametrize("sampling_rate", [1.0, 0.1])
 def test_tight_accounting_reaches_budgets_that_renyi_accounting_cannot(sampling_rate):
     noise = noise_multiplier(0.1, 1e-9, sampling_rate, 4)
@@ -222,7 +198,6 @@ def test_a_huge_budget_ends():
 
 
 WRONG_VALUES = [0, -1.0, math.nan, math.inf]
-WRONG_TYPES = ["1", None, True, np.array([1.0]), 1j]
 
 
 @pytest.mark.parametrize("name", ["epsilon", "delta", "sensitivity"])
@@ -241,37 +216,9 @@ def test_noise_multiplier_refuses_bad_numbers(name, bad):
         noise_multiplier(**arguments)
 
 
-@pytest.mark.parametrize("bad", WRONG_TYPES, ids=repr)
-def test_wrong_types(bad):
-    for name in ("epsilon", "delta", "sensitivity", "steps"):
-        with pytest.raises(TypeError, match=f"{name} must be"):
-            count_noise(**{"epsilon": 1.0, "delta": DELTA, "steps": 20, "sensitivity": 1.0} | {name: bad})
-    for name in ("epsilon", "delta", "guess"):
-        with pytest.raises(TypeError, match=f"{name} must be"):
-            smallest_noise(gaussian_event, **{"epsilon": 1.0, "delta": DELTA, "guess": 1.0} | {name: bad})
-
-
 @pytest.mark.parametrize("bad", [0, -5])
 def test_steps_must_be_positive(bad):
     with pytest.raises(ValueError, match="steps must be at least 1"):
         count_noise(1.0, DELTA, bad)
     with pytest.raises(ValueError, match="steps must be at least 1"):
         noise_multiplier(1.0, DELTA, 0.1, bad)
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_smallest_noise_refuses_bad_numbers(bad):
-    for name in ("epsilon", "delta", "guess"):
-        with pytest.raises(ValueError, match=f"{name} must"):
-            smallest_noise(gaussian_event, **{"epsilon": 1.0, "delta": DELTA, "guess": 1.0} | {name: bad})
-
-
-def test_unknown_accountant():
-    for call in (
-        lambda: count_noise(1.0, DELTA, 20, accountant="prv"),
-        lambda: noise_multiplier(1.0, DELTA, 0.1, 20, "prv"),
-    ):
-        with pytest.raises(ValueError, match="accountant must be one of"):
-            call()
-    with pytest.raises(ValueError, match="accountant='gdp'"):
-        noise_multiplier(1.0, DELTA, 0.1, 20, "gdp")

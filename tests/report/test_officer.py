@@ -6,14 +6,12 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import LinearRegression
 
 import dpscp as dp
 from dpscp.core.evaluation import PrivateEstimate, PrivateEvaluation
 from dpscp.privacy import gaussian_event, gdp_mu
 from dpscp.report import budget_bar, evaluate, html_report
 from dpscp.report.examples import predict_examples
-from dpscp.report.figures import calibration_figure
 from dpscp.report.numbers import find_low_parts
 from dpscp.report.spending import DEPLOYMENTS, scale_place
 
@@ -233,27 +231,6 @@ def test_examples_are_synthetic_rows_inside_the_declared_ranges(model):
         assert set(answer.split(", ")) <= {"none", "some", "empty"}
     assert len({(e.prediction, e.answers) for e in found}) > 1
     assert text_of(html_report(model)).count("Prediction: ") == len(found)
-
-
-def test_no_examples_where_they_make_no_sense(model):
-    def changed(**attributes):
-        return predict_examples(with_attributes(model, **attributes))
-
-    assert changed(groups=lambda rows: rows) == ()
-    assert changed(group_values_=("a", "b")) == ()
-    assert changed(input_shape_=(4, 4)) == ()
-    assert changed(estimator=dp.Prefit(LinearRegression().fit([[0.0]], [0.0]))) == ()
-    assert changed(schema_=None, n_features_in_=512) == ()
-    undeclared = {**SCHEMA, "columns": {"age": {"type": "numeric"}}}
-    assert changed(schema_=dp.Schema.from_dict(undeclared)) == ()
-
-
-def test_glossary_and_colors(model, page):
-    glossary = text_of(page.split('<section id="glossary"')[1])
-    assert all(word in glossary for word in ("Epsilon", "Delta", "Secret split", "False alarm", "Threshold"))
-    lines = calibration_figure(model.certificate_).axes[0].get_lines()
-    colors = [line.get_color() for line in lines]
-    assert len(set(colors)) == len(colors) == 4
 
 
 def test_a_notebook_shows_the_promise_at_the_delta_of_the_fit(model):

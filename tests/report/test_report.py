@@ -2,7 +2,6 @@
 
 import copy
 import math
-import re
 from functools import cache
 from html.parser import HTMLParser
 
@@ -13,7 +12,7 @@ from scipy import stats
 import dpscp as dp
 from dpscp._base.format import format_rate
 from dpscp.report import evaluate, html_report, write_report
-from dpscp.report.figures import PALETTE, calibration_figure, inline_svg, size_figure, tradeoff_figure
+from dpscp.report.figures import PALETTE
 from dpscp.report.numbers import ATTACKS, FULL_SETS, judge_release
 
 RNG = np.random.default_rng(0)
@@ -195,20 +194,6 @@ def test_a_private_run_carries_no_flag():
     assert "This evaluation is NOT private" not in page
 
 
-def test_evaluation_counts_by_hand(case):
-    model, evaluation, _ = case
-    if isinstance(model, dp.PrivateConformalRegressor):
-        intervals = model.predict_interval(X[3000:])[1][:, :, 0]
-        covered = (intervals[:, 0] <= TARGETS[3000:]) & (TARGETS[3000:] <= intervals[:, 1])
-    else:
-        sets = model.predict_set(X[3000:])[1][:, :, 0]
-        covered = sets[np.arange(1000), np.searchsorted(["a", "b", "c"], LABELS[3000:])]
-    level = evaluation.levels[0]
-    assert level.coverage == pytest.approx(covered.mean())
-    assert level.interval[0] < level.coverage < level.interval[1]
-    assert sum(level.shares) == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_every_level_is_evaluated_on_its_own_sets(kind):
     model = fit(kind, guarantee="split", confidence_level=(0.5, 0.7, 0.9))
@@ -227,37 +212,6 @@ def test_every_level_is_evaluated_on_its_own_sets(kind):
         assert level.mean_size == pytest.approx(sizes[:, place].mean())
         exact = stats.binomtest(int(covered[:, place].sum()), 1000).proportion_ci(0.95, "exact")
         assert level.interval == pytest.approx((exact.low, exact.high))
-
-
-def test_vacuous_certificate_is_flagged():
-    with pytest.warns(dp.GuaranteeWarning):
-        model = dp.PrivateConformalClassifier(epsilon=0.1, classes=["a", "b", "c"], random_state=0).fit(
-            X[:60], LABELS[:60]
-        )
-    assert "Not useful." in html_report(model)
-
-
-def test_no_rank_target_no_calibration_picture():
-    grouped = fit("classification", guarantee="universal", groups="label", confidence_level=0.8)
-    with pytest.raises(ValueError, match="no single rank target"):
-        calibration_figure(grouped.certificate_)
-
-
-def test_figures_are_matplotlib_figures():
-    from matplotlib.figure import Figure
-
-    model = fit("classification", guarantee="universal")
-    level = evaluate(model, X[3000:], LABELS[3000:]).levels[0]
-    figures = [
-        tradeoff_figure(model.ledger_),
-        calibration_figure(model.certificate_),
-        size_figure(level, "set"),
-    ]
-    assert all(isinstance(figure, Figure) for figure in figures)
-    svg = inline_svg(figures[0], "name", 'a "label" & more')
-    assert svg.startswith("<svg")
-    assert "xmlns" not in svg
-    assert not re.search("DejaVu", svg)
 
 
 def test_writing_is_all_or_nothing(tmp_path, monkeypatch):

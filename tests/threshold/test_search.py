@@ -87,14 +87,6 @@ class TestRankStatistic:
         assert Fraction(event.sensitivity, before["scale"]) == rank_sensitivity(rank, alpha)
         assert event.sigma / before["scale"] == q.count_noise >= 3.0
 
-    def test_sensitivities(self):
-        assert rank_sensitivity("centered", 0.1) == Fraction(1, 2)
-        assert rank_sensitivity("linear", 0.1) == Fraction(9, 10)
-        assert rank_sensitivity("linear", 0.7) == Fraction(7, 10)
-        assert rank_sensitivity("ceil", 0.1) == 1
-        with pytest.raises(ValueError, match="rank must be one of"):
-            rank_sensitivity("median", 0.1)
-
     @pytest.mark.parametrize("rank", RANKS)
     @pytest.mark.parametrize("n", [5, 20, 195, 2000])
     def test_bar_is_the_rank_target_when_n_is_nominal(self, statistic, rank, n):
@@ -206,10 +198,6 @@ class TestDefaults:
         assert q.n_records == SCORES.size
         q = private_quantile(iter([SCORES]), alpha=0.1, score_range=(0, 1), mu=2.0, n_records=400)
         assert q.steps == default_steps(400, unit_noise=0.25, graded=True)
-
-    def test_count_noise_sets_the_steps_of_an_array(self):
-        q = private_quantile(SCORES, alpha=0.1, score_range=(0, 1), count_noise=2.0)
-        assert q.steps == default_steps(400, unit_noise=2.0, shared_budget=False, graded=True)
 
 
 class TestThreshold:

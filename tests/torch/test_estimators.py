@@ -15,7 +15,6 @@ from dpscp.privacy import compose, dpsgd_event, epsilon_of, secret_split
 from dpscp.training import DPSGD, ScaledTarget, TorchDPSGD, UnitNorm
 
 torch = pytest.importorskip("torch")
-opacus_layers = pytest.importorskip("opacus.layers")
 nn: Any = torch.nn
 
 pytestmark = [
@@ -113,16 +112,6 @@ def test_rows_keep_the_precision_of_a_float64_module(shape, listed):
     assert fitted.threshold_[0] < 0.5  # the scores too
     outputs = fitted.module_(torch.from_numpy(X)).detach().numpy()
     np.testing.assert_allclose(fitted.model_.outputs(X), outputs, rtol=1e-12)
-
-
-def test_rows_of_a_source_keep_the_precision_of_a_float64_module():
-    y = np.arange(300) % 2
-    X = (1.7e9 + 20.0 * y)[:, None]
-    torch.manual_seed(0)
-    mechanism = training(Centered().double(), steps=20, sampling_rate=0.3, learning_rate=2.0)
-    source = dp.sources.ArraySource(X, y, n_blocks=3)
-    fitted = classifier(mechanism, classes=[0, 1], epsilon=8.0, random_state=0).fit(source)
-    assert (fitted.predict(X) == y).all()
 
 
 def test_targets_have_the_precision_of_the_module_in_the_dry_run_and_in_training(store):
@@ -234,17 +223,6 @@ def test_steps_without_a_mechanism_scale_targets_on_their_scale():
 
 
 # ---- hints and messages
-
-
-def test_a_softmax_is_noticed_in_every_fit():
-    X, y = records()
-    module = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1))
-    for _ in range(2):
-        with pytest.warns(dp.HintWarning, match="remove the last layer") as hints:
-            classifier(training(module)).fit(X, y)
-        assert len([hint for hint in hints if hint.category is dp.HintWarning]) == 1
-        with pytest.warns(dp.HintWarning, match="remove the last layer"):
-            training(module, noise_multiplier=1.0, classes=(0, 1, 2)).train(X, y)
 
 
 def test_lists_of_tensors_are_records():

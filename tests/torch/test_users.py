@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from dpscp import HintWarning, Ledger, PrivateConformalClassifier, PrivateConformalRegressor, RowNorm
-from dpscp._base.format import format_epsilon
-from dpscp._base.progress import verbosity
 from dpscp.privacy import dpsgd_event
 from dpscp.privacy.rdp import _divergences
 from dpscp.torch.model import TorchModel, torch_rows
@@ -163,16 +161,6 @@ def test_a_softmax_at_the_end_is_noticed():
         nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()),
     ):
         training(fine).check((4,))
-
-
-def test_verbose_training_says_what_was_spent_and_nothing_of_the_records(capsys):
-    with verbosity(1):
-        training(steps=20, sampling_rate=0.1).train(*records(), n_records=200)
-    said = capsys.readouterr().err
-    spent = Ledger().add("train", dpsgd_event(1.0, 0.1, 20)).epsilon(1e-5)
-    assert f"training has spent epsilon {format_epsilon(spent)} at delta 1e-05" in said
-    assert "loss" not in said
-    assert training(noise_multiplier=0.0)._spent(3) == "not private"
 
 
 def test_orders_that_do_not_converge_are_left_out_in_silence(caplog):

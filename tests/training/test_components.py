@@ -1,7 +1,5 @@
 """Private principal components: the right noise, the right directions, and every path that a step takes."""
 
-import pickle
-
 import numpy as np
 import pytest
 
@@ -16,7 +14,6 @@ from dpscp.training import (
     PrivateStandardize,
     PrivateWhitening,
 )
-from dpscp.training.preprocessing.second_moment import MatrixTransform
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.SeededWarning")
 RNG = np.random.default_rng(0)
@@ -55,15 +52,6 @@ def test_one_record_or_person_changes_the_sum_by_at_most_one(weights):
     assert np.linalg.norm(step.part_moments(np.array([[0.5, 0.0]]), None)) == pytest.approx(1)
 
 
-def test_wrong_numbers_are_refused():
-    with pytest.raises(ValueError, match="n_components"):
-        PrivatePCA(0)
-    with pytest.raises(ValueError, match="bound"):
-        PrivatePCA(1, bound=-1)
-    with pytest.raises(ValueError, match="noise_multiplier"):
-        PrivatePCA(1, noise_multiplier=0)
-
-
 def classifier(estimator, **options):
     options = {"epsilon": 8.0, "accountant": "rdp", "guarantee": "split", "classes": [0, 1]} | options
     return dp.PrivateConformalClassifier(estimator, **options)
@@ -86,13 +74,6 @@ def test_a_list_of_steps_is_one_mechanism_with_one_entry(mechanism, tmp_path):
     clf.save(tmp_path / "m")
     np.testing.assert_array_equal(dp.load(tmp_path / "m").predict_set(X)[1], clf.predict_set(X)[1])
     assert not clf.ledger_.assumptions
-
-
-def test_steps_of_a_regression_have_a_mechanism_too():
-    reg = dp.PrivateConformalRegressor(
-        [PrivatePCA(2, bound=2.0)], epsilon=9.0, y_bounds=(-4, 4), accountant="rdp", random_state=0, guarantee="split"
-    ).fit(X, 2 * X[:, 0])
-    assert reg.score(X, 2 * X[:, 0]) > 0.5
 
 
 def test_steps_of_the_caller_are_assumptions():
@@ -126,12 +107,3 @@ def test_a_step_that_keeps_the_width_keeps_the_shape():
     assert steps._shape_after((2, 3)) == (2, 3)
     assert Preprocessed((PrivatePCA(6),), DPSGD())._shape_after((2, 3)) == (2, 3)
     assert Preprocessed((NormClip(1.0), PrivatePCA(5), PrivatePCA(2)), DPSGD())._shape_after((2, 3)) == (2,)
-
-
-def test_a_transform_is_pickled_without_what_is_computed():
-    fitted = MatrixTransform(np.eye(3)[:, :2], 1.5)
-    rows = fitted.apply(np.ones((2, 3)))
-    again = pickle.loads(pickle.dumps(fitted))
-    assert "_products" not in vars(again)
-    np.testing.assert_array_equal(again.apply(np.ones((2, 3))), rows)
-    assert MatrixTransform.from_parts(fitted.config(), fitted.arrays()).bound == 1.5

@@ -192,27 +192,6 @@ def test_softmax_privacy_loss_is_dominated():
             assert epsilon > 0 or values.mean() > promised / 10
 
 
-def test_dominating_mu_exceeds_mu_and_falls_with_the_penalty():
-    values = [dominating_mu(ObjectiveLoss(0.5, e, math.log1p(e), 1, True)) for e in (1e-6, 0.01, 0.1)]
-    assert 0.5 < values[0] < 0.501
-    assert values[0] < values[1] < values[2]
-    two_sided = dominating_mu(ObjectiveLoss(0.5, 0.1, math.log1p(0.1), 1, False))
-    assert two_sided > values[2]
-
-
-def test_profile_is_below_the_dominating_gaussian_everywhere():
-    for loss in (ObjectiveLoss(0.3, 0.02, 0.03, 1), ObjectiveLoss(0.3, 0.01, 0.02, 4)):
-        mu = dominating_mu(loss)
-        grid = np.linspace(0, 2.0, 997)
-        ours = loss.profile(grid)
-        gauss = np.array([gdp_delta(e, mu) for e in grid])
-        seen = gauss > 1e-12
-        assert np.all(ours[seen] <= gauss[seen])
-        assert np.any(ours[seen] > np.array([gdp_delta(e, mu / 1.05) for e in grid])[seen])
-        # the two-sided tail bound is above the profile wherever both are meaningful
-        assert np.all(np.log(ours[ours > 1e-10]) <= loss.log_tail(grid)[ours > 1e-10] + 1e-9)
-
-
 def test_largest_mu_inverts_dominating_mu():
     def make(mu):
         return ObjectiveLoss(mu, 0.01, math.log1p(0.01), 1, True)

@@ -70,13 +70,6 @@ def test_steps_give_transforms_that_survive_saving(step):
             fitted.apply(X[:, :2])
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda s: type(s).__name__)
-def test_a_row_is_transformed_alone(step):
-    X = rng().normal(size=(40, 3))
-    fitted = step.fit(X, n_records=40, rng=rng(1))
-    np.testing.assert_array_equal(fitted.apply(X)[7:8], fitted.apply(X[7:8]))
-
-
 def test_public_steps_are_free_and_private_ones_are_gaussian():
     for step in STEPS[:3]:
         assert step.event == NoOpDpEvent()

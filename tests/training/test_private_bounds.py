@@ -225,13 +225,6 @@ def test_the_plan_holds_what_is_spent(tmp_path):
     assert reserved.event == committed.event
 
 
-def test_the_file_holds_what_was_found(fitted, tmp_path):
-    fitted.save(tmp_path / "model")
-    loaded, (X, _) = dp.load(tmp_path / "model"), records(50, 1)
-    assert (loaded.y_bounds, loaded.y_bounds_) == ("private", fitted.y_bounds_)
-    np.testing.assert_array_equal(loaded.predict_interval(X)[1], fitted.predict_interval(X)[1])
-
-
 @pytest.mark.parametrize("guarantee", ["universal", "split"])
 def test_targets_outside_the_found_bounds_are_covered_at_the_promised_rate(guarantee, is_quick):
     """A third of the targets lie far outside: rare enough in each cell to be missed, and still covered."""
@@ -250,14 +243,6 @@ def test_targets_outside_the_found_bounds_are_covered_at_the_promised_rate(guara
             model.fit(X[:600], y[:600])
         covered += [dp.metrics.coverage(y[600:], model.predict_interval(X[600:])[1][:, :, 0])]
     assert np.mean(covered) >= 0.9 - 4 * np.std(covered, ddof=1) / len(covered) ** 0.5
-
-
-def test_the_cost_is_reserved_before_a_record_is_used(tmp_path):
-    store = dp.BudgetStore.create(tmp_path / "b", 0.5, 1e-5, dataset="d")
-    model = dp.PrivateConformalRegressor(epsilon=1.0, y_bounds="private", feature_bounds="private")
-    with pytest.raises(dp.BudgetError, match="does not fit"):
-        model.fit(*records(500), budget=store)
-    assert len(store.lines()) == 1
 
 
 def test_what_cannot_be_is_refused(fitted):

@@ -39,13 +39,6 @@ def test_shows_and_clears_on_a_terminal(clock, monkeypatch):
     assert shown.endswith("\r\033[K")
 
 
-def test_short_work_stays_silent_on_a_terminal(monkeypatch):
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
-    list(_progress.progress(iter(range(10)), 10, "work"))
-    assert screen.getvalue() == ""
-
-
 def test_the_line_is_cleared_when_work_is_interrupted(clock, monkeypatch):
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
@@ -58,15 +51,6 @@ def test_the_line_is_cleared_when_work_is_interrupted(clock, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert screen.getvalue().endswith("\r\033[K")
-
-
-def test_verbose_work_shows_ten_lines(capsys):
-    with _progress.verbosity(1):
-        assert list(_progress.progress(iter(range(500)), 500, "work")) == list(range(500))
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"work: {50 * k}/500" for k in range(1, 11)]
-    list(_progress.progress(iter(range(500)), 500, "work"))
-    assert capsys.readouterr().err == ""
 
 
 def test_a_verbose_fit_says_and_logs_its_stages_and_nothing_of_the_records(capsys, caplog):

@@ -73,12 +73,6 @@ def test_no_record_near_the_longest_one_exceeds_the_sensitivity(n_classes):
     assert alike_norms.max() > 0.999 * SENSITIVITY
 
 
-def test_the_bound_of_one_record_is_nearly_reached():
-    # certain and wrong: h and the error are at their largest
-    row = record_sums(np.array([[40.0, 0.0]]), np.array([1]), np.zeros(3))
-    assert np.linalg.norm(row) == pytest.approx(math.sqrt(4 + 2), rel=1e-6)
-
-
 def test_the_curvature_of_many_classes_is_shortened():
     # half of the probability on one of 20,000 classes: the derivative is about 5
     logits = np.full((1, 20_000), -math.log(19_999))

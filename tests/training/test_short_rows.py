@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 
 from dpscp.data.persons import keep_rows
-from dpscp.data.sources import ArraySource
-from dpscp.paper import coupled_run
 from dpscp.training import DPSGD
 from dpscp.training.engine import batching
 from dpscp.training.engine.batching import is_large_table, restore_rows, shorten_rows
-from dpscp.training.engine.loop import Descent
 from dpscp.training.engine.networks import squared_norms
 
 HEAD = DPSGD(
@@ -115,34 +112,6 @@ def test_training_on_short_rows_is_training_on_these_numbers(hidden, monkeypatch
     assert not (short.model.parameters == whole.model.parameters).all()
     scale = np.abs(whole.model.parameters).max()
     assert np.abs(short.model.parameters - whole.model.parameters).max() < 0.01 * scale
-
-
-def test_all_records_at_once_are_the_records_one_batch_gathers(every_table_is_large):
-    X, y = records()
-    setup = HEAD.prepare(X, y)
-    descent = Descent(setup)
-    all_of_them = descent.clipped_sum(None).copy()
-    np.testing.assert_allclose(descent.clipped_sum(np.arange(len(X))), all_of_them, rtol=1e-12, atol=1e-12)
-
-
-def test_blocks_of_a_source_take_short_rows(every_table_is_large):
-    X, y = records()
-    whole = HEAD.train(X, y, random_state=0, n_records=len(X))
-    blocks = HEAD.train_source(ArraySource(X, y, n_blocks=3), random_state=0, n_records=len(X))
-    np.testing.assert_allclose(whole.model.parameters, blocks.model.parameters, atol=1e-5)
-
-
-def test_coupled_runs_take_short_rows(monkeypatch):
-    X, y = records()
-
-    def gaps():
-        return coupled_run(HEAD, X, y, -X[0], 2, random_state=0, n_records=len(X)).gaps
-
-    whole = gaps()
-    assert whole[-1] > 0
-    monkeypatch.setattr(batching, "_LARGE_TABLE", 1)
-    np.testing.assert_allclose(gaps(), whole, rtol=0.02)
-    assert (gaps() != whole).any()
 
 
 def test_kept_rows_need_little_more_than_half_of_a_float32_table(monkeypatch):

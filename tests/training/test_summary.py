@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dpscp.privacy import epsilon_of, gaussian_event
-from dpscp.training import Mechanism
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics, adaptive_ridge, ball_minimizer
 
 
@@ -59,13 +57,6 @@ def test_noise_has_the_declared_scale_and_is_symmetric():
     for part in (diagonal, above):
         low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], part.size)
         assert low < np.sum(part**2) < high
-
-
-def test_event_and_budget():
-    assert READY.event == gaussian_event(2.0)
-    assert isinstance(READY, Mechanism)
-    done = SufficientStatistics(1.0, (0.0, 10.0)).calibrated(1.0, 1e-5)
-    assert 0.99 < epsilon_of(done.event, 1e-5) <= 1.0
 
 
 def test_training_recovers_the_regression_with_little_noise():

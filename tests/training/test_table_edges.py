@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.data.schema import Schema
-from dpscp.data.sources import ArraySource, DaskSource
 from dpscp.exceptions import SeededWarning
 
 N = 1500
@@ -77,30 +75,6 @@ def test_messages_and_cost_are_those_of_a_neighbor():
     assert found[0] == found[1]
 
 
-def test_missing_values_with_an_indicator():
-    pd = pytest.importorskip("pandas")
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"dose": np.exp(rng.normal(size=N)), "age": rng.uniform(0, 90, N)})
-    frame["y"] = np.where(frame["dose"] > 1, "yes", "no")
-    frame.loc[rng.random(N) < 0.3, "dose"] = np.nan
-    columns = {"dose": {"bounds": [0, 1000], "missing": "indicator"}, "age": {"bounds": [0, 120]}}
-    schema = Schema.from_dict(
-        {
-            "task": "classification",
-            "target": "y",
-            "classes": ["no", "yes"],
-            "columns": {name: {"type": "numeric", **declared} for name, declared in columns.items()},
-        }
-    )
-    clf = dp.PrivateConformalClassifier(epsilon=2.0, guarantee="universal", random_state=0)
-    clf, messages = fit_with_messages(clf, frame, "y", schema=schema)
-    assert messages == []
-    assert "QuantileTransform" in clf.ledger_.public_facts["preprocessing"]
-    assert clf.n_features_in_ == 3
-    stages = ["quantiles of the features", "training", "recalibration", "calibration"]
-    assert [entry.stage for entry in clf.ledger_.entries] == stages
-
-
 @pytest.mark.parametrize("kind", [dp.PrivateConformalClassifier, dp.PrivateConformalRegressor])
 def test_five_hundred_columns_at_a_small_budget(kind):
     rng = np.random.default_rng(0)
@@ -112,27 +86,3 @@ def test_five_hundred_columns_at_a_small_budget(kind):
     assert messages == same
     assert model.ledger_.event == again.ledger_.event
     assert 0.09 < model.ledger_.epsilon(1e-5) <= 0.1
-
-
-def test_files_dask_and_persons_use_the_transform(tmp_path):
-    da = pytest.importorskip("dask.array")
-    pd = pytest.importorskip("pandas")
-    X, y = table("heavy tail")
-    settings = {"epsilon": 2.0, "guarantee": "universal", "random_state": 0}
-    public = {**settings, "feature_bounds": ([0, 0], [1e6, 1]), "y_bounds": (-10, 20)}
-    memory = dp.PrivateConformalRegressor(**public).fit(X, y)
-    chunks = DaskSource(da.from_array(X, chunks=(500, 2)), da.from_array(y, chunks=500))
-    for source in (ArraySource(X, y, n_blocks=3), chunks):
-        found = dp.PrivateConformalRegressor(**public, n_records=N).fit(source)
-        steps = [model.model_.transforms[0] for model in (memory, found)]
-        assert steps[0].columns == steps[1].columns == (0,)
-        np.testing.assert_array_equal(steps[0].levels, steps[1].levels)
-    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y, "id": np.arange(N) // 2})
-    frame.to_csv(tmp_path / "table.csv", index=False)
-    columns = {"a": {"type": "numeric", "bounds": [0, 1e6]}, "b": {"type": "numeric", "bounds": [0, 1]}}
-    declared = {"task": "regression", "target": "y", "bounds": [-10, 20], "columns": columns}
-    persons = {"person": "id", "rows_per_person": 2, "n_persons": N // 2}
-    schema = Schema.from_dict({**declared, **persons})
-    found = dp.PrivateConformalRegressor(**settings).fit(str(tmp_path / "table.csv"), "y", schema=schema)
-    assert found.model_.transforms[0].columns == (0,)
-    assert found.ledger_.unit.by_person

@@ -14,12 +14,10 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.data.schema import SchemaError, parse_schema
-from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource
+from dpscp.data.schema import parse_schema
+from dpscp.data.sources import ArraySource, Block, DaskSource
 from dpscp.training import DPSGD
 
-dd = pytest.importorskip("dask.dataframe")
-CANARY = "canary-9182"
 N, BLOCKS = 3000, 6
 SIZE = N // BLOCKS
 SCHEMA = parse_schema(
@@ -35,17 +33,6 @@ bounds = [-4, 4]
 [columns.b]
 type = "categorical"
 categories = ["u", "v", "w"]
-"""
-)
-REGRESSION = parse_schema(
-    """
-task = "regression"
-target = "value"
-bounds = [-5, 5]
-
-[columns.a]
-type = "numeric"
-bounds = [-4, 4]
 """
 )
 
@@ -89,19 +76,6 @@ def expected(frame):
     return released(classifier().fit(in_memory(SCHEMA, frame), schema=SCHEMA))
 
 
-def test_files_and_dask_release_what_the_same_blocks_in_memory_release(frame, expected, tmp_path):
-    frame.to_parquet(tmp_path / "t.parquet", index=False)
-    parquet = TableSource(tmp_path / "t.parquet", SCHEMA, block_rows=SIZE)
-    assert released(classifier().fit(parquet, schema=SCHEMA)) == expected
-    with dask.config.set(scheduler="synchronous"):
-        straight = classifier().fit(dd.from_pandas(frame, npartitions=BLOCKS), "label", schema=SCHEMA)
-    assert released(straight) == expected
-    # a path alone: the same blocks are not promised, everything else is
-    one = classifier(random_state=None).fit(tmp_path / "t.parquet", "label", schema=SCHEMA)
-    assert one.ledger_.to_dict()["entries"] == straight.ledger_.to_dict()["entries"]
-    assert one.predict(frame).shape == (N,)
-
-
 def test_dask_arrays_go_straight_into_fit(frame):
     X, y = SCHEMA.matrix(frame), SCHEMA.targets(frame)
     public = {"classes": ["no", "yes"], "feature_bounds": SCHEMA.feature_bounds}
@@ -112,42 +86,6 @@ def test_dask_arrays_go_straight_into_fit(frame):
         classifier().fit(*cut)
     with pytest.raises(TypeError, match="pass schema="):
         classifier().fit("people.parquet", "label")
-
-
-def test_a_regression_from_a_file_and_from_dask(frame, tmp_path):
-    frame.to_csv(tmp_path / "t.csv", index=False)
-
-    def fitted(*given):
-        mechanism = DPSGD(loss="squared", sampling_rate=0.3, steps=10, learning_rate=0.2)
-        reg = dp.PrivateConformalRegressor(mechanism, epsilon=2.0, n_records=N, guarantee="split", random_state=1)
-        return reg.fit(*given, schema=REGRESSION)
-
-    assert fitted(tmp_path / "t.csv", "value").predict_interval(frame)[1].shape == (N, 2, 1)
-    by_dask = fitted(dd.from_pandas(frame, npartitions=BLOCKS), "value")
-    assert released(by_dask) == released(fitted(in_memory(REGRESSION, frame)))
-
-
-@pytest.mark.parametrize("kind", ["parquet", "csv", "dask"])
-def test_a_bad_record_in_block_57_of_100_costs_nothing(kind, tmp_path, monkeypatch):
-    """The words of a table in memory, before anything is reserved or drawn."""
-    table = made(2000).astype({"a": str})
-    table.loc[56 * 20 + 7, "a"] = CANARY
-    table.to_parquet(tmp_path / "t.parquet", index=False)
-    table.to_csv(tmp_path / "t.csv", index=False)
-    monkeypatch.setattr("dpscp.data.sources.files.BLOCK_BYTES", 800)
-    store = dp.BudgetStore.create(tmp_path / "b.budget", 10.0, 1e-4, dataset="people")
-    with pytest.raises(SchemaError) as alone:
-        classifier(random_state=None).fit(table, "label", schema=SCHEMA, budget=store)
-    given = {
-        "parquet": (TableSource(tmp_path / "t.parquet", SCHEMA, block_rows=20),),
-        "csv": (tmp_path / "t.csv", "label"),
-        "dask": (dd.from_pandas(table, npartitions=100), "label"),
-    }
-    with pytest.raises(SchemaError) as late:
-        classifier(random_state=None).fit(*given[kind], schema=SCHEMA, budget=store)
-    assert str(late.value) == str(alone.value)
-    assert CANARY not in str(late.value)
-    assert not store.ledger().entries
 
 
 # ---- two processes; a limit of memory

@@ -11,7 +11,6 @@ import pyarrow.orc
 import pytest
 
 import dpscp as dp
-from dpscp.cli import main
 from dpscp.data.sources import TableSource
 from dpscp.data.sources.files import TableError
 
@@ -127,17 +126,6 @@ def test_every_kind_gives_the_bits_of_the_same_rows_in_memory(kind, folder, fitt
     assert all(np.array_equal(a, fitted.model_.arrays()[name]) for name, a in found.model_.arrays().items())
     assert [e.note for e in found.ledger_.entries] == [e.note for e in fitted.ledger_.entries]
     np.testing.assert_array_equal(found.predict_set(table_of(kind, folder))[1], fitted.predict_set(made())[1])
-
-
-@pytest.mark.parametrize("kind", ["folder", "hive", "pattern", "url", "orc"])
-def test_the_command_line_takes_the_same_tables(kind, folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
-    table = str(table_of(kind, folder))
-    assert main(["fit", table, "--schema", "s.toml", "--epsilon", "4", "--confidence", "0.7", "-o", "m.dpscp"]) == 0
-    assert main(["predict", "m.dpscp", table, "-o", "out.parquet"]) == 0
-    assert capsys.readouterr().out
-    assert pd.read_parquet("out.parquet")["prediction"].tolist() == dp.load("m.dpscp").predict(made()).tolist()
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "polars", "reader"])
