@@ -156,7 +156,7 @@ def test_a_search_tells_the_counts_that_decided_and_finds_what_it_finds_unwatche
     watched = dp.private_quantile(scores, size_noise=4.0, observer=seen.append, **setting)
     assert watched == dp.private_quantile(scores, size_noise=4.0, **setting)
     (view,) = seen
-    assert view.new_size == watched.released_size
+    assert view.new_size == watched.aim.size
     left, right = view.score_range
     for told, rise in zip(view.counts, view.rises, strict=True):
         middle = (left + right) / 2

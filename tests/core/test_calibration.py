@@ -123,7 +123,7 @@ class TestGuarantees:
         inner = universal_alpha(0.1, Ledger().add("t", SPENT).tradeoff_function("add"))
         assert c.quantile.alpha == pytest.approx(inner, abs=1e-6)
         assert c.quantile.alpha <= inner
-        assert c.quantile.rank == "centered"
+        assert c.quantile.aim.rank == "centered"
         assert c.certificate.coverage == c.certificate.target == pytest.approx(0.9)
         assert c.certificate.is_certified
         assert c.threshold == c.quantile.threshold > 0.9
@@ -150,7 +150,7 @@ class TestGuarantees:
         finite, plain = quiet(guarantee="finite"), quiet(guarantee="asymptotic")
         for c in (finite, plain):
             assert not c.certificate.is_certified
-            assert c.quantile.rank == "ceil"
+            assert c.quantile.aim.rank == "ceil"
             assert c.quantile.alpha == 0.1
             f = Ledger().add("t", SPENT).tradeoff_function("add")
             assert c.certificate.coverage == pytest.approx(f(c.certificate.terms["ideal_miss_bound"]))

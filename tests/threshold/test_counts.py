@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dpscp import private_quantile
 from dpscp._base.checks import SMALLEST_NORMAL
 from dpscp.privacy import IntegerSource, lattice_noise
-from dpscp.threshold import CountSource, graded_offset, rank_sensitivity, round_level, step_rises
+from dpscp.threshold import CountSource, KnownSize, graded_offset, rank_sensitivity, round_level, step_rises
 from dpscp.threshold import counts as room
 from dpscp.threshold.counts import (
     EVEN,
@@ -369,7 +369,7 @@ def test_scores_outside_the_range_are_clipped_silently():
 def test_an_empty_part_of_random_size_is_no_error():
     assert ArrayCounts(np.empty(0)).count(0.0, 1.0, 5) == 0
     q = private_quantile(
-        np.empty(0), alpha=0.1, score_range=(0, 1), count_noise=1.0, n_records=50, n_min=0, rank="linear"
+        np.empty(0), alpha=0.1, score_range=(0, 1), count_noise=1.0, size=KnownSize(50, 0), rank="linear"
     )
     assert q.n_records == 50
 

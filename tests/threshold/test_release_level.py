@@ -63,7 +63,7 @@ def test_blocks_of_a_large_part_cost_little():
     size = CountedSize(100_000, 0.2)
     drawn = release_offset(0.95, size, level=0.9, **SEARCH)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpscp.threshold.single_release._BLOCK", 1e-9)
+        patch.setattr("dpscp.threshold.sizes._BLOCK", 1e-9)
         alone = release_offset.__wrapped__(0.95, size, level=0.9, **SEARCH)
     assert alone <= drawn <= alone + 0.02 * math.sqrt(20_000 * 0.09 + 25) + 0.3
 

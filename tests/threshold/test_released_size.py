@@ -8,7 +8,7 @@ from dpscp import private_quantile
 from dpscp.privacy import IntegerSource, discrete_gaussian_event, lattice_noise
 from dpscp.privacy.events import possible_histories
 from dpscp.privacy.pld import discrete_gaussian_cdf
-from dpscp.threshold import minimax_offset, sized_offset, worst_final_gap
+from dpscp.threshold import KnownSize, NoisySize, minimax_offset, sized_offset, worst_final_gap
 from dpscp.threshold.sizes import release_size, size_tail
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
@@ -105,16 +105,16 @@ SETTING = {"alpha": 0.1, "score_range": (0.0, 1.0), "count_noise": 5.0, "steps":
 class TestPrivateQuantile:
     def test_the_release_is_in_the_event_once(self):
         first = private_quantile(SCORES, **SETTING, size_noise=8.0)
-        again = private_quantile(SCORES, **SETTING, released_size=first.released_size)
+        again = private_quantile(SCORES, **SETTING, size=first.aim.size)
         counts = [sum(h.values()) for h in possible_histories(first.event)]
         assert counts == [11]
-        size = first.released_size
+        size = first.aim.size
         noise = lattice_noise(8.0)
         assert (size.size_noise, size.size_unit) == (noise.count_noise, 1 / noise.scale)
         assert size.size_noise == pytest.approx(8.0, rel=1e-3)
         assert discrete_gaussian_event(noise.sigma, noise.scale) in possible_histories(first.event)[0]
         assert [sum(h.values()) for h in possible_histories(again.event)] == [10]
-        assert again.released_size == size
+        assert again.aim.size == size
         assert first.alpha == again.alpha == pytest.approx(0.1 - 1e-4)
 
     def test_the_number_that_was_declared_changes_nothing(self):
@@ -126,14 +126,14 @@ class TestPrivateQuantile:
 
     def test_an_empty_part_is_searched_like_any_other(self):
         q = private_quantile(np.empty(0), **SETTING, size_noise=8.0)
-        assert q.released_size is not None
+        assert isinstance(q.aim.size, NoisySize)
 
     @pytest.mark.parametrize(
         ("bad", "word"),
         [
             ({"rank": "linear"}, "centered"),
             ({"correction": "marginal"}, "minimax"),
-            ({"n_min": 5}, "n_min"),
+            ({"size": KnownSize(5)}, "not both"),
             ({"size_noise": 0.0}, "size_noise"),
         ],
     )
@@ -142,4 +142,10 @@ class TestPrivateQuantile:
             private_quantile(SCORES, **SETTING | {"size_noise": 8.0} | bad)
         first = private_quantile(SCORES, **SETTING, size_noise=8.0)
         with pytest.raises(ValueError, match="not both"):
-            private_quantile(SCORES, **SETTING, size_noise=8.0, released_size=first.released_size)
+            private_quantile(SCORES, **SETTING, size_noise=8.0, size=first.aim.size)
+
+
+@pytest.mark.parametrize("wrong", [(-1, None), (5, -1), (400, 500)])
+def test_a_known_size_is_a_number_and_at_least_its_least(wrong):
+    with pytest.raises(ValueError, match=r"n must|least must"):
+        KnownSize(*wrong)

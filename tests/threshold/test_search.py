@@ -17,6 +17,7 @@ from dpscp.paper import noisy_midpoint_quantile
 from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.threshold import (
+    KnownSize,
     default_steps,
     graded_offset,
     rank_sensitivity,
@@ -127,9 +128,11 @@ class TestRankStatistic:
         _, q = statistic(np.zeros(50), alpha=0.1, count_noise=2.0, steps=5, correction="union", n_records=80)
         assert q.offset == pytest.approx(union_noise_buffer(q.count_noise, 5, 1 / 80), abs=1e-3)
 
-    def test_n_min_sets_the_offset(self, statistic):
+    def test_the_least_size_sets_the_offset(self, statistic):
         loose = statistic(np.zeros(500), alpha=0.1, count_noise=10.0, steps=10, rank="linear")[1]
-        small = statistic(np.zeros(500), alpha=0.1, count_noise=10.0, steps=10, rank="linear", n_min=5)[1]
+        small = statistic(np.zeros(500), alpha=0.1, count_noise=10.0, steps=10, rank="linear", size=KnownSize(500, 5))[
+            1
+        ]
         assert small.offset > loose.offset + 5
 
 
@@ -317,8 +320,6 @@ class TestRefusals:
             ({"failure_probability": 1.0}, "failure_probability"),
             ({"n_records": 0}, "n_records"),
             ({"n_records": 10.5}, "n_records"),
-            ({"n_min": -1}, "n_min"),
-            ({"n_min": 500, "n_records": 400}, "n_min"),
             ({"random_state": -1}, "random_state"),
             ({"random_state": "seed"}, "random_state"),
         ],

@@ -14,7 +14,7 @@ from scipy import special, stats
 
 from dpscp import private_quantile
 from dpscp.privacy import IntegerSource, LatticeNoise, sample_discrete_gaussian
-from dpscp.threshold import offsets
+from dpscp.threshold import KnownSize, offsets
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 
@@ -144,10 +144,10 @@ def test_marginal_correction_covers_everywhere(simulate, n, name, rank, relative
 
 @pytest.mark.parametrize("n", [5, 8, 20, 60])
 def test_a_lower_bound_on_n_is_valid_for_every_larger_n(simulate, n, is_quick):
-    """One offset, for n_min = 5, serves parts of every size through the linear statistic."""
+    """One offset, for at least 5 scores, serves parts of every size through the linear statistic."""
     trials = 400 if is_quick else 1200
     law = Law("two atoms", np.array([0.0, 1.0]), two_atom_masses(n, 10.0))
-    coverage = simulate(law, n, trials=trials, rank="linear", noise=10.0, n_min=5, n_records=60)
+    coverage = simulate(law, n, trials=trials, rank="linear", noise=10.0, size=KnownSize(60, 5))
     assert coverage >= 1 - ALPHA - tolerance(trials)
 
 

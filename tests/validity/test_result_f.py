@@ -200,7 +200,7 @@ def game_miss(alpha, n, part, noise, steps):
             score_range=(0, 1),
             count_noise=noise,
             steps=steps,
-            counted_size=size,
+            size=size,
             observer=seen.append,
         )
         level = (seen[0].bar + seen[0].base) / seen[0].scale

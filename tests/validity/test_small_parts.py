@@ -14,9 +14,8 @@ from dpscp.core.release import Counted, release_counts
 from dpscp.core.tasks import OwnScores
 from dpscp.privacy import Budget, Ledger, compose, gaussian_event, secret_split
 from dpscp.privacy.events import possible_histories
-from dpscp.threshold import CountedSize, step_rises
+from dpscp.threshold import CountedSize, release_level, step_rises
 from dpscp.threshold.minimax import worst_excess
-from dpscp.threshold.single_release import release_level
 
 LEVEL = 0.9
 SIZES = (60, 150, 300)

@@ -36,6 +36,7 @@ from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold import PrivateQuantile, private_quantile
 from dpscp.threshold.search import SearchObserver, SharedCounts
+from dpscp.threshold.sizes import KnownSize, NoisySize, Size
 
 __all__ = ["Counted", "Release", "release_counts"]
 
@@ -276,6 +277,10 @@ def _search_all(
     A group's levels share its released size and its noisy counts.
     """
     seed = seed_of(random_state)
+    known: Size | None = plan.counted_size
+    if plan.has_groups and not plan.has_released_size:
+        # the paper's variants promise nothing for groups; an empty group is searched as well
+        known = KnownSize(plan.n_nominal, 0.0)
     n_searches = len(scores_by_group) * len(plan.level_indices)
     seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
     found: list[list[PrivateQuantile]] = []
@@ -298,11 +303,8 @@ def _search_all(
                         rank_buffer=plan.rank_buffer,
                         failure_probability=plan.problem.failure_probability,
                         n_records=plan.n_nominal,
-                        # the paper's variants promise nothing for groups; an empty group is searched as well
-                        n_min=0.0 if plan.has_groups and not plan.has_released_size else None,
+                        size=row[0].aim.size if row else known,
                         size_noise=None if row else plan.size_noise,
-                        released_size=row[0].released_size if row else None,
-                        counted_size=plan.counted_size,
                         release_confidence=plan.problem.release_confidence,
                         asked=counts,
                         fine_near=fine_near,
@@ -320,20 +322,15 @@ def _list_search_facts(
     """List what the searches declare public; nothing without a search."""
     if not plan.level_indices:
         return {}
-    unit, n, near = plan.problem.unit, plan.problem.n_records, found[0][0].fine_near
+    unit, n, near = plan.problem.unit, plan.problem.n_records, plan.problem.task.fine_near
     facts: dict[str, Any] = {**(unit.facts(n) if unit.by_person else {}), unit.count_name: n}
     facts["score_range"] = list(score_range)
     if near is not None:
         facts["fine_near"] = list(near) if isinstance(near, tuple) else near
     facts |= {"search_steps": plan.steps, "inner_levels": [1 - q.alpha for q in found[0]]}
     if plan.has_released_size:
-        facts["released_sizes"] = [_round_released_size(row[0]) for row in found]
+        facts["released_sizes"] = [round(float(row[0].aim.size.nominal_size), 2) for row in found]
     return facts
-
-
-def _round_released_size(q: PrivateQuantile) -> float:
-    """Round the noisy number of scores for display."""
-    return math.nan if q.released_size is None else round(float(q.released_size.released), 2)
 
 
 def _make_certificate(
@@ -377,7 +374,8 @@ def _make_certificate(
 
 def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], terms: Terms) -> tuple[float, str, Terms]:
     """Return the proven coverage, an advice, and the terms with the searches of one level, one for each group."""
-    problem, guarantee, q, size = plan.problem, plan.guarantee, searches[0], searches[0].released_size
+    problem, guarantee, q = plan.problem, plan.guarantee, searches[0]
+    size = q.aim.size if isinstance(q.aim.size, NoisySize) else None
     smallest, smallest_part = _find_smallest_sizes(plan, index, q)
     too_wide = plan.shift >= q.score_range[1] - q.score_range[0]  # the buffer alone contains every score
     is_reachable = q.rank_target <= plan.n_nominal
@@ -398,7 +396,7 @@ def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], te
         terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
         terms = replace(terms, groups_per_record=several)
     else:
-        released = None if size is None else _round_released_size(q)
+        released = None if size is None else round(float(size.released), 2)
         terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part, released_size=released)
         terms = replace(terms, noise_offset=q.offset, rank_target=q.rank_target)
     target = coverage = 1 - problem.alphas[index]
@@ -410,7 +408,7 @@ def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], te
         confidence, level = problem.release_confidence, target  # the searches aimed at it
         if confidence is None:  # Result I; of a group, the lowest coverage
             confidence = RELEASE_CONFIDENCE
-            level = min(search.aim.level_of_one_release(confidence, search.last_offset) for search in searches)
+            level = min(s.aim.level_of_one_release(confidence, s.offset - s.aim.mean_rise) for s in searches)
         terms = replace(terms, release_confidence=confidence, release_level=level)
     noun, advice = problem.unit.noun, ""
     if too_wide:
@@ -438,7 +436,7 @@ def _find_smallest_sizes(plan: Plan, index: int, q: PrivateQuantile) -> tuple[in
         aim = q.aim.with_size(n)
         return aim.has_target_within(n, float(aim.whole_offset(plan.rank_buffer, None, confidence, target)))
 
-    if q.released_size is None and q.counted_size is None:
+    if isinstance(q.aim.size, KnownSize):
         smallest = max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
     else:
         smallest = smallest_where(useful)

@@ -10,8 +10,9 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise
 from dpscp.threshold import PrivateQuantile, private_quantile
 from dpscp.threshold.counts import EVEN, as_counter
-from dpscp.threshold.offsets import Correction, Rank, conformal_rank, round_level
+from dpscp.threshold.offsets import Aim, Correction, Rank, conformal_rank, round_level
 from dpscp.threshold.search import require_counted
+from dpscp.threshold.sizes import KnownSize
 
 
 def buffered_quantile(
@@ -124,6 +125,7 @@ def noisy_midpoint_quantile(
     require_counted(counter, is_private=n_records is not None)
     nominal = n_records or counter.size
     rank = conformal_rank(level, counter.size)
+    aim = Aim(level, Rank.CEIL, Correction.NONE, KnownSize(nominal), noise.count_noise, steps)
     left, right = low, high
     for drawn in noise.sample(steps, IntegerSource(random_state)):
         middle = EVEN.middle(left, right)
@@ -135,15 +137,11 @@ def noisy_midpoint_quantile(
             right = middle
     return PrivateQuantile(
         threshold=float(EVEN.middle(left, right)),
-        rank_target=float(conformal_rank(level, nominal)),
-        count_noise=noise.count_noise,
-        steps=steps,
+        aim=aim,
+        rank_target=float(aim.wanted_rank),
+        offset=0.0,
         event=noise.event(steps),
-        alpha=float(level),
         score_range=(low, high),
         n_records=nominal,
-        correction=Correction.NONE,
-        rank=Rank.CEIL,
-        offset=0.0,
         seeded=random_state is not None,
     )

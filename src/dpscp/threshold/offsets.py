@@ -1,8 +1,7 @@
 """Where a private search aims: rank statistics, corrections and offsets.
 
 All offset arithmetic is here, from public numbers only. The search, the planner and the certificates use an ``Aim``.
-The formulas are in ``correction`` (Result A and the paper), ``minimax`` (Result F), ``sizes`` (Result G) and
-``single_release`` (Result I).
+The formulas are in ``correction`` (Result A and the paper), ``minimax`` (Result F) and ``sizes`` (Results G and I).
 
 Theory: Fact 2
 """
@@ -11,7 +10,6 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +17,17 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_choice, check_probability
 from dpscp.threshold.correction import marginal_offset, union_noise_buffer
 from dpscp.threshold.minimax import graded_offset, step_rises
-from dpscp.threshold.single_release import release_level, release_offset
-from dpscp.threshold.sizes import CountedSize, KnownSize, NoisySize, Size, counted_offset, size_tail, sized_offset
+from dpscp.threshold.sizes import (
+    CountedSize,
+    KnownSize,
+    NoisySize,
+    Size,
+    counted_offset,
+    release_level,
+    release_offset,
+    size_tail,
+    sized_offset,
+)
 
 _LEVEL_UNIT = 10**6
 # Nodes and weights of a mean over a normal law, exact for polynomials up to degree five.
@@ -163,11 +170,6 @@ class Aim:
         What is known about the number of scores.
     count_noise : float
     steps : int
-    unit : Fraction
-        The lattice spacing of the integer noise. It is added to the offset to cover the difference to a normal law (0
-        in a plan).
-    least : float, optional
-        The smallest number of scores for which the promise must hold. Default: the known number.
     """
 
     level: Fraction
@@ -176,21 +178,14 @@ class Aim:
     size: Size
     count_noise: float
     steps: int
-    unit: Fraction = Fraction(0)
-    least: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, KnownSize):
-            if self.least is not None and self.least > self.size.n:
-                raise ValueError(f"n_min must be at most n_records, got {self.least:g} and {self.size.n}")
-            return
-        name = "a released size" if isinstance(self.size, NoisySize) else "counted_size"
-        if self.rank is not Rank.CENTERED or self.correction is not Correction.MINIMAX:
+        needed = (Rank.CENTERED, Correction.MINIMAX)
+        if not isinstance(self.size, KnownSize) and (self.rank, self.correction) != needed:
             raise ValueError(
-                f"{name} needs rank='centered' and correction='minimax', got '{self.rank}' and '{self.correction}'"
+                f"{type(self.size).__name__} needs rank='centered' and correction='minimax', got '{self.rank}' and "
+                f"'{self.correction}'"
             )
-        if self.least is not None:
-            raise ValueError(f"n_min must be None with {name}, got {self.least:g}: the size is not assumed; remove it")
 
     @property
     def wanted_rank(self) -> Fraction:
@@ -213,23 +208,9 @@ class Aim:
         """The mean aim of the steps above the last step, in ranks."""
         return self.count_noise * float(self.rises.mean())
 
-    def public_numbers(self, offset: Fraction) -> dict[str, Any]:
-        """Return the public numbers of a result; offset and target are means over the steps."""
-        mean = offset + Fraction(self.mean_rise)
-        return {
-            "rank_target": float(self.wanted_rank + mean),
-            "count_noise": self.count_noise,
-            "steps": self.steps,
-            "alpha": float(self.level),
-            "correction": self.correction,
-            "rank": self.rank,
-            "offset": float(mean),
-        }
-
     def offset(self, failure_probability: float | None = None) -> Fraction:
         """Return what the correction adds to the wanted rank."""
         alpha, noise, steps, size = float(self.level), self.count_noise, self.steps, self.size
-        least = size.nominal_size if self.least is None else self.least
         if self.correction is Correction.NONE:
             return Fraction(0)
         if isinstance(size, NoisySize):
@@ -238,15 +219,15 @@ class Aim:
             )
         elif isinstance(size, CountedSize):
             found = counted_offset(alpha, size, noise, steps, graded=True)
-        elif self.correction is Correction.MINIMAX:
-            found = graded_offset(alpha, float(least), noise, steps)
-        elif self.correction is Correction.MARGINAL:
-            found = marginal_offset(float(least), alpha, noise, steps)
+        elif self.correction.keeps_the_level:
+            least = float(size.n if size.least is None else size.least)
+            graded = self.correction is Correction.MINIMAX
+            found = graded_offset(alpha, least, noise, steps) if graded else marginal_offset(least, alpha, noise, steps)
         else:
             beta = failure_probability if failure_probability is not None else min(0.5, 1 / size.n)
             # the -1 of tau assumes an integer rank: a count below it lies at least 1 below it
             found = union_noise_buffer(noise, steps, beta) + (self.rank is Rank.LINEAR)
-        return Fraction(found) + self.unit
+        return Fraction(found)
 
     def whole_offset(
         self,
@@ -265,9 +246,9 @@ class Aim:
         offset = math.ceil(rank_buffer) + self.offset(failure_probability)
         if release_confidence is None:
             return offset
-        if self.least is not None or not self.correction.keeps_the_level:
+        if getattr(self.size, "least", None) is not None or not self.correction.keeps_the_level:
             raise ValueError(
-                f"release_confidence={release_confidence:g} needs a public or released number of scores (no n_min) and "
+                f"release_confidence={release_confidence:g} needs a public or released number of scores (no least) and "
                 "correction='minimax' or 'marginal'"
             )
         alone = release_offset(
@@ -279,7 +260,7 @@ class Aim:
             steps=self.steps,
             graded=self.correction.is_graded,
         )
-        return max(offset, Fraction(alone) + self.unit)
+        return max(offset, Fraction(alone))
 
     def level_of_one_release(self, confidence: float, offset: float) -> float:
         """Return the level that one release with this offset covers at this confidence.
@@ -292,8 +273,7 @@ class Aim:
         aimed = offset - _UNIT_SHARE * self.count_noise
         if isinstance(self.size, NoisySize):
             largest = float(self.size.released) + 2 * self.size.reach(confidence)
-            least = replace(self, size=NoisySize(largest, self.size.size_noise), unit=Fraction(0))
-            aimed = float(least.offset())
+            aimed = float(replace(self, size=NoisySize(largest, self.size.size_noise)).offset())
         return release_level(
             confidence,
             self.size,

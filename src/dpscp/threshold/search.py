@@ -19,8 +19,8 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
 from dpscp.threshold.counts import EVEN, Counter, Halving, LossSums, as_counter
 from dpscp.threshold.minimax import worst_final_gap
-from dpscp.threshold.offsets import Aim, Correction, Rank, round_level, search_level
-from dpscp.threshold.sizes import CountedSize, KnownSize, NoisySize, release_size
+from dpscp.threshold.offsets import Aim, Correction, Rank, search_level
+from dpscp.threshold.sizes import KnownSize, NoisySize, Size, release_size
 
 __all__ = ["PrivateQuantile", "SharedCounts", "default_steps", "private_quantile"]
 
@@ -40,54 +40,43 @@ class PrivateQuantile:
     Attributes
     ----------
     threshold : float
+    aim : Aim
+        Where the search aimed, in public numbers.
     rank_target : float
         The mean over the steps of the rank that the search aims at; the steps aim ``step_rises`` above the last.
-    count_noise : float
-        The standard deviation of the noise on each count.
-    steps : int
+    offset : float
+        The mean over the steps of the offset, in ranks.
     event : DpEvent
-    alpha : float
-        The miscoverage that the search used, rounded down.
     score_range : tuple of float
     n_records : int
         The nominal number of scores.
-    correction : Correction
-    rank : Rank
-    offset : float
-        The mean over the steps of the offset, in ranks.
     seeded : bool
         Whether a seed was used; then the result is not private.
-    released_size : NoisySize, optional
-    fine_near : float or tuple of float, optional
-    counted_size : CountedSize, optional
     """
 
     threshold: float
+    aim: Aim
     rank_target: float
-    count_noise: float
-    steps: int
+    offset: float
     event: DpEvent
-    alpha: float
     score_range: tuple[float, float]
     n_records: int
-    correction: Correction
-    rank: Rank
-    offset: float
     seeded: bool
-    released_size: NoisySize | None = None
-    fine_near: float | tuple[float, float] | None = None
-    counted_size: CountedSize | None = None
 
     @property
-    def aim(self) -> Aim:
-        """Where the search aimed, in public numbers."""
-        size = self.counted_size or self.released_size or KnownSize(self.n_records)
-        return Aim(round_level(self.alpha), self.rank, self.correction, size, self.count_noise, self.steps)
+    def count_noise(self) -> float:
+        """The standard deviation of the noise on each count."""
+        return self.aim.count_noise
 
     @property
-    def last_offset(self) -> float:
-        """The offset of the last step."""
-        return self.offset - self.aim.mean_rise
+    def steps(self) -> int:
+        """The number of halvings."""
+        return self.aim.steps
+
+    @property
+    def alpha(self) -> float:
+        """The miscoverage that the search used, rounded down."""
+        return float(self.aim.level)
 
     @property
     def is_finite(self) -> bool:
@@ -120,7 +109,7 @@ class SearchView:
     base: int
     bar: int
     counts: tuple[CountView, ...]
-    new_size: NoisySize | None = None
+    new_size: Size | None = None
     rises: tuple[int, ...] = ()
     halving: Halving = EVEN
 
@@ -210,10 +199,8 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     rank_buffer: float = 0,
     failure_probability: float | None = None,
     n_records: int | None = None,
-    n_min: float | None = None,
+    size: Size | None = None,
     size_noise: float | LatticeNoise | None = None,
-    released_size: NoisySize | None = None,
-    counted_size: CountedSize | None = None,
     release_confidence: float | None = None,
     asked: SharedCounts | None = None,
     fine_near: float | tuple[float, float] | None = None,
@@ -252,18 +239,14 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         Default: 1 / n_records.
     n_records : int, optional
         The public number of scores. None declares the exact number public.
-    n_min : float, optional
-        A public lower bound on the number of scores, for parts of random size (which may be empty). Default:
-        ``n_records``.
+    size : KnownSize, NoisySize or CountedSize, optional
+        What is known about the number of scores; default ``KnownSize(n_records)``. A ``NoisySize`` is that of an
+        earlier search of the same scores, at no cost. With a ``CountedSize`` the scores are a secret random part of a
+        table, no size is released, and the promise is an average over the assignment too. These two need
+        ``rank="centered"`` and ``correction="minimax"``, and ``n_records`` is then only a plan.
     size_noise : float or LatticeNoise, optional
-        The number of scores is private: release it once with integer noise of this standard deviation. The promise then
-        holds for every number of scores, and ``n_records`` is only a plan. Needs ``rank="centered"`` and
-        ``correction="minimax"``.
-    released_size : NoisySize, optional
-        That of an earlier search of the same scores, at no cost.
-    counted_size : CountedSize, optional
-        The scores are a secret random part of a table whose number of records is public. No size is released, and the
-        promise is an average over the assignment too. Needs ``rank="centered"`` and ``correction="minimax"``.
+        The number of scores is private: release it once with integer noise of this standard deviation, as a
+        ``NoisySize``.
     release_confidence : float, optional
         With this probability over scores and noise, this one threshold is at least the 1 - alpha quantile of the
         scores' law. Needs independent scores whose number is public, released or drawn from a counted table.
@@ -284,7 +267,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
 
     Privacy: ``event``, for adding or removing one score.
 
-    Assumes: the scores and one more are exchangeable, and there are at least ``n_min`` of them.
+    Assumes: the scores and one more are exchangeable, and a ``KnownSize`` is true.
 
     >>> import numpy as np
     >>> q = private_quantile(np.linspace(0, 1, 10_001), alpha=0.1, score_range=(0, 1), mu=1.0, random_state=0)
@@ -297,40 +280,50 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     span = check_range("score_range", score_range)
     halving = Halving.fine(fine_near, span)
     kind, statistic = Correction(correction), Rank(rank)
-    is_released = _check_sizes(size_noise, released_size, counted_size)
+    if size is not None and size_noise is not None:
+        raise ValueError("give size_noise (release a size) or size (one that is known), not both")
+    is_released = size_noise is not None or isinstance(size, NoisySize)
     level = search_level(alpha, size_is_released=is_released)
-    _check_numbers(rank_buffer, failure_probability, n_records, n_min, steps)
+    for name, number in (("n_records", n_records), ("steps", steps)):
+        if number is not None:
+            check_count(name, number)
+    if failure_probability is not None:
+        check_probability("failure_probability", failure_probability)
     given, unit_noise = _unit_noise(mu, count_noise, statistic.sensitivity(level))
     planned_steps = partial(default_steps, unit_noise=unit_noise, shared_budget=given is None, graded=kind.is_graded)
-    n_records = n_records or (None if counted_size is None else max(1, round(counted_size.nominal_size)))
+    n_records = n_records or (None if size is None else max(1, round(size.nominal_size)))
     first_steps = steps or (planned_steps(n_records) if n_records else _STREAM_STEPS)  # before a stream is read
     counter = as_counter(scores, span, first_steps, halving=halving)
-    require_counted(counter, is_private=n_records is not None or is_released or n_min is not None)
+    require_counted(counter, is_private=n_records is not None or is_released)
     source, size_event = IntegerSource(random_state), None
     if size_noise is not None:
-        released_size, size_event = release_size(counter.size, size_noise, source)
-    nominal = n_records or max(1, counter.size if released_size is None else round(released_size.released))
-    size = counted_size or released_size or KnownSize(nominal)
+        size, size_event = release_size(counter.size, size_noise, source)
+    nominal = n_records or max(1, counter.size if size is None else round(size.nominal_size))
+    size = size or KnownSize(nominal)
     steps = steps or (first_steps if isinstance(scores, Iterator) else planned_steps(nominal))
     noise = given or lattice_noise(unit_noise * math.sqrt(steps), statistic.sensitivity(level))
-    aim = Aim(level, statistic, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
+    aim = Aim(level, statistic, kind, size, noise.count_noise, steps)
+    rank_buffer = check_nonnegative("rank_buffer", rank_buffer)
     offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
+    if kind is not Correction.NONE:
+        offset += Fraction(1, noise.scale)  # one unit of the lattice covers the difference to normal noise
     threshold, view = _halve_range(counter, span, halving, aim, offset, noise, source, asked or SharedCounts())
     if observer is not None:
-        observer(replace(view, new_size=None if size_event is None else released_size))
-    return _warn_of_full_sets(
-        PrivateQuantile(
-            threshold=threshold,
-            event=noise.event(steps) if size_event is None else compose(size_event, noise.event(steps)),
-            score_range=span,
-            n_records=nominal,
-            seeded=random_state is not None,
-            released_size=released_size,
-            fine_near=fine_near,
-            counted_size=counted_size,
-            **aim.public_numbers(offset),
+        observer(replace(view, new_size=None if size_event is None else size))
+    mean = offset + Fraction(aim.mean_rise)
+    event = noise.event(steps) if size_event is None else compose(size_event, noise.event(steps))
+    target, is_seeded = float(aim.wanted_rank + mean), random_state is not None
+    found = PrivateQuantile(threshold, aim, target, float(mean), event, span, nominal, is_seeded)
+    if not found.is_finite:
+        warnings.warn(
+            f"no finite threshold: the search stopped at the end of its range ({span[1]:g}), so prediction sets "
+            f"contain every answer. It aims at rank {target:.0f} of nominally {nominal} scores, with noise "
+            f"{noise.count_noise:.3g} on each count. Use more records, a larger budget, a larger alpha or a wider "
+            "range",
+            GuaranteeWarning,
+            stacklevel=2,
         )
-    )
+    return found
 
 
 def _unit_noise(
@@ -349,29 +342,6 @@ def require_counted(counter: Counter, *, is_private: bool) -> None:
     """Refuse no scores where their number is counted and published; a declared number keeps the true one private."""
     if not is_private and counter.size == 0:
         raise ValueError("scores are empty: pass at least one score, or declare n_records")
-
-
-def _check_sizes(
-    size_noise: float | LatticeNoise | None, released_size: NoisySize | None, counted_size: CountedSize | None
-) -> bool:
-    """Return whether a size is released; raise if two ways are given."""
-    if sum(given is not None for given in (size_noise, released_size, counted_size)) > 1:
-        raise ValueError("give size_noise (release a size), released_size (reuse a size) or counted_size, not both")
-    return size_noise is not None or released_size is not None
-
-
-def _check_numbers(
-    rank_buffer: float, failure_probability: float | None, n_records: int | None, n_min: float | None, steps: int | None
-) -> None:
-    check_nonnegative("rank_buffer", rank_buffer)
-    if failure_probability is not None:
-        check_probability("failure_probability", failure_probability)
-    if n_records is not None:
-        check_count("n_records", n_records)
-    if n_min is not None:
-        check_nonnegative("n_min", n_min)
-    if steps is not None:
-        check_count("steps", steps)
 
 
 def _halve_range(
@@ -412,17 +382,3 @@ def _halve_range(
         else:
             left = middle
     return float(right), SearchView(score_range, scale, base, bar, tuple(seen), None, rises, halving)
-
-
-def _warn_of_full_sets(result: PrivateQuantile) -> PrivateQuantile:
-    """Return ``result``, and warn if the search stopped at the end of its range, in public numbers only."""
-    if not result.is_finite:
-        warnings.warn(
-            f"no finite threshold: the search stopped at the end of its range ({result.score_range[1]:g}), so "
-            f"prediction sets contain every answer. It aims at rank {result.rank_target:.0f} of nominally "
-            f"{result.n_records} scores, with noise {result.count_noise:.3g} on each count. Use more records, a larger "
-            "budget, a larger alpha or a wider range",
-            GuaranteeWarning,
-            stacklevel=3,
-        )
-    return result
