@@ -5,14 +5,12 @@ from dpscp.threshold.counts import CountSource
 from dpscp.threshold.minimax import graded_offset, minimax_offset, step_rises, worst_final_gap
 from dpscp.threshold.offsets import Correction, Rank, rank_sensitivity, round_level
 from dpscp.threshold.search import PrivateQuantile, default_steps, private_quantile
+from dpscp.threshold.single_release import release_level, release_miss_bound, release_offset
 from dpscp.threshold.sizes import (
     CountedSize,
     KnownSize,
     NoisySize,
     counted_offset,
-    release_level,
-    release_miss_bound,
-    release_offset,
     size_tail,
     sized_offset,
 )

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_choice, check_probability
 from dpscp.threshold.correction import marginal_offset, union_noise_buffer
 from dpscp.threshold.minimax import graded_offset, step_rises
+from dpscp.threshold.single_release import release_level, release_offset
 from dpscp.threshold.sizes import (
     CountedSize,
     KnownSize,
     NoisySize,
     Size,
     counted_offset,
-    release_level,
-    release_offset,
     size_tail,
     sized_offset,
 )

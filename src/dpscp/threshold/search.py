@@ -284,11 +284,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         raise ValueError("give size_noise (release a size) or size (one that is known), not both")
     is_released = size_noise is not None or isinstance(size, NoisySize)
     level = search_level(alpha, size_is_released=is_released)
-    for name, number in (("n_records", n_records), ("steps", steps)):
-        if number is not None:
-            check_count(name, number)
-    if failure_probability is not None:
-        check_probability("failure_probability", failure_probability)
+    _check_numbers(failure_probability, n_records=n_records, steps=steps)
     given, unit_noise = _unit_noise(mu, count_noise, statistic.sensitivity(level))
     planned_steps = partial(default_steps, unit_noise=unit_noise, shared_budget=given is None, graded=kind.is_graded)
     n_records = n_records or (None if size is None else max(1, round(size.nominal_size)))
@@ -310,20 +306,34 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     threshold, view = _halve_range(counter, span, halving, aim, offset, noise, source, asked or SharedCounts())
     if observer is not None:
         observer(replace(view, new_size=None if size_event is None else size))
-    mean = offset + Fraction(aim.mean_rise)
     event = noise.event(steps) if size_event is None else compose(size_event, noise.event(steps))
-    target, is_seeded = float(aim.wanted_rank + mean), random_state is not None
-    found = PrivateQuantile(threshold, aim, target, float(mean), event, span, nominal, is_seeded)
+    mean = offset + Fraction(aim.mean_rise)
+    found = PrivateQuantile(
+        threshold, aim, float(aim.wanted_rank + mean), float(mean), event, span, nominal, random_state is not None
+    )
+    _warn_if_full(found)
+    return found
+
+
+def _warn_if_full(found: PrivateQuantile) -> None:
+    """Warn if a search stopped at the end of its range, in public numbers only."""
     if not found.is_finite:
         warnings.warn(
-            f"no finite threshold: the search stopped at the end of its range ({span[1]:g}), so prediction sets "
-            f"contain every answer. It aims at rank {target:.0f} of nominally {nominal} scores, with noise "
-            f"{noise.count_noise:.3g} on each count. Use more records, a larger budget, a larger alpha or a wider "
-            "range",
+            f"no finite threshold: the search stopped at the end of its range ({found.score_range[1]:g}), so "
+            f"prediction sets contain every answer. It aims at rank {found.rank_target:.0f} of nominally "
+            f"{found.n_records} scores, with noise {found.count_noise:.3g} on each count. Use more records, a larger "
+            "budget, a larger alpha or a wider range",
             GuaranteeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return found
+
+
+def _check_numbers(failure_probability: float | None, **counts: int | None) -> None:
+    for name, number in counts.items():
+        if number is not None:
+            check_count(name, number)
+    if failure_probability is not None:
+        check_probability("failure_probability", failure_probability)
 
 
 def _unit_noise(
