@@ -489,9 +489,9 @@ mutant(
 # ---- training
 
 mutant(
-    "training.dpsgd:DPSGD.prepare_source",
-    "require_noise(self.noise_multiplier)",
-    "0.98 * require_noise(self.noise_multiplier)",
+    "training.loop:Setup.grid",
+    "require_noise(self.mechanism.noise_multiplier)",
+    "0.98 * require_noise(self.mechanism.noise_multiplier)",
     "the engine is handed less noise than the event says",
     "tests/training/test_dpsgd.py::test_each_step_adds_the_noise_of_the_event",
 )

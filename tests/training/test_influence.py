@@ -136,16 +136,6 @@ def test_changing_one_record_changes_only_its_own_correction(name):
     np.testing.assert_allclose(subset, before[5:9], rtol=1e-9, atol=1e-12)
 
 
-def test_sampling_is_averaged():
-    """Under Poisson sampling a record acts in a share sampling_rate of the steps: the same total as full batch."""
-    mechanism, X, y = setting("plain")
-    full = mechanism.train(X, y, random_state=0)
-    sampled = replace(full.trajectory, sampling_rate=0.1, normalizer=0.1 * len(X))
-    np.testing.assert_allclose(
-        corrected_outputs(full.model, sampled, X, y), corrected_outputs(full.model, full.trajectory, X, y), rtol=1e-9
-    )
-
-
 def test_fewer_points_are_close():
     mechanism, X, y = setting("plain")
     trained = replace(mechanism, steps=301).train(X, y, random_state=0)

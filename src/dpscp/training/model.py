@@ -19,8 +19,8 @@ from dpscp._base.checks import check_choice
 from dpscp.training.engine.padding import aligned_empty
 
 if TYPE_CHECKING:
-    from dpscp.training.engine.loop import UpdateRule
     from dpscp.training.engine.networks import DenseModel
+    from dpscp.training.mechanisms.dpsgd import DPSGD
 
 
 class NoInfluenceFormError(TypeError, ValueError):
@@ -159,16 +159,16 @@ def softmax(z: Array) -> Array:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Hold the points where DP-SGD took its gradients, and their weights.
+    """Hold the points where DP-SGD took its gradients.
 
     Parameters
     ----------
     iterates : array of shape (steps, n_parameters)
         Where each step took its clipped gradients.
-    clip_norm, normalizer, sampling_rate : float
-        The public constants of training.
-    rule : UpdateRule
-        What each step did with its gradient.
+    mechanism : DPSGD
+        Its public constants.
+    n_records : int
+        The public nominal number of records, or persons.
     row_length : float or None
         The length of every row, where preprocessing gives them one.
 
@@ -179,20 +179,9 @@ class Trajectory:
     """
 
     iterates: NDArray[Any]
-    clip_norm: float
-    normalizer: float
-    sampling_rate: float
-    rule: "UpdateRule"
+    mechanism: "DPSGD"
+    n_records: int
     row_length: float | None = None
-
-    @property
-    def weights(self) -> NDArray[np.float64] | None:
-        """Return minus the derivative of the released parameters in each step's normalized gradient, (steps,).
-
-        Later gradients are held fixed: the learning rate for plain SGD, smaller under iterate averaging, larger under
-        momentum, None under Adam.
-        """
-        return self.rule.influence_weights()
 
 
 _SAVED: dict[str, type[Any]] = {}

@@ -145,7 +145,7 @@ def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArra
         raise NoInfluenceFormError(
             "the self-influence correction needs the trajectory; train with keep_trajectory=True"
         )
-    if trajectory.rule.optimizer != "sgd":
+    if trajectory.mechanism.optimizer != "sgd":
         raise NoInfluenceFormError(
             "the self-influence correction needs optimizer='sgd'; the steps of adam are not sums of gradients"
         )
@@ -159,10 +159,8 @@ def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArra
 def _step_weights(trajectory: Trajectory, curvature: Array) -> Array:
     """Return the weight of every step after the response of the others."""
     # a response larger than the change itself would oscillate, and training would not have converged
-    largest = 1 / np.maximum(trajectory.rule.learning_rates, 1e-300)
-    weights = trajectory.rule.influence_weights(np.minimum(curvature, largest))
-    assert weights is not None  # not adam: see `_read`
-    return weights
+    largest = 1 / np.maximum(trajectory.mechanism.learning_rates, 1e-300)
+    return trajectory.mechanism.influence_weights(np.minimum(curvature, largest))
 
 
 def _curvature(
@@ -176,7 +174,7 @@ def _curvature(
     """
     directions = Network((head.n_features, _N_SYNTHETIC), intercept=False).initial(0, 1.0)
     rows = scaled_rows(directions.reshape(_N_SYNTHETIC, -1), length, unit=True)
-    reach = trajectory.clip_norm / math.hypot(length, float(head.network.intercept))
+    reach = trajectory.mechanism.clip_norm / math.hypot(length, float(head.network.intercept))
     found = np.empty(len(points))
     with np.errstate(all="ignore"):
         for i, point in enumerate(points):
@@ -223,9 +221,9 @@ def _summed_errors(
     if len(target) != len(rows):
         raise ValueError("X and y must hold the same number of records")
     records = EngineBlock(0, rows, target, squared_norms=squared_norms(rows))
-    gradient = ClippedGradient(model.network, model.loss, trajectory.clip_norm, str(rows.dtype))
+    gradient = ClippedGradient(model.network, model.loss, trajectory.mechanism.clip_norm, str(rows.dtype))
     summed = np.zeros((len(weights), len(rows), model.network.widths[-1]))
-    per_record = weights.T * (trajectory.sampling_rate / trajectory.normalizer)
+    per_record = weights.T / trajectory.n_records
     with np.errstate(all="ignore"):
         for start in range(0, len(rows), gradient.chunk):
             for point, each in zip(points, per_record, strict=True):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import repeat
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,14 @@ from dpscp._base.arrays import Array
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.places import Places, blocks_in_memory, innermost, places_of
 from dpscp.privacy.random_streams import NormalNumbers, secure_bytes
+from dpscp.training.base import require_noise
 from dpscp.training.engine.batching import EngineBlock, PerThread
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient, check_batch
 from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.engine.padding import SecondThread, one_blas_thread
+
+if TYPE_CHECKING:
+    from dpscp.training.mechanisms.dpsgd import DPSGD
 
 # Spacing of the released grid in noise standard deviations: a power of two, so that scaling by it is exact.
 GRID = 2.0**-20
@@ -122,67 +126,28 @@ def round_to_grid(total: Array, noise: Array, spacing: float) -> None:
 
 
 @dataclass(frozen=True)
-class UpdateRule:
-    """The use of a noisy gradient: post-processing with public constants."""
-
-    optimizer: str
-    learning_rates: Array
-    momentum: float
-    adam: tuple[float, float, float]
-    radius: float | None
-    averaged: int
-    """How many of the last iterates the released parameters average; 1 is the last iterate."""
-
-    def influence_weights(self, curvature: Array | None = None) -> Array | None:
-        """Return minus the derivative of the result in each step's gradient.
-
-        None for Adam.
-
-        Later gradients are held fixed, or they respond: along a direction in which the mean loss has second derivative
-        ``curvature[t]`` at step t, a gradient's push changes each later gradient by the curvature times what is left
-        of the push. For plain SGD that is learning_rates[t] * prod_{s > t} (1 - learning_rates[s] * curvature[s]).
-
-        Theory: Result D
-        """
-        if self.optimizer != "sgd":
-            return None
-        steps = len(self.learning_rates)
-        answer = np.zeros(steps) if curvature is None else curvature
-        weights = np.empty(steps)
-        kept = carried = 0.0  # share of the iterate that step t leaves behind, in the release; weight of the step after
-        for t in range(steps - 1, -1, -1):
-            if t >= steps - self.averaged:
-                kept += 1 / self.averaged
-            weights[t] = carried = self.learning_rates[t] * kept + self.momentum * carried
-            kept -= answer[t] * carried
-        return weights
-
-
-@dataclass(frozen=True)
 class Setup:
     """One run with everything fixed except its randomness.
 
     It holds the records, so it must not outlive training.
     """
 
+    mechanism: "DPSGD"
     network: Network
-    loss: Loss
-    rule: UpdateRule
-    initial: Array
-    clip_norm: float
-    noise_multiplier: float
-    sampling_rate: float
-    n_records: int
-    dtype: str
     source: RecordSource
     """The records as the engine reads them."""
+    n_records: int
     classes: tuple[Any, ...] | None = None
-    feature_bound: float | None = None
+
+    @cached_property
+    def loss(self) -> Loss:
+        """Return the loss of a record."""
+        return Loss(self.mechanism.loss, self.mechanism.quantiles, self.mechanism.huber_delta)
 
     @property
     def normalizer(self) -> float:
         """Return the public expected batch size."""
-        return self.sampling_rate * self.n_records
+        return self.mechanism.sampling_rate * self.n_records
 
     @property
     def grid(self) -> float:
@@ -190,7 +155,7 @@ class Setup:
 
         `GRID` of the noise, which pays for the rounding of the sum too.
         """
-        return GRID * self.noise_multiplier * self.clip_norm * (1 + CLIP_SLACK)
+        return GRID * require_noise(self.mechanism.noise_multiplier) * self.mechanism.clip_norm * (1 + CLIP_SLACK)
 
     @property
     def records(self) -> EngineBlock:
@@ -206,9 +171,9 @@ class Setup:
 
     def draw_steps(self, rng: np.random.Generator) -> "Iterator[Step]":
         """Yield the noise of each step, None for a run without noise, and then its batch over the persons."""
-        rate = self.sampling_rate
+        rate = self.mechanism.sampling_rate
         batches = repeat(None) if rate == 1 else poisson_batches(rng, self.places.count, rate)
-        stream = GridNoise(rng, self.network.n_parameters) if self.noise_multiplier else None
+        stream = GridNoise(rng, self.network.n_parameters) if self.mechanism.noise_multiplier else None
         while True:
             noise = None if stream is None else stream.next()
             yield noise, next(batches)
@@ -219,9 +184,9 @@ class Setup:
         Parameters that are not finite are refused (they are released values: no leak).
         """
         if not np.isfinite(parameters).all():
-            rate = float(self.rule.learning_rates[0])
+            rate = float(self.mechanism.learning_rates[0])
             raise ValueError(f"training diverged with learning_rate = {rate:g}; lower it or set radius")
-        return DenseModel(self.network, self.loss, parameters, self.classes, self.feature_bound)
+        return DenseModel(self.network, self.loss, parameters, self.classes, self.mechanism.feature_bound)
 
 
 Step = tuple[Array | None, NDArray[np.int64] | None]
@@ -290,11 +255,11 @@ class Descent:
     """
 
     def __init__(self, setup: Setup, observer: StepObserver | None = None, second: SecondThread | None = None) -> None:
-        rule, n_parameters = setup.rule, setup.network.n_parameters
-        self.rule, self.normalizer, self.grid, self._dtype = rule, setup.normalizer, setup.grid, setup.dtype
+        rule, n_parameters = setup.mechanism, setup.network.n_parameters
+        self.rule, self.normalizer, self.grid = rule, setup.normalizer, setup.grid
         self._source, self._places, self._observer = innermost(setup.source), setup.places, observer
         self._allocate = partial(
-            ClippedGradient, setup.network, setup.loss, setup.clip_norm, setup.dtype, setup.normalizer
+            ClippedGradient, setup.network, setup.loss, rule.clip_norm, rule.dtype, setup.normalizer
         )
         self._run, self.gradient = secure_bytes()(16), self._allocate()
         self.gradient.second = second
@@ -302,7 +267,8 @@ class Descent:
         self._per_grid = np.array(1 / self.grid if self.grid else 0.0)
         self._grid_over_normalizer = np.array(self.grid / self.normalizer)
         self._momentum = np.array(rule.momentum)
-        self.parameters = setup.initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
+        # float64: a float32 sum of thousands of small steps would drift
+        self.parameters = setup.network.initial(rule.init_seed, rule.init_scale)
         self._fast = self.gradient.parameters
         np.copyto(self._fast, self.parameters, casting="same_kind")
         velocity, squares = np.zeros(n_parameters), np.zeros(n_parameters if rule.optimizer == "adam" else 0)
@@ -321,7 +287,7 @@ class Descent:
 
         None stands for all persons.
         """
-        last = self.step_count == len(self.rule.learning_rates) - 1
+        last = self.step_count == self.rule.steps - 1
         shares = None if persons is None else self._places.shares(persons)
         total, size = self._source.sum(
             BatchGradient(self._allocate, self._run, self._fast, shares, last, self.gradient)
@@ -362,7 +328,7 @@ class Descent:
             if norm > rule.radius:
                 self.parameters *= rule.radius / norm
             np.copyto(self._fast, self.parameters, casting="same_kind")
-        if self.step_count > len(rule.learning_rates) - rule.averaged:
+        if self.step_count > rule.steps - rule.averaged_steps:
             self._sum += self.parameters
 
     def _release(self, cut: slice, noisy: Array, total: Array, noise: Array | None) -> Array:
@@ -405,4 +371,4 @@ class Descent:
     def released(self) -> Array:
         """Return the average of the last iterates, after all steps."""
         with np.errstate(over="ignore"):  # a diverged run becomes infinite here and is refused by the caller
-            return (self._sum / self.rule.averaged).astype(self._dtype)
+            return (self._sum / self.rule.averaged_steps).astype(self.rule.dtype)

@@ -41,8 +41,8 @@ from dpscp.guarantees.stability import (
 from dpscp.training.base import GaussianSums, Needs, Trained, TrainingRun, array_source, require_noise
 from dpscp.training.engine.batching import build_engine_block, is_large_table, observed_source_labels
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
-from dpscp.training.engine.loop import GRID, Descent, Setup, Step, UpdateRule
-from dpscp.training.engine.networks import Loss, Network
+from dpscp.training.engine.loop import GRID, Descent, Setup, Step
+from dpscp.training.engine.networks import Network
 from dpscp.training.engine.padding import one_blas_thread, second_thread
 from dpscp.training.labels import check_classes
 from dpscp.training.model import Trajectory
@@ -226,11 +226,28 @@ class DPSGD(GaussianSums):
         return rates
 
     @property
-    def rule(self) -> UpdateRule:
-        """Return the update rule, which is post-processing."""
+    def averaged_steps(self) -> int:
+        """Return how many of the last iterates the released parameters average; 1 is the last iterate."""
         share = 0.5 if self.averaging == "tail" else self.averaging
-        averaged = 1 if share is None else max(1, math.ceil(float(share) * self.steps - 1e-9))
-        return UpdateRule(self.optimizer, self.learning_rates, self.momentum, self.adam, self.radius, averaged)
+        return 1 if share is None else max(1, math.ceil(float(share) * self.steps - 1e-9))
+
+    def influence_weights(self, curvature: Array) -> Array:
+        """Return minus the derivative of the released parameters in each step's gradient, for the optimizer "sgd".
+
+        Along a direction in which the mean loss has second derivative ``curvature[t]`` at step t, a gradient's push
+        changes each later gradient by the curvature times what is left of the push. For plain SGD that is
+        learning_rates[t] * prod_{s > t} (1 - learning_rates[s] * curvature[s]).
+
+        Theory: Result D
+        """
+        weights = np.empty(self.steps)
+        kept = carried = 0.0  # share of the iterate that step t leaves behind, in the release; weight of the step after
+        for t in range(self.steps - 1, -1, -1):
+            if t >= self.steps - self.averaged_steps:
+                kept += 1 / self.averaged_steps
+            weights[t] = carried = self.learning_rates[t] * kept + self.momentum * carried
+            kept -= curvature[t] * carried
+        return weights
 
     def network(self, n_features: int, n_classes: int | None = None) -> Network:
         """Return the network trained on rows of this width."""
@@ -254,9 +271,7 @@ class DPSGD(GaussianSums):
             setup.build_model(descent.released()),
             facts,
             stability=self.stability(setup.network.widths[0], run.n_records, setup.classes),
-            trajectory=None
-            if kept is None
-            else Trajectory(kept, self.clip_norm, setup.normalizer, self.sampling_rate, setup.rule),
+            trajectory=None if kept is None else Trajectory(kept, self, run.n_records),
             taken_from_data=() if setup.classes == self.classes else ("classes",),
         )
 
@@ -292,20 +307,7 @@ class DPSGD(GaussianSums):
             short=may_shorten and is_large_table(n_records * unit.cap, source.width),
         )
         network = self.network(source.width, None if classes is None else len(classes))
-        return Setup(
-            network=network,
-            loss=Loss(self.loss, self.quantiles, self.huber_delta),
-            rule=self.rule,
-            initial=network.initial(self.init_seed, self.init_scale),
-            clip_norm=self.clip_norm,
-            noise_multiplier=require_noise(self.noise_multiplier),
-            sampling_rate=self.sampling_rate,
-            n_records=n_records,
-            dtype=self.dtype,
-            source=source.map(convert, keep=True),
-            classes=classes,
-            feature_bound=self.feature_bound,
-        )
+        return Setup(self, network, source.map(convert, keep=True), n_records, classes)
 
     def _public_facts(self, n_records: int) -> dict[str, object]:
         facts = {name: getattr(self, name) for name in ("sampling_rate", "learning_rate", "clip_norm")}
