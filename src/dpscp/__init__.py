@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dpscp.privacy.store import BudgetStore
     from dpscp.scores import sets
     from dpscp.threshold import PrivateQuantile, private_quantile
-    from dpscp.training.private_model import PrivateModel
+    from dpscp.training.model import PrivateModel
 else:  # the numerical libraries take a second to import: a name imports them on first use
     _MODULES = {
         "Budget": "dpscp.privacy",
@@ -56,7 +56,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "PrivateConformalClassifier": "dpscp.estimators",
         "PrivateConformalRegressor": "dpscp.estimators",
         "PrivateMultilabelClassifier": "dpscp.estimators",
-        "PrivateModel": "dpscp.training.private_model",
+        "PrivateModel": "dpscp.training.model",
         "PrivateQuantile": "dpscp.threshold",
         "ReuseWarning": "dpscp.exceptions",
         "Release": "dpscp.core.release",

@@ -10,6 +10,7 @@ from dpscp.core.tasks import Classification
 from dpscp.data.validation import label_index
 from dpscp.privacy.ledger import Budget
 from dpscp.training.engine import networks
+from dpscp.training.engine import rows as rows_module
 from dpscp.training.preprocessing import features
 
 N, WIDTH = 400, 3
@@ -41,11 +42,11 @@ def classifier(**options):
 @pytest.mark.parametrize(("guarantee", "doors"), [("universal", 1), ("corrected", 2)])
 def test_numbers_are_looked_at_when_they_come_in(monkeypatch, records, guarantee, doors):
     """The estimator looks at all of them; nothing between it and the model does, which looks at what it scores."""
-    exact = counted(monkeypatch, networks, "_require_finite", np.size)
-    quick = counted(monkeypatch, networks, "_is_small", lambda rows, *_: np.size(rows))
+    exact = [counted(monkeypatch, module, "require_finite", np.size) for module in (rows_module, networks)]
+    quick = counted(monkeypatch, networks, "is_small", lambda rows, *_: np.size(rows))
     linear = dp.training.DPSGD(steps=20)
     classifier(estimator=linear, guarantee=guarantee, random_state=0).fit(*records)
-    assert sum(exact) + sum(quick) == doors * N * WIDTH
+    assert sum(map(sum, exact)) + sum(quick) == doors * N * WIDTH
 
 
 @pytest.mark.parametrize("guarantee", ["universal", "corrected"])

@@ -18,9 +18,9 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.scores import interval_score
 from dpscp.training import DPSGD, PrivateBounds, Trained
+from dpscp.training.model import PrivateModel
 from dpscp.training.preprocessing.features import ColumnScales
 from dpscp.training.preprocessing.private_bounds import _CELLS, _edges, grid_cells
-from dpscp.training.private_model import PrivateModel
 
 
 def costs(n=3000, seed=0):

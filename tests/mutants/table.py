@@ -749,7 +749,7 @@ mutant(
     "tests/privacy/test_units.py::test_a_ledger_about_several_rows_is_not_used_for_fewer",
 )
 mutant(
-    "training.private_model:PrivateModel.from_trained",
+    "training.model:PrivateModel.from_trained",
     "Ledger().add('train', trained.event, note, unit=trained.unit)",
     "Ledger().add('train', trained.event, note)",
     "a model trained on persons gets a ledger about records",

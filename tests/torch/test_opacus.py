@@ -10,7 +10,7 @@ from dpscp._base.assumptions import FIXED_NUMBER
 from dpscp.privacy import Ledger, Relation, as_accountant, dpsgd_event, epsilon_of, gaussian_event, non_private_event
 from dpscp.torch.opacus import ledger_of_engine, torch_model
 from dpscp.training.mechanisms.dpsgd import DPSGD
-from dpscp.training.private_model import FunctionModel, PrivateModel
+from dpscp.training.model import FunctionModel, PrivateModel
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -66,19 +66,19 @@ def opacus_trained(accountant, module=None):
 def test_from_opacus_keeps_the_ledger(accountant):
     private, engine, X = opacus_trained(accountant)
     model = PrivateModel.from_opacus(private, engine, classes=("a", "b", "c"))
-    assert model.event == dpsgd_event(2.0, 0.25, 12)
+    assert model.ledger.event == dpsgd_event(2.0, 0.25, 12)
     if accountant == "rdp":
         theirs = engine.get_epsilon(1e-5)
         # theirs is that of one step of a replacement, which ours chains twice
-        assert epsilon_of(model.event, 1e-5, "rdp") == pytest.approx(theirs, rel=1e-3)
+        assert epsilon_of(model.ledger.event, 1e-5, "rdp") == pytest.approx(theirs, rel=1e-3)
         assert 2 * theirs < model.ledger.epsilon(1e-5, accountant="rdp") < 3 * theirs
         assert model.ledger.epsilon(1e-5) == as_accountant("pld").replacement_epsilon(model.event, 1e-5)
     with torch.no_grad():
-        np.testing.assert_allclose(model.outputs(X), private(torch.from_numpy(X)).numpy(), rtol=1e-6)
-    assert model.classes == ("a", "b", "c")
-    assert model.task == "classification"
-    assert model.n_features == 4
-    assert model.predict_proba(X).shape == (80, 3)
+        np.testing.assert_allclose(model.model.outputs(X), private(torch.from_numpy(X)).numpy(), rtol=1e-6)
+    assert model.model.classes == ("a", "b", "c")
+    assert model.model.task == "classification"
+    assert model.model.n_features == 4
+    assert model.model.predict_proba(X).shape == (80, 3)
     assert model.ledger.relation is Relation.REPLACE_ONE
     assert FIXED_NUMBER in model.ledger.assumptions
 
@@ -117,17 +117,17 @@ def test_private_model_wraps_functions_and_trained_mechanisms():
     wrapped = PrivateModel.from_outputs(
         lambda rows: rows[:, :3], spent=gaussian_event(2.0), task="classification", n_features=4, classes=(0, 1, 2)
     )
-    assert wrapped.event == gaussian_event(2.0)
-    assert wrapped.predict_proba(X).shape == (80, 3)
+    assert wrapped.ledger.event == gaussian_event(2.0)
+    assert wrapped.model.predict_proba(X).shape == (80, 3)
     with_ledger = PrivateModel.from_outputs(
         lambda rows: rows[:, 0], spent=Ledger().add("a", gaussian_event(1.0)), task="regression", n_features=4
     )
-    assert with_ledger.outputs(X).shape == (80, 1)
+    assert with_ledger.model.outputs(X).shape == (80, 1)
     with pytest.raises(TypeError, match="classification"):
-        with_ledger.predict_proba(X)
+        with_ledger.model.predict_proba(X)
     trained = DPSGD(classes=(0, 1, 2), steps=2, noise_multiplier=1.0).train(X, y, random_state=0)
     ours = PrivateModel.from_trained(trained)
-    assert ours.event == trained.event
+    assert ours.ledger.event == trained.event
     assert not ours.ledger.is_private  # seeded
     with pytest.raises(ValueError, match="one row per record"):
         FunctionModel(lambda rows: rows[:1], "regression", 4).outputs(X)

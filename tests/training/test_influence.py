@@ -8,7 +8,7 @@ import pytest
 
 from dpscp.training import DPSGD, NormClip, Preprocessed, UnitNorm
 from dpscp.training.engine.influence import corrected_outputs
-from dpscp.training.labels import unit_targets
+from dpscp.training.engine.rows import unit_targets
 from dpscp.training.model import softmax
 from dpscp.training.preprocessing.target import ScaledTarget
 

@@ -9,7 +9,7 @@ from scipy import special, stats
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import epsilon_of, gaussian_event, gdp_delta
 from dpscp.training import Mechanism
-from dpscp.training.engine.networks import feature_rows
+from dpscp.training.engine.rows import feature_rows
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 from dpscp.training.mechanisms.perturbation import (
     SOLVER_SHARE,

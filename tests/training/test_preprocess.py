@@ -27,7 +27,7 @@ from dpscp.training import (
     Transform,
     UnitNorm,
 )
-from dpscp.training.engine.networks import scaled_rows
+from dpscp.training.engine.rows import scaled_rows
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.preprocessing.features import ColumnScales
 from dpscp.training.preprocessing.preprocess import TRANSFORMS

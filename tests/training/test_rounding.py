@@ -15,7 +15,8 @@ from threadpoolctl import threadpool_limits
 from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient
 from dpscp.training.engine.loop import Descent
-from dpscp.training.engine.networks import Loss, Network, feature_rows, squared_norms
+from dpscp.training.engine.networks import Loss, Network
+from dpscp.training.engine.rows import feature_rows, squared_norms
 
 HEAD = DPSGD(classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
 DTYPES = ("float32", "float64")

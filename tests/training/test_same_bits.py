@@ -16,12 +16,11 @@ from dpscp.threshold.counts import LookaheadCounter
 from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine import networks
 from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs
-from dpscp.training.engine.padding import blas_threads
-from dpscp.training.model import softmax
+from dpscp.training.engine.threads import blas_threads
+from dpscp.training.model import PrivateModel, softmax
 from dpscp.training.preprocessing.features import NormClip
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.second_moment import MatrixTransform
-from dpscp.training.private_model import PrivateModel
 
 # where products of most libraries change their way of rounding: few rows, odd ends, small matrices, parallel ones
 SIZES = (1, 2, 3, 4, 15, 16, 17, 48, 63, 100, 101, 120, 121, 172, 300, 1000, 5000)
@@ -205,7 +204,7 @@ def test_rows_that_one_sum_shows_to_be_small_get_the_same_bits(model_type, dtype
     with np.errstate(over="ignore"):
         quick = model.outputs(rows)
         seen = []
-        monkeypatch.setattr(networks, "_is_small", lambda part, _: seen.append(part.shape) and False)
+        monkeypatch.setattr(networks, "is_small", lambda part, _: seen.append(part.shape) and False)
         np.testing.assert_array_equal(quick, model.outputs(rows))
     assert seen
     monkeypatch.undo()
@@ -214,7 +213,7 @@ def test_rows_that_one_sum_shows_to_be_small_get_the_same_bits(model_type, dtype
         with pytest.raises(ValueError, match="NaN or infinity"):
             model.outputs(rows)
     ends = {"float32": 2.0**100, "float64": 2.0**900}
-    assert networks._is_small(rows[:100], ends[model_type])
-    assert not networks._is_small(rows[100:200], ends[model_type])
-    assert not networks._is_small(rows[:100, ::2], ends[model_type])
-    assert not networks._is_small(rows[:100].astype(int), ends[model_type])
+    assert networks.is_small(rows[:100], ends[model_type])
+    assert not networks.is_small(rows[100:200], ends[model_type])
+    assert not networks.is_small(rows[:100, ::2], ends[model_type])
+    assert not networks.is_small(rows[:100].astype(int), ends[model_type])

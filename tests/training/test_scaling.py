@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, SufficientStatistics, UnitNorm
-from dpscp.training.labels import unit_targets
+from dpscp.training.engine.rows import unit_targets
 from dpscp.training.preprocessing.target import ScaledTarget
 
 BOUNDS = (10.0, 30.0)

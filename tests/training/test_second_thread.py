@@ -9,9 +9,9 @@ from threadpoolctl import threadpool_limits
 
 from dpscp import training as dp_training
 from dpscp.training import DPSGD
-from dpscp.training.engine import padding as blocks
+from dpscp.training.engine import threads as engine_threads
 from dpscp.training.engine.loop import GridNoise
-from dpscp.training.engine.padding import SecondThread, second_thread
+from dpscp.training.engine.threads import SecondThread, second_thread
 
 
 @pytest.mark.parametrize(("rate", "width"), [(1.0, 40), (0.2, 40), (0.2, 300)])
@@ -20,7 +20,7 @@ def test_training_beside_a_second_thread_gives_the_same_bits(rate, width, monkey
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 70)).astype(np.float32), rng.integers(0, 3, 300)
     mechanism = DPSGD(hidden=(width, 20), classes=(0, 1, 2), sampling_rate=rate, steps=40, noise_multiplier=1.0)
-    monkeypatch.setattr(blocks, "_WORTH_A_THREAD", 1)
+    monkeypatch.setattr(engine_threads, "_WORTH_A_THREAD", 1)
     drawn_by = set()
     plain = GridNoise.next
     monkeypatch.setattr(GridNoise, "next", lambda self: drawn_by.add(threading.current_thread().name) or plain(self))
@@ -37,7 +37,7 @@ def test_a_torch_module_beside_a_second_thread_gets_the_same_bits(monkeypatch):
     torch = pytest.importorskip("torch")
     from dpscp.torch.release import Release
 
-    monkeypatch.setattr(blocks, "_WORTH_A_THREAD", 1)
+    monkeypatch.setattr(engine_threads, "_WORTH_A_THREAD", 1)
     drawn_by = set()
     plain = Release.draw
     monkeypatch.setattr(Release, "draw", lambda self: drawn_by.add(threading.current_thread().name) or plain(self))

@@ -8,9 +8,8 @@ import pytest
 
 from dpscp.data.persons import keep_rows
 from dpscp.training import DPSGD
-from dpscp.training.engine import batching
-from dpscp.training.engine.batching import is_large_table, restore_rows, shorten_rows
-from dpscp.training.engine.networks import squared_norms
+from dpscp.training.engine import rows as rows_module
+from dpscp.training.engine.rows import is_large_table, restore_rows, shorten_rows, squared_norms
 
 HEAD = DPSGD(
     classes=(0, 1, 2), sampling_rate=0.3, steps=40, noise_multiplier=1.0, feature_bound=2.0, clip_norm=0.5
@@ -19,7 +18,7 @@ HEAD = DPSGD(
 
 @pytest.fixture
 def every_table_is_large(monkeypatch):
-    monkeypatch.setattr(batching, "_LARGE_TABLE", 1)
+    monkeypatch.setattr(rows_module, "_LARGE_TABLE", 1)
 
 
 def records(n=600, width=7, seed=0):
@@ -102,7 +101,7 @@ def test_training_on_short_rows_is_training_on_these_numbers(hidden, monkeypatch
     X, y = records()
     mechanism = replace(HEAD, hidden=hidden)
     whole = mechanism.train(X, y, random_state=0)
-    monkeypatch.setattr(batching, "_LARGE_TABLE", 1)
+    monkeypatch.setattr(rows_module, "_LARGE_TABLE", 1)
     block = mechanism.prepare(X, y).records
     short = mechanism.train(X, y, random_state=0)
     monkeypatch.undo()
@@ -126,7 +125,7 @@ def test_kept_rows_need_little_more_than_half_of_a_float32_table(monkeypatch):
         return found
 
     assert peak() > 1
-    monkeypatch.setattr(batching, "_LARGE_TABLE", 1)
+    monkeypatch.setattr(rows_module, "_LARGE_TABLE", 1)
     assert peak() < 0.75  # the work on a part of the rows included
 
 

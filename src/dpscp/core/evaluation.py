@@ -29,8 +29,7 @@ from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.pld import discrete_gaussian_cdf
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.scores.labels import score_labels
-from dpscp.training.model import Model
-from dpscp.training.private_model import model_for_records
+from dpscp.training.model import Model, model_for_records
 
 # Each interval of a fit that measures itself holds its number with this probability.
 SELF_CONFIDENCE = 0.95

@@ -37,9 +37,8 @@ from dpscp.threshold.search import SearchView
 from dpscp.training.base import Trained, count_training
 from dpscp.training.engine.influence import has_influence_form
 from dpscp.training.engine.loop import StepView
-from dpscp.training.model import Model
+from dpscp.training.model import Model, model_for_records
 from dpscp.training.preprocessing.preprocess import unwrap_model
-from dpscp.training.private_model import model_for_records
 
 Observer = Callable[[StepView | SearchView], None]
 

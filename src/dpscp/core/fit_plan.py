@@ -44,12 +44,12 @@ from dpscp.torch.records import comes_from_torch
 from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.base import Needs, TrainingCost, paid_event, require_persons, require_sources
 from dpscp.training.engine.loop import StepObserver
+from dpscp.training.model import PrivateModel
 from dpscp.training.preprocessing.features import ColumnScales
 from dpscp.training.preprocessing.preprocess import Step
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.quantiles import QuantileTransform
 from dpscp.training.preprocessing.target import PrivateTarget, ScaledTarget
-from dpscp.training.private_model import PrivateModel
 from dpscp.training.recalibration import Recalibrated
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
 

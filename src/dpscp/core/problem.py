@@ -14,7 +14,7 @@ from dpscp.guarantees.registry import AUTO, GUARANTEES, Guarantee, guarantee_of
 from dpscp.privacy import RECORDS, Accountant, Budget, Unit, release_accountant
 from dpscp.privacy.store import BudgetStore
 from dpscp.training.base import Trained
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.model import PrivateModel
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -34,8 +34,7 @@ from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import RECORDS, Unit
-from dpscp.training.model import digest_parameters
-from dpscp.training.private_model import model_for_records
+from dpscp.training.model import digest_parameters, model_for_records
 
 __all__ = ["PrivateEstimate", "PrivateEvaluation", "evaluate"]
 

@@ -55,8 +55,7 @@ from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
 from dpscp.torch.records import inputs_of, labeled_arrays, takes_float64
 from dpscp.training.base import Mechanism
-from dpscp.training.model import digest_parameters
-from dpscp.training.private_model import PrivateModel, find_private_model
+from dpscp.training.model import PrivateModel, digest_parameters
 
 
 class PrivateConformal(FittedEstimator):
@@ -382,7 +381,7 @@ class PrivateConformal(FittedEstimator):
             return f"guarantee={chosen.name!r} needs public constants"
         if vars(self).get("input_shape_") is not None:
             return "records with a shape have no columns"
-        return None if find_private_model(self.estimator) is None else "a PrivateModel was trained elsewhere"
+        return "a PrivateModel was trained elsewhere" if isinstance(self.estimator, PrivateModel) else None
 
     def _problem(self, task: Prediction, records: FitRecords) -> FitProblem:
         """Return the checked public numbers of this fit."""
@@ -433,7 +432,7 @@ class PrivateConformal(FittedEstimator):
         """Return the model of a release that trains none; None for one that does."""
         if self._prefit is not None:
             return self._prefit.predictor(self._name).model(n_outputs)
-        return find_private_model(self.estimator)
+        return self.estimator if isinstance(self.estimator, PrivateModel) else None
 
     def _warn_if_sets_are_full(self, task: Prediction) -> None:
         """Warn about promises that only full sets keep, from released numbers."""

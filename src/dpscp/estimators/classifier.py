@@ -22,7 +22,7 @@ from dpscp.scores import LabelScore, label_score
 from dpscp.scores.labels import score_labels
 from dpscp.scores.sets import label_set
 from dpscp.torch.records import inputs_of
-from dpscp.training.private_model import find_private_model
+from dpscp.training.model import PrivateModel
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -187,15 +187,15 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         declared: Sequence[Any] | None = self._declared("classes")
         if declared is None and self._prefit is not None:
             return self._prefit.predictor(self._name).classes
-        model = find_private_model(self.estimator)
-        return model.classes if declared is None and model is not None else declared
+        if declared is None and isinstance(self.estimator, PrivateModel):
+            return self.estimator.model.classes
+        return declared
 
     def _has_found_classes(self) -> bool:
         """Whether the list comes from a model that took it from its training records."""
-        model = find_private_model(self.estimator)
-        if self._declared("classes") is not None or model is None:
+        if self._declared("classes") is not None or not isinstance(self.estimator, PrivateModel):
             return False
-        return "classes" in model.ledger.taken_from_data
+        return "classes" in self.estimator.ledger.taken_from_data
 
     @reads_files
     def predict_proba(self, X: Any) -> NDArray[Any]:

@@ -45,8 +45,8 @@ from dpscp.privacy import Ledger, non_private_event
 from dpscp.privacy.store import BudgetStore
 from dpscp.torch.records import comes_from_torch, has_own_items
 from dpscp.training.base import Mechanism
+from dpscp.training.model import PrivateModel
 from dpscp.training.preprocessing.preprocess import Step
-from dpscp.training.private_model import find_private_model
 
 STAGE = "outside the ledger"
 _RIGHT_WAY = (
@@ -277,7 +277,7 @@ def list_training_assumptions(estimator: Any) -> Iterator[Assumption]:
     if isinstance(estimator, Prefit):
         yield PREFIT
         return
-    if find_private_model(estimator) is not None:
+    if isinstance(estimator, PrivateModel):
         yield PRIVATE_MODEL
         return
     if isinstance(estimator, list | tuple):

@@ -13,8 +13,7 @@ from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.data.model_files import plain
 from dpscp.exceptions import NotFittedError
 from dpscp.privacy import Ledger
-from dpscp.training.model import Model
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.model import Model, PrivateModel
 
 
 @dataclass(frozen=True)

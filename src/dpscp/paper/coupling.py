@@ -15,7 +15,7 @@ from dpscp._base.arrays import Array
 from dpscp.privacy import secure_generator
 from dpscp.training.engine.loop import Descent
 from dpscp.training.engine.networks import DenseModel
-from dpscp.training.engine.padding import one_blas_thread
+from dpscp.training.engine.threads import one_blas_thread
 from dpscp.training.mechanisms.dpsgd import DPSGD
 
 

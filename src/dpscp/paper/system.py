@@ -34,7 +34,7 @@ from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.threshold import PrivateQuantile
 from dpscp.training import Mechanism, Trained
 from dpscp.training.base import Needs, array_source, paid_event
-from dpscp.training.labels import encode_labels, observed_labels
+from dpscp.training.engine.rows import encode_labels, observed_labels
 
 SPLITS = ("independent", "exact")
 VARIANTS = ("F", "A")

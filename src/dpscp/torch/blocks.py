@@ -27,8 +27,7 @@ from dpscp.torch.layers import make_terms
 from dpscp.torch.library import GraphModule, Tensor, make_fx, torch, vmap
 from dpscp.torch.terms import MOST_BLOCKS, ClipRule, Term
 from dpscp.torch.trace import GradientGraph, ScoreGraph, shorten, synthetic_record
-from dpscp.training.engine.batching import PerThread
-from dpscp.training.engine.padding import one_blas_thread
+from dpscp.training.engine.threads import PerThread, one_blas_thread
 
 Result = TypeVar("Result")
 MOST_RECORDS = 2**30

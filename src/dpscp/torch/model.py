@@ -22,7 +22,7 @@ from dpscp.torch.forms import RecordForm
 from dpscp.torch.library import on_processor, torch
 from dpscp.torch.modules import rows_dtype, separate_copy
 from dpscp.torch.trace import ScoreGraph, trace_outputs
-from dpscp.training.labels import check_classes, encode_labels, real_targets
+from dpscp.training.engine.rows import check_classes, encode_labels, real_targets
 from dpscp.training.model import Model, saved_as
 
 # Records of a block; a few records are not padded to many.

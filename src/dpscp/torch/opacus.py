@@ -9,7 +9,7 @@ from dpscp._base.checks import check_count
 from dpscp.privacy import Ledger, Relation, dpsgd_event, non_private_event
 from dpscp.torch.library import torch
 from dpscp.torch.model import TorchModel, trace_score
-from dpscp.training.labels import check_classes
+from dpscp.training.engine.rows import check_classes
 
 
 def ledger_of_engine(privacy_engine: Any) -> Ledger:

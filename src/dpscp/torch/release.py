@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpscp.torch.library import torch
 from dpscp.training.engine.loop import GRID, GridNoise, round_to_grid
-from dpscp.training.engine.padding import second_thread
+from dpscp.training.engine.threads import second_thread
 
 Noise = NDArray[np.float64]
 Step = tuple[NDArray[np.int64], Noise]

@@ -59,10 +59,9 @@ from dpscp.training.base import (
     require_noise,
     training_cost,
 )
-from dpscp.training.engine.batching import observed_source_labels
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import poisson_batches
-from dpscp.training.labels import check_classes
+from dpscp.training.engine.rows import check_classes, observed_source_labels
 
 __all__ = ["TorchDPSGD", "TorchModel"]
 

@@ -10,7 +10,7 @@ from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics
-from dpscp.training.model import Model, Trajectory, saved_as
+from dpscp.training.model import FunctionModel, Model, PrivateModel, Trajectory, saved_as
 from dpscp.training.preprocessing.features import (
     ColumnScales,
     NormClip,
@@ -32,7 +32,6 @@ from dpscp.training.preprocessing.quantiles import QuantileTransform
 from dpscp.training.preprocessing.random_features import RandomFeatures
 from dpscp.training.preprocessing.second_moment import PrivatePCA, PrivateWhitening
 from dpscp.training.preprocessing.target import ScaledTarget
-from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.recalibration import Recalibrated
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from dpscp.privacy import (
     secure_generator,
     smallest_noise,
 )
-from dpscp.training.engine.networks import check_rows
+from dpscp.training.engine.rows import check_rows
 from dpscp.training.model import Model, Trajectory
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from dpscp.privacy import gaussian_event, secure_generator
 from dpscp.privacy.random_streams import RECALIBRATION, stream_seed
 from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, require_mechanism, require_noise
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, total_of_blocks
-from dpscp.training.labels import encode_labels
+from dpscp.training.engine.rows import encode_labels
 from dpscp.training.model import Model
 from dpscp.training.preprocessing.features import check_noise
 

@@ -18,16 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
-from dpscp.training.engine.batching import EngineBlock, restore_rows
-from dpscp.training.engine.networks import CHUNK_NUMBERS, MOST_ROWS, Loss, Network, synthetic_rows
-from dpscp.training.engine.padding import (
-    AlikeBlocks,
-    SecondThread,
-    aligned_empty,
-    blas_threads,
-    is_aligned,
-    whole_lanes,
-)
+from dpscp.training.engine.networks import MOST_ROWS, AlikeBlocks, Loss, Network, synthetic_rows, whole_lanes
+from dpscp.training.engine.rows import CHUNK_NUMBERS, EngineBlock, aligned_empty, is_aligned, restore_rows
+from dpscp.training.engine.threads import SecondThread, blas_threads
 
 # The clipped sum's sensitivity is at most clip_norm * (1 + CLIP_SLACK) in floating point: the noise is scaled for it.
 # Proven for batches of at most MOST_RECORDS: see `ClippedGradient`.

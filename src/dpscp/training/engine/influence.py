@@ -13,20 +13,18 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.arrays import Array
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
-from dpscp.training.engine.batching import EngineBlock
 from dpscp.training.engine.gradients import ClippedGradient
-from dpscp.training.engine.networks import (
-    DenseModel,
-    Loss,
-    Network,
-    RowOutputs,
+from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs, with_zero_column
+from dpscp.training.engine.rows import (
+    EngineBlock,
     check_rows,
+    encode_targets,
     inner_products,
     scaled_rows,
     squared_norms,
-    with_zero_column,
+    target_units,
+    unit_targets,
 )
-from dpscp.training.labels import encode_targets, target_units, unit_targets
 from dpscp.training.model import Model, NoInfluenceFormError, Trajectory, softmax
 
 # Synthetic records answer more than real ones do, whose labels the model predicts worse and whose directions are

@@ -33,10 +33,10 @@ from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.places import Places, blocks_in_memory, innermost, places_of
 from dpscp.privacy.random_streams import NormalNumbers, secure_bytes
 from dpscp.training.base import require_noise
-from dpscp.training.engine.batching import EngineBlock, PerThread
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient, check_batch
 from dpscp.training.engine.networks import DenseModel, Loss, Network
-from dpscp.training.engine.padding import SecondThread, one_blas_thread
+from dpscp.training.engine.rows import EngineBlock
+from dpscp.training.engine.threads import PerThread, SecondThread, one_blas_thread
 
 if TYPE_CHECKING:
     from dpscp.training.mechanisms.dpsgd import DPSGD

@@ -1,200 +1,88 @@
-"""Define dense networks: their rows, outputs, losses and the released model.
+"""Define dense networks: their outputs, losses and the released model. A linear head has no hidden layers.
 
-A linear head is a network without hidden layers.
+A matrix product rounds a record by the size of the block, the place in it and the number of threads (kernels for small
+matrices and for edges). A record's result must be a function of that record alone. Else one more record would change
+the results of all others, and near a jump or a threshold by more than any sensitivity states. `AlikeBlocks` chooses
+sizes of blocks for which a product rounds a record alike in every place.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from threading import Lock
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
+from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import Array
 from dpscp._base.checks import check_choice
-from dpscp.training.engine.padding import AlikeBlocks, aligned_empty, blas_threads, is_aligned
+from dpscp.training.engine.rows import (
+    CHUNK_NUMBERS,
+    ROW_END,
+    aligned_empty,
+    check_rows,
+    feature_rows,
+    fill_features,
+    is_small,
+    require_finite,
+)
+from dpscp.training.engine.threads import blas_threads
 from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, saved_as, softmax
 
-# Rows are clipped this much below a feature bound, relatively: rounding cannot lift them above it.
-ROW_SLACK = {"float32": 1e-6, "float64": 1e-13}
-# Larger numbers in a row become this: far beyond any reasonable unit, far enough below the largest number of the type.
-_END = {"float32": 2.0**100, "float64": 2.0**900}
-# The largest number whose square is far from an overflow.
-_MOST_SQUARED = {np.dtype("float32"): 2.0**60, np.dtype("float64"): 2.0**500}
-# Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
-CHUNK_NUMBERS = 1 << 18
+_SIZE_CHECK = Lock()  # several threads may look at the same sizes
+# Sizes of blocks are multiples of this, and so many records fill whole cache lines.
+LANES = 16
 MOST_ROWS = 8192
-# For shorter rows the calls of a maximum cost more than the maximum.
-_SHORT_ROW = 64
-# Temporaries of so many numbers stay in the cache.
-_NUMBERS_AT_ONCE = 1 << 16
 
 
-def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = True) -> Array:
-    """Return X as a two-dimensional array of real numbers, checked.
+class AlikeBlocks:
+    """Block sizes in which synthetic records get the same bits in every place.
 
-    Messages contain nothing of X.
+    The bits are those in a block of `chunk`.
 
-    ``finite=False`` leaves the last check, the only one that reads every number, to the next reader of the rows.
+    What a product does depends on sizes, places, alignment and threads and not on values, so that with these sizes a
+    record's results are a function of that record. If a full block fails, records go one at a time (`chunk` is 1).
     """
-    if sparse.issparse(X):
-        raise TypeError("X must be a dense array; convert sparse rows before training or prediction")
-    try:
-        rows = np.asarray(X)
-        rows = rows if rows.dtype.kind in "fiubc" else rows.astype(np.float64)
-    except (TypeError, ValueError):
-        raise ValueError("X must hold real numbers in equally long rows") from None
-    if rows.dtype.kind == "c":
-        raise TypeError("X must hold real numbers, not complex ones")
-    if rows.ndim != 2:
-        raise ValueError(f"X must be two-dimensional (records, features), got {rows.ndim} dimension(s)")
-    if n_features is not None and rows.shape[1] != n_features:
-        raise ValueError(f"X must have {n_features} features, got {rows.shape[1]} features")
-    if rows.shape[1] == 0:
-        raise ValueError("X must have at least one feature, got 0 feature(s)")
-    if finite:
-        _require_finite(rows)
-    return rows
+
+    def __init__(self, what: Hashable, most: float, synthetic_results: Callable[[int], Iterable[Array]]) -> None:
+        """Check the largest block size.
+
+        `synthetic_results(size)` puts each synthetic record in every place and yields arrays (units, places). Each size
+        is checked once in a process for `what`: the shapes, the library's threads and the code.
+        """
+        self._synthetic_results = synthetic_results
+        self._alike, self._expected = _known_sizes(what)
+        self.chunk = whole_lanes(most)
+        if not self._rounds_alike(self.chunk):
+            self.chunk = 1  # one place rounds like itself, and `size` asks for no other
+
+    def size(self, m: int) -> int:
+        """Return the number of places, padding included, of a block for m records."""
+        size = min(whole_lanes(m), self.chunk)
+        return size if size == self.chunk or self._rounds_alike(size) else self.chunk
+
+    def _rounds_alike(self, size: int) -> bool:
+        if size not in self._alike:
+            results = list(self._synthetic_results(size))
+            with _SIZE_CHECK:
+                if not self._expected:
+                    self._expected.extend(result[:, :1].copy() for result in results)
+            pairs = zip(results, self._expected, strict=True)
+            self._alike[size] = all(bool((result == expected).all()) for result, expected in pairs)
+        return self._alike[size]
 
 
-def _require_finite(rows: Array) -> None:
-    """Refuse NaN and infinity; a finite sum shows at once that there are none, only an overflow needs a closer look."""
-    if rows.dtype.kind != "f":
-        return
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(rows.sum()):
-            return
-    step = max(1, CHUNK_NUMBERS // rows.shape[1])  # temporaries stay small
-    if not all(np.isfinite(rows[start : start + step]).all() for start in range(0, len(rows), step)):
-        raise ValueError("X must not hold NaN or infinity")
+@lru_cache(maxsize=256)
+def _known_sizes(_what: Hashable) -> tuple[dict[int, bool], list[Array]]:
+    """Return which sizes round alike, and what synthetic records get in a full block."""
+    return {}, []
 
 
-def _is_small(rows: Array, end: float) -> bool:
-    """Return whether one sum of squares shows that every number is finite and at most `end`.
-
-    Faster than a check and a clip, which change nothing then. Half of `end` is compared, since the sum is rounded.
-    """
-    most = _MOST_SQUARED.get(rows.dtype)
-    if most is None or not rows.flags.c_contiguous:
-        return False
-    numbers = rows.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(numbers @ numbers <= min(end / 2, most) ** 2)
-
-
-def squared_norms(rows: Array) -> Array:
-    """Return the squared norm of every row in float64.
-
-    A row's result has the same bits wherever the row stands.
-    """
-    return inner_products(rows, rows)
-
-
-def inner_products(rows: Array, others: Array) -> Array:
-    """Return the inner product of every row with the row beside it.
-
-    Results are float64, with the same bits wherever the two rows stand.
-    """
-    n, d = rows.shape
-    out, step = np.empty(n), max(1, CHUNK_NUMBERS // d)
-    for start in range(0, n, step):
-        part = slice(start, start + step)
-        left = _whole_lines(rows[part])
-        right = left if others is rows else _whole_lines(others[part])
-        with np.errstate(over="ignore"):
-            np.einsum("ij,ij->i", left, right, out=out[part])
-    return out
-
-
-def _whole_lines(rows: Array) -> Array:
-    """Return the rows in float64, each of whole cache lines.
-
-    Each is summed in the same way.
-    """
-    n, d = rows.shape
-    if d % 8 == 0 and rows.dtype == np.float64 and rows.flags.c_contiguous and is_aligned(rows, 1):
-        return rows
-    lines = aligned_empty((n, 8 * math.ceil(d / 8)), "float64")
-    lines[:, :d], lines[:, d:] = rows, 0
-    return lines
-
-
-def largest_entries(rows: Array) -> Array:
-    """Return the largest absolute value of each row.
-
-    Short rows are put across first, which runs along many at once.
-    """
-    if rows.shape[1] < _SHORT_ROW:
-        return np.asarray(np.maximum.reduce(np.abs(rows.T, order="C"), axis=0))
-    return np.asarray(np.maximum.reduce(np.abs(rows), axis=1))
-
-
-def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, dtype: str) -> Array:
-    """Return rows as the engine reads them.
-
-    Finite, clipped to `feature_bound`, with the bias coordinate 1 appended.
-
-    A row longer than the bound is scaled onto it before it is cast, a function of that row alone. The bound does not
-    count the bias coordinate. Numbers beyond `_END` become that, so that outputs hardly ever overflow.
-    """
-    _require_finite(rows)
-    n, d = rows.shape
-    out = aligned_empty((n, d + intercept), dtype)
-    if intercept:
-        out[:, d] = 1.0
-    fill_features(rows, feature_bound, out[:, :d])
-    return out
-
-
-def fill_features(rows: Array, feature_bound: float | None, out: Array) -> None:
-    """Write finite rows into `out` as `feature_rows` does, without the bias."""
-    n, d = rows.shape
-    if feature_bound is None:
-        _cast(rows, out, _END[str(out.dtype)])
-        return
-    # the second term is what a sum of d squares may lose
-    limit = feature_bound * (1 - ROW_SLACK[str(out.dtype)] - d * 2.0**-53)
-    step = max(1, CHUNK_NUMBERS // d)
-    for start in range(0, n, step):
-        part = slice(start, start + step)
-        np.copyto(out[part], scaled_rows(rows[part], limit, unit=False), casting="same_kind")
-
-
-def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> NDArray[np.float64]:
-    """Return a float64 copy with every row scaled or shortened to ``bound``.
-
-    No row is longer than ``bound`` after rounding.
-
-    Rows are divided by their largest entry first, so that squares neither overflow nor underflow. A row's
-    result has the same bits wherever the row stands.
-    """
-    out = aligned_empty(rows.shape, "float64")
-    _cast(rows, out, float(np.finfo(np.float64).max))
-    step = max(1, _NUMBERS_AT_ONCE // rows.shape[1])
-    for start in range(0, len(out), step):
-        part = out[start : start + step]
-        largest = largest_entries(part)[:, None]
-        part /= np.where(largest > 0, largest, 1.0)
-        lengths = np.sqrt(squared_norms(part))[:, None]
-        target = np.full_like(lengths, bound)
-        if not unit:
-            with np.errstate(over="ignore"):
-                np.minimum(target, lengths * largest, out=target)
-        # slightly inside the ball: the promise "norm at most bound" must survive rounding
-        np.divide(target * (1 - 1e-15 * (4 + rows.shape[1])), lengths, out=target, where=lengths > 0)
-        part *= target
-    return out
-
-
-def _cast(values: Array, into: Array, end: float) -> None:
-    """Copy finite numbers; a larger one than `end` becomes that."""
-    if values.dtype.kind == "f" and float(np.finfo(values.dtype).max) > end:
-        np.clip(values, -end, end, out=into, casting="same_kind")
-    else:
-        np.copyto(into, values, casting="unsafe")
+def whole_lanes(m: float) -> int:
+    """Return the next number of records that fills whole cache lines."""
+    return LANES * math.ceil(m / LANES)
 
 
 @dataclass(frozen=True)
@@ -458,10 +346,10 @@ class DenseModel(Model):
         out = np.empty((len(rows), self.network.widths[-1] + pair), dtype=self.parameters.dtype)
 
         def fill(part: slice, into: Array) -> None:
-            if self.feature_bound is None and _is_small(rows[part], _END[str(into.dtype)]):
+            if self.feature_bound is None and is_small(rows[part], ROW_END[str(into.dtype)]):
                 np.copyto(into, rows[part], casting="same_kind")
                 return
-            _require_finite(rows[part])
+            require_finite(rows[part])
             fill_features(rows[part], self.feature_bound, into)
 
         for part, z in RowOutputs(self.network, self.parameters).parts(len(rows), fill):

@@ -13,8 +13,7 @@ from dpscp.data.sources import Block
 from dpscp.privacy import compose
 from dpscp.privacy.random_streams import child_seeds
 from dpscp.training.base import Around, Mechanism, Stages, Trained, TrainingRun, paid_event
-from dpscp.training.model import Model, load_model, require_loadable, saved_as
-from dpscp.training.private_model import model_for_records
+from dpscp.training.model import Model, load_model, model_for_records, require_loadable, saved_as
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent

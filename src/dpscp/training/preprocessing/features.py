@@ -19,7 +19,7 @@ from dpscp._base.checks import check_count, check_positive, require_normal
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale
 from dpscp.training.base import require_noise
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack, weighted_rows
-from dpscp.training.engine.networks import check_rows, scaled_rows
+from dpscp.training.engine.rows import check_rows, scaled_rows
 from dpscp.training.preprocessing.preprocess import PublicStep, SummedStep, Transform
 
 

@@ -35,8 +35,7 @@ from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, secur
 from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
 from dpscp.training.base import Around, Checked, Mechanism, Trained, TrainingRun, array_source, require_mechanism
 from dpscp.training.engine.gaussian_release import source_sum
-from dpscp.training.engine.networks import check_rows
-from dpscp.training.labels import target_units
+from dpscp.training.engine.rows import check_rows, target_units
 from dpscp.training.model import InfluenceForm, Model, load_model, saved_as
 
 TRANSFORMS: dict[str, type["Transform"]] = {}

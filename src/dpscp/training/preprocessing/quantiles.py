@@ -27,7 +27,7 @@ from dpscp.data.sources.persons import OneRowEach
 from dpscp.data.sources.places import places_of, unit_of_blocks
 from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
 from dpscp.privacy.random_streams import QUANTILES, SCORED_ROWS, PlacedDraws, stream_seed
-from dpscp.training.engine.networks import check_rows
+from dpscp.training.engine.rows import check_rows
 from dpscp.training.preprocessing.features import FeatureTransform, broadcast_bounds, check_bounds, check_columns
 from dpscp.training.preprocessing.preprocess import Step, Transform
 

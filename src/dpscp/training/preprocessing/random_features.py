@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
-from dpscp.training.engine.networks import check_rows, scaled_rows, squared_norms
+from dpscp.training.engine.rows import check_rows, scaled_rows, squared_norms
 from dpscp.training.preprocessing.preprocess import PublicStep, Transform
 from dpscp.training.preprocessing.second_moment import MatrixProduct
 

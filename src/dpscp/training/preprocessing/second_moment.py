@@ -17,8 +17,9 @@ from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.training.base import require_noise
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack
-from dpscp.training.engine.networks import Network, RowOutputs, check_rows, scaled_rows
-from dpscp.training.engine.padding import blas_threads
+from dpscp.training.engine.networks import Network, RowOutputs
+from dpscp.training.engine.rows import check_rows, scaled_rows
+from dpscp.training.engine.threads import blas_threads
 from dpscp.training.preprocessing.features import check_noise
 from dpscp.training.preprocessing.preprocess import SummedStep, Transform
 

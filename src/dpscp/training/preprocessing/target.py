@@ -24,7 +24,7 @@ from dpscp.training.engine.gaussian_release import (
     total_of_blocks,
     weighted_rows,
 )
-from dpscp.training.labels import unit_targets
+from dpscp.training.engine.rows import unit_targets
 from dpscp.training.model import Model
 from dpscp.training.preprocessing.features import check_noise
 from dpscp.training.preprocessing.preprocess import PreprocessedModel

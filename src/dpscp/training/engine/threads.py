@@ -1,0 +1,117 @@
+"""Use threads: those of the matrix library, a second one for a step of a wide network, and memory of each one."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import copy_context
+from functools import cache
+from typing import Any, Generic, Self, TypeVar
+
+from threadpoolctl import ThreadpoolController  # comes with scikit-learn
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+# With fewer parameters the noise is drawn in less time than two threads need to wait for each other.
+_WORTH_A_THREAD = 1 << 15
+
+
+def blas_threads() -> tuple[int, ...]:
+    """Return how many threads each library of matrix products uses now."""
+    return tuple(library.num_threads for library in _libraries().lib_controllers)
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Limit matrix products to one thread inside the block.
+
+    The matrices of a step are small. More threads cost more time than they save, above all on a busy machine.
+    """
+    limited: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
+    return limited
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    # looked up once: finding them reads the list of all libraries of the process, which takes longer than a short run
+    return ThreadpoolController().select(user_api="blas")
+
+
+class SecondThread:
+    """One thread beside the caller's, for work that leaves the interpreter free.
+
+    Draws and matrix products.
+
+    A step of a wide network then draws its noise while its gradient is computed. It asks for no second thread of the
+    matrix library: those share one product, which rounds by the number of threads, and wait for each other in a loop
+    that a busy machine makes very slow.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dpscp")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield the same items, each computed while the previous one is used."""
+        coming = self._pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = self._pool.submit(next, items, None)
+            yield item
+
+    def share(self, jobs: Iterable[Callable[[], object]]) -> None:
+        """Do all the jobs in two threads.
+
+        This thread takes jobs from the front, the second one, when it is free, from the back.
+        """
+        left = deque(jobs)
+
+        def work(take: Callable[[], Callable[[], object]]) -> None:
+            while True:
+                try:
+                    job = take()
+                except IndexError:  # the other thread has the last one
+                    return
+                job()
+
+        helping = self._pool.submit(copy_context().run, work, left.pop)  # with the caller's treatment of overflow
+        work(left.popleft)
+        if not helping.cancel():
+            helping.result()
+
+
+def second_thread(n_parameters: int) -> AbstractContextManager[SecondThread | None]:
+    """Return a second thread if so many parameters are worth it.
+
+    None where it would not pay or where matrix products may use only one.
+    """
+    if n_parameters < _WORTH_A_THREAD or max(blas_threads()) == 1:
+        return nullcontext()
+    return SecondThread()
+
+
+class PerThread(Generic[Made]):
+    """An object that a thread makes once and uses for all blocks of a run.
+
+    Its memory contains records of the last block. So it goes with the run's last step, and with an error.
+    """
+
+    def __init__(self) -> None:
+        self._here = threading.local()
+
+    @contextmanager
+    def of(self, key: Any, make: Callable[[], Made], *, last: bool) -> Iterator[Made]:
+        """Return the object of this thread for the key."""
+        if getattr(self._here, "key", None) != key:
+            self._here.key, self._here.made = key, make()
+        kept = False
+        try:
+            yield self._here.made
+            kept = not last
+        finally:
+            if not kept:
+                vars(self._here).clear()
