@@ -23,6 +23,8 @@ from dpscp.training import (
     TorchDPSGD,
 )
 from dpscp.training.preprocessing.quantiles import (
+    CellLookup,
+    QuantileRows,
     cell_edges,
     distribution_functions,
     lies_at_ends,
@@ -102,6 +104,30 @@ def test_edges_are_ordered_and_within_the_bounds(low, high):
     assert (edges[0], edges[-1]) == (low, high)
 
 
+@pytest.mark.parametrize("n_cells", [2, 7, 64, 512, 30_000])
+def test_the_lookup_finds_the_cell_that_a_search_finds(n_cells):
+    lookup = CellLookup.of(n_cells)
+    inner, rng = lookup.edges[1:-1], np.random.default_rng(0)
+    beside = [np.nextafter(inner, np.float32(end)) for end in (-2, 2)]
+    tiny = np.float32([0.0, -0.0, 1e-45, -1e-45, 0.5, -0.5, 1, -1])
+    small = (rng.choice([-1, 1], 3000) * np.exp2(-rng.uniform(0, 40, 3000))).astype(np.float32)
+    places = np.concatenate([inner, *beside, tiny, small, 1 - abs(small), abs(small) - 1])
+    assert_array_equal(lookup.cells(places), np.searchsorted(inner, places, side="right"))
+    assert n_cells != 512 or lookup.depth == 1
+    assert 0 <= lookup.cells(np.float32([np.nan]))[0] < n_cells  # refused elsewhere
+
+
+def test_a_quantile_is_the_line_between_the_edges_of_its_cell():
+    rng = np.random.default_rng(0)
+    X, low, high = rng.normal(size=(900, 3)) * [1, 100, 1e6], np.array([-4.0, -30, 0]), np.array([4.0, 900, 1e7])
+    levels = np.sort(rng.uniform(0, 1, (2, 513)), axis=1)
+    rows = QuantileRows(low, high, np.zeros(3), np.ones(3), levels, (0, 2), 5.0).apply(X)
+    for place, column in enumerate((0, 2)):
+        edges = cell_edges(low[[column]], high[[column]], 512)[0]
+        level = np.interp(X[:, column], edges, levels[place])
+        assert_allclose(rows[:, 3 + place], (2 * level - 1) * math.sqrt(3), atol=2e-3)
+
+
 def test_released_functions_are_monotone_and_near_the_true_one():
     rng = np.random.default_rng(1)
     n, noise, branching = 10_000, 30.0, (8, 8, 8)
@@ -143,7 +169,7 @@ def test_without_noise_the_functions_are_those_of_the_counts():
     X, _ = table(3000)
     step = QuantileTransform(*BOUNDS, n_features=4, noise=NO_NOISE)
     rows = fitted(step, X)
-    for knot, level in zip(rows.knots[0, 1:-1], rows.levels[0, 1:-1], strict=True):
+    for knot, level in zip(step._edges[0, 1:-1], rows.levels[0, 1:-1], strict=True):
         assert level == pytest.approx(np.mean(X[:, 0] < knot), abs=1e-3)
     # the heavy tail gets a quantile; an even column, two values and a constant are told by the scaled column
     assert rows.columns == (0,)

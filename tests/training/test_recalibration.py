@@ -24,7 +24,7 @@ from dpscp.training import (
     Recalibrated,
     recalibration,
 )
-from dpscp.training.recalibration import SENSITIVITY, block_sums, record_sums
+from dpscp.training.recalibration import SENSITIVITY, block_outputs, block_sums, record_sums
 from dpscp.training.recipe import recipe
 
 SGD = DPSGD(classes=(0, 1), steps=5, learning_rate=0.5, noise_multiplier=1.0)
@@ -111,14 +111,17 @@ def test_the_sums_are_the_equations_and_their_derivatives():
 def test_neighbors_differ_by_the_sensitivity_at_most():
     X, y, _ = records(120)
     model = SGD.train(X, y, random_state=0).model
-    sums = partial(block_sums, model=model, place=np.zeros(3))
+
+    def sums(block, factor=0.0):
+        return block_sums(block_outputs(block, model), model.classes, np.r_[factor, 0, 0])
+
     whole = sums(Block(0, X, y))
     for out in range(0, 120, 7):
         less = sums(Block(0, np.delete(X, out, axis=0), np.delete(y, out)))
         assert np.linalg.norm(whole - less) <= SENSITIVITY
     # a person with four copies of a record counts as one record, also where it is wrong and certain
     rows, labels = np.repeat(X[:30], 4, axis=0), np.repeat(y[:30], 4)
-    certain = partial(block_sums, model=model, place=np.r_[3.0, 0, 0])
+    certain = partial(sums, factor=3.0)
     persons = certain(Block(0, rows, labels, Persons(np.arange(0, 121, 4), 4)))
     for person in range(30):
         kept = np.r_[0 : 4 * person, 4 * person + 4 : 120]

@@ -15,7 +15,7 @@ Theory: Facts 1 and 5; Result B
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -110,25 +110,30 @@ class Recalibrated(Around):
         rng = secure_generator(seed)
         noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n_records))
         search = _Search.start(len(classes))
+        outputs = source.map(partial(block_outputs, model=model), keep=True)
         for _ in range(self.steps):
-            total = total_of_blocks(partial(block_sums, model=model, place=search.place), source, n_records)
+            sums = partial(block_sums, classes=classes, place=search.place)
+            total = total_of_blocks(sums, outputs, n_records)
             search = search.after(gaussian_release(total, noise, rng, n_records), noise)
         return model.with_output_scale(math.exp(search.place[0]), search.intercepts)
 
 
-def block_sums(block: Block, model: Model, place: FloatArray) -> FloatArray:
-    """Return the exact weighted sums of one step over a block, which are never released as they are.
+def block_outputs(block: Block, model: Model) -> Block:
+    """Return the block with the outputs of the model in place of its rows."""
+    logits = np.empty((len(block), len(model.classes or ())))
+    for part, rows in block.parts():
+        logits[part] = model.outputs(rows)
+    return replace(block, rows=logits, chosen=None, steps=(), n_columns=None)
+
+
+def block_sums(block: Block, classes: tuple[Any, ...], place: FloatArray) -> FloatArray:
+    """Return the exact weighted sums of one step over a block of outputs, which are never released as they are.
 
     ``place`` is the logarithm of the factor, then the intercepts, all released before.
     """
-    classes = model.classes or ()
-    logits = np.empty((len(block), len(classes)))
-    for part, rows in block.parts():
-        logits[part] = model.outputs(rows)
     weights = np.ones(len(block)) if block.weights is None else block.weights
-    return sum_in_parts(
-        lambda z, labels, w: w @ record_sums(z, labels, place), logits, encode_labels(block.targets, classes), weights
-    )
+    labels = encode_labels(block.targets, classes)
+    return sum_in_parts(lambda z, y, w: w @ record_sums(z, y, place), block.rows, labels, weights)
 
 
 def record_sums(logits: FloatArray, labels: NDArray[np.int64], place: FloatArray) -> FloatArray:

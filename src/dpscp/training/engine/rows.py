@@ -33,6 +33,8 @@ _MOST_SQUARED = {np.dtype("float32"): 2.0**60, np.dtype("float64"): 2.0**500}
 CHUNK_NUMBERS = 1 << 18
 # For shorter rows the calls of a maximum cost more than the maximum.
 _SHORT_ROW = 64
+# Sums of squares between these are exact to rounding.
+_SAFE_SQUARES = 1e-200, 1e200
 # Temporaries of so many numbers stay in the cache.
 _NUMBERS_AT_ONCE = 1 << 16
 # Of fewer numbers (64 MB in float32) the memory does not matter, and their bits stay those of earlier versions.
@@ -196,24 +198,28 @@ def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> NDArray[np.f
 
     No row is longer than ``bound`` after rounding.
 
-    Rows are divided by their largest entry first, so that squares neither overflow nor underflow. A row's
-    result has the same bits wherever the row stands.
+    A row whose squares overflow or underflow is divided by its largest entry first. A row's result has the same bits
+    wherever the row stands.
     """
     out = aligned_empty(rows.shape, "float64")
     _cast(rows, out, float(np.finfo(np.float64).max))
     step = max(1, _NUMBERS_AT_ONCE // rows.shape[1])
     for start in range(0, len(out), step):
         part = out[start : start + step]
-        largest = largest_entries(part)[:, None]
-        part /= np.where(largest > 0, largest, 1.0)
-        lengths = np.sqrt(squared_norms(part))[:, None]
-        target = np.full_like(lengths, bound)
+        squares, largest = squared_norms(part), np.ones(len(part))
+        extreme = np.flatnonzero(~((squares > _SAFE_SQUARES[0]) & (squares < _SAFE_SQUARES[1])))
+        if len(extreme):
+            entries = largest_entries(part[extreme])
+            largest[extreme] = np.where(entries > 0, entries, 1.0)
+            part[extreme] /= largest[extreme, None]
+            squares[extreme] = squared_norms(part[extreme])
+        lengths, target = np.sqrt(squares), np.full(len(part), bound)
         if not unit:
             with np.errstate(over="ignore"):
                 np.minimum(target, lengths * largest, out=target)
         # slightly inside the ball: the promise "norm at most bound" must survive rounding
         np.divide(target * (1 - 1e-15 * (4 + rows.shape[1])), lengths, out=target, where=lengths > 0)
-        part *= target
+        part *= target[:, None]
     return out
 
 

@@ -13,14 +13,14 @@ Theory: Fact 5
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._base.arrays import FloatArray
+from dpscp._base.arrays import Array, FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
@@ -46,14 +46,16 @@ _TAIL = 0.002
 _LEAST_DISTANCE, _NOISE_FACTOR = 0.15, 2.0
 # A scale is never below this part of half the range of the bounds: it would be that of one cell.
 _LEAST_SCALE = 2.0**-20
+# Octaves of float32 numbers below 1/2 that have buckets of their own: one more than cells distinguish.
+_BUCKET_OCTAVES, _MANTISSA_BITS, _MOST_BUCKET_BITS = _OCTAVES + 1, 23, 14
 
 
 @dataclass(frozen=True)
 class QuantileRows(Transform):
     """Rows with every feature scaled as by `FeatureTransform`, and behind them the quantiles of some ``columns``.
 
-    Of the records, ``levels[i, j]`` lie below ``knots[i, j]``. Quantiles lie in [-sqrt(3), sqrt(3)]: those of a column
-    spread evenly have mean 0 and variance 1.
+    Of the records, ``levels[i, j]`` lie below edge j of the cells of ``columns[i]``, see ``cell_edges``. Quantiles lie
+    in [-sqrt(3), sqrt(3)]: those of a column spread evenly have mean 0 and variance 1.
 
     Theory: Fact 5
     """
@@ -62,7 +64,6 @@ class QuantileRows(Transform):
     high: FloatArray
     shift: FloatArray
     scale: FloatArray
-    knots: FloatArray
     levels: FloatArray
     columns: tuple[int, ...]
     limit: float
@@ -73,13 +74,32 @@ class QuantileRows(Transform):
     def width(self) -> int:
         return len(self.shift) + len(self.columns)
 
+    @cached_property
+    def _lines(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The quantile at the lower edge of each cell of each column, and its slope."""
+        widths = np.diff(CellLookup.of(self.levels.shape[1] - 1).edges.astype(np.float64))
+        steps = np.diff(self.levels, axis=1)
+        slopes = np.divide(steps, widths, out=np.zeros_like(steps), where=widths > 0)
+        starts, slopes = (2 * self.levels[:, :-1] - 1) * math.sqrt(3), 2 * math.sqrt(3) * slopes
+        return starts.astype(np.float32), slopes.astype(np.float32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the fields only, not what is computed from them."""
+        return {name: value for name, value in vars(self).items() if name != "_lines"}
+
     def apply(self, X: ArrayLike) -> FloatArray:
         rows = check_rows(X, len(self.shift), finite=False)
         out = np.empty((len(rows), self.width))
         out[:, : rows.shape[1]] = FeatureTransform(self.low, self.high, self.shift, self.scale, self.limit).apply(rows)
-        for place, column in enumerate(self.columns):
-            level = np.interp(rows[:, column].astype(np.float64), self.knots[place], self.levels[place])
-            out[:, rows.shape[1] + place] = (2 * level - 1) * math.sqrt(3)
+        if self.columns:
+            lookup, (starts, slopes) = CellLookup.of(self.levels.shape[1] - 1), self._lines
+            places = unit_places(rows, self.low, self.high, self.columns)
+            cells = lookup.cells(places)
+            places -= lookup.edges.take(cells)
+            cells += lookup.offsets(len(self.columns))
+            places *= slopes.take(cells)
+            places += starts.take(cells)
+            out[:, rows.shape[1] :] = places
         return out
 
 
@@ -168,12 +188,13 @@ class QuantileTransform(Step):
 
         Never released as they are.
         """
-        leaves = np.zeros((len(self._edges), math.prod(self.branching)), dtype=np.int64)
+        lookup, n_columns = CellLookup.of(math.prod(self.branching)), len(self.columns)
+        low, high = broadcast_bounds(self, self.n_features)
+        leaves = np.zeros((n_columns, math.prod(self.branching)), dtype=np.int64)
         for _, rows in block.parts():
-            numbers = check_rows(rows, self.n_features)
-            for counts, column, edges in zip(leaves, self.columns, self._edges, strict=True):
-                cells = np.searchsorted(edges[1:-1], numbers[:, column], side="right")
-                counts += np.bincount(cells, minlength=len(counts))
+            cells = lookup.cells(unit_places(check_rows(rows, self.n_features), low, high, self.columns))
+            cells += lookup.offsets(n_columns)
+            leaves += np.bincount(cells.ravel(), minlength=leaves.size).reshape(leaves.shape)
         levels = [leaves]
         for fan in self.branching[:0:-1]:
             levels.insert(0, levels[0].reshape(len(leaves), -1, fan).sum(axis=2))
@@ -203,7 +224,7 @@ class QuantileTransform(Step):
             if distance > max(_LEAST_DISTANCE, _NOISE_FACTOR * math.sqrt(12) * noise / n):
                 added.append(place)
         columns = tuple(np.array(self.columns)[added].tolist())
-        return QuantileRows(low, high, shift, scale, self._edges[added], levels[added], columns, float(self.limit))
+        return QuantileRows(low, high, shift, scale, levels[added], columns, float(self.limit))
 
     def width_after(self, width: int) -> None:
         """Return None: the release decides which quantiles are added."""
@@ -218,6 +239,76 @@ class QuantileTransform(Step):
             draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
             source = source.map(OneRowEach(draws, places_of(source)))
         return self.release(source.sum(self.counts), n_records=n_records, source=IntegerSource(seed))
+
+
+def unit_places(rows: Array, low: FloatArray, high: FloatArray, columns: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return where numbers lie between the public bounds of these columns: -1 at the lower, 1 at the upper one."""
+    if len(columns) < rows.shape[1]:
+        rows, low, high = rows[:, columns], low[list(columns)], high[list(columns)]
+    places = np.clip(rows, low, high, dtype=np.float64)
+    # halves first: low + high would overflow for the widest bounds
+    places -= low / 2 + high / 2
+    places /= high / 2 - low / 2
+    return np.asarray(np.clip(places, -1, 1, out=places), dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class CellLookup:
+    """Find the cell of numbers in [-1, 1] without a search: ten times as fast.
+
+    Cells are narrow at the ends and in the middle, as floating-point numbers are near zero. So the leading bits of the
+    distance to the nearest of these three points, as float32, select a bucket with at most one edge in it, whose first
+    cell is in a table. ``depth`` is the largest number of edges in a bucket.
+    """
+
+    edges: NDArray[np.float32]
+    first: NDArray[np.int32]
+    shift: int
+    depth: int
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of(n_cells: int) -> "CellLookup":
+        """Return the table for this number of cells."""
+        edges = cell_edges(np.array([-1.0]), np.array([1.0]), n_cells)[0].astype(np.float32)
+        for bits in range(_MOST_BUCKET_BITS + 1):
+            shift = _MANTISSA_BITS - bits
+            ends = (np.arange(_bucket(shift), (126 << bits) + 3) << shift).astype(np.int32).view(np.float32)
+            near, far = ends[:-1].astype(np.float64), ends[1:].astype(np.float64)
+            near[0] = 0.0  # smaller numbers are in the first bucket too
+            # by sign, and by the side of 1/2: the smallest and the largest number of each bucket
+            smallest = np.stack([near, 1 - far, -far, near - 1])
+            largest = np.stack([far, 1 - near, -near, far - 1])
+            first, last = (np.searchsorted(edges[1:-1], numbers, side="right") for numbers in (smallest, largest))
+            depth = int((last - first).max())
+            if depth <= 1:
+                break
+        return CellLookup(edges, first.astype(np.int32).ravel(), shift, depth)
+
+    def cells(self, places: NDArray[np.float32]) -> NDArray[np.int32]:
+        """Return the cell of each number; NaN is in any cell."""
+        size, n_buckets = np.abs(places), len(self.first) // 4
+        distance = np.minimum(size, 1 - size)
+        buckets = distance.view(np.int32)
+        buckets >>= self.shift
+        buckets -= _bucket(self.shift)
+        np.maximum(buckets, 0, out=buckets)
+        buckets += np.int32(n_buckets) * (size > np.float32(0.5))
+        buckets += np.int32(2 * n_buckets) * (places < 0)
+        cells: NDArray[np.int32] = self.first.take(buckets, mode="clip")
+        upper = np.append(self.edges[1:-1], np.float32(np.inf))
+        for _ in range(self.depth):
+            cells += places >= upper.take(cells)
+        return cells
+
+    def offsets(self, n_columns: int) -> NDArray[np.int32]:
+        """Return the number of cells before those of each column."""
+        return np.arange(n_columns, dtype=np.int32) * np.int32(len(self.edges) - 1)
+
+
+def _bucket(shift: int) -> int:
+    """Return the leading bits of the smallest distance that has a bucket of its own."""
+    return (127 - 1 - _BUCKET_OCTAVES) << (_MANTISSA_BITS - shift)
 
 
 def cell_edges(low: FloatArray, high: FloatArray, n_cells: int) -> FloatArray:
