@@ -102,7 +102,7 @@ def test_score_groups_and_unknown_reach_the_estimator(run, folder):
     model = dp.load(folder / "regions.dpscp")
     assert (model.conformity_score, model.groups, model.group_values_) == ("raps", "region", ("north", "south"))
     assert len(told["thresholds"]) == 2
-    assert [c.unknown for c in model.schema_.columns] == ["other"] * 3
+    assert {c.unknown for c in model.schema_.columns if c.type == "categorical"} == {"other"}
     assert model.schema_.feature_names[-2:] == ("region=north", "region=south")
     run("predict regions.dpscp regions.csv -o regions.out.csv")
     assert pd.read_csv(folder / "regions.out.csv")["set_size"][3] == 3  # a group that was not declared

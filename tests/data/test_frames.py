@@ -115,16 +115,23 @@ def test_a_column_gives_the_groups(tmp_path):
 
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
-@pytest.mark.parametrize("value", [datetime.date(1931, 7, 4), datetime.datetime(1931, 7, 4), datetime.timedelta(1931)])
-def test_dates_are_refused_with_advice(library, value):
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (datetime.date(1931, 7, 4), "'age' has dates or times.* type to \"date\""),
+        (datetime.datetime(1931, 7, 4), "'age' has dates or times.* type to \"date\""),
+        (datetime.timedelta(1931), "'age' has bytes, times of day or durations"),
+    ],
+)
+def test_dates_and_durations_are_refused_as_numbers(library, value, said):
     frame = library({"age": [value] * 3, "region": ["north"] * 3})
-    with pytest.raises(SchemaError, match=r"'age' has dates.* days since") as caught:
+    with pytest.raises(SchemaError, match=said) as caught:
         SCHEMA.matrix(frame)
     assert "1931" not in str(caught.value)
 
 
 def test_bytes_are_refused_without_showing_one():
-    with pytest.raises(SchemaError, match="'age' has dates, times or bytes"):
+    with pytest.raises(SchemaError, match="'age' has bytes"):
         SCHEMA.matrix(pd.DataFrame({"age": [b"\xc0", b"1"], "region": ["north", "south"]}))
 
 

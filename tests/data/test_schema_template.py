@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dpscp as dp
-from dpscp.data.schema import SchemaError, parse_schema
+from dpscp.data.schema import Column, SchemaError, parse_schema
 
 FRAME = pd.DataFrame(
     {
@@ -27,13 +27,14 @@ FRAME = pd.DataFrame(
 def test_no_value_enters_a_template():
     schema = dp.Schema.from_frame(FRAME, "y", task="classification")
     text = schema.to_toml()
-    assert not any(mark in text for mark in ("canary", "18.5", "93.25", "2020"))
+    assert not any(mark in text for mark in ("canary", "18.5", "93.25", "2020-"))
     kinds = {column.name: column.type for column in schema.columns}
     text_types = {"region": "categorical", "kind": "categorical", "member": "categorical", "day": "categorical"}
-    assert kinds == {"age": "numeric", "since": "", **text_types}
+    assert kinds == {"age": "numeric", "since": "date", **text_types}
     assert "the classes of the target" in schema.lacks
     assert not any("bounds" in words for words in schema.lacks)  # a fit finds them
-    assert text.count("# bounds = [low, high]   # numeric") == 2  # of age, and of since without a type
+    assert text.count("# bounds = [low, high]   # numeric") == 1
+    assert text.count('# bounds = ["2015-01-01", "2025-12-31"]   # date') == 1
     assert parse_schema(text) == schema
     other = FRAME.assign(age=[1.0, 2.0, 3.0], region="x", kind=pd.Categorical(["z"] * 3), y="w")
     assert dp.Schema.from_frame(other, "y", task="classification") == schema
@@ -45,7 +46,7 @@ def test_values_of_public_columns_are_read():
     assert columns["age"].bounds == (18.5, 93.25)
     assert columns["kind"].categories == ("canary-a", "canary-b")
     assert columns["region"].categories is None
-    assert columns["since"].type == ""
+    assert columns["since"] == Column("since", "date")
     assert schema.classes == ("canary-no", "canary-yes")
     assert dp.Schema.from_frame(FRAME[["age", "y"]], "age", task="regression", public=True).bounds == (18.5, 93.25)
     assert dp.Schema.from_frame(FRAME[["age", "y"]], "age", public=True).bounds is None

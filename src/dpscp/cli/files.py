@@ -98,7 +98,7 @@ class Table:
         The first line of a CSV file is a header if the user confirms it, or if it has most of the ``known`` names.
         """
         is_known = 2 * sum(name in self.column_names for name in known) > len(known)
-        if confirmed or is_known or not self.files[0].is_csv:
+        if confirmed or is_known or not self.files[0].is_text:
             return self.column_names
         raise CommandError(
             f"the first line of {str(self.path)!r} may be a record, which must not enter a schema or a message. If it "
@@ -112,7 +112,7 @@ class Table:
         if not missing:
             return
         # a first line that lacks most names may be a record
-        known = self.column_names if 2 * len(missing) <= len(names) or not self.files[0].is_csv else ()
+        known = self.column_names if 2 * len(missing) <= len(names) or not self.files[0].is_text else ()
         said = " ".join(f"{name!r}{suggest(name, known) or '.'}" for name in missing)
         raise CommandError(f"{str(self.path)!r} lacks column{'s' * (len(missing) > 1)} that {what}: {said}")
 

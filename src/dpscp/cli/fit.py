@@ -205,14 +205,11 @@ def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
     file = draft if resumes else options.schema
     schema = read_schema(file) if file else None
     table = open_table(options.table, choose_csv_format(options, None if schema is None else schema.csv))
-    known = (
-        []
-        if schema is None
-        else [c.name for c in schema.columns if c.type != "ignore" and c.name not in schema.target_names]
-    )
+    known = [] if schema is None else [c.name for c in schema.feature_columns if not c.is_pattern]
     known += [name for name in (options.target, *(schema.target_names if schema else ())) if name][:1]
     names = table.public_names(known=known, confirmed=options.header)
-    schema = replace(_add_columns(schema or template(names), names, options), csv=table.csv_format)
+    schema = (schema or template(names)).for_columns(names)
+    schema = replace(_add_columns(schema, names, options), csv=table.csv_format)
     command = shlex.join(["dpscp", *options.words, *([] if options.schema else ["--schema", str(file or draft)])])
     if schema.lacks and wizard.is_interactive():
         schema = wizard.ask_declarations(schema, file or draft, command, names)
@@ -233,7 +230,8 @@ def _add_columns(schema: Schema, names: Collection[str], options: argparse.Names
         columns = tuple(c for c in schema.columns if c.name != options.target)
         schema = replace(schema.with_target(options.target), columns=columns)
     if options.unknown is not None:
-        schema = replace(schema, columns=tuple(replace(c, unknown=options.unknown) for c in schema.columns))
+        changed = [replace(c, unknown=options.unknown) if c.type == "categorical" else c for c in schema.columns]
+        schema = replace(schema, columns=tuple(changed))
     missing = [name for name in schema.column_names if name not in names]
     undeclared = [n for n in names if n not in (*schema.target_names, schema.person, *(c.name for c in schema.columns))]
     if missing:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from dpscp._base.progress import pause_activity
 from dpscp._base.suggestions import suggest
 from dpscp.cli.files import CommandError
+from dpscp.data.columns import TYPES
 from dpscp.data.feature_bounds import PRIVATE
 from dpscp.data.schema import Column, Schema, SchemaError
 from dpscp.report.page import write_atomically
@@ -20,7 +21,7 @@ from dpscp.report.page import write_atomically
 Answer = TypeVar("Answer")
 _YES, _NO = ("y", "yes"), ("n", "no")
 _TASKS = {"classification": "one of a few labels", "regression": "a number"}
-_TYPES = {"numeric": "numbers", "categorical": "one of a few values", "ignore": "not used"}
+_TYPE_MEANINGS = {name: kind.meaning for name, kind in TYPES.items()}
 _BOUNDS = "public bounds of {} (low, high; empty: the fit finds some, for a part of the budget): "
 
 
@@ -106,7 +107,7 @@ class _Wizard:
             parse = lambda text: replace(self.schema, bounds=parse_bounds(text))  # noqa: E731
             self._store(self._answer(_BOUNDS.format(target), parse))
         for column in self.schema.columns:
-            is_open = column.lacks is not None or (column.type == "numeric" and column.bounds is None)
+            is_open = column.lacks is not None or ("bounds" in column.kind.keys and column.bounds is None)
             if is_open and column.name not in (target, self.schema.person):
                 self._replace_column(self._ask_column(column))
         if not self.schema.feature_names:
@@ -166,7 +167,7 @@ class _Wizard:
 
     def _ask_column(self, column: Column) -> Column:
         name = column.name
-        column = replace(column, type=column.type or self._choose(f"column {name}", _TYPES))
+        column = replace(column, type=column.type or self._choose(f"column {name}", _TYPE_MEANINGS))
         if column.type == "numeric":
             bounded = self._answer(f"  {_BOUNDS.format(name)}", lambda text: replace(column, bounds=parse_bounds(text)))
             question = (

@@ -1,21 +1,47 @@
-"""The public declaration of one column, and the features that it defines."""
+"""The public declaration of one column, and the features that it becomes.
 
+``TYPES`` has one class for each type of column: its declarations, its features, and how its values are read. Another
+type is one more class in that table.
+"""
+
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._base.checks import check_choice, check_range, real_number
+from dpscp._base.checks import check_choice, check_count, check_range, real_number
 from dpscp._base.suggestions import suggest
-from dpscp.data.feature_bounds import check_private
-from dpscp.data.frames import SchemaError, describe_non_number, index_labels, label_text, parse_numbers, refuse_dates
+from dpscp.data.feature_bounds import PRIVATE, check_private
+from dpscp.data.frames import (
+    EPOCH,
+    MICROSECONDS_PER_DAY,
+    NO_TIME,
+    SchemaError,
+    describe_non_number,
+    hash_labels,
+    index_labels,
+    label_text,
+    parse_numbers,
+    parse_times,
+    refuse_values,
+    to_microseconds,
+)
 from dpscp.data.scales import LINEAR, check_scale
 
-TYPES = ("numeric", "categorical", "ignore")
 Result = TypeVar("Result")
-_COLUMN_KEYS = ("type", "bounds", "scale", "missing", "categories", "unknown")
+Errors = dict[str, NDArray[np.bool_]]
+
+HASH = "hash"
+_LARGEST = float(np.finfo(np.float64).max)
+_MOST_CELLS = 2**16
+_DAY_OF_YEAR, _WEEKDAY = "day_of_year", "weekday"
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_DAYS_PER_YEAR = 365.2425
 
 
 @dataclass(frozen=True)
@@ -25,93 +51,95 @@ class Column:
     Attributes
     ----------
     name : str
-    type : ``"numeric"``, ``"categorical"``, ``"ignore"``, or ``""`` if not declared yet
+    type : ``"numeric"``, ``"categorical"``, ``"date"``, ``"ignore"``, or ``""`` if not declared yet
     bounds : (low, high) or ``"private"``, optional
-        The public bounds of a numeric column. Without them, or with ``"private"``, the fit finds bounds with noise, at
-        a cost.
+        The public bounds of a numeric column, or of a date (as texts or dates). Without them, or with ``"private"``,
+        the fit finds bounds with noise, at a cost.
+    missing : ``"refuse"``, ``"indicator"``, or a public number or date
+        How missing numbers or dates are treated.
+    categories : tuple of str, or ``"hash"``, optional
+        The public categories of a categorical column. ``"hash"``: each value belongs to one of ``cells`` cells, by a
+        public hash of its text.
+    unknown : ``"refuse"`` or ``"other"``
+        How a categorical column treats other values, and missing ones.
     scale : ``"linear"``, ``"log"`` or ``"log1p"``
         The scale on which the model sees a numeric column. Bounds and features are in the units of the column.
-    missing : ``"refuse"``, ``"indicator"`` or a public number
-        How a numeric column treats missing values.
-    categories : tuple of str, optional
-        The public categories of a categorical column.
-    unknown : ``"refuse"`` or ``"other"``
-        How a categorical column treats other values.
+    cells : int, optional
+        The public number of cells of ``categories="hash"``.
+    format : str, optional
+        How texts of a date are written, such as ``"%d.%m.%Y"``. None: ISO 8601 (``2025-01-31``).
+    parts : tuple of ``"day_of_year"`` and ``"weekday"``
+        What a date becomes beside its number of days since 1970: a point on the circle of the year, seven indicators.
     """
 
     name: str
     type: str = ""
-    bounds: tuple[float, float] | str | None = None
-    missing: str | float = "refuse"
-    categories: tuple[str, ...] | None = None
+    bounds: Any = None
+    missing: Any = "refuse"
+    categories: Any = None
     unknown: str = "refuse"
     scale: str = LINEAR
+    cells: int | None = None
+    format: str | None = None
+    parts: Any = ()
 
     def __post_init__(self) -> None:
-        where = f"column {self.name!r}"
-        if self.type:
-            check_declaration(lambda: check_choice(f"type of {where}", self.type, TYPES))
-        if isinstance(self.missing, str):
-            check_declaration(lambda: check_choice(f"missing of {where}", self.missing, ("refuse", "indicator")))
-        else:
-            missing = check_declaration(lambda: real_number(f"missing of {where}", self.missing))
-            object.__setattr__(self, "missing", missing)
-        check_declaration(lambda: check_choice(f"unknown of {where}", self.unknown, ("refuse", "other")))
-        object.__setattr__(self, "bounds", read_bounds(self.bounds, where))
-        public = None if isinstance(self.bounds, str) else self.bounds
-        check_declaration(lambda: check_scale(f"scale of {where}", self.scale, public))
-        if self.scale != LINEAR and self.type not in ("", "numeric"):
-            raise SchemaError(f"scale of {where} is for numbers, but its type is {self.type!r}; remove scale")
-        object.__setattr__(self, "categories", read_labels(self.categories, f"categories of {where}", 1))
+        for name in ("bounds", "categories", "parts"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
+        if not self.type:
+            return
+        check_declaration(lambda: check_choice(f"type of {self.where}", self.type, tuple(TYPES)))
+        if self.kind.keys:
+            self._refuse_other_keys()
+            for name, value in self.kind.check(self).items():
+                object.__setattr__(self, name, value)
+
+    def _refuse_other_keys(self) -> None:
+        """Refuse a declaration that means nothing for this type."""
+        for name, default in _DEFAULTS.items():
+            if name not in self.kind.keys and getattr(self, name) != default:
+                owners = " or ".join(repr(kind) for kind, found in TYPES.items() if name in found.keys)
+                raise SchemaError(
+                    f"{name} of {self.where} is for type {owners}, but its type is {self.type!r}; remove {name}"
+                )
+
+    @property
+    def where(self) -> str:
+        """The column in a message."""
+        return f"column {self.name!r}"
+
+    @property
+    def kind(self) -> "ColumnType":
+        """How columns of this type are declared and read."""
+        return TYPES[self.type or "ignore"]
 
     @property
     def lacks(self) -> str | None:
         """The missing declaration: "type" or "categories"; None if complete."""
         if not self.type:
             return "type"
-        return "categories" if self.type == "categorical" and self.categories is None else None
+        return "categories" if "categories" in self.kind.keys and self.categories is None else None
 
     @property
-    def _shown(self) -> tuple[str, ...]:
-        """The categories that have their own feature; of two, only the second."""
-        categories = self.categories or ()
-        return categories[1:] if len(categories) == 2 and self.unknown == "refuse" else categories
+    def features(self) -> tuple["Feature", ...]:
+        """The features that the column becomes."""
+        return self.kind.features(self)
 
     @property
-    def features(self) -> tuple[str, ...]:
-        """The names of the features that the column becomes."""
-        if self.type == "ignore":
-            return ()
-        if self.type == "categorical":
-            return tuple(f"{self.name}={category}" for category in self._shown)
-        return (self.name, f"{self.name} is missing") if self.missing == "indicator" else (self.name,)
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the features."""
+        return tuple(feature.name for feature in self.features)
 
     @property
-    def has_private_bounds(self) -> bool:
-        """Whether the fit finds the bounds of this column."""
-        return self.type == "numeric" and not isinstance(self.bounds, tuple)
+    def is_pattern(self) -> bool:
+        """Whether this declares all columns of a table with such names: ``"diagnosis_*"``."""
+        return "*" in self.name
 
     @property
-    def _ends(self) -> tuple[float, float]:
-        """The range that values are clipped to; all numbers if the fit finds the bounds."""
-        largest = float(np.finfo(np.float64).max)
-        return self.bounds if isinstance(self.bounds, tuple) else (-largest, largest)
-
-    @property
-    def _middle(self) -> float:
-        """The number that stands for a missing value: the middle of the bounds, or one that the scale has."""
-        if self.has_private_bounds:
-            return 1.0 if self.scale == "log" else 0.0
-        low, high = self._ends
-        return low / 2 + high / 2
-
-    @property
-    def feature_bounds(self) -> tuple[tuple[float, float], ...]:
-        """The public bounds of those features; -1 to 1 where the fit finds them."""
-        if self.type != "numeric":
-            return ((0.0, 1.0),) * len(self.features)
-        own = (-1.0, 1.0) if self.has_private_bounds else self._ends
-        return (own, (0.0, 1.0))[: len(self.features)]
+    def pattern(self) -> str:
+        """The regular expression of the names that a pattern stands for."""
+        return ".*".join(map(re.escape, self.name.split("*")))
 
     def encode(self, values: Any) -> NDArray[np.float64]:
         """Encode the values (a pandas Series) as features, (n, len(features))."""
@@ -121,7 +149,7 @@ class Column:
             raise SchemaError(". ".join(found))
         return features
 
-    def read(self, values: Any, unknown: str) -> tuple[NDArray[np.float64], dict[str, NDArray[np.bool_]]]:
+    def read(self, values: Any, unknown: str) -> tuple[NDArray[np.float64], Errors]:
         """Encode the values and list the rows with errors.
 
         Parameters
@@ -138,48 +166,14 @@ class Column:
         errors : dict
             {message: bool array of shape (n,)}; no message contains a value.
         """
-        refuse_dates(values, self.name)
-        if self.type == "categorical":
-            places = index_labels(values, self.categories or ())
-            odd = places < 0
-            hidden = len(self.categories or ()) - len(self._shown)
-            features = np.asarray(places[:, None] == np.arange(hidden, hidden + len(self._shown)), dtype=np.float64)
-            if hidden:
-                features[odd] = 0.5
-            said = (
-                f"column {self.name!r} has a missing value or one that is not in its declared categories. "
-                'Add it to categories, or set unknown = "other" in the schema'
-            )
-            return features, {said: odd & (unknown == "refuse")}
-        numbers, odd = parse_numbers(values)
-        absent = np.isnan(numbers) & ~odd
-        low, high = self._ends
-        numbers[odd | absent] = self._middle
-        if not isinstance(self.missing, str):
-            numbers[absent] = self.missing
-        # clip here too, because an infinite value is outside the bounds as well
-        numbers = np.clip(numbers, low, high)
-        missing = (
-            f'column {self.name!r} has missing values. Fill them in, or set missing = "indicator" or a public '
-            "number in the schema"
-        )
-        wrong = {describe_non_number(self.name): odd, missing: absent & (self.missing == "refuse")}
-        return np.column_stack([numbers, absent]) if self.missing == "indicator" else numbers[:, None], wrong
+        features, wrong = self.kind.read(self, values)
+        return features, {} if unknown == "other" and "unknown" in self.kind.keys else wrong
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values of everything that is declared."""
-        found: dict[str, Any] = {"type": self.type}
-        if self.bounds is not None:
-            found["bounds"] = self.bounds if isinstance(self.bounds, str) else list(self.bounds)
-        if self.categories is not None:
-            found["categories"] = list(self.categories)
-        if self.scale != LINEAR:
-            found["scale"] = self.scale
-        if self.missing != "refuse":
-            found["missing"] = self.missing
-        if self.unknown != "refuse":
-            found["unknown"] = self.unknown
-        return found
+        declared = {name: getattr(self, name) for name in _DEFAULTS}
+        found = {name: value for name, value in declared.items() if value != _DEFAULTS[name]}
+        return {"type": self.type} | {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
 
     @classmethod
     def from_dict(cls, name: str, data: Any) -> "Column":
@@ -187,11 +181,266 @@ class Column:
         where = f"column {name!r}"
         if not isinstance(data, Mapping):
             raise SchemaError(f'{where} must be a table with a type, for example type = "numeric"')
-        refuse_unknown_keys(data, _COLUMN_KEYS, where)
+        refuse_unknown_keys(data, COLUMN_KEYS, where)
         return cls(name, **{**data, "type": data.get("type") or ""})
 
 
-def check_declaration(check: Any) -> Any:
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Column)[2:]}
+COLUMN_KEYS = ("type", *_DEFAULTS)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Describe one number of a row of the matrix.
+
+    Attributes
+    ----------
+    name : str
+    bounds : (low, high), optional
+        Its public bounds; None: the fit finds them.
+    is_indicator : bool
+        Whether it is 0 or 1.
+    scale : str
+        The scale on which the model sees it.
+    """
+
+    name: str
+    bounds: tuple[float, float] | None = (0.0, 1.0)
+    is_indicator: bool = True
+    scale: str = LINEAR
+
+
+class ColumnType:
+    """Say how columns of one type are declared and read. This one is for columns that are not used.
+
+    Attributes
+    ----------
+    meaning : str
+        The type in a question of the command line.
+    keys : tuple of str
+        The declarations that it takes.
+    hints : tuple of str
+        Comments of a template, for what may be declared.
+    """
+
+    meaning: ClassVar[str] = "not used"
+    keys: ClassVar[tuple[str, ...]] = ()
+    hints: ClassVar[tuple[str, ...]] = ()
+
+    def check(self, column: Column) -> dict[str, Any]:  # noqa: ARG002 (for types with declarations)
+        """Return checked declarations by name."""
+        return {}
+
+    def features(self, column: Column) -> tuple[Feature, ...]:  # noqa: ARG002 (for types with features)
+        """Return the features that a column becomes."""
+        return ()
+
+    def read(self, column: Column, values: Any) -> tuple[NDArray[np.float64], Errors]:
+        """Encode the values and list the rows with errors, see ``Column.read``."""
+        raise NotImplementedError
+
+    def spread(self, column: Column, shares: NDArray[np.float64]) -> Any:  # noqa: ARG002 (for types with ranges)
+        """Return values at these shares of the public range, in [0, 1); None without a public range."""
+        return None
+
+
+class _Bounded(ColumnType, ABC):
+    """A column that becomes a number within bounds, and an indicator of missing values if that is declared."""
+
+    @abstractmethod
+    def number(self, declared: Any) -> float:
+        """Return a declared value as a number."""
+
+    def _number_features(self, column: Column) -> tuple[Feature, ...]:
+        bounds = None if column.bounds in (None, PRIVATE) else self.ends(column)
+        number = Feature(column.name, bounds, is_indicator=False, scale=column.scale)
+        return (number, Feature(f"{column.name} is missing")) if column.missing == "indicator" else (number,)
+
+    def ends(self, column: Column) -> tuple[float, float]:
+        """Return the range that numbers are clipped to; all of them if the fit finds the bounds."""
+        if column.bounds in (None, PRIVATE):
+            return -_LARGEST, _LARGEST
+        low, high = map(self.number, column.bounds)
+        return low, high
+
+    def _spread_numbers(self, column: Column, shares: NDArray[np.float64]) -> Any:
+        low, high = self.ends(column)
+        return low + (high - low) * shares if isinstance(column.bounds, tuple) else None
+
+    def _fit_to_bounds(
+        self, column: Column, numbers: NDArray[np.float64], odd: NDArray[np.bool_], said: str
+    ) -> tuple[NDArray[np.float64], Errors]:
+        """Return the features of numbers, with NaN for missing and ``odd`` ones, and the rows with errors."""
+        absent = np.isnan(numbers) & ~odd
+        low, high = self.ends(column)
+        # the middle of the bounds; where the fit finds them, a number that the scale has
+        numbers[odd | absent] = 1.0 if column.scale == "log" and low == -_LARGEST else low / 2 + high / 2
+        if column.missing not in ("refuse", "indicator"):
+            numbers[absent] = self.number(column.missing)
+        # clip here too, because an infinite value is outside the bounds as well
+        numbers = np.clip(numbers, low, high)
+        missing = (
+            f'{column.where} has missing values. Fill them in, or set missing = "indicator" or a public value in the '
+            "schema"
+        )
+        found = np.column_stack([numbers, absent]) if column.missing == "indicator" else numbers[:, None]
+        return found, {said: odd, missing: absent & (column.missing == "refuse")}
+
+
+class _Numeric(_Bounded):
+    meaning = "numbers"
+    keys = ("bounds", "missing", "scale")
+    hints = (
+        "# bounds = [low, high]   # numeric: public bounds; without them the fit finds some, at a cost",
+        '# missing = "indicator"   # numeric: if values can be missing; or a public number',
+        '# scale = "log"   # numeric: for costs and durations; "log1p" where 0 can occur',
+    )
+
+    def check(self, column: Column) -> dict[str, Any]:
+        bounds, missing = read_bounds(column.bounds, column.where), column.missing
+        public = None if isinstance(bounds, str) else bounds
+        check_declaration(lambda: check_scale(f"scale of {column.where}", column.scale, public))
+        if isinstance(missing, str):
+            check_declaration(lambda: check_choice(f"missing of {column.where}", missing, ("refuse", "indicator")))
+        else:
+            missing = check_declaration(lambda: real_number(f"missing of {column.where}", column.missing))
+        return {"bounds": bounds, "missing": missing}
+
+    def number(self, declared: Any) -> float:
+        return float(declared)
+
+    def features(self, column: Column) -> tuple[Feature, ...]:
+        return self._number_features(column)
+
+    def spread(self, column: Column, shares: NDArray[np.float64]) -> Any:
+        return self._spread_numbers(column, shares)
+
+    def read(self, column: Column, values: Any) -> tuple[NDArray[np.float64], Errors]:
+        refuse_values(values, column.name)
+        return self._fit_to_bounds(column, *parse_numbers(values), describe_non_number(column.name))
+
+
+class _Categorical(ColumnType):
+    meaning = "one of a few values"
+    keys = ("categories", "unknown", "cells")
+    hints = ('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"',)
+
+    def check(self, column: Column) -> dict[str, Any]:
+        check_declaration(lambda: check_choice(f"unknown of {column.where}", column.unknown, ("refuse", "other")))
+        if column.categories == HASH:
+            if column.cells is None:
+                raise SchemaError(f'categories = "hash" of {column.where} needs cells, the public number of cells')
+            return {"cells": check_declaration(lambda: _check_cells(column))}
+        if column.cells is not None:
+            raise SchemaError(f'cells of {column.where} is for categories = "hash"; remove cells')
+        return {"categories": read_labels(column.categories, f"categories of {column.where}", 1)}
+
+    @staticmethod
+    def _shown(column: Column) -> tuple[str, ...]:
+        """The categories that have their own feature; of two, only the second."""
+        categories: tuple[str, ...] = column.categories or ()
+        return categories[1:] if len(categories) == 2 and column.unknown == "refuse" else categories
+
+    def features(self, column: Column) -> tuple[Feature, ...]:
+        if column.categories == HASH:
+            return tuple(Feature(f"{column.name} cell {cell}") for cell in range(column.cells or 0))
+        return tuple(Feature(f"{column.name}={category}") for category in self._shown(column))
+
+    def read(self, column: Column, values: Any) -> tuple[NDArray[np.float64], Errors]:
+        refuse_values(values, column.name)
+        if column.categories == HASH:
+            places, n_shown, hidden = hash_labels(values, column.cells or 1), column.cells or 1, 0
+            said = f'{column.where} has a missing value. Fill it in, or set unknown = "other" in the schema'
+        else:
+            places = index_labels(values, column.categories)
+            n_shown = len(self._shown(column))
+            hidden = len(column.categories) - n_shown
+            said = (
+                f"{column.where} has a missing value or one that is not in its declared categories. "
+                'Add it to categories, or set unknown = "other" in the schema'
+            )
+        odd = places < 0
+        features = np.asarray(places[:, None] == np.arange(hidden, hidden + n_shown), dtype=np.float64)
+        if hidden:
+            features[odd] = 0.5
+        return features, {said: odd}
+
+    def spread(self, column: Column, shares: NDArray[np.float64]) -> Any:
+        if column.categories == HASH:
+            return None
+        return np.array(column.categories)[(shares * len(column.categories)).astype(int)]
+
+
+class _Date(_Bounded):
+    """A date or instant becomes the number of days since 1970-01-01; one with a time zone is converted to UTC."""
+
+    meaning = "dates, or dates with times"
+    keys = ("bounds", "missing", "format", "parts")
+    hints = (
+        '# bounds = ["2015-01-01", "2025-12-31"]   # date: public bounds; without them the fit finds some, at a cost',
+        '# format = "%d.%m.%Y"   # date: if texts are not like 2025-01-31',
+        '# parts = ["day_of_year", "weekday"]   # date: more features',
+    )
+
+    def check(self, column: Column) -> dict[str, Any]:
+        missing, parts = column.missing, column.parts
+        if missing not in ("refuse", "indicator"):
+            missing = check_declaration(lambda: _date_text(f"missing of {column.where}", missing))
+        if not isinstance(parts, tuple) or not set(parts) <= {_DAY_OF_YEAR, _WEEKDAY} or len(set(parts)) < len(parts):
+            raise SchemaError(f'parts of {column.where} must be a list of "{_DAY_OF_YEAR}" and "{_WEEKDAY}"')
+        if column.format is not None and (not isinstance(column.format, str) or "%" not in column.format):
+            raise SchemaError(f'format of {column.where} must be like "%d.%m.%Y", got {column.format!r}')
+        return {"bounds": read_bounds(column.bounds, column.where, _check_dates), "missing": missing}
+
+    def number(self, declared: Any) -> float:
+        return to_microseconds(declared, None) / MICROSECONDS_PER_DAY
+
+    def spread(self, column: Column, shares: NDArray[np.float64]) -> Any:
+        days = self._spread_numbers(column, shares)
+        return None if days is None else np.floor(days).astype("datetime64[D]").astype("datetime64[s]")
+
+    def features(self, column: Column) -> tuple[Feature, ...]:
+        found = self._number_features(column)
+        if _DAY_OF_YEAR in column.parts:
+            found += tuple(
+                Feature(f"{column.name} day of year, {end}", (-1.0, 1.0), is_indicator=False)
+                for end in ("cosine", "sine")
+            )
+        if _WEEKDAY in column.parts:
+            found += tuple(Feature(f"{column.name} weekday={day}") for day in _WEEKDAYS)
+        return found
+
+    def read(self, column: Column, values: Any) -> tuple[NDArray[np.float64], Errors]:
+        refuse_values(values, column.name, dates=True)
+        times, odd = parse_times(values, column.format)
+        has_time = times != NO_TIME
+        numbers = np.where(has_time, times / MICROSECONDS_PER_DAY, np.nan)
+        days = np.where(has_time, times // MICROSECONDS_PER_DAY, 0)
+        how = "ISO 8601 (2025-01-31)" if column.format is None else repr(column.format)
+        said = (
+            f"{column.where} is declared a date but has a value that is not one. Texts must be written as {how}; "
+            'declare another format = "%d.%m.%Y" in the schema, or correct the table'
+        )
+        found, wrong = self._fit_to_bounds(column, numbers, odd, said)
+        more = [found]
+        if _DAY_OF_YEAR in column.parts:
+            years = days.astype("datetime64[D]").astype("datetime64[Y]").astype("datetime64[D]")
+            angle = 2 * np.pi * (days - years.astype(np.int64)) / _DAYS_PER_YEAR
+            more.append(np.column_stack([np.cos(angle), np.sin(angle)]) * has_time[:, None])
+        if _WEEKDAY in column.parts:  # 1970-01-01 was a Thursday
+            more.append(((days + 3) % 7)[:, None] == np.where(has_time[:, None], np.arange(7), -1))
+        return np.column_stack(more).astype(np.float64), wrong
+
+
+TYPES: dict[str, ColumnType] = {
+    "numeric": _Numeric(),
+    "categorical": _Categorical(),
+    "date": _Date(),
+    "ignore": ColumnType(),
+}
+
+
+def check_declaration(check: Callable[[], Any]) -> Any:
     """Run a check and turn its error into a ``SchemaError``."""
     try:
         return check()
@@ -220,19 +469,17 @@ def refuse_unknown_keys(data: Mapping[str, Any], known: Sequence[str], where: st
         raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; use one of {', '.join(known)}{hint}")
 
 
-def read_bounds(value: Any, where: str) -> tuple[float, float] | str | None:
-    """Return (low, high) or "private"; None if nothing is declared."""
-    if value is None or value == []:
+def read_bounds(value: Any, where: str, check: Callable[[str, Any], Any] = check_range) -> Any:
+    """Return (low, high) as ``check`` returns it, or "private"; None if nothing is declared."""
+    if value is None or value in ([], ()):
         return None
-    if isinstance(value, str):
-        return str(check_declaration(lambda: check_private(f"bounds of {where}", value)))
-    found: tuple[float, float] = check_declaration(lambda: check_range(f"bounds of {where}", value))
-    return found
+    check = check_private if isinstance(value, str) else check
+    return check_declaration(lambda: check(f"bounds of {where}", value))
 
 
 def read_labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
     """Read distinct labels as text, written as a table writes them."""
-    if value is None or value == []:
+    if value is None or value in ([], ()):
         return None
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise SchemaError(f"{where} must be a list of labels")
@@ -244,18 +491,49 @@ def read_labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
     return labels
 
 
+def _date_text(name: str, value: Any) -> str:
+    """Return a declared date as ISO 8601."""
+    try:
+        days, rest = divmod(to_microseconds(value, None), MICROSECONDS_PER_DAY)
+    except (ValueError, OverflowError):
+        words = '"refuse", "indicator" or ' if name.startswith("missing") else ""
+        raise ValueError(f'{name} must be {words}a date such as "2025-01-31", got {value!r}') from None
+    found = EPOCH + timedelta(days=days, microseconds=rest)
+    return (found if rest else found.date()).isoformat()
+
+
+def _check_dates(name: str, bounds: Any) -> tuple[str, ...]:
+    """Return declared bounds as ISO 8601, or raise ValueError."""
+    if not isinstance(bounds, tuple) or len(bounds) != 2:
+        raise ValueError(f'{name} must be a pair of dates, such as ["2015-01-01", "2025-12-31"]')
+    low, high = (_date_text(name, end) for end in bounds)
+    if to_microseconds(low, None) >= to_microseconds(high, None):
+        raise ValueError(f"{name} must be (low, high) with low < high, got {low} and {high}")
+    return low, high
+
+
+def _check_cells(column: Column) -> int:
+    count = check_count(f"cells of {column.where}", column.cells)
+    if count > _MOST_CELLS:
+        raise ValueError(f"cells of {column.where} must be at most {_MOST_CELLS}, got {count}")
+    return count
+
+
+# ---- declarations from a table whose values are public
+
+
 def describe_column(name: str, values: Any, *, is_public: bool) -> Column:
     """Return the declaration of a column: its type, and public facts only where its values are public."""
     kind = _type_of_column(values)
-    if not is_public or not kind:
-        return Column(name, kind)
-    if kind == "numeric":
+    if is_public and kind == "numeric":
         return Column(name, kind, bounds=public_range(name, values))
-    return Column(name, kind, categories=public_labels(values))
+    if is_public and kind == "categorical":
+        return Column(name, kind, categories=public_labels(values))
+    return Column(name, kind)
 
 
 def _type_of_column(values: Any) -> str:
-    """Return the type by the kind of storage alone; "" for dates and other kinds."""
+    """Return the type by the kind of storage alone; "" for others."""
     import pandas as pd
 
     types = pd.api.types
@@ -263,6 +541,8 @@ def _type_of_column(values: Any) -> str:
         return "categorical"
     if types.is_numeric_dtype(values.dtype):
         return "numeric"
+    if types.is_datetime64_any_dtype(values.dtype):
+        return "date"
     texts = types.is_string_dtype(values.dtype) or types.is_object_dtype(values.dtype)
     return "categorical" if texts or isinstance(values.dtype, pd.CategoricalDtype) else ""
 

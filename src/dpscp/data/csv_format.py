@@ -16,6 +16,14 @@ from dpscp.data.frames import ABSENT, SchemaError
 _SPACES = " \u00a0\u202f"
 _THOUSANDS = (",", ".", "'", "\u2019", " ", "_")
 _TAB_NAMES = ("tab", "\\t")
+# The codecs of files that begin with a byte-order mark; the mark of UTF-16 is the beginning of one of UTF-32.
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 # pandas reads it neither as a number nor as a missing value, whatever the cell was.
 _NO_NUMBER = "not a number"
 
@@ -31,19 +39,28 @@ class CSVFormat:
     separator : str, optional
         The character between cells, or ``"tab"``. None: a tab for ``.tsv``, else a comma.
     encoding : str
-        A name that Python knows, such as ``"utf-8"`` (default, with or without a mark at the start), ``"cp1252"``
-        (Excel on Windows in Western Europe), ``"latin-1"`` or ``"utf-16"``.
+        A name that Python knows, such as ``"utf-8"`` (default), ``"cp1252"`` (Excel on Windows in Western Europe) or
+        ``"latin-1"``. A byte-order mark at the start of a file is recognized, whatever is declared.
     decimal : ``"."`` or ``","``
     thousands : str, optional
         The mark between groups of three digits. A space stands for every kind of space. None: there is none.
+    missing : tuple of str
+        Cells that stand for a missing value in every column, such as ``"k.A."`` or ``"-9"``, beside empty cells. In
+        columns of numbers and dates some marks are always missing: see ``dpscp.data.frames.ABSENT``.
     """
 
     separator: str | None = None
     encoding: str = "utf-8"
     decimal: str = "."
     thousands: str | None = None
+    missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.missing, list | tuple) or not all(
+            isinstance(m, str) and m.strip() for m in self.missing
+        ):
+            raise SchemaError(f'missing of csv must be a list of texts, such as ["k.A.", "-"], got {self.missing!r}')
+        object.__setattr__(self, "missing", tuple(mark.strip() for mark in self.missing))
         if self.separator in _TAB_NAMES:
             object.__setattr__(self, "separator", "\t")
         if self.thousands == "":
@@ -67,10 +84,9 @@ class CSVFormat:
         """Return the separator of a file: the declared one, or that of its name."""
         return self.separator or ("\t" if path.lower().endswith((".tsv", ".tsv.gz")) else ",")
 
-    @property
-    def codec(self) -> str:
-        """The codec that reads the file; for UTF-8 it skips a mark at the start."""
-        return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+    def codec_of(self, start: bytes) -> str:
+        """Return the codec of a file that begins with these bytes: that of its byte-order mark, or the declared one."""
+        return next((codec for mark, codec in _BYTE_ORDER_MARKS.items() if start.startswith(mark)), self.encoding)
 
     def with_changes(self, **changes: Any) -> "CSVFormat":
         """Return the format with the declarations that are not None."""
@@ -79,7 +95,8 @@ class CSVFormat:
     def to_dict(self) -> dict[str, Any]:
         """Return the declarations that differ from the default, as JSON values."""
         default = CSVFormat()
-        return {name: value for name, value in asdict(self).items() if value != getattr(default, name)}
+        found = {name: value for name, value in asdict(self).items() if value != getattr(default, name)}
+        return found | ({"missing": list(self.missing)} if self.missing else {})
 
     @classmethod
     def from_dict(cls, data: Any) -> "CSVFormat":
@@ -93,6 +110,20 @@ class CSVFormat:
                     f"csv has an unknown key {str(key)!r}; use {', '.join(names)}{suggest(str(key), names)}"
                 )
         return cls(**data)
+
+    def read_cells(self, cells: Any, *, are_numbers: bool) -> Any:
+        """Return an Arrow column with null for missing cells, and texts as numbers if they should be numbers."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not any(
+            is_text(cells.type) for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+        ):
+            return cells
+        if self.missing:
+            is_missing = pc.is_in(pc.utf8_trim_whitespace(cells), pa.array(self.missing, cells.type))
+            cells = pc.if_else(is_missing, pa.scalar(None, cells.type), cells)
+        return self.parse_numbers(cells) if are_numbers else cells
 
     def parse_numbers(self, texts: Any) -> Any:
         """Parse the cells of a numeric column, an Arrow array of texts.

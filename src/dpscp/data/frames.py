@@ -1,22 +1,26 @@
-"""Read the columns of a frame (pandas, polars, Arrow) as numbers or indices.
+"""Read the columns of a frame (pandas, polars, Arrow) as numbers, times or indices.
 
 No message contains a value of the frame.
 """
 
 import contextlib
+import hashlib
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Inferred types of pandas that are neither numbers nor categories.
-_TIME_TYPES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period", "bytes")
-# Texts for a missing number. In a categorical column only an empty cell is missing, because "NA" may be a category.
+# Texts for a missing number or date. In a categorical column only an empty cell is missing: "NA" may be a category.
 ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
 _LARGEST = sys.float_info.max
+EPOCH = datetime(1970, 1, 1)
+MICROSECONDS_PER_DAY = 86_400_000_000
+# Stands for a missing time, as NaT does in NumPy.
+NO_TIME = np.iinfo(np.int64).min
 
 
 class SchemaError(ValueError):
@@ -57,28 +61,33 @@ def select_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
         raise SchemaError(f"with a schema, pass a frame (pandas, polars, Arrow), got {type(frame).__name__}")
     if not isinstance(frame, pd.DataFrame):
         table = None
-        try:
+        with contextlib.suppress(pa.ArrowException, TypeError, ValueError, NotImplementedError):
             table = pa.table(frame)
             table = table.select([name for name in dict.fromkeys(names) if name in table.column_names])
-            frame = table.to_pandas(integer_object_nulls=True)
-        except (pa.ArrowException, TypeError, ValueError, NotImplementedError):
-            table = None
         if table is None:  # outside the handler: Arrow's message may hold cells
             raise SchemaError("the frame cannot be read as an Arrow table; give each column its own name and one type")
+        frame = table_to_pandas(table, integer_object_nulls=True)
     if not frame.columns.is_unique:
         raise SchemaError("the table has two columns with the same name; rename one")
     return {name: frame[name] for name in names if name in frame.columns}
 
 
-def refuse_dates(values: Any, name: str) -> None:
-    """Refuse a column of dates or times, which have no declared unit and origin."""
-    import pandas as pd
+def table_to_pandas(table: Any, **options: Any) -> Any:
+    """Return an Arrow table as a pandas frame; refuse nested columns."""
+    import pyarrow as pa
 
-    if pd.api.types.infer_dtype(values, skipna=True) in _TIME_TYPES:
-        raise SchemaError(
-            f"column {name!r} has dates, times or bytes. Convert them to numbers with public bounds, such as days "
-            'since a public day, or to a category such as the month, or set its type to "ignore"'
-        )
+    for field in table.schema:
+        if pa.types.is_nested(field.type):
+            raise nested_column(field.name)
+    return table.to_pandas(date_as_object=False, **options)
+
+
+def nested_column(name: str) -> SchemaError:
+    """Return the error for a column whose cells are lists or records."""
+    return SchemaError(
+        f"column {name!r} is nested: its cells are lists or records. Write their parts to columns of their own, or set "
+        'its type to "ignore"'
+    )
 
 
 def label_text(value: Any) -> str:
@@ -90,13 +99,18 @@ def label_text(value: Any) -> str:
 
 def index_labels(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
     """Return each value's index in ``labels``, compared as text; -1 if not there."""
+    places = {label: number for number, label in enumerate(labels)}
+    return number_labels(values, lambda text: places.get(text, -1))
+
+
+def number_labels(values: Any, number: Callable[[str], int]) -> NDArray[np.int64]:
+    """Return the number of each value's text; -1 for a missing value."""
     import pandas as pd
 
     if pd.api.types.infer_dtype(values, skipna=True) in ("mixed", "mixed-integer"):
         values = values.map(label_text, na_action="ignore")  # True and 1 are equal to Python, and different labels
     codes, distinct = pd.factorize(values)
-    place = {label: number for number, label in enumerate(labels)}
-    found = np.array([*(place.get(label_text(value), -1) for value in distinct.tolist()), -1], dtype=np.int64)
+    found = np.array([*(number(label_text(value)) for value in distinct.tolist()), -1], dtype=np.int64)
     return np.asarray(found[codes])
 
 
@@ -127,6 +141,75 @@ def describe_non_number(name: str) -> str:
     """Return the message for a numeric column with other values."""
     return (
         f"column {name!r} is declared numeric but has a value that is not a number. If a CSV file writes numbers "
-        'in another way, declare it (decimal = "," and thousands = "." under [csv]). Otherwise correct the table '
-        '(convert a date to days since a public day), or set the type to "categorical" or "ignore"'
+        'in another way, declare it (decimal = "," and thousands = "." under [csv]). Otherwise correct the table, '
+        'or set the type to "date", "categorical" or "ignore"'
     )
+
+
+def refuse_values(values: Any, name: str, *, dates: bool = False) -> None:
+    """Refuse a column of lists or bytes, and without ``dates`` one of dates or times, by how it is stored."""
+    import pandas as pd
+
+    stored = values.cat.categories if isinstance(values.dtype, pd.CategoricalDtype) else values
+    kind = pd.api.types.infer_dtype(stored, skipna=True)
+    if kind == "mixed" and any(isinstance(value, list | tuple | set | dict | np.ndarray) for value in values):
+        raise nested_column(name)
+    if kind in ("bytes", "timedelta64", "timedelta", "time", "period"):
+        raise SchemaError(
+            f"column {name!r} has bytes, times of day or durations. Convert them to numbers with public bounds, such "
+            'as hours, or set its type to "ignore"'
+        )
+    if not dates and kind in ("datetime64", "datetime", "date"):
+        raise SchemaError(
+            f'column {name!r} has dates or times. Set its type to "date" in the schema, convert it to a category such '
+            'as the month, or set its type to "ignore"'
+        )
+
+
+def hash_labels(values: Any, cells: int) -> NDArray[np.int64]:
+    """Return the cell of each value, by the SHA-256 hash of its text; -1 for a missing value."""
+
+    def cell(text: str) -> int:
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % cells if text else -1
+
+    return number_labels(values, cell)
+
+
+def parse_times(values: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return microseconds since 1970, with a mark for missing and invalid values; mark the invalid ones."""
+    import pandas as pd
+
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values = values.astype(object)
+    if isinstance(values.dtype, pd.DatetimeTZDtype):
+        values = values.dt.tz_convert("UTC").dt.tz_localize(None)
+    if pd.api.types.is_datetime64_dtype(values.dtype):
+        times = values.to_numpy().astype("datetime64[us]").astype(np.int64)  # NaT is the smallest integer
+        return times, np.zeros(len(times), dtype=bool)
+    codes, distinct = pd.factorize(values)
+    found = [_read_time(value, form) for value in distinct.tolist()]
+    times = np.array([*(NO_TIME if time is None else time for time in found), NO_TIME], dtype=np.int64)
+    odd = np.array([*(time is None for time in found), False], dtype=bool)
+    return times[codes], odd[codes]
+
+
+def _read_time(value: Any, form: str | None) -> int | None:
+    """Return microseconds since 1970, a mark for a missing value, or None for an invalid one."""
+    if not isinstance(value, date) and label_text(value).lower() in ABSENT:
+        return int(NO_TIME)
+    try:
+        return to_microseconds(value, form)
+    except (ValueError, OverflowError):
+        return None
+
+
+def to_microseconds(value: Any, form: str | None) -> int:
+    """Return microseconds since 1970 of a date, an instant or a text; ValueError for another one."""
+    if not isinstance(value, date):
+        text = label_text(value)
+        value = datetime.fromisoformat(text) if form is None else datetime.strptime(text, form)
+    if not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    if value.tzinfo is not None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    return int((value - EPOCH) // timedelta(microseconds=1))

@@ -20,8 +20,14 @@ it, except for bounds: those that nobody declares are found by the fit.
     [metadata]                          # optional: what the report says about the release
     responsible = "City hospital"       # also purpose, data, contact, legal_basis, collection_period, recipients
 
+    [categories]                        # optional: lists that several columns share
+    codes = ["A00", "A01", "B99"]
+
+    [defaults]                          # optional: declarations of every column that can have them and has no own
+    unknown = "other"
+
     [columns.age]
-    type = "numeric"                    # "numeric", "categorical" or "ignore"
+    type = "numeric"                    # "numeric", "categorical", "date" or "ignore"
     bounds = [0, 110]                   # without it the fit finds bounds with noise, for a part of the budget
     scale = "log1p"                     # optional: "linear" (default), "log" or "log1p"
     missing = "indicator"               # optional: "refuse" (default), "indicator", or a public number
@@ -31,9 +37,20 @@ it, except for bounds: those that nobody declares are found by the fit.
     categories = ["north", "south"]
     unknown = "other"                   # optional: "refuse" (default) or "other"
 
+    [columns.admitted]
+    type = "date"
+    bounds = ["2015-01-01", "2025-12-31"]
+    format = "%d.%m.%Y"                 # optional, for texts; default: ISO 8601
+    parts = ["day_of_year", "weekday"]  # optional: more features than the number of days
+
+    [columns."diagnosis_*"]             # all columns of the table with such names that nothing before it declares
+    type = "categorical"
+    categories = "codes"                # a list of [categories]; or "hash" with cells = 64, a public number of cells
+
 Values outside the bounds are clipped without a message, because a count would reveal something about the records.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,7 +62,9 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count
 from dpscp.data.columns import (
+    HASH,
     Column,
+    Feature,
     check_declaration,
     collect_errors,
     describe_column,
@@ -65,18 +84,19 @@ from dpscp.data.frames import (
     index_labels,
     list_columns,
     parse_numbers,
-    refuse_dates,
+    refuse_values,
     select_columns,
 )
 from dpscp.data.persons import choose_unit
 from dpscp.data.scales import LINEAR, check_scale
-from dpscp.data.schema_text import FORMAT, METADATA_KEYS, VERSION, format_schema, parse_text, read_text
+from dpscp.data.schema_text import FORMAT, VERSION, check_metadata, format_schema, merge_shared, parse_text, read_text
 
 __all__ = ["ABSENT", "CSVFormat", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
 _OPTIONAL_KEYS = ("classes", "bounds", "scale", "person", "metadata", *_COUNT_KEYS)
-_SCHEMA_KEYS = ("format", "version", "task", "target", "targets", "csv", "columns", *_OPTIONAL_KEYS)
+_TABLES = ("csv", "columns", "defaults", "categories")
+_SCHEMA_KEYS = ("format", "version", "task", "target", "targets", *_TABLES, *_OPTIONAL_KEYS)
 
 
 @dataclass(frozen=True)
@@ -201,7 +221,7 @@ class Schema:
             names = [repr(c.name) for c in self._candidate_columns if c.lacks == what]
             if names:
                 needed.append(f"the {what} of column{'s' if len(names) > 1 else ''} {', '.join(names)}")
-        if not any(c.type in ("", "numeric", "categorical") for c in self._candidate_columns):
+        if not any(c.type != "ignore" for c in self._candidate_columns):
             needed.append("at least one column that is not ignored")
         return tuple(needed)
 
@@ -214,7 +234,7 @@ class Schema:
             )
         owners: dict[str, str] = {}
         for column in self.feature_columns:
-            for name in column.features:
+            for name in column.feature_names:
                 if name in owners:
                     raise SchemaError(
                         f"columns {owners[name]!r} and {column.name!r} both become a feature named {name!r}; "
@@ -222,6 +242,29 @@ class Schema:
                     )
                 owners[name] = column.name
         return self
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether a declaration stands for several columns of a table, which are not known yet."""
+        return any(column.is_pattern for column in self.columns)
+
+    def for_columns(self, names: Sequence[str]) -> "Schema":
+        """Return the schema of a table with these columns: each pattern becomes the columns that it stands for.
+
+        A column belongs to the declaration with its name, or to the first pattern that fits. Column names are public.
+        """
+        if not self.has_patterns:
+            return self
+        others = {column.name for column in self.columns if not column.is_pattern} | {*self.target_names, self.person}
+        free = [name for name in names if name not in others]
+        columns: list[Column] = []
+        for column in self.columns:
+            found = (
+                [name for name in free if re.fullmatch(column.pattern, name)] if column.is_pattern else [column.name]
+            )
+            free = [name for name in free if name not in found]
+            columns += [replace(column, name=name) for name in found]
+        return replace(self, columns=tuple(columns))
 
     @property
     def _candidate_columns(self) -> tuple[Column, ...]:
@@ -242,12 +285,16 @@ class Schema:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of the columns of the matrix."""
-        return tuple(name for column in self.feature_columns for name in column.features)
+        return tuple(feature.name for feature in self._features)
+
+    @property
+    def _features(self) -> tuple[Feature, ...]:
+        return tuple(feature for column in self.feature_columns for feature in column.features)
 
     @property
     def feature_bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The public lower and upper bounds of the matrix's columns, (n_features,) each."""
-        names = [repr(column.name) for column in self.feature_columns if column.has_private_bounds]
+        names = [repr(feature.name) for feature in self._features if feature.bounds is None]
         if names:
             raise SchemaError(f"the fit finds bounds of {', '.join(names)}; declare bounds to have them before a fit")
         return self._bounds.pair
@@ -255,13 +302,11 @@ class Schema:
     @property
     def _bounds(self) -> FeatureBounds:
         """The bounds of the matrix's columns, with those that the fit finds."""
-        low, high = np.array([b for column in self.feature_columns for b in column.feature_bounds], dtype=float).T
-        # the first feature of a numeric column is the number itself
-        features = [(column, k) for column in self.feature_columns for k in range(len(column.features))]
-        numeric = [place for place, (column, k) in enumerate(features) if column.type == "numeric" and k == 0]
-        private = tuple(place for place in numeric if features[place][0].has_private_bounds)
-        indicators = tuple(place for place in range(len(low)) if place not in numeric)
-        scales = tuple(column.scale if place in numeric else LINEAR for place, (column, _) in enumerate(features))
+        found = self._features
+        low, high = np.array([feature.bounds or (-1.0, 1.0) for feature in found], dtype=float).T
+        private = tuple(place for place, feature in enumerate(found) if feature.bounds is None)
+        indicators = tuple(place for place, feature in enumerate(found) if feature.is_indicator)
+        scales = tuple(feature.scale for feature in found)
         return FeatureBounds(low, high, private, (), indicators, None if set(scales) <= {LINEAR} else scales)
 
     @property
@@ -335,6 +380,8 @@ class Schema:
 
     def _select_values(self, frame: Any) -> list[tuple[Column, Any]]:
         """Pair the columns that become features with their values."""
+        if self.has_patterns:
+            return self.for_columns(list_columns(frame))._select_values(frame)
         found = select_columns(frame, [c.name for c in self.feature_columns])
         missing = [c.name for c in self.feature_columns if c.name not in found]
         if missing:
@@ -364,7 +411,7 @@ class Schema:
         if self.task == "regression":
             return _target_numbers(frame, self.target)
         values = _require_column(frame, self.target, "target")
-        refuse_dates(values, self.target)
+        refuse_values(values, self.target)
         places = index_labels(values, self.classes or ())
         if (places < 0).any():
             raise SchemaError(
@@ -394,8 +441,8 @@ class Schema:
 
     def _category_column(self, name: str) -> Column:
         column = next((c for c in self.feature_columns if c.name == name and c.type == "categorical"), None)
-        if column is None or column.categories is None:
-            raise SchemaError(f"groups={name!r} must be a categorical column that the schema declares")
+        if column is None or column.categories in (None, HASH):
+            raise SchemaError(f"groups={name!r} must be a categorical column whose categories the schema lists")
         return column
 
     def groups(self, table: Any, name: str) -> NDArray[np.int64]:
@@ -414,7 +461,7 @@ class Schema:
         column, categories = self._category_column(name), self.categories_of(name)
         if isinstance(table, Frame):
             return index_labels(_require_column(table, name, "groups"), categories)
-        first = self.feature_names.index(column.features[0])
+        first = self.feature_names.index(column.feature_names[0])
         rows = np.asarray(table)[:, first : first + len(column.features)]
         hidden = len(categories) - len(column.features)
         index = np.where((rows == 1).any(axis=1), rows.argmax(axis=1) + hidden, hidden - 1)
@@ -448,10 +495,7 @@ class Schema:
             raise SchemaError(f"the schema has another format than {FORMAT!r}; pass a schema of dpscp")
         if data.get("version", VERSION) != VERSION:
             raise SchemaError(f"this release reads schema version {VERSION} only; update dpscp")
-        columns = data.get("columns", {})
-        if not isinstance(columns, Mapping):
-            raise SchemaError("columns must be a mapping of column names to tables")
-        read = [partial(Column.from_dict, str(name), column) for name, column in columns.items()]
+        read = [partial(Column.from_dict, name, declared) for name, declared in merge_shared(data).items()]
         if "targets" in data and (data.get("target") or not isinstance(data["targets"], list)):
             raise SchemaError("targets must be a list of columns, such as targets = ['a', 'b'], in place of target")
         return cls(
@@ -519,7 +563,7 @@ class Schema:
 def _target_numbers(frame: Any, name: str) -> NDArray[np.float64]:
     """Return the numbers of a target column."""
     values = _require_column(frame, name, "target")
-    refuse_dates(values, name)
+    refuse_values(values, name)
     numbers, odd = parse_numbers(values)
     if odd.any():
         raise SchemaError(describe_non_number(name))
@@ -534,17 +578,6 @@ def _require_column(frame: Any, name: str, key: str) -> Any:
     if values is None:
         raise SchemaError(f"the table lacks column {name!r}, which {key} names; add it, or change {key}")
     return values
-
-
-def check_metadata(metadata: Any) -> dict[str, str]:
-    """Return the declarations about a release as texts; raise ``SchemaError`` for an unknown key or another value."""
-    if not isinstance(metadata, Mapping):
-        raise SchemaError("metadata must be a table of texts")
-    refuse_unknown_keys(metadata, METADATA_KEYS, "metadata")
-    wrong = [key for key, value in metadata.items() if not isinstance(value, str)]
-    if wrong:
-        raise SchemaError(f"metadata {wrong[0]!r} must be a text; put it in quotes")
-    return dict(metadata)
 
 
 def template(columns: Sequence[str], *, target: str = "") -> Schema:

@@ -7,6 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from dpscp._base.suggestions import suggest
+from dpscp.data.columns import COLUMN_KEYS, HASH, TYPES, refuse_unknown_keys
 from dpscp.data.frames import SchemaError
 
 FORMAT, VERSION = "dpscp-schema", 1
@@ -32,12 +34,6 @@ _MISSING = {
         "# rows_per_person = 3   # with person: the largest number of records used of one person",
     ],
 }
-_NUMERIC = (
-    "# bounds = [low, high]   # numeric: public bounds; without them the fit finds some, at a cost",
-    '# missing = "indicator"   # numeric: if values can be missing; or a public number',
-    '# scale = "log"   # numeric: for costs and durations; "log1p" where 0 can occur',
-)
-_CATEGORICAL = '# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"'
 
 
 def read_text(path: str | PathLike[str]) -> str:
@@ -63,6 +59,45 @@ def parse_text(text: str, name: str) -> Any:
         raise SchemaError(f"{name!r} is neither valid TOML nor valid JSON{place}") from None
 
 
+def merge_shared(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the declarations of each column of a schema file, with those of ``[defaults]`` and ``[categories]``."""
+    columns, defaults, lists = (data.get(name, {}) for name in ("columns", "defaults", "categories"))
+    for name, table in (("columns", columns), ("defaults", defaults), ("categories", lists)):
+        if not isinstance(table, Mapping):
+            raise SchemaError(f"{name} must be a table: [{name}], with one entry for each name")
+    refuse_unknown_keys(defaults, COLUMN_KEYS, "defaults")
+    if HASH in lists:
+        raise SchemaError(f"categories has a list named {HASH!r}, which has a meaning of its own; rename it")
+    return {str(name): _merge_column(str(name), column, defaults, lists) for name, column in columns.items()}
+
+
+def _merge_column(name: str, column: Any, defaults: Mapping[str, Any], lists: Mapping[str, Any]) -> Any:
+    if not isinstance(column, Mapping):
+        return column
+    kind = TYPES.get(column.get("type") or defaults.get("type", ""))
+    merged = {key: value for key, value in defaults.items() if kind and key in ("type", *kind.keys)} | dict(column)
+    chosen = merged.get("categories")
+    if not isinstance(chosen, str) or chosen == HASH:
+        return merged
+    if chosen not in lists:
+        raise SchemaError(
+            f"categories of column {name!r} must be a list, {HASH!r}, or the name of a list in [categories], "
+            f"got {chosen!r}{suggest(chosen, lists)}"
+        )
+    return merged | {"categories": lists[chosen]}
+
+
+def check_metadata(metadata: Any) -> dict[str, str]:
+    """Return the declarations about a release as texts; raise ``SchemaError`` for an unknown key or another value."""
+    if not isinstance(metadata, Mapping):
+        raise SchemaError("metadata must be a table of texts")
+    refuse_unknown_keys(metadata, METADATA_KEYS, "metadata")
+    wrong = [key for key, value in metadata.items() if not isinstance(value, str)]
+    if wrong:
+        raise SchemaError(f"metadata {wrong[0]!r} must be a text; put it in quotes")
+    return dict(metadata)
+
+
 def format_schema(declared: Mapping[str, Any]) -> str:
     """Return the text of a schema file with these declarations, see ``Schema.to_dict``."""
     irrelevant = {"classification": ["bounds"], "regression": ["classes"], "multilabel": ["classes", "bounds"]}
@@ -86,13 +121,10 @@ def format_schema(declared: Mapping[str, Any]) -> str:
 
 def _column_lines(column: Mapping[str, Any]) -> list[str]:
     kind = column["type"]
-    lines = [] if kind else ['type = ""   # "numeric", "categorical" or "ignore"']
+    types = [TYPES[kind]] if kind else list(TYPES.values())
+    lines = [] if kind else [f'type = ""   # {", ".join(map(json.dumps, TYPES))}']
     lines += [_line(key, value) for key, value in column.items() if key != "type" or kind]
-    if "bounds" not in column and kind in ("", "numeric"):
-        lines += _NUMERIC
-    if not kind or (kind == "categorical" and "categories" not in column):
-        lines.append(_CATEGORICAL)
-    return lines
+    return lines + [hint for one in types if one.keys and one.keys[0] not in column for hint in one.hints]
 
 
 def _line(key: str, value: Any) -> str:

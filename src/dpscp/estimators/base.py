@@ -27,6 +27,7 @@ from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, find_source
 from dpscp.data.sources.base import is_source
 from dpscp.data.sources.files import is_table
+from dpscp.data.sources.scanner import replace_patterns
 from dpscp.data.used_records import remember_use, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.bounds_choice import BoundsChoice
@@ -270,7 +271,8 @@ class PrivateConformal(FittedEstimator):
             )
         if by_name and persons is not None:
             raise ValueError("with a schema, its key person declares the column of ids; remove persons")
-        schema = (schema.with_target(y) if by_name else schema).require_complete()
+        schema = schema.with_target(y) if by_name else schema
+        schema = replace_patterns(schema, X if by_name else None).require_complete()
         if schema.task != self._name:
             raise ValueError(f"the schema declares a {schema.task}, but {type(self).__name__} is for {self._name}")
         twice = [n for n, value in schema.declared.items() if value is not None and vars(self).get(n) is not None]

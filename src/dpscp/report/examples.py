@@ -81,13 +81,10 @@ def _synthetic_columns(estimator: Any) -> tuple[dict[str, Any], Any] | None:
     positions = _positions(len(columns)).T
     values: dict[str, Any] = {}
     for column, place in zip(columns, positions, strict=True):
-        if column.categories is not None:
-            values[column.name] = np.array(column.categories)[(place * len(column.categories)).astype(int)]
-        elif isinstance(column.bounds, tuple):
-            low, high = column.bounds
-            values[column.name] = low + (high - low) * place
-        else:
+        found = column.kind.spread(column, place)
+        if found is None:
             return None
+        values[column.name] = found
     return values, pd.DataFrame(values)
 
 

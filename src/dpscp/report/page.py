@@ -29,8 +29,7 @@ from dpscp.core.plan_rows import plan_others
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification, Regression
 from dpscp.data.model_files import open_atomically
-from dpscp.data.schema import check_metadata
-from dpscp.data.schema_text import METADATA_KEYS
+from dpscp.data.schema_text import METADATA_KEYS, check_metadata
 from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of

@@ -165,7 +165,7 @@ def test_what_is_no_source_is_refused(tmp_path):
         TableSource(tmp_path / "no.parquet", SCHEMA)
     with pytest.raises(TableError, match="contains no table"):
         TableSource(tmp_path, SCHEMA)
-    (tmp_path / "t.csv").write_bytes(b"\xff\xfe")
+    (tmp_path / "t.csv").write_bytes(b"\xffa")
     with pytest.raises(TableError, match="is not written in utf-8"):
         TableSource(tmp_path / "t.csv", SCHEMA)
     (tmp_path / "t.parquet").write_text(CANARY)

@@ -4,13 +4,15 @@ Nothing is skipped: what cannot be read is refused. Errors have our own messages
 contain cells or line numbers.
 """
 
+import codecs
 import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +21,7 @@ from urllib.parse import unquote
 from dpscp._base.progress import progress
 from dpscp._base.suggestions import suggest
 from dpscp.data.csv_format import CSVFormat
+from dpscp.data.frames import label_text
 
 # Kinds of files by the ends of their names.
 _KINDS = {
@@ -26,6 +29,7 @@ _KINDS = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "ipc"),
     ".orc": "orc",
+    ".xlsx": "excel",
 }
 # Classes of other libraries that yield the records of a table, by the first part of their module.
 _STREAMS = {
@@ -69,10 +73,13 @@ def is_url(table: str | PathLike[str]) -> bool:
 
 
 def find_kind(name: str) -> str:
-    """Return the kind of a file by its name: "csv", "parquet", "ipc" or "orc"; refuse another one."""
+    """Return the kind of a file by its name: "csv", "parquet", "ipc", "orc" or "excel"; refuse another one."""
     found = [kind for ending, kind in _KINDS.items() if name.lower().endswith(ending)]
     if not found:
-        raise TableError(f"the name of {name!r} has no ending of a table; use one of {', '.join(_KINDS)}")
+        raise TableError(
+            f"the name of {name!r} has no ending of a table; use one of {', '.join(_KINDS)}. Save another kind of "
+            "spreadsheet as CSV UTF-8"
+        )
     return found[0]
 
 
@@ -93,6 +100,11 @@ class TableFile:
         """Whether types and marks of cells are declared, and not in the file."""
         return find_kind(self.path) == "csv"
 
+    @property
+    def is_text(self) -> bool:
+        """Whether column names are a first line, which may be a record."""
+        return find_kind(self.path) in ("csv", "excel")
+
     @cached_property
     def names(self) -> list[str]:
         """The names of the columns."""
@@ -110,12 +122,19 @@ class TableFile:
         if find_kind(self.path) == "parquet":
             with self.system.open_input_file(self.path) as file:
                 return list(pq.read_schema(file).names)
+        if find_kind(self.path) == "excel":
+            return [name or "" for name in next(self._excel_rows(), ())]
         return list(self._fragment().physical_schema.names)
 
     def open_text(self) -> Any:
         """Open a CSV file as text, decompressed if needed."""
-        stream = self.system.open_input_stream(self.path)
-        return io.TextIOWrapper(stream, encoding=self.csv_format.codec, newline="")
+        codec = self._codec  # read first: some file systems return one object for all readers of a file
+        return io.TextIOWrapper(self.system.open_input_stream(self.path), encoding=codec, newline="")
+
+    @cached_property
+    def _codec(self) -> str:
+        with self.system.open_input_stream(self.path) as stream:
+            return self.csv_format.codec_of(stream.read(4))
 
     def _fragment(self) -> Any:
         import pyarrow.dataset as ds
@@ -152,7 +171,8 @@ class TableFile:
         import pyarrow as pa
 
         stored = [name for name in names if name not in self.keys]
-        read = {"csv": self._read_csv, "parquet": self._read_parquet}.get(find_kind(self.path), self._read_fragment)
+        readers = {"csv": self._read_csv, "parquet": self._read_parquet, "excel": self._read_excel}
+        read = readers.get(find_kind(self.path), self._read_fragment)
         found = self._guard(lambda: read(stored, rows, label))
         while (batch := self._guard(lambda: next(found, None))) is not None:
             for name in self.keys:
@@ -182,7 +202,8 @@ class TableFile:
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
-        encoding = "utf8" if self.csv_format.codec == "utf-8-sig" else self.csv_format.encoding
+        # Arrow skips the mark at the start of UTF-8. The codec is read before the file is opened, see ``open_text``.
+        encoding = "utf8" if codecs.lookup(self._codec).name in ("utf-8", "utf-8-sig") else self._codec
         is_compressed = self.path.lower().endswith(".gz")
         with self.system.open_input_file(self.path) as file:
             reader = arrow_csv.open_csv(
@@ -197,6 +218,33 @@ class TableFile:
                 ),
             )
             yield from progress(reader, max(1, file.size()), label, file.tell)
+
+    def _read_excel(self, names: Sequence[str], rows: int, _: str) -> Iterator[Any]:
+        """Yield the cells as texts; a line without any is no record."""
+        import pyarrow as pa
+
+        lines = self._excel_rows()
+        header = next(lines)
+        places = [header.index(name) for name in names]
+        lines = (line for line in lines if any(cell is not None for cell in line))
+        while part := list(islice(lines, rows)):
+            cells = [[line[place] if place < len(line) else None for line in part] for place in places]
+            yield pa.record_batch([pa.array(column, pa.string()) for column in cells], list(names))
+
+    def _excel_rows(self) -> Iterator[tuple[str | None, ...]]:
+        """Yield the lines of the only sheet, cells as texts."""
+        try:
+            import openpyxl
+        except ImportError:
+            raise TableError(
+                f"{self.path!r} needs openpyxl; install it with pip install openpyxl, or save the file as CSV UTF-8"
+            ) from None
+        with self.system.open_input_file(self.path) as file:
+            book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+            if len(book.sheetnames) != 1:
+                raise TableError(f"{self.path!r} has several sheets; save the one with the records to its own file")
+            for line in book.worksheets[0].iter_rows(values_only=True):
+                yield tuple(_cell_text(cell) for cell in line)
 
     def _read_fragment(self, names: Sequence[str], rows: int, _: str) -> Iterator[Any]:
         options = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
@@ -224,11 +272,20 @@ class TableFile:
         if isinstance(failure, ImportError):
             raise TableError(f"{self.path!r} needs pandas and pyarrow; install them with pip install 'dpscp[report]'")
         if not self.is_csv:
-            kind = {"parquet": "Parquet", "ipc": "an Arrow file", "orc": "ORC"}[find_kind(self.path)]
+            kind = {"parquet": "Parquet", "ipc": "an Arrow file", "orc": "ORC", "excel": "an Excel file"}[
+                find_kind(self.path)
+            ]
             raise TableError(f"{self.path!r} cannot be read as {kind}; it may be damaged, or have another format")
         raise TableError(
             f"{self.path!r} cannot be read as CSV; check that all rows have the same length, and the separator"
         )
+
+
+def _cell_text(cell: Any) -> str | None:
+    """Return a cell of a spreadsheet as a CSV file has it."""
+    if cell is None or isinstance(cell, str):
+        return cell or None
+    return cell.isoformat() if isinstance(cell, date) else label_text(cell)
 
 
 def list_files(table: Any, csv_format: CSVFormat) -> list[TableFile]:

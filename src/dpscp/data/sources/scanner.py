@@ -10,6 +10,7 @@ import numpy as np
 
 from dpscp._base.checks import check_count
 from dpscp.data.csv_format import CSVFormat
+from dpscp.data.frames import Frame, list_columns, table_to_pandas
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources.base import ArraySource, Block, RecordSource
 from dpscp.data.sources.files import TableError, TableFile, are_paths, is_path, list_files
@@ -60,13 +61,13 @@ class TableSource(ReadSource):
         scratch: str | PathLike[str] | None = None,
         block_rows: int | None = None,
     ) -> None:
-        self._schema, width = schema.require_complete(), len(schema.feature_names)
-        self._rows = max(1, BLOCK_NUMBERS // width) if block_rows is None else check_count("block_rows", block_rows)
         self._csv = schema.csv if csv is None else csv
-        self._files: list[TableFile] = []
+        self._files = list_files(table, self._csv) if is_path(table) or are_paths(table) else []
+        self._schema = replace_patterns(schema, table).require_complete()
+        width = len(self._schema.feature_names)
+        self._rows = max(1, BLOCK_NUMBERS // width) if block_rows is None else check_count("block_rows", block_rows)
         self._read_once: Scratch[Any] | None = None
-        if is_path(table) or are_paths(table):
-            self._files = list_files(table, self._csv)
+        if self._files:
             self._columns = self._find_columns(self._files[0].names, repr(self._files[0].path))
             for file in self._files[1:]:
                 require_same_columns(self._columns, file)
@@ -211,6 +212,29 @@ def _join(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
     return np.concatenate(rows), np.concatenate(targets)
 
 
+def replace_patterns(schema: Schema, table: Any) -> Schema:
+    """Return the schema of a table, whose columns take the place of patterns.
+
+    ``table`` is a frame, what ``TableSource`` reads, or None for rows without names. The first line of a file without
+    types may be a record. It is refused if it lacks the target.
+    """
+    if not schema.has_patterns:
+        return schema
+    if table is None:
+        raise SchemaError(
+            "the schema has patterns, which need the column names of a table; pass a frame or a path, or use "
+            "schema.for_columns(names)"
+        )
+    if isinstance(table, Frame):
+        return schema.for_columns(list_columns(table))
+    if not (is_path(table) or are_paths(table)):
+        return schema.for_columns(_stream_names(table))
+    file = list_files(table, schema.csv)[0]
+    if file.is_text and not set(schema.target_names) <= set(file.names):
+        raise TableError(f"the first line of {file.path!r} lacks the target of the schema; it must hold column names")
+    return schema.for_columns(file.names)
+
+
 def _stream_names(table: Any) -> list[str]:
     """Return the column names of a data set of another library."""
     if hasattr(table, "collect_schema"):  # polars
@@ -269,14 +293,8 @@ def as_frame(block: Any, schema: Schema, csv_format: CSVFormat | None = None) ->
     numeric |= set() if schema.task == "classification" else set(schema.target_names)
     used = [name for name in block.schema.names if name in schema.column_names]
     reading = csv_format or CSVFormat()
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    columns = [
-        reading.parse_numbers(block[name])
-        if name in numeric and any(f(block[name].type) for f in texts)
-        else block[name]
-        for name in used
-    ]
-    frame = pa.table(columns, names=used).to_pandas()
+    columns = {name: reading.read_cells(block[name], are_numbers=name in numeric) for name in used}
+    frame = table_to_pandas(pa.table(columns))
     if schema.person in used:
-        frame[schema.person] = pd.arrays.ArrowExtensionArray(block[schema.person])
+        frame[schema.person] = pd.arrays.ArrowExtensionArray(columns[schema.person])
     return frame
