@@ -1,6 +1,7 @@
 """``evaluation_fraction``: a third secret part measures the fit, within its budget and with intervals that hold."""
 
 import copy
+import json
 import math
 import pickle
 from fractions import Fraction
@@ -16,7 +17,6 @@ from dpscp.core.evaluation import (
     OutcomeCounts,
     PrivateEstimate,
     PrivateEvaluation,
-    evaluation_from_state,
 )
 from dpscp.core.fit import _parts
 from dpscp.core.fit_plan import FitPlan
@@ -112,8 +112,6 @@ def test_a_fit_that_measures_itself_can_be_copied_and_pickled(again):
     copied = again(fitted)
     assert copied.evaluation_ == fitted.evaluation_
     np.testing.assert_array_equal(copied.predict_set(X)[1], fitted.predict_set(X)[1])
-    with pytest.raises(TypeError, match="does not support item assignment"):
-        copied.evaluation_.by_class[0] = None
 
 
 def test_an_accountant_that_cannot_mix_counts_the_worst_of_three_parts(tmp_path):
@@ -234,13 +232,17 @@ def test_a_file_with_another_number_of_classes_or_groups_is_refused():
         ledger=Ledger(),
         delta=1e-6,
     )
-    state = measured.state()
-    again = evaluation_from_state(state, Ledger(), 1e-6, ("a", "b"), (1, 2, 3))
+    state = json.loads(json.dumps(measured.to_dict()))
+
+    def read(state, classes, groups):
+        return PrivateEvaluation.from_dict(state, ledger=Ledger(), delta=1e-6, classes=classes, group_values=groups)
+
+    again = read(state, ("a", "b"), (1, 2, 3))
     assert repr(again) == repr(measured)  # NaN is equal to nothing, so by what is printed
     for classes, groups in ((("a",), (1, 2, 3)), (("a", "b", "c"), (1, 2, 3)), (("a", "b"), (1, 2))):
         with pytest.raises(ValueError, match="do not fit together"):
-            evaluation_from_state(state, Ledger(), 1e-6, classes, groups)
-    parts = evaluation_from_state(state | {"by_class": {}, "by_group": {}}, Ledger(), 1e-6, ("a", "b"), ())
+            read(state, classes, groups)
+    parts = read(state | {"by_class": {}, "by_group": {}}, ("a", "b"), ())
     assert (dict(parts.by_class), dict(parts.by_group)) == ({}, {})
 
 

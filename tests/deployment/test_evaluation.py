@@ -12,7 +12,6 @@ import dpscp as dp
 from dpscp.core.evaluation import (
     OutcomeCounts,
     _probability_at_most,
-    _probability_below,
     rate_interval,
     sensitive_sums,
     size_reach,
@@ -73,7 +72,7 @@ def test_the_law_of_a_noisy_count_is_the_exact_sum():
         for k in range(n + 1)
     )
     assert _probability_at_most(bound, n, p, noise) == pytest.approx(exact, rel=1e-12)
-    assert _probability_below(bound, n, p, noise) < exact
+    assert _probability_at_most(bound, n, p, noise, strictly=True) < exact
 
 
 def test_with_hardly_any_noise_half_of_the_observed_count_counts():

@@ -8,35 +8,34 @@ Theory: Private evaluation
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import has_group, largest_thresholds
-from dpscp.data.sources import Block
+from dpscp.data.sources import Block, added
 from dpscp.data.sources.places import Places
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.pld import discrete_gaussian_cdf
 from dpscp.privacy.random_streams import PlacedDraws
+from dpscp.privacy.tradeoff import last_where
 from dpscp.scores.labels import score_labels
+from dpscp.threshold.sizes import binomial_law
 from dpscp.training.model import Model, model_for_records
 
 # Each interval of a fit that measures itself holds its number with this probability.
 SELF_CONFIDENCE = 0.95
 # Share of the allowed error for a noisy size outside its reach.
 _SIZE_TAIL = 0.1
-# Binomial counts beyond this many standard deviations have a mass that is 0 in floating point.
-_WINDOW = 12.0
 # More than the rounding error of the sums below; added to each tail, so that intervals are never too narrow.
 _ROUNDING = 1e-9
 
@@ -54,7 +53,11 @@ def rate_interval(
     """
     fewest, most = sizes
     high = _largest(lambda p: _probability_at_most(noisy_count, fewest, share * p, noise) + _ROUNDING >= tail)
-    low = 1 - _largest(lambda q: 1 - _probability_below(noisy_count, most, share * (1 - q), noise) + _ROUNDING >= tail)
+
+    def at_least(p: float) -> float:
+        return 1 - _probability_at_most(noisy_count, most, share * p, noise, strictly=True)
+
+    low = 1 - _largest(lambda q: at_least(1 - q) + _ROUNDING >= tail)
     return (low, high) if low <= high else (0.0, 1.0)
 
 
@@ -70,35 +73,15 @@ def size_reach(noise: LatticeNoise, probability: float, draws: int = 1) -> float
     return float(reach / noise.scale)
 
 
-def _probability_at_most(bound: float, n: int, p: float, noise: LatticeNoise) -> float:
-    """P(Bin(n, p) + Z <= bound)."""
-    counts, masses = _binomial(n, p)
-    return float(masses @ discrete_gaussian_cdf(np.round((bound - counts) * noise.scale), noise.sigma))
-
-
-def _probability_below(bound: float, n: int, p: float, noise: LatticeNoise) -> float:
-    """P(Bin(n, p) + Z < bound)."""
-    counts, masses = _binomial(n, p)
-    return float(masses @ discrete_gaussian_cdf(np.round((bound - counts) * noise.scale) - 1, noise.sigma))
-
-
-def _binomial(n: int, p: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the counts with positive mass, and their masses."""
-    spread = _WINDOW * (np.sqrt(n * p * (1 - p)) + 3)
-    low, high = max(0, int(n * p - spread)), min(n, int(n * p + spread) + 1)
-    counts = np.arange(low, high + 1)
-    return counts, stats.binom.pmf(counts, n, p)
+def _probability_at_most(bound: float, n: int, p: float, noise: LatticeNoise, *, strictly: bool = False) -> float:
+    """P(Bin(n, p) + Z <= bound), or of being strictly below it."""
+    counts, masses = binomial_law(n, p)
+    return float(masses @ discrete_gaussian_cdf(np.round((bound - counts) * noise.scale) - strictly, noise.sigma))
 
 
 def _largest(holds: Callable[[float], bool]) -> float:
     """Return the largest rate at which a monotone condition holds, rounded up; 0 if it never holds."""
-    low, high = 0.0, 1.0
-    if holds(high):
-        return high
-    while high - low > 1e-7:
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return high
+    return 1.0 if holds(1.0) else last_where(lambda p: not holds(p), 1.0, 0.0, within=1e-7)
 
 
 @dataclass(frozen=True)
@@ -124,6 +107,16 @@ class PrivateEstimate:
         """Return the estimate of one minus this rate."""
         low, high = self.interval
         return PrivateEstimate(1 - self.estimate, (1 - high, 1 - low))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; None stands for NaN."""
+        return {"estimate": None if math.isnan(self.estimate) else self.estimate, "interval": list(self.interval)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "PrivateEstimate":
+        """Return the estimate that ``to_dict`` wrote."""
+        estimate, (low, high) = data["estimate"], data["interval"]
+        return cls(float("nan") if estimate is None else float(estimate), (float(low), float(high)))
 
 
 @dataclass(frozen=True)
@@ -157,15 +150,6 @@ class PrivateEvaluation:
     ledger: Ledger
     delta: float = field(repr=False)
 
-    def __post_init__(self) -> None:
-        for name in ("by_class", "by_group"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # a mapping proxy can be neither copied nor pickled, but fitted estimators are copied and pickled
-        values = (getattr(self, one.name) for one in fields(self))
-        return PrivateEvaluation, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
-
     @property
     def coverage(self) -> PrivateEstimate:
         """Coverage at the first level."""
@@ -178,34 +162,50 @@ class PrivateEvaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return released numbers as JSON values."""
-
-        def plain(value: PrivateEstimate) -> dict[str, Any]:
-            return {"estimate": value.estimate, "interval": list(value.interval)}
-
         named = {"accuracy": self.accuracy, "mean_absolute_error": self.mean_absolute_error}
         return {
             "confidence": self.confidence,
             "targets": list(self.targets),
-            "coverage": [plain(value) for value in self.coverages],
-            "set_size": [plain(value) for value in self.set_sizes],
-            **{name: plain(value) for name, value in named.items() if value is not None},
-            "by_class": {str(name): plain(value) for name, value in self.by_class.items()},
-            "by_group": {str(name): plain(value) for name, value in self.by_group.items()},
-            "n_records": plain(self.n_records),
+            "coverage": [value.to_dict() for value in self.coverages],
+            "set_size": [value.to_dict() for value in self.set_sizes],
+            **{name: value.to_dict() for name, value in named.items() if value is not None},
+            "by_class": {str(name): value.to_dict() for name, value in self.by_class.items()},
+            "by_group": {str(name): value.to_dict() for name, value in self.by_group.items()},
+            "n_records": self.n_records.to_dict(),
             "ledger": self.ledger.to_dict(),
         }
 
-    def state(self) -> dict[str, Any]:
-        """Return the numbers without the ledger, as a file keeps them: None stands for NaN."""
+    @classmethod
+    def from_dict(
+        cls,
+        data: Mapping[str, Any],
+        *,
+        ledger: Ledger,
+        delta: float,
+        classes: Sequence[Any],
+        group_values: Sequence[Any],
+    ) -> "PrivateEvaluation":
+        """Return the evaluation that ``to_dict`` wrote, with the ledger and the public names of a fit around it."""
+        read = PrivateEstimate.from_dict
 
-        def kept(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {name: kept(item) for name, item in value.items()}
-            if isinstance(value, list):
-                return [kept(item) for item in value]
-            return None if isinstance(value, float) and math.isnan(value) else value
+        def named(names: Sequence[Any], values: Mapping[str, Any]) -> Mapping[Hashable, PrivateEstimate]:
+            if values and len(values) != len(names):
+                raise ValueError("its evaluation and its classes or groups do not fit together")
+            return dict(zip(names, map(read, values.values()), strict=False))
 
-        return {name: kept(value) for name, value in self.to_dict().items() if name != "ledger"}
+        return cls(
+            coverages=tuple(map(read, data["coverage"])),
+            set_sizes=tuple(map(read, data["set_size"])),
+            accuracy=read(data["accuracy"]) if "accuracy" in data else None,
+            mean_absolute_error=read(data["mean_absolute_error"]) if "mean_absolute_error" in data else None,
+            by_class=named(classes, data["by_class"]),
+            by_group=named(group_values, data["by_group"]),
+            n_records=read(data["n_records"]),
+            targets=tuple(map(float, data["targets"])),
+            confidence=float(data["confidence"]),
+            ledger=ledger,
+            delta=delta,
+        )
 
     @property
     def rows(self) -> list[list[str]]:
@@ -298,8 +298,7 @@ def sensitive_sums(n_levels: int, n_classes: int, groups_per_record: int) -> int
     return 1 + 2 * n_levels + bool(n_classes) + groups_per_record
 
 
-@dataclass(frozen=True)
-class OutcomeCounts:
+class OutcomeCounts(NamedTuple):
     """Numbers of records with and without each outcome, (n_outcomes, 2), before and after noise.
 
     A record is in one cell of each pair, so a pair costs what one count costs, and its sum is a noisy size. The
@@ -327,11 +326,6 @@ class OutcomeCounts:
             _misses_by_part(outcomes.groups, ~outcomes.covered[:, 0], n_groups),
         )
 
-    @property
-    def arrays(self) -> tuple[NDArray[np.float64], ...]:
-        """The counts as a total that blocks of records add up."""
-        return self.totals, self.classes, self.groups
-
     def with_noise(self, noise: LatticeNoise, source: IntegerSource) -> "OutcomeCounts":
         """Return the counts with a draw of the noise on each."""
 
@@ -339,7 +333,7 @@ class OutcomeCounts:
             drawn = np.array(noise.sample(values.size, source), dtype=float).reshape(values.shape)
             return values + drawn / noise.scale
 
-        return OutcomeCounts(*map(add, self.arrays))
+        return OutcomeCounts(*map(add, self))
 
     def evaluation(
         self,
@@ -460,26 +454,22 @@ class CountOutcomes:
         """Return the same with the places of one block alone."""
         return replace(self, places=self.places.for_block(number))
 
-    def __call__(self, block: Block) -> tuple[Any, ...]:
-        """Return the sums of one block."""
+    def __call__(self, block: Block) -> tuple[NDArray[np.float64], ...]:
+        """Return the counts of one block."""
         drawn = self._draw_dither(block)
         if self.by_ratio and block.groups is not None:
             kept = np.flatnonzero(has_group(block.groups))
             block, drawn = block.take_rows(kept, None), drawn[kept]
         # a custom model gets all rows at once, as in prediction
         own, model = not self.model.is_row_wise, model_for_records(self.model)
-        total: tuple[Any, ...] | None = None
         n_classes, n_groups = len(self.task.classes or ()), 0 if self.by_label else self.n_groups
+        counts = [OutcomeCounts(*(np.zeros((n, 2)) for n in (2 * self.thresholds.shape[1] + 1, n_classes, n_groups)))]
         with suppress_float_warnings():
             for part, rows in block.parts(max(1, len(block)) if own else None):
                 groups = None if block.groups is None else block.groups[part]
                 outcomes = self._outcomes(model, rows, block.targets[part], groups)
-                found = OutcomeCounts.of(outcomes, n_classes, n_groups, drawn[part]).arrays
-                total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
-        if total is None:
-            n_levels = self.thresholds.shape[1]
-            return np.zeros((2 * n_levels + 1, 2)), np.zeros((n_classes, 2)), np.zeros((n_groups, 2))
-        return total
+                counts.append(OutcomeCounts.of(outcomes, n_classes, n_groups, drawn[part]))
+        return added(counts)
 
     def _draw_dither(self, block: Block) -> NDArray[np.float64]:
         """Return the uniform numbers that round the shares of each record, those of its place."""
@@ -507,40 +497,3 @@ class CountOutcomes:
         if groups is None:
             return np.asarray(self.thresholds[0])
         return largest_thresholds(groups, self.thresholds)
-
-
-def evaluation_from_state(
-    state: Mapping[str, Any], ledger: Ledger, delta: float, classes: Sequence[Any], group_values: Sequence[Any]
-) -> PrivateEvaluation:
-    """Return the evaluation that a file holds; ``ValueError`` where it does not fit the release around it."""
-
-    def one(value: Mapping[str, Any] | None) -> PrivateEstimate | None:
-        if value is None:
-            return None
-        estimate, (low, high) = value["estimate"], value["interval"]
-        return PrivateEstimate(float("nan") if estimate is None else float(estimate), (float(low), float(high)))
-
-    def several(values: Sequence[Any]) -> tuple[PrivateEstimate, ...]:
-        return tuple(found for value in values if (found := one(value)) is not None)
-
-    def named(names: Sequence[Any], values: Mapping[str, Any]) -> Mapping[Hashable, PrivateEstimate]:
-        found = several(list(values.values()))
-        if found and len(found) != len(names):
-            raise ValueError("its evaluation and its classes or groups do not fit together")
-        return dict(zip(names, found, strict=True)) if found else {}
-
-    size = one(state["n_records"])
-    assert size is not None
-    return PrivateEvaluation(
-        coverages=several(state["coverage"]),
-        set_sizes=several(state["set_size"]),
-        accuracy=one(state.get("accuracy")),
-        mean_absolute_error=one(state.get("mean_absolute_error")),
-        by_class=named(classes, state["by_class"]),
-        by_group=named(group_values, state["by_group"]),
-        n_records=size,
-        targets=tuple(map(float, state["targets"])),
-        confidence=float(state["confidence"]),
-        ledger=ledger,
-        delta=delta,
-    )

@@ -119,7 +119,7 @@ def privacy_statement(released: Any, *, study: Mapping[str, Any] | None = None) 
         budget = Budget(float(released.epsilon), float(released.delta))
     accountant, delta = as_accountant(released.accountant), budget.delta
     spent = ledger.epsilon(delta, accountant)
-    found = None if evaluation is None else _finite(evaluation.to_dict())
+    found = None if evaluation is None else evaluation.to_dict()
     return {
         "format": FORMAT,
         "version": VERSION,

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.format import html_cards
 from dpscp._base.sklearn_compat import BaseEstimator
-from dpscp.core.evaluation import PrivateEvaluation, evaluation_from_state
+from dpscp.core.evaluation import PrivateEvaluation
 from dpscp.core.tasks import Prediction
 from dpscp.data import model_files as persistence
 from dpscp.data.groups import LABEL, Groups, RowGroups, largest_thresholds, read_groups
@@ -305,7 +305,7 @@ class FittedEstimator(_Parameters, ABC):
             "group_values": None if self.group_values_ is None else [plain(v) for v in self.group_values_],
             "n_features_in": int(self.n_features_in_),
             "input_shape": self.input_shape_,
-            "evaluation": None if self.evaluation_ is None else self.evaluation_.state(),
+            "evaluation": None if self.evaluation_ is None else self.evaluation_.to_dict() | {"ledger": None},
             "feature_names_in": None if names is None else list(names),
         }
         own = {f"model/{name}": value for name, value in arrays.items()}
@@ -393,7 +393,9 @@ class FittedEstimator(_Parameters, ABC):
         self.evaluation_ = None
         if header["evaluation"] is not None:
             classes, groups = arrays["classes"].tolist() if "classes" in arrays else (), self.group_values_ or ()
-            self.evaluation_ = evaluation_from_state(header["evaluation"], self.ledger_, self.delta, classes, groups)
+            self.evaluation_ = PrivateEvaluation.from_dict(
+                header["evaluation"], ledger=self.ledger_, delta=self.delta, classes=classes, group_values=groups
+            )
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
         self._restore_task(header, arrays)

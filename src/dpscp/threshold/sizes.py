@@ -227,8 +227,8 @@ def binomial_law(n: int, share: float) -> tuple[Numbers, Numbers]:
     reach = 8 * math.sqrt(n * share * (1 - share)) + 40
     low, high = max(0, math.floor(n * share - reach)), min(n, math.ceil(n * share + reach))
     counts = np.arange(low, high + 1, dtype=np.float64)
-    if share == 1:
-        return counts, np.where(counts == n, 1.0, 0.0)
+    if share in (0, 1):
+        return counts, np.where(counts == n * share, 1.0, 0.0)
     # ratios of successive counts are exact to a few ulps at any n; a formula with factorials is not
     ratios = (n - counts[:-1]) / (counts[:-1] + 1) * (share / (1 - share))
     logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
