@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -197,10 +195,3 @@ def test_the_command(classifier, tmp_path, capsys):
     assert main(["statement", str(model), "--markdown", "-o", str(target), "--budget", str(store)]) == 0
     assert "of 3 at delta 1e-06, in 0 fits" in target.read_text()
     assert main(["statement", str(model), "-o", str(model)]) == 1
-
-
-@pytest.mark.parametrize(
-    "first", ["dpscp.deployment.statement", pytest.param("dpscp.report.page", marks=pytest.mark.slow)]
-)
-def test_either_package_may_be_imported_first(first):
-    subprocess.run([sys.executable, "-c", f"import {first}"], check=True)

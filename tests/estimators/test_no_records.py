@@ -47,7 +47,7 @@ def sign(rows):
 
 
 def fit(n, *, persons=None, **options):
-    classifier = dp.PrivateConformalClassifier(**PUBLIC | options)
+    classifier = dp.PrivateConformalClassifier(**PUBLIC | {"estimator": DPSGD(steps=3)} | options)
     return classifier.fit(X[:n], Y[:n], persons=None if persons is None else persons[:n])
 
 
@@ -127,14 +127,14 @@ def fit_torch(n, kind):
 
 PRIORS = dp.Population.from_class_priors({0: 0.3, 1: 0.7}, {0: 0.5, 1: 0.5})
 FITS = {
-    "recipe": fit,
+    "recipe": lambda n: fit(n, estimator=None),
     **{
         name: lambda n, name=name: fit(n, guarantee=name)
         for name in ("split", "universal", "corrected", "asymptotic", "finite")
     },
     "stability": lambda n: fit(n, estimator=OutputPerturbation(classes=(0, 1)), guarantee="stability"),
-    "private bounds": lambda n: fit(n, feature_bounds="private"),
-    "unit rows": lambda n: fit(n, feature_bounds=None),
+    "private bounds": lambda n: fit(n, estimator=None, feature_bounds="private"),
+    "unit rows": lambda n: fit(n, estimator=None, feature_bounds=None),
     "groups": lambda n: fit(n, groups=dp.Groups(sign, values=[0, 1])),
     "overlapping groups": lambda n: fit(n, groups=dp.Groups([sign, lambda rows: 1 - sign(rows)], values=[[0, 1]] * 2)),
     "groups by label": lambda n: fit(n, groups="label"),

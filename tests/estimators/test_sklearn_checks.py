@@ -16,7 +16,7 @@ COMMON = {"epsilon": 50.0, "accountant": "rdp", "random_state": 0}
 REGRESSION = COMMON | {"y_bounds": (-5, 5)}
 CLASSIFIER = PrivateConformalClassifier(guarantee="split", **COMMON)
 REGRESSOR = PrivateConformalRegressor(guarantee="universal", **REGRESSION)
-MULTILABEL = PrivateMultilabelClassifier(**COMMON)
+MULTILABEL = PrivateMultilabelClassifier(DPSGD(steps=20), **COMMON)
 OWN_MECHANISM = PrivateConformalRegressor(
     ScaledTarget(DPSGD(loss="huber", steps=30, learning_rate=0.3, dtype="float64"), (-5, 5)),
     guarantee="split",

@@ -81,7 +81,7 @@ def test_a_large_budget_makes_adaptive_ridge_least_squares() -> None:
     assert np.abs(private - records.restored(exact)).max() < 0.1
 
 
-@pytest.mark.parametrize("is_labeled", [True, False])
+@pytest.mark.parametrize("is_labeled", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_every_kind_of_model_gives_sets_that_cover(is_labeled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     records = drawn(2_600, is_labeled=is_labeled)
     monkeypatch.setattr(table_peers, "load_records", lambda *_: records)

@@ -9,7 +9,7 @@ from dpscp.scores import Pair
 from dpscp.training import DPSGD
 
 pytest.importorskip("sklearn")
-N = 1200
+N = 600
 
 
 def table(seed=0):
@@ -51,7 +51,8 @@ def bands(rows):
 
 
 def classifier(**changes):
-    return dp.PrivateConformalClassifier(**COMMON | {"classes": [0, 1], "n_records": N} | changes)
+    given = {"estimator": DPSGD(steps=5), "classes": [0, 1], "n_records": N}
+    return dp.PrivateConformalClassifier(**COMMON | given | changes)
 
 
 def regressor(**changes):
@@ -87,7 +88,7 @@ def recalibrated():
 
 
 FITS = {
-    "plain": lambda: classifier().fit(X, Y),
+    "plain": lambda: classifier(estimator=None).fit(X, Y),
     "several levels": lambda: classifier(confidence_level=[0.8, 0.9]).fit(X, Y),
     "own mechanism": lambda: classifier(estimator=DPSGD(steps=5), feature_bounds=dp.RowNorm(2.0)).fit(X, Y),
     "own score of labels": lambda: classifier(conformity_score=own_label_score).fit(X, Y),
@@ -106,7 +107,7 @@ FITS = {
     "evaluation": lambda: classifier(evaluation_fraction=0.2).fit(X, Y),
     "recalibrated": recalibrated,
     "torch": torch_classifier,
-    "private bounds": lambda: classifier(feature_bounds="private").fit(X, Y),
+    "private bounds": lambda: classifier(estimator=None, feature_bounds="private").fit(X, Y),
     "regression": lambda: regressor().fit(X, T),
     "cqr": lambda: regressor(conformity_score="cqr").fit(X, T),
     "hard bounds": lambda: regressor(clip_to_bounds=True, confidence_level=0.99).fit(X, T),

@@ -299,6 +299,7 @@ def test_a_loaded_recipe_is_fitted_again(tmp_path):
 
 @pytest.mark.parametrize("guarantee", ["split", "universal"])
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.covering
 def test_the_last_line_of_a_verbose_fit_is_what_the_ledger_says_of_training(guarantee, accountant, capsys):
     X, y = records()
     options = {"guarantee": guarantee, "accountant": accountant, "epsilon": 1.0, "verbose": 1}

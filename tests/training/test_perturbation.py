@@ -158,7 +158,7 @@ def test_exact_divergences_stay_below_the_dominating_gaussian(loss, strength):
 
 def test_softmax_privacy_loss_is_dominated():
     # three classes, one feature: draw the linear term, find the minimizer by Newton, evaluate the exact loss
-    noise, strength, draws = 4.0, 12.0, 20_000
+    noise, strength, draws = 4.0, 12.0, 8_000
     risk = LinearRisk("cross_entropy", 1.0, 3, strength)
     expansion = risk.head.smoothness / strength
     bound = ObjectiveLoss(risk.head.gradient_bound / noise, expansion, 2 * math.log1p(2 * expansion / 3), 2)

@@ -12,36 +12,21 @@ from dpscp import private_quantile
 from dpscp.guarantees import blackbox_floor, universal_alpha
 from dpscp.paper import gaussian_noise, hard_instance_coverage, noisy_midpoint_quantile, tulap_noise
 from dpscp.privacy import (
-    IntegerSource,
     LatticeNoise,
     epsilon_delta_tradeoff,
     gaussian_tradeoff,
     gdp_mu,
-    sample_discrete_gaussian,
 )
 from dpscp.threshold import offsets
 
-pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning"),
+    pytest.mark.usefixtures("fast_noise"),
+]
 
 
 def standard_errors(probability, trials, count=4):
     return count * math.sqrt(probability * (1 - probability) / trials)
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with pytest.warns(Warning, match="NOT private"):
-        source = IntegerSource(31)
-    return np.array(sample_discrete_gaussian(4096, 300_000, source)) / 4096
-
-
-@pytest.fixture(autouse=True)
-def fast_noise(monkeypatch, pool):
-    """Exact noise, drawn in bulk."""
-    rng = np.random.default_rng(5)
-    monkeypatch.setattr(
-        LatticeNoise, "sample", lambda self, size, _: [round(z * self.sigma) for z in rng.choice(pool, size)]
-    )
 
 
 class TestLemma1:

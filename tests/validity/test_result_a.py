@@ -13,7 +13,7 @@ import pytest
 from scipy import special, stats
 
 from dpscp import private_quantile
-from dpscp.privacy import IntegerSource, LatticeNoise, sample_discrete_gaussian
+from dpscp.privacy import LatticeNoise
 from dpscp.threshold import KnownSize, offsets
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
@@ -77,23 +77,10 @@ def noise_for(n):
     return max(1.0, n / 10)
 
 
-@pytest.fixture(scope="module")
-def pool():
-    """Exact discrete Gaussian draws at scale 4096, in units of the scale."""
-    with pytest.warns(Warning, match="NOT private"):
-        source = IntegerSource(20_260)
-    return np.array(sample_discrete_gaussian(4096, 400_000, source)) / 4096
-
-
 @pytest.fixture
-def simulate(monkeypatch, pool):
+def simulate(monkeypatch, fast_noise):
     """Mean coverage of the real search over many trials."""
     rng = np.random.default_rng(7)
-    monkeypatch.setattr(
-        LatticeNoise,
-        "sample",
-        lambda self, size, _: [round(z * self.sigma) for z in rng.choice(pool, size)],
-    )
     monkeypatch.setattr(offsets, "marginal_offset", lru_cache(offsets.marginal_offset))
 
     def run(law, n, *, trials, noise=None, correction="marginal", **setting):
