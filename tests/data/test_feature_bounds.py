@@ -13,7 +13,7 @@ from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.scales import check_scale
 from dpscp.data.schema import Column, Schema
 from dpscp.data.sources import Block
-from dpscp.estimators.bounds_choice import BoundsChoice
+from dpscp.estimators.bounds_choice import choose_bounds
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import gaussian_event, lattice_noise
 from dpscp.privacy.events import event_to_dict
@@ -200,9 +200,8 @@ def test_columns_without_bounds_get_a_hint_where_noise_may_hide_them():
     rows = schema.matrix(frame)
     with pytest.warns(HintWarning, match=r"bounds of columns 0, 1, 2, and .* Pass feature_bounds="):
         dp.PrivateConformalClassifier(feature_bounds="private", classes=["no", "yes"], **weak).fit(rows, frame["ill"])
-    wide = BoundsChoice(12, None, 1.0, in_schema=False, needs_public=None)
     with pytest.warns(HintWarning, match="columns 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"):
-        wide.of_declared("private")
+        choose_bounds("private", 12, None, 1.0, recipe_task=None, in_schema=False, needs_public=None)
     strong, declared = weak | {"epsilon": 8.0}, schema_of("ill", cost=Column("cost", "numeric", (0.0, 1e4)))
     with warnings.catch_warnings():
         warnings.simplefilter("error", HintWarning)

@@ -177,7 +177,7 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._problem",
-    "self._choose_bounds(records.width, names, signal, task.trains)",
+    "choose_bounds(bounds, records.width, names, signal, recipe_task=task.trains if self.estimator is None else None, in_schema=self.schema_ is not None, needs_public=self._needs_public_bounds)",
     "FeatureBounds(records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09)",
     "the estimator takes its feature bounds from the records",
     "tests/core/test_wiring.py::test_every_public_choice_reaches_the_ledger",

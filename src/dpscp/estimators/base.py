@@ -3,12 +3,12 @@
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpscp._base.assumptions import (
     GROUP_FUNCTION,
@@ -18,8 +18,8 @@ from dpscp._base.checks import check_count
 from dpscp.core.fit import Fit, release
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Prediction
-from dpscp.data.feature_bounds import FeatureBounds, RowNorm
-from dpscp.data.groups import LABEL, read_groups
+from dpscp.data.feature_bounds import RowNorm
+from dpscp.data.groups import LABEL, RowGroups, read_groups
 from dpscp.data.named_inputs import NamedInputs, count_numbers
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import Thinning, read_population
@@ -30,7 +30,7 @@ from dpscp.data.sources.files import is_table
 from dpscp.data.sources.scanner import replace_patterns
 from dpscp.data.used_records import remember_use, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
-from dpscp.estimators.bounds_choice import BoundsChoice
+from dpscp.estimators.bounds_choice import choose_bounds
 from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, is_target_name
 from dpscp.estimators.ingest import (
     BlockReader,
@@ -53,7 +53,6 @@ from dpscp.guarantees.registry import AUTO, GUARANTEES, SPLIT
 from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore
-from dpscp.privacy.units import Unit
 from dpscp.torch.records import inputs_of, labeled_arrays, takes_float64
 from dpscp.training.base import Mechanism
 from dpscp.training.model import PrivateModel, digest_parameters
@@ -79,10 +78,6 @@ class PrivateConformal(FittedEstimator):
     @abstractmethod
     def _promise(self) -> dict[str, Any]:
         """Return the fields of the problem that say what is promised."""
-
-    @abstractmethod
-    def _keep_task(self, records: FitRecords) -> None:
-        """Set the fitted attributes of classification or regression alone."""
 
     @abstractmethod
     def _make_problem(self, fit_input: FitInput) -> tuple[FitProblem, FitRecords]:
@@ -144,24 +139,24 @@ class PrivateConformal(FittedEstimator):
         outer.warn(budget)
         fit_input = self._read(X, y, persons, schema)
         problem, records = self._make_problem(fit_input)
-        released = self._release(problem, records, fit_input.original, budget, outer)
+        released = self._release(problem, records, X, budget, outer)
         self._keep(outer.mark(released), records)
         return self
 
     def _read(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> FitInput:
         """Validate the arguments of ``fit``; set the attributes that describe the input."""
-        original = X
         if schema is None or not is_table(X):  # a schema reads a data set by the names of its columns
             X, y = labeled_arrays(X, y)
         table = X
         X, y, persons = self._apply_schema(X, y, persons, schema)
         if isinstance(X, DistributedSource) and X.by_person:
             persons = True  # its blocks hold them
-        unit = self._unit(persons)
+        limits = {name: self._declared(name) for name in ("n_records", "n_persons")}
+        unit = choose_unit(persons, self._declared("rows_per_person"), **limits)
         rows = None
         if not is_source(X):
             rows = self._validate_table(X, reset=True)
-            require_counted(len(rows), self._declared(unit.count_name), unit.count_name)
+            require_counted(len(rows), limits[unit.count_name], unit.count_name)
             y = self._validate_y(y, len(rows))
         elif self._prefit is not None:
             raise ValueError("dp.Prefit needs X and y in memory, because the estimator predicts all rows at once")
@@ -169,7 +164,7 @@ class PrivateConformal(FittedEstimator):
             self.input_shape_ = getattr(X, "input_shape", None)
             self.n_features_in_ = X.width
         # the rows of a prefit estimator are its outputs
-        return FitInput(original, table, X, y, persons, rows, unit, rows if self._prefit is None else table)
+        return FitInput(table, X, y, persons, rows, unit, rows if self._prefit is None else table)
 
     def _fit_by_all(self, source: DistributedSource, *arguments: Any, **options: Any) -> Self:
         """Fit in process 0 and copy the fitted attributes to the others."""
@@ -223,7 +218,6 @@ class PrivateConformal(FittedEstimator):
         self.certificate_ = released.certificates[0]
         self.evaluation_ = released.evaluation
         self.task_ = released.task
-        self._keep_task(records)
         self._warn_if_sets_are_full(released.task)
 
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
@@ -296,15 +290,6 @@ class PrivateConformal(FittedEstimator):
         value = getattr(self, name)
         return self.schema_.declared[name] if value is None and self.schema_ is not None else value
 
-    def _unit(self, persons: Any) -> Unit:
-        """Return the unit of privacy; refuse arguments that contradict each other."""
-        return choose_unit(
-            persons,
-            self._declared("rows_per_person"),
-            n_records=self._declared("n_records"),
-            n_persons=self._declared("n_persons"),
-        )
-
     def _read_records(
         self,
         fit_input: FitInput,
@@ -317,35 +302,18 @@ class PrivateConformal(FittedEstimator):
         ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source. ``labels`` are the
         classes, which may be the groups.
         """
+        thinning = None
         if (population := read_population(self.population)) is not None:
             population.check_classes(labels)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
+                thinning = Thinning.of(population, self.random_state)
+        groups = LABEL if self._groups_are_labels else self.declared_groups()
+        values = groups.names if isinstance(groups, RowGroups) else labels if groups == LABEL else None
+        reader = BlockReader(encoded, groups, values, thinning)
         if fit_input.rows is None:
-            reader = replace(self._make_block_reader(encoded, labels), thinning=self._make_thinning())
             return records_from_source(fit_input, reader, self.random_state)
-        grouped: tuple[NDArray[np.int64] | None, tuple[Any, ...] | None] = (None, None)
-        if self._groups_are_labels:
-            grouped = targets, labels
-        elif (groups := self.declared_groups()) is not None:
-            grouped = groups.places(fit_input.table, len(fit_input.rows)), groups.names
-        return records_from_arrays(fit_input, targets, grouped, self.random_state, self._make_thinning())
-
-    def _make_thinning(self) -> Thinning | None:
-        """Return the secret coins that keep held-out records of the declared population."""
-        population = read_population(self.population)
-        if population is None:
-            return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
-            return Thinning.of(population, self.random_state)
-
-    def _make_block_reader(
-        self, targets: Callable[[Any, int], NDArray[Any]], labels: tuple[Any, ...] | None
-    ) -> BlockReader:
-        """Return the reader of a source's blocks; ``labels``: the classes."""
-        if self._groups_are_labels:
-            return BlockReader(targets, LABEL, labels)
-        groups = self.declared_groups()
-        return BlockReader(targets) if groups is None else BlockReader(targets, groups, groups.names)
+        return records_from_arrays(fit_input, targets, reader, self.random_state)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Return checked rows; records with a shape are flattened, in the precision of the module.
@@ -357,8 +325,10 @@ class PrivateConformal(FittedEstimator):
                 self.input_shape_ = None
             model = self._prefit.predictor(self._name)
             if reset:
-                return model.outputs_of_records(self, X)
-            return model.outputs(X) if len(X) else np.empty((0, self.model_.n_features))
+                validate_data(self, X, reset=True, skip_check_array=True)
+            elif not len(X):
+                return np.empty((0, self.model_.n_features))
+            return model.outputs(X)
         shape: tuple[Any, ...] | None = X.shape[1:] if isinstance(X, np.ndarray) and X.ndim > 2 else None
         if isinstance(X, NamedInputs):
             X, shape = X.rows, X.input_shape
@@ -392,10 +362,21 @@ class PrivateConformal(FittedEstimator):
         declared = self._declared(unit.count_name)
         require_counted(records.found, declared, unit.count_name)
         n_records = records.found if declared is None else check_count(unit.count_name, declared)
-        population, model = read_population(self.population), self._find_pretrained_model(records.width)
+        population, groups = read_population(self.population), self.declared_groups()
+        model = self._find_pretrained_model(records.width)
         budget = Budget(self.epsilon, self.delta)
         signal = n_records * gdp_mu(budget.epsilon, budget.delta)
-        bounds = self._choose_bounds(records.width, names, signal, task.trains)
+        bounds = self._declared("feature_bounds")
+        if not isinstance(bounds, RowNorm):
+            bounds = choose_bounds(
+                bounds,
+                records.width,
+                names,
+                signal,
+                recipe_task=task.trains if self.estimator is None else None,
+                in_schema=self.schema_ is not None,
+                needs_public=self._needs_public_bounds,
+            )
         return FitProblem(
             task=task,
             estimator=None if model is not None else self.estimator,
@@ -408,7 +389,7 @@ class PrivateConformal(FittedEstimator):
             n_found=declared is None,
             n_features=records.width,
             group_values=records.group_values,
-            groups_per_record=self._count_groups_per_record(),
+            groups_per_record=1 if groups is None else groups.per_record,
             unit=unit,
             input_shape=self.input_shape_,
             groups_are_labels=self._groups_are_labels,
@@ -421,16 +402,7 @@ class PrivateConformal(FittedEstimator):
             **self._promise(),
         )
 
-    def _choose_bounds(self, width: int, names: Any, signal: float, trains: str) -> FeatureBounds | RowNorm | None:
-        """Return the bounds of the features: declared ones, or those that the fit finds where that pays."""
-        declared = self._declared("feature_bounds")
-        if isinstance(declared, RowNorm):
-            return declared
-        choice = BoundsChoice(width, names, signal, self.schema_ is not None, self._needs_public_bounds)
-        has_own_rule = self.estimator is not None
-        return choice.of_declared(declared) if declared is not None or has_own_rule else choice.of_table(trains)
-
-    def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
+    def _find_pretrained_model(self, n_outputs: int = 1) -> PrivateModel | None:
         """Return the model of a release that trains none; None for one that does."""
         if self._prefit is not None:
             return self._prefit.predictor(self._name).model(n_outputs)
@@ -460,11 +432,6 @@ class PrivateConformal(FittedEstimator):
                 GuaranteeWarning,
                 stacklevel=4,
             )
-
-    def _count_groups_per_record(self) -> int:
-        """Return how many groups one record may be in."""
-        groups = self.declared_groups()
-        return 1 if groups is None else groups.per_record
 
     def _read_new_rows(self, X: Any) -> NewRows:
         """Validate rows to predict; those of a frame that do not fit the schema are marked."""

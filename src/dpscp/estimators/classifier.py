@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from dpscp.scores import LabelScore, label_score
 from dpscp.scores.labels import score_labels
 from dpscp.scores.sets import label_set
 from dpscp.torch.records import inputs_of
-from dpscp.training.model import PrivateModel
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -159,14 +158,16 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     _validate_y = staticmethod(validate_labels)
 
     def _make_problem(self, fit_input: FitInput) -> tuple[FitProblem, FitRecords]:
-        declared, of_source = self._find_declared_classes(), fit_input.rows is None
+        declared, of_source = self._declared("classes"), fit_input.rows is None
+        trained, is_taken = self._find_pretrained_model(), False
+        if declared is None and trained is not None:
+            declared, is_taken = trained.model.classes, "classes" in trained.ledger.taken_from_data
         if of_source and declared is None:
             raise ValueError("classes is required for a record source; pass classes=[...] with every possible label")
         public, index, found = class_list(np.empty(0, dtype=np.int64) if of_source else fit_input.y, declared)
         labels = tuple(plain(c) for c in public)
         records = self._read_records(fit_input, index, partial(_indices, classes=labels), labels)
-        found = found or self._has_found_classes()
-        elsewhere = None if self._find_pretrained_model(len(labels)) is None else labels
+        found, elsewhere = found or is_taken, None if trained is None else labels
         task = Classification(labels, label_score(self.conformity_score), model_labels=elsewhere, classes_found=found)
         problem = self._problem(task, records)
         if found:
@@ -177,25 +178,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
                 GuaranteeWarning,
                 stacklevel=3,
             )
-        return problem, replace(records, classes=public)
-
-    def _keep_task(self, records: FitRecords) -> None:
-        self.classes_ = np.asarray(records.classes)
-
-    def _find_declared_classes(self) -> Sequence[Any] | None:
-        """Return the declared labels, or those of a model that was trained elsewhere."""
-        declared: Sequence[Any] | None = self._declared("classes")
-        if declared is None and self._prefit is not None:
-            return self._prefit.predictor(self._name).classes
-        if declared is None and isinstance(self.estimator, PrivateModel):
-            return self.estimator.model.classes
-        return declared
-
-    def _has_found_classes(self) -> bool:
-        """Whether the list comes from a model that took it from its training records."""
-        if self._declared("classes") is not None or not isinstance(self.estimator, PrivateModel):
-            return False
-        return "classes" in self.estimator.ledger.taken_from_data
+        self.classes_ = np.asarray(public)
+        return problem, records
 
     @reads_files
     def predict_proba(self, X: Any) -> NDArray[Any]:

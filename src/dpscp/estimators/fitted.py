@@ -156,9 +156,9 @@ class FittedEstimator(_Parameters, ABC):
         """Return the task of the fit, with the caller's own score where it was set again after loading."""
         return self.task_.with_own_score(vars(self).get("conformity_score", ""))
 
-    @abstractmethod
     def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of a file beside model and thresholds."""
+        return {}
 
     @abstractmethod
     def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:

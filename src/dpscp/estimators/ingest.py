@@ -75,7 +75,6 @@ class FitInput:
 
     Attributes
     ----------
-    original : X as the caller passed it
     table : X as a table
     X : X as a schema or a source reads it
     y, persons : targets and ids
@@ -84,7 +83,6 @@ class FitInput:
     recognized : rows by which later uses recognize the records
     """
 
-    original: Any
     table: Any
     X: Any
     y: Any
@@ -110,8 +108,7 @@ class NewRows:
 class FitRecords:
     """Hold the records of a fit and what is public about them.
 
-    ``found`` is the number of units, used only where it is declared; ``classes`` are the labels of a classification.
-    ``sketch`` recognizes the records in a later use.
+    ``found`` is the number of units, used only where it is declared. ``sketch`` recognizes the records in a later use.
     """
 
     records: RecordSource
@@ -120,7 +117,6 @@ class FitRecords:
     unit: Unit
     found: int
     sketch: Sketch
-    classes: NDArray[Any] | None = None
 
 
 def read_without_schema(X: Any, y: Any, persons: Any) -> tuple[Any, Any, Any]:
@@ -191,13 +187,15 @@ class _FirstLook:
 def records_from_arrays(
     given: FitInput,
     targets: NDArray[Any],
-    grouped: tuple[NDArray[np.int64] | None, tuple[Any, ...] | None],
+    reading: BlockReader,
     random_state: int | None,
-    thinning: Thinning | None = None,
 ) -> FitRecords:
     """Return checked arrays as one block: all rows, or the kept rows of each person."""
-    (groups, group_values), rows = grouped, given.rows
+    rows, thinning = given.rows, reading.thinning
     assert rows is not None
+    groups = None if reading.groups is None else targets
+    if isinstance(reading.groups, RowGroups):
+        groups = reading.groups.places(given.table, len(rows))
     found, block = len(rows), Block(0, rows, targets, groups=groups)
     if given.unit.by_person:
         with warnings.catch_warnings():
@@ -216,4 +214,4 @@ def records_from_arrays(
         ratios = ratios if block.chosen is None else ratios[block.chosen]
         block = replace(block, groups=thinning.place_groups(ratios, block.groups, block.owners, range(found)))
     records = UnitSource(ArraySource.of_blocks([block]), given.unit.counted)
-    return FitRecords(records, rows.shape[1], group_values, given.unit, found, sketch_rows(given.recognized))
+    return FitRecords(records, rows.shape[1], reading.group_values, given.unit, found, sketch_rows(given.recognized))

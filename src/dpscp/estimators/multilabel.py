@@ -1,7 +1,7 @@
 """The private multilabel classifier, whose sets miss few of the true labels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
     label_costs: Any = None
     classes: Sequence[Any] | None = None
 
-    classes_: NDArray[Any] = field(init=False)
+    task_: Multilabel = field(init=False)
     _name = "multilabel"
 
     def __sklearn_tags__(self) -> Any:
@@ -117,19 +117,16 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         costs = None if self.label_costs is None else tuple(float(c) for c in np.asarray(self.label_costs).ravel())
         task = Multilabel(declared, self.loss, costs)
         records = self._read_records(fit_input, fit_input.y, validate_indicators, None)
-        return self._problem(task, records), replace(records, classes=np.asarray(declared, dtype=object))
+        return self._problem(task, records), records
 
-    def _keep_task(self, records: FitRecords | None = None) -> None:  # noqa: ARG002
-        assert isinstance(self.task_, Multilabel)
-        self.classes_ = np.array(self.task_.labels)
-
-    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
-        return {}
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The public names of the labels."""
+        return np.array(self.task_.labels)
 
     def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         self.task_ = Multilabel.from_dict(header["task"])
         self.task_.check_model(self.model_)
-        self._keep_task()
 
     @reads_files
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -174,7 +171,6 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         """
         X = inputs_of(X)
         probabilities = self.predict_proba(X)
-        assert isinstance(self.task_, Multilabel)
         thresholds = self._select_thresholds(X, len(probabilities))
         unreadable: NDArray[np.bool_] = np.asarray(np.isnan(probabilities).all(axis=1))
         if unreadable.any():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from dpscp._base.callers import FLOAT32_ROUNDING, call_on_rows
 from dpscp._base.sklearn_compat import BaseEstimator
@@ -128,14 +128,6 @@ class Predictor:
             raise ValueError("estimator must return one row of outputs for each record, one column for each class")
         # an invalid probability counts as 0, which gives its label the worst score
         return values if self.classes is None else np.clip(np.nan_to_num(values, nan=0.0), 0.0, 1.0)
-
-    def outputs_of_records(self, owner: Any, X: Any) -> NDArray[np.float64]:
-        """Return the outputs for the records of a fit.
-
-        Sets ``n_features_in_`` and ``feature_names_in_`` on ``owner``.
-        """
-        validate_data(owner, X, reset=True, skip_check_array=True)
-        return self.outputs(X)
 
     def model(self, n_outputs: int) -> PrivateModel:
         """Return a model of precomputed outputs with an empty ledger."""

@@ -83,8 +83,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     clip_to_bounds: bool = False
     y_scale: str | None = None
 
-    y_bounds_: tuple[float, float] = field(init=False)
-    conformity_score_: str | None = field(init=False)
+    task_: Regression = field(init=False)
     _name = "regression"
 
     def _check_score(self) -> None:
@@ -112,17 +111,18 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         task = replace(task, score=interval_score(choose_score(problem) if auto else self.conformity_score))
         return replace(problem, task=task), records
 
-    def _keep_task(self, records: FitRecords | None = None) -> None:  # noqa: ARG002
-        assert isinstance(self.task_, Regression)
-        self.y_bounds_ = self.task_.y_bounds
-        self.conformity_score_ = self.task_.score_name
+    @property
+    def y_bounds_(self) -> tuple[float, float]:
+        """The public range of the target, or the range that was found privately."""
+        return self.task_.y_bounds
 
-    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
-        return {}
+    @property
+    def conformity_score_(self) -> str | None:
+        """The name of the score; None for your own."""
+        return self.task_.score_name
 
     def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         self.task_ = Regression.from_dict(header["task"])
-        self._keep_task()
 
     @reads_files
     def predict(self, X: Any) -> NDArray[np.float64]:
