@@ -301,14 +301,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
             return label_set(scores, thresholds)
         return np.asarray(scores[:, :, None] <= thresholds[:, None, :])
 
-    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
-        # an object array of strings is written as text, because objects would need pickle
-        objects = self.classes_.dtype.kind == "O"
-        return {
-            "classes": self.classes_.astype(str) if objects else self.classes_,
-            "classes_objects": np.array(objects),
-        }
-
     def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):

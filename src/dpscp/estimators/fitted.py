@@ -156,10 +156,6 @@ class FittedEstimator(_Parameters, ABC):
         """Return the task of the fit, with the caller's own score where it was set again after loading."""
         return self.task_.with_own_score(vars(self).get("conformity_score", ""))
 
-    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a file beside model and thresholds."""
-        return {}
-
     @abstractmethod
     def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Set the fitted attributes of classification or regression alone from a file."""
@@ -292,7 +288,7 @@ class FittedEstimator(_Parameters, ABC):
         self, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return header and arrays of a file with this model."""
-        names = vars(self).get("feature_names_in_")
+        names, classes = vars(self).get("feature_names_in_"), vars(self).get("classes_")
         header = {
             "class": type(self).__name__,
             "parameters": plain_parameters(self.get_params(deep=False)),
@@ -309,7 +305,12 @@ class FittedEstimator(_Parameters, ABC):
             "feature_names_in": None if names is None else list(names),
         }
         own = {f"model/{name}": value for name, value in arrays.items()}
-        return header, {**own, "threshold": np.asarray(self.threshold_), **self._list_extra_arrays()}
+        own["threshold"] = np.asarray(self.threshold_)
+        if classes is not None:
+            # an object array of strings is written as text, because objects would need pickle
+            objects = classes.dtype.kind == "O"
+            own |= {"classes": classes.astype(str) if objects else classes, "classes_objects": np.array(objects)}
+        return header, own
 
     def report(
         self,
