@@ -1,7 +1,6 @@
 """CSV files of the real world: separators, encodings and marks in numbers, in Python and on the command line."""
 
 import json
-import shlex
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 import dpscp as dp
-from dpscp.cli import main
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.schema import Column, Schema, SchemaError, parse_schema
 from dpscp.data.sources import TableSource
@@ -61,18 +59,6 @@ def folder(tmp_path_factory):
     (place / "german.toml").write_text(schema.to_toml())
     (place / "plain.toml").write_text(SCHEMA.to_toml())
     return place
-
-
-@pytest.fixture
-def run(folder, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-
-    def call(line):
-        capsys.readouterr()
-        code = main(shlex.split(line))
-        return code, *capsys.readouterr()
-
-    return call
 
 
 def test_one_table_in_every_form_gives_one_fit(run, folder):
@@ -275,42 +261,6 @@ def test_a_label_that_the_encoding_lacks_is_not_printed(folder, run):
     code, _, err = run("predict plain.dpscp l.parquet -o l.out.csv --encoding cp1252")
     assert (code, "cannot be written in cp1252; write to a .parquet file" in err, "Ł" in err) == (1, True, False)
     assert not (folder / "l.out.csv").exists()
-
-
-GROUPED = {**COMMON, "groups": "city", "accountant": "rdp"}
-
-
-@pytest.fixture(scope="module")
-def grouped():
-    return dp.PrivateConformalClassifier(**GROUPED).fit(people(), "bought", schema=SCHEMA)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["csv", pytest.param("parquet", marks=pytest.mark.slow), pytest.param("blocks", marks=pytest.mark.slow), "dask"],
-)
-def test_groups_by_a_column_work_for_every_source(folder, kind, monkeypatch, grouped):
-    """One code path: a frame, a file in memory, a file in blocks and a Dask frame have the same groups."""
-    X = folder / "plain.csv"
-    if kind == "parquet":
-        X = folder / "plain.parquet"
-        people().to_parquet(X, index=False)
-    if kind == "blocks":
-        monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)
-        monkeypatch.setattr("dpscp.data.sources.scanner.BLOCK_NUMBERS", 500)
-    if kind == "dask":
-        X = pytest.importorskip("dask.dataframe").from_pandas(people(), npartitions=3)
-    found = dp.PrivateConformalClassifier(**GROUPED).fit(X, "bought", schema=SCHEMA)
-    assert found.group_values_ == grouped.group_values_ == SCHEMA.columns[2].categories
-    np.testing.assert_array_equal(found.threshold_, grouped.threshold_)
-
-
-def test_groups_by_a_column_are_checked(folder):
-    for X in (people(), folder / "plain.csv"):
-        with pytest.raises(ValueError, match="must be a categorical column"):
-            dp.PrivateConformalClassifier(groups="income").fit(X, schema=SCHEMA, y="bought")
-    with pytest.raises(ValueError, match="remove its values"):
-        dp.Groups("city", values=["Oslo"])
 
 
 def test_an_undeclared_value_belongs_to_no_group():

@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import shlex
 import sys
 import tempfile
 import threading
@@ -17,8 +16,6 @@ import pytest
 import dpscp as dp
 from dpscp._base import progress
 from dpscp._base.format import format_epsilon, format_remaining_epsilon
-from dpscp._base.suggestions import suggest
-from dpscp.cli import main
 from dpscp.cli.files import describe_os_error
 from dpscp.data.model_files import open_atomically
 from dpscp.data.schema import Column, Schema
@@ -48,21 +45,6 @@ def folder(tmp_path_factory):
     model = dp.PrivateConformalClassifier(epsilon=8.0, confidence_level=0.5, guarantee="split", random_state=0)
     model.fit(place / "people.csv", "bought", schema=SCHEMA).save(place / "m.dpscp")
     return place
-
-
-@pytest.fixture
-def run(folder, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-
-    def call(line):
-        capsys.readouterr()
-        try:
-            code = main(shlex.split(line))
-        except SystemExit as stop:
-            code = stop.code
-        return code, *capsys.readouterr()
-
-    return call
 
 
 # ---- suggestions
@@ -114,10 +96,6 @@ def test_misspelt_columns_and_files(run, folder, line, said):
     assert code == 1
     assert said in err
     assert "regoin'?" not in err
-
-
-def test_suggestions_ignore_case():
-    assert suggest("AGE", ["age", "region"]) == ". Did you mean 'age'?"
 
 
 def test_the_suggested_command_repeats_the_options(run, folder):
@@ -207,16 +185,6 @@ def test_a_model_that_is_paid_for_is_saved_elsewhere_if_its_folder_fails(run, fo
 def test_a_tiny_epsilon_is_printed_truthfully(epsilon):
     assert epsilon <= float(format_epsilon(epsilon)) <= 1.01 * epsilon
     assert 0.99 * epsilon <= float(format_remaining_epsilon(epsilon)) <= epsilon
-
-
-def test_a_useless_fit_is_called_that_by_predict(run, folder):
-    people(20, 3).to_csv(folder / "few.csv", index=False)
-    assert run("fit few.csv --schema people.toml --epsilon 0.1 --seed 1 -o few.dpscp --force")[0] == 0
-    code, out, _ = run("predict few.dpscp new.csv -o few.out.csv --json")
-    assert (code, json.loads(out)["is_useful"]) == (0, False)
-    assert json.loads(out)["not_useful_because"]
-    assert "verdict:  NOT USEFUL" in run("predict few.dpscp new.csv -o few.out.csv")[1]
-    assert "verdict:  NOT USEFUL" in run("report few.dpscp -o few.html")[1]
 
 
 def test_the_demo_names_the_extra_that_is_missing(run, folder, monkeypatch):

@@ -6,7 +6,6 @@ else, from a default or from the table, breaks a promise that no error message s
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 
 import dpscp as dp
 from dpscp.audit import ModelGame
-from dpscp.cli import main
 from dpscp.data.schema import parse_schema
 from dpscp.report import evaluate
 
@@ -54,22 +52,19 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def run(folder, monkeypatch, capsys):
+def succeed(run):
     """Run a command that succeeds; what it printed, read as JSON if it was asked for."""
-    monkeypatch.chdir(folder)
 
     def call(line):
-        capsys.readouterr()
-        code = main(shlex.split(line))
-        out, err = capsys.readouterr()
+        code, out, err = run(line)
         assert code == 0, err
         return json.loads(out) if "--json" in line else out
 
     return call
 
 
-def test_every_option_of_fit_reaches_the_estimator(run, folder):
-    told = run(
+def test_every_option_of_fit_reaches_the_estimator(succeed, folder):
+    told = succeed(
         "fit people.csv --schema people.toml --epsilon 0.7 --delta 1e-7 --confidence 0.5 0.6 --guarantee universal "
         "--seed 3 -o all.dpscp --json"
     )
@@ -89,13 +84,13 @@ def test_every_option_of_fit_reaches_the_estimator(run, folder):
     assert len(told["certificates"]) == 2
 
 
-def test_score_groups_and_unknown_reach_the_estimator(run, folder):
+def test_score_groups_and_unknown_reach_the_estimator(succeed, folder):
     table = people(400, 0).assign(region=np.resize(["north", "south"], 400))
     table.loc[3, "region"] = "elsewhere"
     table.to_csv(folder / "regions.csv", index=False)
     region = '[columns.region]\ntype = "categorical"\ncategories = ["north", "south"]\n'
     (folder / "regions.toml").write_text(SCHEMA + region)
-    told = run(
+    told = succeed(
         "fit regions.csv --schema regions.toml --epsilon 8 --confidence 0.5 --score raps --groups region "
         "--unknown other --seed 1 -o regions.dpscp --json"
     )
@@ -104,43 +99,43 @@ def test_score_groups_and_unknown_reach_the_estimator(run, folder):
     assert len(told["thresholds"]) == 2
     assert {c.unknown for c in model.schema_.columns if c.type == "categorical"} == {"other"}
     assert model.schema_.feature_names[-2:] == ("region=north", "region=south")
-    run("predict regions.dpscp regions.csv -o regions.out.csv")
+    succeed("predict regions.dpscp regions.csv -o regions.out.csv")
     assert pd.read_csv(folder / "regions.out.csv")["set_size"][3] == 3  # a group that was not declared
 
 
-def test_what_one_release_covers_is_asked_for_and_told(run, folder):
+def test_what_one_release_covers_is_asked_for_and_told(succeed, folder):
     fit = "fit people.csv --schema people.toml --epsilon 8 --confidence 0.6 --guarantee split --seed 1"
-    plain = run(f"{fit} -o one.dpscp")
+    plain = succeed(f"{fit} -o one.dpscp")
     covered = re.search(r"19 of 20 such releases cover at least (\d+\.\d)%", plain)
     assert float(covered[1]) < 60
-    asked = run(f"{fit} --release-confidence 0.9 -o two.dpscp")
+    asked = succeed(f"{fit} --release-confidence 0.9 -o two.dpscp")
     assert "9 of 10 such releases cover at least 60.0%" in asked
     assert dp.load(folder / "two.dpscp").release_confidence == 0.9
     assert dp.load(folder / "two.dpscp").threshold_[0] > dp.load(folder / "one.dpscp").threshold_[0]
 
 
-def test_without_a_seed_a_fit_is_private(run, folder):
-    told = run("fit people.csv --schema people.toml --epsilon 1 --confidence 0.5 -o private.dpscp --json")
+def test_without_a_seed_a_fit_is_private(succeed, folder):
+    told = succeed("fit people.csv --schema people.toml --epsilon 1 --confidence 0.5 -o private.dpscp --json")
     assert told["is_private"]
     assert dp.load(folder / "private.dpscp").ledger_.is_private
 
 
-def test_a_regression_takes_its_range_from_the_schema(run, folder):
+def test_a_regression_takes_its_range_from_the_schema(succeed, folder):
     text = SCHEMA.replace("classification", "regression").replace('"bought"', '"score"')
     text = text.replace('classes = ["yes", "no", "maybe"]', "bounds = [-40, 41]")
     text = text.replace("[columns.score]", "[columns.bought]").replace('"numeric"\nbounds = [-50, 60]', '"ignore"')
     (folder / "scores.toml").write_text(text)
-    run("fit people.csv --schema scores.toml --epsilon 4 --confidence 0.5 --guarantee universal -o scores.dpscp")
+    succeed("fit people.csv --schema scores.toml --epsilon 4 --confidence 0.5 --guarantee universal -o scores.dpscp")
     model = dp.load(folder / "scores.dpscp")
     assert model.y_bounds_ == (-40, 41)
     assert model.ledger_.public_facts["y_bounds"] == (-40, 41)
     assert (model.conformity_score_, model.ledger_.public_facts["score_range"]) == ("cqr", (-81.0, 81.0))
 
 
-def test_the_separator_is_used_for_header_and_records(run, folder):
+def test_the_separator_is_used_for_header_and_records(succeed, folder):
     common = "--schema people.toml --epsilon 4 --guarantee universal --confidence 0.5 --seed 1 --json"
-    comma = run(f"fit people.csv {common} -o comma.dpscp")
-    semicolon = run(f"fit semicolons.csv {common} --separator ';' -o semicolon.dpscp")
+    comma = succeed(f"fit people.csv {common} -o comma.dpscp")
+    semicolon = succeed(f"fit semicolons.csv {common} --separator ';' -o semicolon.dpscp")
     assert comma["thresholds"] == semicolon["thresholds"]
 
 
@@ -166,9 +161,11 @@ def three_levels(folder):
     return model, rows, evaluation
 
 
-def test_each_printed_level_has_its_own_numbers(run, three_levels):
+def test_each_printed_level_has_its_own_numbers(succeed, three_levels):
     lines = [
-        x for x in run("report three.dpscp --evaluate new.csv -o three.html").splitlines() if x.startswith("coverage")
+        x
+        for x in succeed("report three.dpscp --evaluate new.csv -o three.html").splitlines()
+        if x.startswith("coverage")
     ]
     assert len(lines) == 3
     for line, level in zip(lines, three_levels[2].levels, strict=True):
@@ -176,9 +173,9 @@ def test_each_printed_level_has_its_own_numbers(run, three_levels):
         assert f"{level.mean_size:.3g} labels" in line
 
 
-def test_predicted_columns_are_those_of_their_level(run, folder, three_levels):
+def test_predicted_columns_are_those_of_their_level(succeed, folder, three_levels):
     model, rows, _ = three_levels
-    run("predict three.dpscp new.csv -o three.csv")
+    succeed("predict three.dpscp new.csv -o three.csv")
     table, sets = pd.read_csv(folder / "three.csv"), model.predict_set(rows)[1]
     for place, level in enumerate((30, 50, 70)):
         assert table[f"set_size_{level}"].tolist() == sets[:, :, place].sum(axis=1).tolist()
@@ -186,46 +183,46 @@ def test_predicted_columns_are_those_of_their_level(run, folder, three_levels):
         assert [text.split("|") if isinstance(text, str) else [] for text in table[f"set_{level}"]] == members
 
 
-def test_the_title_of_a_report(run, folder, three_levels):
-    run("report three.dpscp -o titled.html --title 'An unusual title'")
+def test_the_title_of_a_report(succeed, folder, three_levels):
+    succeed("report three.dpscp -o titled.html --title 'An unusual title'")
     assert "An unusual title" in (folder / "titled.html").read_text()
 
 
-def test_a_new_store_has_the_budget_that_was_asked_for(run):
-    told = run("budget create small.budget --epsilon 0.25 --delta 1e-8 --dataset mine --json")
+def test_a_new_store_has_the_budget_that_was_asked_for(succeed):
+    told = succeed("budget create small.budget --epsilon 0.25 --delta 1e-8 --dataset mine --json")
     assert (told["epsilon"], told["delta"]) == (0.25, 1e-8)
-    assert run("budget show small.budget --json")["delta"] == 1e-8
+    assert succeed("budget show small.budget --json")["delta"] == 1e-8
 
 
-def test_a_new_store_takes_a_slack(run):
-    told = run("budget create b --epsilon 2 --delta 1e-6 --dataset mine --slack 4e-7 --json")
+def test_a_new_store_takes_a_slack(succeed):
+    told = succeed("budget create b --epsilon 2 --delta 1e-6 --dataset mine --slack 4e-7 --json")
     assert (told["slack"], dp.BudgetStore.open("b").spent()) == (4e-7, 0.0)
     assert "slack 4e-07" in dp.BudgetStore.open("b").summary()
 
 
-def test_every_option_of_plan_changes_the_plan(run):
-    plain = run("plan --n 5000 --epsilon 1 --json")
+def test_every_option_of_plan_changes_the_plan(succeed):
+    plain = succeed("plan --n 5000 --epsilon 1 --json")
     options = ("--delta 1e-8", "--confidence 0.8", "--classes 7", "--features 300", "--train-share 0.2")
     for option in (*options, "--release-confidence 0.9"):
-        changed = run(f"plan --n 5000 --epsilon 1 {option} --json")
+        changed = succeed(f"plan --n 5000 --epsilon 1 {option} --json")
         assert changed["rows"] != plain["rows"], option
-    told = run("plan --n 5000 --epsilon 1 --delta 1e-8 --confidence 0.8 --features 7 --json")
+    told = succeed("plan --n 5000 --epsilon 1 --delta 1e-8 --confidence 0.8 --features 7 --json")
     assert (told["delta"], told["alpha"], told["n_features"]) == (1e-8, 0.2, 7)
-    assert run("plan --n 5000 --epsilon 1 --regression --json")["task"] == "regression"
+    assert succeed("plan --n 5000 --epsilon 1 --regression --json")["task"] == "regression"
 
 
-def test_an_audit_of_ones_own_model_plays_with_its_settings(run, folder):
-    run("fit people.csv --schema people.toml --epsilon 3 --confidence 0.5 --guarantee universal -o own.dpscp")
-    told = run("audit own.dpscp --runs 8 --json")
+def test_an_audit_of_ones_own_model_plays_with_its_settings(succeed, folder):
+    succeed("fit people.csv --schema people.toml --epsilon 3 --confidence 0.5 --guarantee universal -o own.dpscp")
+    told = succeed("audit own.dpscp --runs 8 --json")
     assert (told["passed"], told["runs"], told["knowledge"]) == (True, 8, "black-box")
     claim = ModelGame(dp.load(folder / "own.dpscp")).claim
     assert 0.95 * 3 <= dp.privacy.epsilon_of(claim, 1e-5) <= 3.0
     assert told["claimed"] == [dp.privacy.epsilon_of(claim, delta) for delta in told["deltas"]]
-    control = run("audit own.dpscp --runs 8 --null --json")
+    control = succeed("audit own.dpscp --runs 8 --null --json")
     assert (control["null"], max(control["audited"])) == (True, 0)
 
 
-def test_every_option_of_demo_reaches_the_fit(run, monkeypatch):
+def test_every_option_of_demo_reaches_the_fit(succeed, monkeypatch):
     asked = {}
 
     def listening(options):
@@ -237,6 +234,6 @@ def test_every_option_of_demo_reaches_the_fit(run, monkeypatch):
         }
 
     monkeypatch.setattr("dpscp.cli.demo.run_demo", listening)
-    run("demo --folder there --epsilon 0.3 --delta 1e-9 --confidence 0.77 --force")
+    succeed("demo --folder there --epsilon 0.3 --delta 1e-9 --confidence 0.77 --force")
     expected = {"folder": Path("there"), "epsilon": 0.3, "delta": 1e-9, "confidence": 0.77, "force": True}
     assert asked | expected == asked

@@ -129,13 +129,6 @@ def test_answers_can_be_changed_at_the_end(tmp_path, capsys):
     assert "n_records = 1000" in said
 
 
-def test_at_least_one_column_is_used(tmp_path, capsys):
-    answers = ["y", "no", "", "regr", "0 1", "ignore", "b", "a", "num", "0 1", "no", "yes"]
-    found, _ = ask(answers, names=["a", "y"], path=tmp_path / "s.toml")
-    assert found.feature_names == ("a",)
-    assert "every column is ignored" in capsys.readouterr().err
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(0)
@@ -185,10 +178,3 @@ def test_a_missing_value_after_the_questions_loses_no_answer(run, tmp_path, monk
     code, _, err = run("fit people.csv --target bought -o n.dpscp", [])
     line = "dpscp fit people.csv --target bought -o n.dpscp --schema people.schema.toml"
     assert (code, f"complete 'people.schema.toml', then run: {line}" in err) == (1, True)
-
-
-def test_the_terminal_of_the_questions(monkeypatch, capsys):
-    monkeypatch.setattr("builtins.input", lambda: "answer")
-    assert wizard.read_answer("question? ") == "answer"
-    assert capsys.readouterr() == ("", "question? ")
-    assert wizard.is_interactive() is False

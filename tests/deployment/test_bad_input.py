@@ -8,15 +8,10 @@ import pytest
 import dpscp as dp
 from dpscp.training import DPSGD
 
+pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
+
 DELTA = 1e-5
 SECRET = 0.123454321
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dp.GuaranteeWarning)
-        yield
 
 
 def records(n, seed=0):

@@ -1,7 +1,6 @@
 """Another population: held-out records are thinned by secret coins, and the promise is for the declared one."""
 
 import json
-import warnings
 
 import numpy as np
 import pytest
@@ -15,15 +14,10 @@ from dpscp.data.sources.places import Places, take_census
 from dpscp.estimators.ingest import BlockReader
 from dpscp.training import DPSGD
 
+pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
+
 RNG = np.random.default_rng
 EVEN = Population(lambda X: np.ones(len(X)), bound=4.0)
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dp.GuaranteeWarning)
-        yield
 
 
 def calibrated(scores, ratios, **options):

@@ -1,7 +1,6 @@
 """Private risk control: the mean loss is bounded in finite samples, whatever the losses are (Result J)."""
 
 import json
-import warnings
 from fractions import Fraction
 from functools import cache
 
@@ -17,15 +16,10 @@ from dpscp.privacy.pld import discrete_gaussian_cdf
 from dpscp.threshold import private_quantile
 from dpscp.threshold.counts import LossSums
 
+pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
+
 RNG = np.random.default_rng
 GRID = np.linspace(0, 1, 33)
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dp.GuaranteeWarning)
-        yield
 
 
 def control(losses, **options):

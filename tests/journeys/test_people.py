@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import warnings
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 
 import dpscp as dp
 from dpscp._base.format import at_least, format_level, format_rate
-from dpscp.cli import main
 from dpscp.cli.demo import find_unused_folder
 from dpscp.cli.files import open_table
 from dpscp.cli.fit import count_units, describe_size_mismatch
@@ -41,20 +39,6 @@ def people(n: int, seed: int) -> pd.DataFrame:
     age, score = rng.integers(18, 91, n), rng.normal(size=n)
     bought = np.where(score + (age - 54) / 30 + 0.3 * rng.normal(size=n) > 0, "yes", "no")
     return pd.DataFrame({"age": age, "score": score.round(3), "bought": bought})
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run a command line in an empty folder: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(line: str):
-        capsys.readouterr()
-        code = main(shlex.split(line))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def test_demo_and_fit_replace_nothing_unless_forced(run, tmp_path):

@@ -10,8 +10,6 @@ from dpscp import scores as s
 from dpscp._base.assumptions import OWN_SCORE
 from dpscp.core.tasks import Classification, MissingScore, Regression
 
-RNG = np.random.default_rng(0)
-
 
 def random_probabilities(rng, n, k, dtype=np.float64, ties=False):
     p = rng.dirichlet(np.full(k, 0.7), size=n)
@@ -73,20 +71,6 @@ def test_scores_stay_in_their_public_range(dtype):
     assert values.min() >= low
     assert values.max() <= high
     assert s.raps_of_labels(p, penalty=0.05, free_labels=2).max() == high  # the range is tight
-
-
-def test_randomized_aps_is_uniform_under_the_oracle():
-    """If y is drawn from the probabilities themselves the score is uniform (Kolmogorov-Smirnov, level 1e-4)."""
-    rng = np.random.default_rng(3)
-    n = 20_000
-    p = random_probabilities(rng, n, 4)
-    y = (p.cumsum(axis=1) < rng.uniform(size=(n, 1))).sum(axis=1).clip(max=3)
-    critical = 2.226 / np.sqrt(n)  # P(sqrt(n) D > 2.226) = 1e-4
-    values = np.sort(s.aps(p, y, rng.uniform(size=n)))
-    distance = np.max(np.abs(values - (np.arange(n) + 0.5) / n))
-    assert distance < critical
-    values = np.sort(s.aps(p, y))  # without randomization it is not
-    assert np.max(np.abs(values - (np.arange(n) + 0.5) / n)) > 5 * critical
 
 
 def test_regression_scores_by_hand():

@@ -97,11 +97,6 @@ def remember(self, x):
     return found
 
 
-def write_to_input(self, x):
-    x.mul_(2)
-    return self.layer(x)
-
-
 def table_of_record(self, x):
     return functional.embedding((x * 0).long()[:, :3], torch.stack([self.layer(x[0])] * 2)).mean(1)
 
@@ -141,12 +136,6 @@ def test_refuses(trace, name):
     forward, words = REFUSED[name]
     with pytest.raises(RefusedError, match=words):
         trace(Forward(forward, n=torch.zeros(1)), (5,))
-
-
-def test_refusals_name_the_layer(trace):
-    module = nn.Sequential(nn.Linear(5, 5), Forward(REFUSED["item"][0]))
-    with pytest.raises(RefusedError, match="Forward at '1'"):
-        trace(module, (5,))
 
 
 def fill_partly(self, x):
