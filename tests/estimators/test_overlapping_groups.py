@@ -405,14 +405,6 @@ def test_an_evaluation_charges_the_groups_of_a_record(options):
         dp.evaluate(fitted, X, y, epsilon=1.0, delta=DELTA, groups=[sex])
 
 
-def test_sources_of_a_column_list_are_refused():
-    X, y = records(200)
-    with pytest.raises(ValueError, match="is a column, which needs a schema"):
-        classifier(groups=["sex"]).fit(ArraySource(X, y, n_blocks=2))
-    with pytest.raises(ValueError, match="is a column, which needs a schema"):
-        classifier(groups="sex").fit(ArraySource(X, y, n_blocks=2))
-
-
 def test_the_command_line_takes_several_columns_and_plans_them(tmp_path, capsys):
     rng = RNG(0)
     frame = pd.DataFrame({"sex": rng.choice(["f", "m"], 600), "site": rng.choice(["a", "b"], 600)})

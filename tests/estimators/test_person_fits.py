@@ -100,13 +100,6 @@ def test_the_promise_is_said_in_persons_everywhere():
     assert model.ledger_.epsilon(1e-5, "rdp") <= 4.0
 
 
-def test_a_row_level_page_says_what_several_records_cost():
-    X, y, _ = table()
-    page = " ".join(html_report(fitted(classifier(guarantee="split"), X, y)).split())
-    assert "several records is protected less" in page
-    assert "with 10 records" in page
-
-
 def test_sizes_and_numbers_of_persons_stay_private(tmp_path):
     """Two tables with other persons, sizes and kept rows leave no other number than noise does."""
     declared = []
@@ -283,13 +276,6 @@ def test_without_ids_a_budget_store_is_refused(tmp_path):
     assert store.spent() == 0
     fitted(model, X, y, persons=ids, budget=store)
     assert 0 < store.spent() <= 4.0
-
-
-def test_a_cap_of_one_row_is_a_row_level_fit():
-    X, y, _ = table()
-    rows, capped = fitted(classifier(), X, y), fitted(classifier(rows_per_person=1), X, y)
-    np.testing.assert_array_equal(rows.threshold_, capped.threshold_)
-    assert rows.ledger_.neighbors == capped.ledger_.neighbors == "adding or removing one record"
 
 
 # ---- own scores

@@ -61,20 +61,6 @@ def test_the_shipped_offsets_are_those_of_the_library():
             ), (level, place)
 
 
-def test_the_table_is_written_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(planner, "LEVELS", (0.9,))
-    monkeypatch.setattr(planner, "_LOG_SIGNALS", (5.0, 5.3, 5.9))
-    planner.write_search_table(tmp_path / "table.json")
-    found = json.loads((tmp_path / "table.json").read_text())
-    (row,) = found["offsets"]
-    assert len(row) == len(found["log_signals"])
-    jumps = [x for x in found["log_signals"] if x not in (5.0, 5.3, 5.9)]
-    assert jumps  # a number of steps changes here
-    left, right = (found["log_signals"].index(x) for x in jumps[:2])
-    assert right == left + 1
-    assert row[right] - row[left] > 0.1
-
-
 def test_the_shipped_set_sizes_grow_with_the_level():
     tasks = planner.planner_tables()["tasks"]
     assert [task["classes"] for task in tasks] == [2, 5, 8]

@@ -71,19 +71,6 @@ def test_a_fit_on_items_is_that_on_the_same_rows_in_memory():
     assert OWN_DATASET in found.ledger_.assumptions
 
 
-def test_a_module_gets_images_in_the_shape_of_the_items():
-    pytest.importorskip("opacus")
-    X, y = records((1, 4, 4))
-    module = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 2))
-    training = dp.training.TorchDPSGD(module, sampling_rate=0.2, steps=10, learning_rate=0.5)
-    found, expected = (
-        fitted(training, *given) for given in ((dp.sources.DatasetSource(Items(X, y), block_rows=250),), (X, y))
-    )
-    assert found.input_shape_ == (1, 4, 4)
-    assert found.threshold_ == pytest.approx(expected.threshold_, abs=1e-9)
-    assert sets(found, X) == sets(expected, X)
-
-
 def test_items_are_read_in_order_and_one_block_at_a_time():
     items = Items(*records((2, 3), n=10))
     source = DatasetSource(items, block_rows=4)
