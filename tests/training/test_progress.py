@@ -70,5 +70,47 @@ def test_a_verbose_fit_says_and_logs_its_stages_and_nothing_of_the_records(capsy
     text, logged = shown[0]
     assert "private training: 20/20" in text
     assert logged[0] == "train with guarantee 'split'"
-    assert len(logged) == 3
+    assert logged[1:] == [
+        "prepare the records for training",
+        "score the records",
+        "search the thresholds",
+        "evaluate the release on records of its own",
+    ]
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("blocks", [3, 16])
+def test_a_reading_is_shown_by_its_share_and_not_by_its_blocks(blocks, clock, capsys, monkeypatch):
+    """Tables of other sizes, the same words: a share of the public number of records."""
+
+    def read():
+        done = 0
+        _progress.announce("read the table")
+
+        def items():
+            nonlocal done
+            for block in range(blocks):
+                done = block + 1
+                yield block
+
+        return list(_progress.show_pass(items(), lambda: done / blocks, 2000))
+
+    assert len(read()) == blocks
+    assert capsys.readouterr().err == ""
+    with _progress.verbosity(1):
+        for _ in _progress.progress(range(1), 1, "steps"):
+            read()  # inside other work that is shown
+    assert capsys.readouterr().err.splitlines() == ["dpscp: read the table", "steps: 1/1"]
+    monkeypatch.setattr(_progress, "_QUIET_SECONDS", 0.0)
+    with _progress.verbosity(1):
+        read()
+    quarters = [f"read the table: {number} of 2,000 records" for number in ("500", "1,000", "1,500", "2,000")]
+    assert capsys.readouterr().err.splitlines() == ["dpscp: read the table", *quarters]
+    with _progress.verbosity(1, delay=1e9):
+        read()
+    assert capsys.readouterr().err == ""
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    read()
+    assert "read the table [" in screen.getvalue()
+    assert "2,000 of 2,000 records" in screen.getvalue()

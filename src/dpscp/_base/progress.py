@@ -17,10 +17,13 @@ _QUIET_SECONDS = 2.0
 _FIRST_SECONDS, _REDRAW_SECONDS = 1.0, 0.5
 _REFRESH_SECONDS = 0.25
 _WIDTH = 30
-# Lines that a verbose run writes for one stage.
-_LINES = 10
+# Lines that a verbose run writes for a stage of steps, and for a reading of the records.
+_LINES, _QUARTERS = 10, 4
 _log = logging.getLogger("dpscp")
 _verbose: ContextVar[int] = ContextVar("dpscp_verbose", default=0)
+# When lines may be written from, and whether work inside other work that shows itself is going on.
+_start: ContextVar[float] = ContextVar("dpscp_start", default=0.0)
+_is_inside: ContextVar[bool] = ContextVar("dpscp_inside", default=False)
 
 
 class _ActivityLine:
@@ -87,63 +90,105 @@ def clear_activity() -> None:
 
 
 @contextmanager
-def verbosity(verbose: int) -> Iterator[None]:
-    """Show the progress of all work inside; 0 leaves it to ``progress``."""
-    token = _verbose.set(verbose)
+def verbosity(verbose: int, delay: float = 0.0) -> Iterator[None]:
+    """Show the progress of all work inside by lines, from ``delay`` seconds on; 0 changes nothing."""
+    before = _verbose.set(verbose or _verbose.get()), _start.set(time.monotonic() + delay if verbose else _start.get())
     try:
         yield
     finally:
-        _verbose.reset(token)
+        _verbose.reset(before[0])
+        _start.reset(before[1])
 
 
 def announce(stage: str) -> None:
     """Log that a stage begins, and say so where the run is verbose."""
     _log.info(stage)
     _activity.stage = stage
-    if _verbose.get():
+    if _writes_lines():
         _write(f"dpscp: {stage}\n")
 
 
+def _writes_lines() -> bool:
+    return _verbose.get() > 0 and time.monotonic() >= _start.get()
+
+
 def progress(
-    items: Iterable[Item],
-    total: int,
-    label: str,
-    position: Callable[[], int] | None = None,
-    note: Callable[[int], str] | None = None,
+    items: Iterable[Item], total: int, label: str, *, note: Callable[[int], str] | None = None
 ) -> Iterator[Item]:
-    """Pass the items through.
+    """Pass the items through, and show their number.
 
     Inside ``verbosity`` ten lines are written, with what ``note`` says of the number of items. Otherwise a bar is drawn
-    if standard error is a terminal and two seconds have gone by.
-
-    ``total`` is the number of items, or what ``position`` says at the end: where a file is read to, in bytes.
+    if standard error is a terminal and two seconds have gone by. Work inside this work shows nothing.
     """
-    if _verbose.get() and position is None:
+    if not _verbose.get():
+        yield from _draw_bar(items, label, lambda number: (number / total, f"{number}/{total}"))
+        return
+    with _hide_inner_work():
         for number, item in enumerate(items, start=1):
             yield item
-            if _LINES * number // total > _LINES * (number - 1) // total:
+            if _LINES * number // total > _LINES * (number - 1) // total and _writes_lines():
                 spent = "" if note is None else f", {note(number)}"
                 _write(f"{label}: {number}/{total}{spent}\n")
+
+
+def show_pass(items: Iterable[Item], share: Callable[[], float], records: int | None = None) -> Iterator[Item]:
+    """Pass the items of one reading of the records through, and show which ``share`` of them was read.
+
+    The share is shown with the name of the stage, and of the public number of ``records`` where there is one: a number
+    of blocks would reveal that of the records. So a fast reading writes no line, and a slow one writes four.
+    """
+    if _is_inside.get():
+        yield from items
         return
+    label = _activity.stage or "reading"
+
+    def text(done: float) -> str:
+        return f"{done:.0%}" if records is None else f"{round(done * records):,} of {records:,} records"
+
+    if not _verbose.get():
+        yield from _draw_bar(items, label, lambda _: (min(1.0, share()), text(min(1.0, share()))))
+        return
+    due, shown = time.monotonic() + _QUIET_SECONDS, 0
+    with _hide_inner_work():
+        for item in items:
+            yield item
+            while shown < min(_QUARTERS, int(_QUARTERS * share())):
+                shown += 1
+                if time.monotonic() >= due and _writes_lines():
+                    _write(f"{label}: {text(shown / _QUARTERS)}\n")
+
+
+@contextmanager
+def _hide_inner_work() -> Iterator[None]:
+    before = _is_inside.get()
+    _is_inside.set(True)
+    try:
+        yield
+    finally:
+        _is_inside.set(before)
+
+
+def _draw_bar(items: Iterable[Item], label: str, position: Callable[[int], tuple[float, str]]) -> Iterator[Item]:
+    """Pass the items through under a bar on a terminal; ``position`` is the share that is done, and its text."""
     if not sys.stderr.isatty():
         yield from items
         return
     start = time.monotonic()
     due, is_shown = start + _QUIET_SECONDS, False
     try:
-        for number, item in enumerate(items, start=1):
-            yield item
-            now = time.monotonic()
-            if now >= due:
-                done = max(1, min(total, number if position is None else position()))
-                filled = _WIDTH * done // total
-                left = (now - start) * (total - done) / done
-                count = f"{done}/{total}" if position is None else f"{100 * done // total} %"
-                with _activity.lock:
-                    _activity.clear()
-                    _write(f"\r{label} [{'#' * filled}{'.' * (_WIDTH - filled)}] {count}, {left:.0f} s left ")
-                    _activity.last_bar = now
-                due, is_shown = now + _REFRESH_SECONDS, True
+        with _hide_inner_work():
+            for number, item in enumerate(items, start=1):
+                yield item
+                now = time.monotonic()
+                if now >= due:
+                    share, text = position(number)
+                    left = (now - start) * (1 - share) / max(share, 1e-9)
+                    bar = "#" * int(_WIDTH * share)
+                    with _activity.lock:
+                        _activity.clear()
+                        _write(f"\r{label} [{bar:.<{_WIDTH}}] {text}, {left:.0f} s left ")
+                        _activity.last_bar = now
+                    due, is_shown = now + _REFRESH_SECONDS, True
     finally:
         if is_shown:
             _write("\r\033[K")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import dpscp
 from dpscp._base.format import format_epsilon
-from dpscp._base.progress import clear_activity, pause_activity
+from dpscp._base.progress import clear_activity, pause_activity, verbosity
 from dpscp.cli.files import (
     CommandError,
     Estimator,
@@ -50,11 +50,15 @@ _OUT_OF_MEMORY = (
     "for prediction into several files"
 )
 REFUSED, USAGE, OVER_BUDGET, INTERRUPTED = 1, 2, 3, 130
+# A shorter command writes no line of progress where standard error is no terminal.
+_QUIET_SECONDS = 15.0
 
 
 def run(options: argparse.Namespace) -> int:
     """Run a command, print its result as text or JSON, and return its exit code; print an error as one line."""
-    with warnings.catch_warnings():
+    # a terminal has bars; a log has lines, where the work is long
+    is_log = not sys.stderr.isatty()
+    with warnings.catch_warnings(), verbosity(int(is_log), delay=_QUIET_SECONDS):
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", GuaranteeWarning)
         warnings.showwarning = show_warning
@@ -113,7 +117,7 @@ def _predict(options: argparse.Namespace) -> Result:
     table = open_table(options.table, choose_csv_format(options, schema.csv))
     table.require_columns([column.name for column in schema.feature_columns], "the model needs")
     with open_writer(options.output, table.csv_format, raw=options.raw) as write:
-        for block in table.blocks("predicting"):
+        for block in table.blocks("predict"):
             columns, n_bad = predict_block(estimator, schema, table.as_frame(block, schema), n + 1, options.unknown)
             n, bad, added = n + len(block), bad + n_bad, list(columns)
             for name, values in columns.items():

@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from dpscp._base.progress import announce
 from dpscp._base.suggestions import suggest
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.person_ids import PersonIds, read_person_ids
 from dpscp.data.schema import Schema, SchemaError
-from dpscp.data.sources.files import BLOCK_ROWS, TableFile, is_url, list_files
+from dpscp.data.sources.files import BLOCK_ROWS, TableFile, is_url, list_files, read_files
 from dpscp.data.sources.scanner import as_frame, or_no_records
 from dpscp.data.used_records import Sketch, sketch_rows
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, load
@@ -116,14 +117,15 @@ class Table:
         said = " ".join(f"{name!r}{suggest(name, known) or '.'}" for name in missing)
         raise CommandError(f"{str(self.path)!r} lacks column{'s' * (len(missing) > 1)} that {what}: {said}")
 
-    def blocks(self, label: str, columns: Collection[str] | None = None) -> Iterator[Any]:
-        """Yield the records as Arrow batches of a few megabytes, and show progress with this label."""
+    def blocks(self, stage: str, columns: Collection[str] | None = None) -> Iterator[Any]:
+        """Yield the records as Arrow batches of a few megabytes, and show progress with the name of the stage."""
+        announce(stage)
         names = [name for name in self.column_names if columns is None or name in columns]
-        return or_no_records((batch for file in self.files for batch in file.batches(names, BLOCK_ROWS, label)), names)
+        return or_no_records((batch for _, batch in read_files(self.files, names, BLOCK_ROWS)), names)
 
-    def frames(self, label: str, schema: Schema) -> Iterator[Any]:
+    def frames(self, stage: str, schema: Schema) -> Iterator[Any]:
         """Yield the columns of the schema as a pandas frame for each block."""
-        return (self.as_frame(block, schema) for block in self.blocks(label, schema.column_names))
+        return (self.as_frame(block, schema) for block in self.blocks(stage, schema.column_names))
 
     def as_frame(self, block: Any, schema: Schema) -> Any:
         """Return the columns of the schema in a block as a pandas frame."""
@@ -133,7 +135,7 @@ class Table:
         """Return features (n, n_features), targets (n,), and the ids of the persons if the schema has a column."""
         self.require_columns(schema.column_names)
         try:
-            X, y, persons = zip(*(schema.encode(frame) for frame in self.frames("reading", schema)), strict=True)
+            X, y, persons = zip(*(schema.encode(frame) for frame in self.frames("read the table", schema)), strict=True)
         except (SchemaError, ValueError) as error:
             raise CommandError(f"{str(self.path)!r} cannot be used for evaluation: {error}") from None
         ids = None if schema.person is None else PersonIds.joined([read_person_ids(part) for part in persons])
@@ -141,7 +143,7 @@ class Table:
 
     def sketch(self, schema: Schema) -> Sketch:
         """Return what recognizes the records of this table."""
-        parts = [sketch_rows(schema.matrix(frame)) for frame in self.frames("comparing", schema)]
+        parts = [sketch_rows(schema.matrix(frame)) for frame in self.frames("compare the tables", schema)]
         return reduce(add, parts)
 
 

@@ -110,8 +110,8 @@ def describe_release(options: argparse.Namespace, store: BudgetStore | None) -> 
 def count_units(schema: Schema, table: Table) -> int:
     """Count the records of a table, or the persons if the schema declares a column of ids; private."""
     if schema.person is None:
-        return sum(map(len, table.blocks("reading", list(schema.target_names))))
-    blocks = table.blocks("reading", [schema.person])
+        return sum(map(len, table.blocks("count the records", list(schema.target_names))))
+    blocks = table.blocks("count the records", [schema.person])
     return len(np.unique(PersonIds.joined([read_person_ids(block[schema.person]) for block in blocks]).numbers()))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.assumptions import CORRECTED, NOT_CORRECTED, Assumption
-from dpscp._base.progress import announce, verbosity
+from dpscp._base.progress import announce
 from dpscp.core.evaluation import SELF_CONFIDENCE, CountOutcomes, EvaluationPlan, OutcomeCounts, PrivateEvaluation
 from dpscp.core.fit_plan import FitPlan, plan_fit
 from dpscp.core.losses import Multilabel, count_losses
@@ -112,7 +112,7 @@ def release(
             )
         return _count_scores(found, plan, trained, for_threshold, spent, search_seed)
 
-    with quiet_steps(), verbosity(problem.verbose):
+    with quiet_steps():
         released = release_counts(plan, count, random_state=search_seed, store=store, note=note, observer=observer)
         ((found, model, for_evaluation),) = fitted
         measured = None
@@ -205,6 +205,7 @@ def _count_scores(
     Theory: Results B, D and H
     """
     task, corrected = problem.task, plan.guarantee.needs_trajectory
+    announce("score the records")
     scored = records.map(partial(_score_block, task, trained, corrected), keep=True)
     if unit_of_blocks(records).by_person:
         draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscp._base.checks import check_choice, check_count, check_probability
+from dpscp._base.checks import check_choice, check_probability
 from dpscp.core.tasks import Prediction, Task
 from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.groups import RecordGroups, group_facts
@@ -102,8 +102,6 @@ class FitProblem(Problem):
     """The shape of one record that is not a row of a table; its numbers come as a row."""
     evaluation_fraction: float | None = None
     """The share of the records that measures the release; None: nothing is measured."""
-    verbose: int = 0
-    """1 shows the progress of training on standard error; public numbers only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,7 +109,6 @@ class FitProblem(Problem):
             chosen = guarantee_of(self.guarantee)
             if not chosen.certified or chosen.needs_stability:
                 raise ValueError(f"guarantee must be 'auto', 'split' or 'universal' for a loss, got {chosen.name!r}")
-        check_count("verbose", self.verbose, minimum=0)
         if self.evaluation_fraction is not None:
             self._check_evaluation_fraction(self.evaluation_fraction)
         for name in ("train_share", "calibration_fraction"):

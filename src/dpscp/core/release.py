@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, Self
@@ -207,10 +208,11 @@ def release_counts(
     checks = check_budget(budget, plan.problem.n_records, plan.spent.relation)
     warn_of_failures(checks, stacklevel=4)
     reservation = None if store is None else store.reserve(plan.ledger(), note=note)
-    counted, problem = count(), plan.problem
-    plan = plan.after(counted.spent, counted.stability)
-    announce("search the thresholds")
-    values, found, score_range = _search(plan, counted, random_state, observer)
+    with _explain_interrupt(store):
+        counted, problem = count(), plan.problem
+        plan = plan.after(counted.spent, counted.stability)
+        announce("search the thresholds")
+        values, found, score_range = _search(plan, counted, random_state, observer)
     facts = _list_search_facts(plan, found, score_range)
     # what one row meets becomes the promise to a person without ids
     ledger = plan.ledger().declare(**facts).convert_unit(problem.unit)
@@ -235,6 +237,17 @@ def release_counts(
         problem.task.name,
         tuple(q for row in found for q in row),
     )
+
+
+@contextmanager
+def _explain_interrupt(store: BudgetStore | None) -> Iterator[None]:
+    """Say what an interrupted release leaves behind."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        charged = "" if store is None else f", but the cost that was reserved in {str(store.path)!r} stays charged"
+        error.add_note(f"Nothing was released, and no copy of the records is left{charged}.")
+        raise
 
 
 def release_scores(

@@ -15,6 +15,7 @@ from dpscp._base.assumptions import (
     LIKELIHOOD_RATIO,
 )
 from dpscp._base.checks import check_count
+from dpscp._base.progress import verbosity
 from dpscp.core.fit import Fit, release
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Prediction
@@ -137,9 +138,10 @@ class PrivateConformal(FittedEstimator):
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         outer = find_outer_use()
         outer.warn(budget)
-        fit_input = self._read(X, y, persons, schema)
-        problem, records = self._make_problem(fit_input)
-        released = self._release(problem, records, X, budget, outer)
+        with verbosity(check_count("verbose", self.verbose, minimum=0)):
+            fit_input = self._read(X, y, persons, schema)
+            problem, records = self._make_problem(fit_input)
+            released = self._release(problem, records, X, budget, outer)
         self._keep(outer.mark(released), records)
         return self
 
@@ -398,7 +400,6 @@ class PrivateConformal(FittedEstimator):
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             accountant=self.accountant,
-            verbose=self.verbose,
             **self._promise(),
         )
 

@@ -108,7 +108,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     random_state : int, optional
         None uses system entropy. An integer makes the run repeatable and NOT private.
     verbose : int, default 0
-        1 writes progress to standard error. The logger ``dpscp`` has the stages.
+        1 writes stages, steps and readings to standard error. The logger ``dpscp`` has the stages.
 
     Attributes
     ----------

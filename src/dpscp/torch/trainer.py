@@ -302,6 +302,7 @@ class TorchDPSGD(GaussianSums):
         named = {name: p for name, p in state.named_parameters() if p.requires_grad}
         trained = list(named.values())
         compare_with_autograd(engine, training_copy(self.module).to(trained[0].device), self._losses, trained)
+        announce("prepare the records for training")
         ready = source.map(block, keep=True)
         return _Setup(ready, engine, tuple(named), trained, shape, classes, tuple(from_data), traced.scores)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_probability
+from dpscp._base.progress import announce
 from dpscp.data.sources import Block, RecordSource
 from dpscp.privacy import gaussian_event, secure_generator
 from dpscp.privacy.random_streams import RECALIBRATION, stream_seed
@@ -110,6 +111,7 @@ class Recalibrated(Around):
         rng = secure_generator(seed)
         noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n_records))
         search = _Search.start(len(classes))
+        announce(self.stage)
         outputs = source.map(partial(block_outputs, model=model), keep=True)
         for _ in range(self.steps):
             sums = partial(block_sums, classes=classes, place=search.place)

@@ -1,5 +1,11 @@
 """Every kind of table gives the records, the bits and the messages of the same rows in memory."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import fsspec
 import numpy as np
 import pandas as pd
@@ -210,3 +216,48 @@ def test_an_error_of_a_remote_file_system_is_not_printed(monkeypatch):
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", fail)
     refused("memory://scanner/t.csv", r"cannot be opened \(OSError\)")
+
+
+_LONG_FIT = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in children of a script in the background
+import dpscp as dp
+from dpscp.data.sources import scanner
+scanner._IN_MEMORY = 0
+store = dp.BudgetStore.open("study.budget", dataset="people")
+training = dp.training.DPSGD(sampling_rate=0.3, steps=10**7, learning_rate=1.0)
+fit = dp.PrivateConformalClassifier(training, epsilon=2.0, guarantee="split", accountant="rdp", verbose=1).fit
+try:
+    fit(sys.argv[1], "label", schema=dp.Schema.read("s.toml"), budget=store)
+except KeyboardInterrupt as error:
+    print(*error.__notes__)
+"""
+
+
+def test_an_interrupted_fit_leaves_only_its_charge(folder, tmp_path):
+    """A real process and a real signal, in the middle of training from scratch files."""
+    (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
+    (tmp_path / "scratch").mkdir()
+    store = dp.BudgetStore.create(tmp_path / "study.budget", epsilon=4.0, delta=1e-5, dataset="people")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LONG_FIT, folder / "parts"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "scratch")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lines = iter(process.stderr.readline, "")
+    shown = []
+    for line in lines:
+        shown.append(line.strip())
+        if "prepare the records for training" in line:
+            break
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert said.endswith("study.budget' stays charged.\n")
+    assert not list((tmp_path / "scratch").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} <= {"s.toml", "scratch", "study.budget", "study.budget.lock"}
+    assert 0 < store.remaining(1e-5) < 3
+    assert shown[0] == "dpscp: read the table"

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.assumptions import OWN_DATASET
 from dpscp._base.checks import check_count
+from dpscp._base.progress import show_pass
 from dpscp.data.named_inputs import NamedInputs, count_numbers, is_named, split_target
 from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block
 from dpscp.data.sources.scanner import BLOCK_NUMBERS
@@ -83,7 +84,9 @@ class DatasetSource:
     def _blocks(self) -> Iterator[Block]:
         if not self._count:
             yield Block(0, np.empty((0, self.width)), np.empty(0, dtype=np.int64))
-        for number, start in enumerate(range(0, self._count, self._rows)):
+        stop = 0
+        starts = show_pass(range(0, self._count, self._rows), lambda: stop / self._count)
+        for number, start in enumerate(starts):
             stop = min(self._count, start + self._rows)
             items = [_read_item(self._dataset[place]) for place in range(start, stop)]
             if any(shape != self._shape for _, _, shape in items):

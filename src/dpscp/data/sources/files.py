@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from dpscp._base.progress import progress
+from dpscp._base.progress import show_pass
 from dpscp._base.suggestions import suggest
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import label_text
@@ -43,6 +43,8 @@ _STREAMS = {
 BLOCK_BYTES, BLOCK_ROWS, _COLUMN_BYTES = 8 * 2**20, 2**16, 2**20
 # Numbers that are compressed in a file take about so many times its bytes.
 _COMPRESSION = 4
+# Arrow reads no more than one batch at a time.
+ONE_BATCH = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/.*")
 _WILDCARDS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 
@@ -163,8 +165,8 @@ class TableFile:
         is_text = self.path.lower().endswith((".csv", ".tsv"))
         return int(self.system.get_file_info(self.path).size) * (1 if is_text else _COMPRESSION)
 
-    def batches(self, names: Sequence[str], rows: int, label: str) -> Iterator[Any]:
-        """Yield the records in order, as Arrow batches of at most ``rows`` rows, and show progress.
+    def batches(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
+        """Yield the share of the file that was read and the next records, an Arrow batch of at most ``rows`` rows.
 
         CSV cells stay texts (an empty one is missing).
         """
@@ -173,16 +175,17 @@ class TableFile:
         stored = [name for name in names if name not in self.keys]
         readers = {"csv": self._read_csv, "parquet": self._read_parquet, "excel": self._read_excel}
         read = readers.get(find_kind(self.path), self._read_fragment)
-        found = self._guard(lambda: read(stored, rows, label))
-        while (batch := self._guard(lambda: next(found, None))) is not None:
+        found = self._guard(lambda: read(stored, rows))
+        while (item := self._guard(lambda: next(found, None))) is not None:
+            share, batch = item
             for name in self.keys:
                 if name in names:
                     value = pa.scalar(self.keys[name], pa.string())
                     batch = batch.append_column(name, pa.repeat(value, len(batch)))
             for start in range(0, len(batch), rows):
-                yield batch.slice(start, rows)
+                yield share, batch.slice(start, rows)
 
-    def _read_parquet(self, names: Sequence[str], rows: int, label: str) -> Iterator[Any]:
+    def _read_parquet(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
         import pyarrow.parquet as pq
 
         # read as it is needed, through a small buffer for each column: by default the reader holds all it has read
@@ -192,13 +195,12 @@ class TableFile:
                 opened, buffer_size=_COLUMN_BYTES, pre_buffer=False, page_checksum_verification=True
             ) as file,
         ):
-            n_rows, batches = [0], file.iter_batches(rows, columns=list(names), use_threads=False)
-            # the line shows a share: a number of blocks would reveal that of the records
-            for batch in progress(batches, max(1, file.metadata.num_rows), label, lambda: n_rows[0]):
-                n_rows[0] += len(batch)
-                yield batch
+            n_rows, total = 0, max(1, file.metadata.num_rows)
+            for batch in file.iter_batches(rows, columns=list(names), use_threads=False):
+                n_rows += len(batch)
+                yield n_rows / total, batch
 
-    def _read_csv(self, names: Sequence[str], _: int, label: str) -> Iterator[Any]:
+    def _read_csv(self, names: Sequence[str], _: int) -> Iterator[tuple[float, Any]]:
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
@@ -217,9 +219,10 @@ class TableFile:
                     null_values=[""],
                 ),
             )
-            yield from progress(reader, max(1, file.size()), label, file.tell)
+            for batch in reader:
+                yield file.tell() / max(1, file.size()), batch
 
-    def _read_excel(self, names: Sequence[str], rows: int, _: str) -> Iterator[Any]:
+    def _read_excel(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
         """Yield the cells as texts; a line without any is no record."""
         import pyarrow as pa
 
@@ -229,7 +232,8 @@ class TableFile:
         lines = (line for line in lines if any(cell is not None for cell in line))
         while part := list(islice(lines, rows)):
             cells = [[line[place] if place < len(line) else None for line in part] for place in places]
-            yield pa.record_batch([pa.array(column, pa.string()) for column in cells], list(names))
+            # how long a sheet is cannot be known before its end
+            yield 0.0, pa.record_batch([pa.array(column, pa.string()) for column in cells], list(names))
 
     def _excel_rows(self) -> Iterator[tuple[str | None, ...]]:
         """Yield the lines of the only sheet, cells as texts."""
@@ -246,9 +250,12 @@ class TableFile:
             for line in book.worksheets[0].iter_rows(values_only=True):
                 yield tuple(_cell_text(cell) for cell in line)
 
-    def _read_fragment(self, names: Sequence[str], rows: int, _: str) -> Iterator[Any]:
-        options = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
-        return iter(self._fragment().to_batches(columns=list(names), batch_size=rows, **options))
+    def _read_fragment(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
+        fragment, n_rows = self._fragment(), 0
+        total = max(1, fragment.count_rows())
+        for batch in fragment.to_batches(columns=list(names), batch_size=rows, **ONE_BATCH):
+            n_rows += len(batch)
+            yield n_rows / total, batch
 
     def _guard(self, work: Callable[[], Any]) -> Any:
         """Return the result of ``work``, or raise an error without anything from the records."""
@@ -286,6 +293,22 @@ def _cell_text(cell: Any) -> str | None:
     if cell is None or isinstance(cell, str):
         return cell or None
     return cell.isoformat() if isinstance(cell, date) else label_text(cell)
+
+
+def read_files(
+    files: Sequence[TableFile], names: Sequence[str], rows: int, records: int | None = None
+) -> Iterator[tuple[TableFile, Any]]:
+    """Yield each file with its batches, and show the progress; ``records`` is their public number."""
+    done = 0.0
+
+    def batches() -> Iterator[tuple[TableFile, Any]]:
+        nonlocal done
+        for number, file in enumerate(files):
+            for share, batch in file.batches(names, rows):
+                done = (number + share) / len(files)
+                yield file, batch
+
+    return show_pass(batches(), lambda: done, records)
 
 
 def list_files(table: Any, csv_format: CSVFormat) -> list[TableFile]:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.checks import check_count
+from dpscp._base.progress import announce
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import Frame, list_columns, table_to_pandas
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources.base import ArraySource, Block, RecordSource
-from dpscp.data.sources.files import TableError, TableFile, are_paths, is_path, list_files
+from dpscp.data.sources.files import ONE_BATCH, TableError, TableFile, are_paths, is_path, list_files, read_files
 from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
 from dpscp.data.sources.spill import ReadSource, Scratch
 
@@ -74,7 +75,7 @@ class TableSource(ReadSource):
         else:
             self._columns = self._find_columns(_stream_names(table), f"the {type(table).__name__}")
             self._read_once = Scratch(_stream_batches(table, self._columns, self._rows), scratch)
-        self._states = [file.state() for file in self._files]
+        self._states = {file.path: file.state() for file in self._files}
         self._kept: Scratch[Block] | None = None
         self._path = ""  # of the file that is read now
         super().__init__(self._read_blocks, width, scratch)
@@ -92,15 +93,15 @@ class TableSource(ReadSource):
         return found
 
     def _batches(self) -> Iterator[Any]:
+        announce("read the table")
         yield from self._read_once or ()
-        for file, state in zip(self._files, self._states, strict=True):
-            for batch in file.batches(self._columns, self._rows, "reading"):
-                if file.state() != state:
-                    raise TableError(
-                        f"{file.path!r} was written to while it was read; fit again on a file that does not change"
-                    )
-                self._path = file.path
-                yield batch
+        for file, batch in read_files(self._files, self._columns, self._rows, self._schema.n_records):
+            if file.state() != self._states[file.path]:
+                raise TableError(
+                    f"{file.path!r} was written to while it was read; fit again on a file that does not change"
+                )
+            self._path = file.path
+            yield batch
 
     def frames(self) -> Iterator[Any]:
         """Yield the columns of the schema as pandas frames, in the order of the records."""
@@ -257,8 +258,7 @@ def _stream_batches(table: Any, names: list[str], rows: int) -> Iterator[Any]:
             yield from part.to_batches()
     elif isinstance(table, ds.Dataset):
         _require_same_fragments(table, names)
-        options = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
-        yield from table.to_batches(columns=names, batch_size=rows, **options)
+        yield from table.to_batches(columns=names, batch_size=rows, **ONE_BATCH)
     else:
         for batch in pa.RecordBatchReader.from_stream(table):
             yield batch.select(names)

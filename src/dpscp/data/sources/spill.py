@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import IO, Generic, TypeVar
 
+from dpscp._base.progress import show_pass
 from dpscp.data.sources.base import Block, added
 
 Total = TypeVar("Total")
@@ -51,7 +52,15 @@ class Scratch(Generic[Item]):
             self._file.flush()
 
     def __iter__(self) -> Iterator[Item]:
-        return self.some(slice(None))
+        done = 0
+
+        def items() -> Iterator[Item]:
+            nonlocal done
+            for item in self.some(slice(None)):
+                done += 1
+                yield item
+
+        return show_pass(items(), lambda: done / len(self._heads))
 
     def some(self, which: slice) -> Iterator[Item]:
         """Yield the items at these places."""

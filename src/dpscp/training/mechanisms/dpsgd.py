@@ -27,7 +27,7 @@ from dpscp._base.checks import (
     check_probability,
     real_number,
 )
-from dpscp._base.progress import progress
+from dpscp._base.progress import announce, progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.places import nominal_count, unit_of_blocks
@@ -306,6 +306,7 @@ class DPSGD(GaussianSums):
             short=may_shorten and is_large_table(n_records * unit.cap, source.width),
         )
         network = self.network(source.width, None if classes is None else len(classes))
+        announce("prepare the records for training")
         return Setup(self, network, source.map(convert, keep=True), n_records, classes)
 
     def _public_facts(self, n_records: int) -> dict[str, object]:

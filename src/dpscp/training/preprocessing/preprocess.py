@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.arrays import FloatArray
 from dpscp._base.callers import ROUNDING, call_on_rows, is_of_caller
 from dpscp._base.checks import check_choice, check_positive, check_probability, check_range
+from dpscp._base.progress import announce
 from dpscp.data.named_inputs import count_numbers
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.base import Rows
@@ -464,6 +465,8 @@ class Preprocessed(Around):
         rng = secure_generator(stream_seed(run.random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
+            if not step.is_public:
+                announce(step.stage)
             fitted = step.fit_source(source, n_records=run.n_records, rng=rng, random_state=run.random_state)
             transforms.append(fitted)
             source = source.map(methodcaller("with_steps", fitted.apply_to_records))

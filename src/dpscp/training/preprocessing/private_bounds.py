@@ -24,6 +24,7 @@ from scipy.special import ndtri
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_probability
+from dpscp._base.progress import announce
 from dpscp.data.scales import LINEAR, check_scale, scale_limits
 from dpscp.data.sources import Block
 from dpscp.data.sources.persons import OneRowEach
@@ -187,6 +188,7 @@ class PrivateBounds(Around):
         if unit_of_blocks(source).by_person:
             draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
             counted = source.map(OneRowEach(draws, places_of(source)))
+        announce("bounds")
         low, high = self.release(counted.sum(self.counts), IntegerSource(seed))
         facts: dict[str, object] = {}
         change, y_bounds = None, None
