@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.core.losses import LossColumns, sum_losses
+from dpscp.core.losses import sum_losses
 from dpscp.data.persons import Persons
 from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import gaussian_event, lattice_noise
@@ -29,9 +29,9 @@ def control(losses, **options):
 def sums_of(losses, resolution, *, owners=None, generator=None, running_maximum=False):
     losses = np.asarray(losses, dtype=float)
     owners = owners or Persons.single(len(losses))
-    columns = LossColumns.of_table(losses, np.arange(losses.shape[1]))
     (found,) = sum_losses(
-        columns,
+        lambda j: losses[:, j],
+        losses.shape[1],
         rows=None,
         owners=owners,
         groups=None,

@@ -102,9 +102,9 @@ mutant(
     "tests/guarantees/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
 )
 mutant(
-    "core.calibrate:_choose_one_row_each",
-    "kept[owners.one_row_each(random_state)]",
-    "kept",
+    "core.calibrate:UsedRecords.choose",
+    "1 if one_each else unit.cap",
+    "unit.cap",
     "calibrate counts every score of a person",
     "tests/estimators/test_person_fits.py::test_calibrate_counts_one_random_record_of_each_person",
 )
@@ -687,8 +687,8 @@ mutant(
 )
 mutant(
     "core.plan:Plan.outline",
-    "(part / bound, True)",
-    "(part / bound, False)",
+    "(part / other.bound, True)",
+    "(part / other.bound, False)",
     "the number of kept records passes for a public one",
     "tests/deployment/test_populations.py::test_the_number_of_kept_records_is_released_with_noise_and_planned",
 )
@@ -734,7 +734,7 @@ mutant(
     "tests/deployment/test_recalibration.py::test_the_new_release_has_its_own_promises",
 )
 mutant(
-    "deployment.risk:_Units.of",
+    "core.calibrate:UsedRecords.choose",
     "rows[keep_by_ratio(ratios[rows], population.bound, coins)]",
     "rows",
     "the likelihood ratio of losses is ignored",

@@ -1,5 +1,6 @@
 """Private calibration for callers with their own scores: a threshold with its ledger and certificate."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dpscp.core.problem import Problem, group_fields
 from dpscp.core.release import Counted, Release, release_scores
 from dpscp.core.tasks import OwnScores
 from dpscp.data.groups import Groups, RecordGroups, read_groups
-from dpscp.data.persons import choose_unit, keep_rows, require_unit
+from dpscp.data.persons import Persons, choose_unit, keep_rows, require_unit
 from dpscp.data.populations import Population, keep_by_ratio, read_population
 from dpscp.guarantees import Guarantee, Stability, guarantee_of
 from dpscp.guarantees.registry import SPLIT, UNIVERSAL
@@ -138,69 +139,88 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     chosen = _choose_guarantee(guarantee, held_out=held_out, trained=training is not None)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     spent = read_training_cost(training, unit).assume(OWN_SCORES)
-    other, rows = read_population(population), None
-    if unit.by_person:
-        rows, n_records = _choose_one_row_each(scores, persons, unit, random_state), n_persons
-    scores, ratios, found = _read_scores(scores, other, read_groups(groups), rows)
+    other, declared = read_population(population), read_groups(groups)
+    used = _choose_records(scores, persons, unit, declared, other, random_state)
+    nominal = n_persons if unit.by_person else n_records
     problem = Problem(
         task=OwnScores(score_range, fine_near),
         budget=Budget(epsilon, delta),
         alphas=(check_probability("alpha", alpha),),
-        n_records=check_count(unit.count_name, _count_scores(scores) if n_records is None else n_records),
+        n_records=check_count(unit.count_name, _count_scores(scores, used) if nominal is None else nominal),
         guarantee=chosen,
-        n_found=n_records is None,
+        n_found=nominal is None,
         unit=unit,
         accountant=accountant,
         release_confidence=release_confidence,
-        **group_fields(found),
-        ratio_bound=None if other is None else other.bound,
+        **group_fields(None if used is None else used.groups),
+        population=other,
         steps=steps,
         rank_buffer=None if rank_buffer is None else check_nonnegative("rank_buffer", rank_buffer),
         failure_probability=failure_probability,
         score_lipschitz=score_lipschitz,
     )
     counted = Counted(
-        _keep_scores(scores, ratios, problem.ratio_bound, found, random_state),
+        [scores] if used is None else [np.asarray(scores)[rows] for rows in used.rows_of_groups],
         spent,
         stability=stability,
-        facts={} if found is None else found.facts,
-        threshold_at=lambda values: float(values[0, 0]) if found is None else values[:, 0],
+        threshold_at=lambda values: float(values[0, 0]) if declared is None else values[:, 0],
     )
     return release_scores(problem, counted, random_state=random_state, store=budget, note="calibrate").warn_if_full()
 
 
-def _read_scores(
-    scores: Any, population: Population | None, groups: Groups | None, rows: NDArray[np.int64] | None
-) -> tuple[Any, NDArray[np.float64] | None, RecordGroups | None]:
-    """Return the scores of the chosen rows (None: of all), with the likelihood ratio and the groups of each."""
-    if population is None and groups is None:
-        return (scores if rows is None else np.asarray(scores)[rows]), None, None
-    if np.ndim(scores) != 1:
-        raise ValueError("with population or groups, scores must be a one-dimensional array")
-    n = len(scores)
-    ratios = None if population is None else population.of_records(n)
-    found = None if groups is None else groups.of_records(n)
-    if rows is None:
-        return np.asarray(scores), ratios, found
-    return np.asarray(scores)[rows], None if ratios is None else ratios[rows], found and found.take(rows)
+@dataclass(frozen=True)
+class UsedRecords:
+    """Which records of a caller's own count, person by person, and in which groups.
 
-
-def _keep_scores(
-    scores: Any,
-    ratios: NDArray[np.float64] | None,
-    bound: float | None,
-    groups: RecordGroups | None,
-    random_state: int | None,
-) -> list[Any]:
-    """Return the scores of each group, or of all records, that secret coins keep by their likelihood ratios.
-
-    Theory: Result K
+    ``rows`` are their places in the table; None for all of them. ``n_units`` is the number of records, or persons,
+    before a coin dropped any.
     """
-    if ratios is not None and bound is not None:
-        coins = secure_generator(stream_seed(random_state, THINNING)).random(len(ratios))
-        kept = np.flatnonzero(keep_by_ratio(ratios, bound, coins))
-        scores, groups = np.asarray(scores)[kept], None if groups is None else groups.take(kept)
-    return [scores] if groups is None else [np.asarray(scores)[member] for member in groups.members]
+
+    rows: NDArray[np.int64] | None
+    owners: Persons
+    groups: RecordGroups | None
+    n_units: int
+
+    @classmethod
+    def choose(
+        cls,
+        n_rows: int,
+        persons: Any,
+        unit: Unit,
+        groups: Groups | None,
+        population: Population | None,
+        *,
+        one_each: bool,
+        seed: int | None,
+    ) -> "UsedRecords":
+        """Choose at most the cap of rows of each person, or one; secret coins keep those of another population.
+
+        Theory: Results H and K
+        """
+        found = None if groups is None else groups.of_records(n_rows)
+        rows, owners = None, Persons.single(n_rows)
+        if unit.by_person:
+            cap = 1 if one_each else unit.cap
+            rows, owners = keep_rows(persons, n_rows=n_rows, rows_per_person=cap, random_state=seed)
+        n_units = owners.count
+        if population is not None:
+            ratios = population.of_records(n_rows)
+            rows = np.arange(n_rows) if rows is None else rows
+            coins = secure_generator(stream_seed(seed, THINNING)).random(len(rows))
+            rows = rows[keep_by_ratio(ratios[rows], population.bound, coins)]
+            owners = Persons.single(len(rows))
+        return cls(rows, owners, found if found is None or rows is None else found.take(rows), n_units)
+
+    @property
+    def members(self) -> list[NDArray[np.int64]] | None:
+        """The places of the units of each group; None without groups."""
+        return None if self.groups is None else [np.flatnonzero(member) for member in self.groups.members]
+
+    @property
+    def rows_of_groups(self) -> list[NDArray[np.int64]]:
+        """The rows of each group, of one row each unit; all of them as one group without groups."""
+        rows = np.arange(self.owners.n_rows) if self.rows is None else self.rows
+        return [rows] if self.members is None else [rows[places] for places in self.members]
 
 
 def read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
@@ -208,17 +228,6 @@ def read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
     if isinstance(training, Ledger):
         return require_unit(training, unit)
     return Ledger() if training is None else Ledger().add("training", as_event(training), unit=unit.counted)
-
-
-def _choose_one_row_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[np.int64]:
-    """Return the position of one random score of each person.
-
-    Theory: Result H
-    """
-    if np.ndim(scores) != 1:
-        raise ValueError("with persons, scores must be a one-dimensional array")
-    kept, owners = keep_rows(persons, n_rows=len(scores), rows_per_person=unit.cap, random_state=random_state)
-    return np.asarray(kept[owners.one_row_each(random_state)])
 
 
 def _choose_guarantee(name: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
@@ -241,9 +250,25 @@ def _choose_guarantee(name: str | Guarantee, *, held_out: bool, trained: bool) -
     return chosen
 
 
-def _count_scores(scores: Any) -> int:
-    """Return the number of scores, which the caller declares public."""
-    size = known_size(scores)
+def _choose_records(
+    scores: Any,
+    persons: Any,
+    unit: Unit,
+    groups: Groups | None,
+    population: Population | None,
+    random_state: int | None,
+) -> UsedRecords | None:
+    """Return which scores count; None for all of them, which need not be in memory."""
+    if not unit.by_person and groups is None and population is None:
+        return None
+    if np.ndim(scores) != 1:
+        raise ValueError("with persons, population or groups, scores must be a one-dimensional array")
+    return UsedRecords.choose(len(scores), persons, unit, groups, population, one_each=True, seed=random_state)
+
+
+def _count_scores(scores: Any, used: UsedRecords | None) -> int:
+    """Return the number of scores, or of persons, which the caller declares public."""
+    size = known_size(scores) if used is None else used.n_units
     if size is None:
         raise ValueError("n_records is required for scores whose number is not known before they are read")
     if size == 0:

@@ -177,7 +177,7 @@ def _evaluate(
     if unit_of_blocks(records).by_person:
         records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
     groups = () if by_label else problem.group_values or ()
-    draws, by_ratio = PlacedDraws.of(dither_seed), problem.ratio_bound is not None
+    draws, by_ratio = PlacedDraws.of(dither_seed), problem.population is not None
     count = CountOutcomes(task, model, found.threshold, len(groups), by_label, draws, places, by_ratio)
     counts = OutcomeCounts(*records.sum(count)).with_noise(planned.noise, IntegerSource(noise_seed))
     low, high = task.y_bounds or (0.0, float(len(task.classes or ())))

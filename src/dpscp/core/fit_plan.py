@@ -252,7 +252,7 @@ def choose_guarantee(problem: FitProblem) -> Guarantee:
         return guarantee_of(problem.guarantee)
     if problem.task.promise is Promise.RISK:
         return SPLIT
-    needs_held_out = (problem.release_confidence, problem.evaluation_fraction, problem.ratio_bound)
+    needs_held_out = (problem.release_confidence, problem.evaluation_fraction, problem.population)
     if any(value is not None for value in needs_held_out):
         return SPLIT  # the only one for a single release, for another population, or with records to evaluate
     return automatic(problem.n_records, gdp_mu(problem.budget.epsilon, problem.budget.delta))

@@ -130,46 +130,14 @@ class Multilabel(Prediction):
         return np.nan_to_num(probabilities, nan=0.0 if self.loss == MISSED else 1.0)
 
 
-@dataclass(frozen=True)
-class LossColumns:
-    """Losses at increasing public thresholds, one column after the other; ``column(j)`` has one loss for each row."""
-
-    thresholds: FloatArray
-    column: Callable[[int], Any]
-
-    @classmethod
-    def of_table(cls, losses: Any, thresholds: Any) -> "LossColumns":
-        """Losses as an (n, m) array at m thresholds."""
-        if thresholds is None:
-            raise ValueError("thresholds is needed with a table of losses: the public threshold of each column")
-        table, points = np.asarray(losses), check_thresholds(thresholds)
-        if table.ndim != 2 or table.shape[1] != len(points):
-            raise ValueError(f"losses must be an (n, {len(points)}) array: one column for each of the thresholds")
-        return cls(points, lambda j: table[:, j])
-
-    @classmethod
-    def of_function(
-        cls, losses: Callable[[float], Any], threshold_range: tuple[float, float], steps: int
-    ) -> "LossColumns":
-        """Losses as a function of the threshold, on the 2^steps - 1 inner points of an even grid."""
-        low, high = check_range("threshold_range", threshold_range)
-        n_parts = 2 ** max(1, steps)
-        points = low + (high - low) * (np.arange(1, n_parts) / n_parts)
-        if not np.all(np.diff(points, prepend=low, append=high) > 0):
-            raise ValueError("threshold_range is too narrow: its grid has fewer floating-point numbers than points")
-        return cls(points, lambda j: losses(float(points[j])))
-
-    def __len__(self) -> int:
-        return len(self.thresholds)
-
-    def facts(self, resolution: int) -> dict[str, Any]:
-        """Return what a release of a loss declares public beside its searches."""
-        ends = [float(self.thresholds[0]), float(self.thresholds[-1])]
-        return {"score_range": ends, "n_thresholds": len(self), "loss_resolution": resolution}
-
-    def thresholds_at(self, places: FloatArray) -> FloatArray:
-        """Return the thresholds at released places, infinite beyond the last one."""
-        return np.append(self.thresholds, np.inf)[np.minimum(places, len(self)).astype(np.int64)]
+def even_thresholds(threshold_range: tuple[float, float], steps: int) -> FloatArray:
+    """Return the 2^steps - 1 inner points of an even grid, for losses that are a function of the threshold."""
+    low, high = check_range("threshold_range", threshold_range)
+    n_parts = 2 ** max(1, steps)
+    points: FloatArray = low + (high - low) * (np.arange(1, n_parts) / n_parts)
+    if not np.all(np.diff(points, prepend=low, append=high) > 0):
+        raise ValueError("threshold_range is too narrow: its grid has fewer floating-point numbers than points")
+    return points
 
 
 def check_thresholds(thresholds: Any) -> FloatArray:
@@ -183,8 +151,25 @@ def check_thresholds(thresholds: Any) -> FloatArray:
     return points
 
 
+def counted_losses(
+    sums: Sequence[LossSums], thresholds: FloatArray, spent: Ledger, assumptions: tuple[Assumption, ...] = ()
+) -> Counted:
+    """Return what counts where sums of losses at increasing public thresholds are searched."""
+    ends, values = [float(thresholds[0]), float(thresholds[-1])], np.append(thresholds, np.inf)
+    return Counted(
+        sums,
+        spent,
+        sums[0].place_range,
+        assumptions,
+        facts={"score_range": ends, "n_thresholds": len(thresholds), "loss_resolution": sums[0].resolution},
+        # places beyond the last threshold mean that no finite one keeps the promise
+        threshold_at=lambda places: values[np.minimum(places, len(thresholds)).astype(np.int64)],
+    )
+
+
 def sum_losses(
-    columns: LossColumns,
+    column: Callable[[int], Any],
+    n_thresholds: int,
     *,
     rows: NDArray[np.int64] | None,
     owners: Persons,
@@ -195,6 +180,7 @@ def sum_losses(
 ) -> list[LossSums]:
     """Return the exact sums of one minus the loss for each group of units, rounded by one secret uniform a unit.
 
+    ``column(j)`` has the loss of each row at the j-th of ``n_thresholds`` increasing thresholds.
     ``rows`` are the used rows, person by person as ``owners`` says (None: all); ``groups`` the units of each group
     (None: one group of all); ``dither`` one uniform number of each unit. A unit's loss is the mean over its rows. It is
     rounded to a multiple of 1 / ``resolution`` by the same uniform at every threshold, which keeps its order and its
@@ -203,10 +189,10 @@ def sum_losses(
     Theory: Result J
     """
     members = [np.arange(owners.count)] if groups is None else list(groups)
-    sums = np.zeros((len(members), len(columns)), dtype=np.int64)
+    sums = np.zeros((len(members), n_thresholds), dtype=np.int64)
     after: FloatArray | None = None
-    for j in reversed(range(len(columns))):
-        losses = check_losses(columns.column(j))
+    for j in reversed(range(n_thresholds)):
+        losses = check_losses(column(j))
         if after is not None and len(after) != len(losses):
             raise ValueError("losses must return one loss for each record at every threshold: the lengths differ")
         if after is not None:
@@ -272,20 +258,8 @@ def count_losses(
     if n_groups and unit_of_blocks(records).by_person:
         records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
     total = records.sum(_BlockLosses(task, model, n_groups, steps, PlacedDraws.of(dither_seed), places))
-    columns = LossColumns.of_function(_no_losses, (0.0, 1.0), steps)
     sums = [LossSums(int(size), task.resolution, row) for size, row in zip(*total, strict=True)]
-    return Counted(
-        sums,
-        spent,
-        sums[0].place_range,
-        task.assumptions,
-        facts=columns.facts(task.resolution),
-        threshold_at=columns.thresholds_at,
-    )
-
-
-def _no_losses(threshold: float) -> FloatArray:  # noqa: ARG001 (a function of the threshold)
-    return np.empty(0)
+    return counted_losses(sums, even_thresholds((0.0, 1.0), steps), spent, task.assumptions)
 
 
 @dataclass(frozen=True)
@@ -316,8 +290,10 @@ class _BlockLosses:
         if self.n_groups:
             assert block.groups is not None
             groups = [np.flatnonzero(is_member(block.groups, group)) for group in range(self.n_groups)]
+        points, losses = even_thresholds((0.0, 1.0), self.steps), self.task.losses(shown, truth)
         sums = sum_losses(
-            LossColumns.of_function(self.task.losses(shown, truth), (0.0, 1.0), self.steps),
+            lambda j: losses(float(points[j])),
+            len(points),
             rows=None,
             owners=block.owners,
             groups=groups,

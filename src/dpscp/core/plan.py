@@ -108,13 +108,13 @@ class Plan:
         chosen = guarantee_of(problem.guarantee)
         if problem.release_confidence is not None:
             check_release_confidence(problem.release_confidence, chosen)
-        grouped, bound = problem.n_groups is not None, problem.ratio_bound
+        grouped, other = problem.n_groups is not None, problem.population
         # without a released size only the linear statistic is valid for groups of any size
         rank = Rank.LINEAR if grouped and not chosen.releases_size else chosen.rank
         has_released_size = chosen.releases_size and (grouped or part < 1 or not problem.n_found)
-        if bound is not None:
+        if other is not None:
             # how many scores the coins keep depends on the records, so their number is released or has a known law
-            part, has_released_size = (part / bound, True)
+            part, has_released_size = (part / other.bound, True)
             if not chosen.held_out:
                 raise ValueError(
                     f"population needs guarantee='split', got {chosen.name!r}: a promise for another population "
@@ -219,7 +219,7 @@ class Plan:
         """
         problem = self.problem
         is_drawn = self.has_released_size and problem.n_found and self.part < 1
-        by_factor = problem.ratio_bound is not None and not problem.ratio_is_normalized
+        by_factor = problem.population is not None and not problem.population.normalized
         if not is_drawn or self.has_groups or by_factor:
             return self
         counted = replace(self, has_released_size=False, counted_size=CountedSize(problem.n_records, self.part))

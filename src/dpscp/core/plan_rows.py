@@ -111,7 +111,7 @@ def _outline(problem: FitProblem, guarantee: str) -> tuple[Plan, Parts]:
 
 def without_held_out(problem: FitProblem, guarantee: Guarantee) -> FitProblem:
     """Return the problem without what needs held-out records, to show another guarantee for comparison."""
-    return replace(problem, guarantee=guarantee, release_confidence=None, ratio_bound=None, evaluation_fraction=None)
+    return replace(problem, guarantee=guarantee, release_confidence=None, population=None, evaluation_fraction=None)
 
 
 def with_value(problem: FitProblem, name: str, value: float) -> FitProblem:

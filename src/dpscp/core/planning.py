@@ -326,7 +326,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)
     labels = _list_labels(classes)
     task: Prediction = Regression(y_bounds) if labels is None else Classification(labels)
-    other, declared = read_population(population), None if isinstance(groups, int) else read_groups(groups)
+    declared = None if isinstance(groups, int) else read_groups(groups)
     n_groups = groups if declared is None else declared.count
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
     problem = FitProblem(
@@ -340,8 +340,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         release_confidence=release_confidence,
         group_values=None if n_groups is None else tuple(range(check_count("groups", n_groups))),
         groups_per_record=1 if declared is None else declared.most_per_record,
-        ratio_bound=None if other is None else other.bound,
-        ratio_is_normalized=other is not None and other.normalized,
+        population=read_population(population),
         n_features=check_count("n_features", n_features),
         train_share=train_share,
         calibration_fraction=calibration_fraction,

@@ -9,6 +9,7 @@ from dpscp._base.checks import check_choice, check_probability
 from dpscp.core.tasks import Prediction, Task
 from dpscp.data.feature_bounds import FeatureBounds
 from dpscp.data.groups import RecordGroups, group_facts
+from dpscp.data.populations import Population
 from dpscp.guarantees.certificate import Promise, check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, Guarantee, guarantee_of
 from dpscp.privacy import RECORDS, Accountant, Budget, Unit, release_accountant
@@ -38,10 +39,10 @@ class Problem:
     """The public groups, each with its own threshold; None without groups."""
     groups_per_record: int = 1
     """How many groups one record may be in."""
-    ratio_bound: float | None = None
-    """The public bound of the likelihood ratio of another population that the promise is for (Result K)."""
-    ratio_is_normalized: bool = False
-    """Whether that ratio is declared to have mean 1 over the population of the records."""
+    groups_are_labels: bool = False
+    """Whether the labels are the groups."""
+    population: Population | None = None
+    """Another population that the promise is for (Result K)."""
     steps: int | None = None
     """The number of halvings of a search; None chooses it."""
     rank_buffer: float | None = None
@@ -67,6 +68,13 @@ class Problem:
         """The number of groups with a threshold of their own; None without groups."""
         return None if self.group_values is None else len(self.group_values)
 
+    @property
+    def group_facts(self) -> dict[str, Any]:
+        """What the groups declare public; labels that are groups are declared as classes."""
+        if self.group_values is None or self.groups_are_labels:
+            return {}
+        return group_facts(self.group_values, self.groups_per_record)
+
     def require_payable(self, store: BudgetStore | None, *, seeded: bool) -> None:
         """Refuse a store that cannot pay for this release."""
         if store is None:
@@ -89,7 +97,6 @@ class FitProblem(Problem):
     """Hold the public side of a fit, which trains a model before it counts."""
 
     task: Prediction
-    groups_are_labels: bool = False
     estimator: Any = None
     model: PrivateModel | None = None
     """A model that was trained elsewhere, in place of ``estimator``."""
@@ -164,7 +171,7 @@ class FitProblem(Problem):
         """How many groups of records are searched; 0 where all are and none is left out."""
         if self.group_values is not None:
             return len(self.group_values)
-        return 0 if self.ratio_bound is None else 1
+        return 0 if self.population is None else 1
 
     @property
     def taken_from_data(self) -> tuple[str, ...]:
@@ -178,10 +185,8 @@ class FitProblem(Problem):
         if self.unit.by_person:
             facts |= self.unit.facts(self.n_records)
         declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
-        declared["ratio_bound"] = self.ratio_bound
+        declared["ratio_bound"] = None if self.population is None else self.population.bound
         facts |= {name: value for name, value in declared.items() if value is not None}
-        if self.group_values is not None and not self.groups_are_labels:
-            facts |= group_facts(self.group_values, self.groups_per_record)
         facts |= self.task.score_facts
         if self.feature_bounds is not None and not self.private_features:
             facts["feature_bounds"] = self.feature_bounds.list_ends()

@@ -216,7 +216,8 @@ def release_counts(
     facts = _list_search_facts(plan, found, score_range)
     # what one row meets becomes the promise to a person without ids
     ledger = plan.ledger().declare(**facts).convert_unit(problem.unit)
-    ledger = ledger.declare(**problem.unit.limit_facts, **counted.facts).show_at(problem.budget.delta)
+    ledger = ledger.declare(**problem.unit.limit_facts, **problem.group_facts, **counted.facts)
+    ledger = ledger.show_at(problem.budget.delta)
     if random_state is not None:
         ledger = ledger.mark_seeded()
     if reservation is not None:
@@ -354,7 +355,7 @@ def _make_certificate(
     ``searches`` has one search for each group, and none for an impossible level.
     """
     problem, guarantee, unit = plan.problem, plan.guarantee, plan.problem.unit
-    alpha, by_ratio = problem.alphas[index], problem.ratio_bound is not None
+    alpha, by_ratio = problem.alphas[index], problem.population is not None
     exchangeable, *others = unit.assumptions
     if by_ratio:
         exchangeable = PERSONS_OF_ANOTHER if unit.by_person else ANOTHER_POPULATION
@@ -371,7 +372,7 @@ def _make_certificate(
         relation=plan.spent.relation,
         n_units=problem.n_records,
         calibration_units=plan.n_nominal if plan.part < 1 else None,
-        ratio_bound=problem.ratio_bound,
+        ratio_bound=None if problem.population is None else problem.population.bound,
         inner_level=1.0,
         finite_threshold_expected=False,
     )

@@ -332,11 +332,6 @@ class RecordGroups:
         return RecordGroups(self.names, self.places[rows], self.per_record)
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What these groups declare public, as JSON values."""
-        return group_facts(self.names, self.per_record)
-
-    @property
     def members(self) -> list[NDArray[np.bool_]]:
         """Whether each record is in each group."""
         return [is_member(self.places, group) for group in range(len(self.names))]

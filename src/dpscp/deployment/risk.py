@@ -7,7 +7,7 @@ Theory: Result J
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 
 from dpscp._base.assumptions import OWN_LOSSES
 from dpscp._base.checks import check_count, check_probability, check_range
-from dpscp.core.calibrate import read_training_cost
-from dpscp.core.losses import LossColumns, check_losses, sum_losses
+from dpscp.core.calibrate import UsedRecords, read_training_cost
+from dpscp.core.losses import check_losses, check_thresholds, counted_losses, even_thresholds, sum_losses
 from dpscp.core.plan import plan_release
 from dpscp.core.problem import Problem, group_fields
-from dpscp.core.release import Counted, Release, release_counts
+from dpscp.core.release import Release, release_counts
 from dpscp.core.tasks import OwnLosses
-from dpscp.data.groups import Groups, RecordGroups, read_groups
-from dpscp.data.persons import Persons, choose_unit, keep_rows
-from dpscp.data.populations import Population, keep_by_ratio, read_population
+from dpscp.data.groups import RecordGroups, read_groups
+from dpscp.data.persons import choose_unit
+from dpscp.data.populations import Population, read_population
 from dpscp.guarantees import Guarantee
 from dpscp.guarantees.registry import SPLIT, UNIVERSAL
-from dpscp.privacy import Budget, Ledger, Unit, secure_generator
+from dpscp.privacy import Budget, Ledger, secure_generator
 from dpscp.privacy.accounting import Accountant
-from dpscp.privacy.random_streams import THINNING, child_seeds, seed_of, stream_seed
+from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold.counts import LossSums
 
@@ -124,33 +124,32 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     spent = read_training_cost(training, unit).assume(OWN_LOSSES)
     grouping, other = read_groups(groups), read_population(population)
-    data = _Units.of(losses, thresholds, threshold_range, persons, unit, row_seed, grouping, other)
+    one_each = grouping is not None or other is not None  # its groups and its ratio are the person's (Results H, K)
+    n_rows = _count_rows(losses, thresholds, threshold_range)
+    used = UsedRecords.choose(n_rows, persons, unit, grouping, other, one_each=one_each, seed=row_seed)
     declared = n_persons if unit.by_person else n_records
+    most_steps = _MOST_HALVINGS if callable(losses) else len(np.asarray(thresholds)).bit_length()
+    task = OwnLosses(check_count("resolution", resolution), running_maximum, most_steps)
     problem = Problem(
-        task=OwnLosses(check_count("resolution", resolution), running_maximum, data.most_steps),
+        task=task,
         budget=Budget(epsilon, delta),
         alphas=alphas,
-        n_records=check_count(unit.count_name, data.count if declared is None else declared),
+        n_records=check_count(unit.count_name, used.n_units if declared is None else declared),
         guarantee=_guarantee(training, held_out),
         n_found=declared is None,
         unit=unit,
         accountant=accountant,
         release_confidence=release_confidence,
-        **group_fields(data.groups),
-        ratio_bound=data.ratio_bound,
+        **group_fields(used.groups),
+        population=other,
         steps=None if steps is None else check_count("steps", steps),
     )
     problem.require_payable(budget, seeded=seed is not None)
     plan = plan_release(problem, spent)
-    columns, sums = data.sum_losses(plan.steps, dither_seed, resolution, running_maximum=running_maximum)
-    counted = Counted(
-        sums,
-        spent,
-        sums[0].place_range,
-        facts=columns.facts(resolution) | ({} if data.groups is None else data.groups.facts),
-        threshold_at=lambda places: _shaped(columns.thresholds_at(places), alpha, data.groups),
-    )
-    return release_counts(plan, lambda: counted, random_state=search_seed, store=budget, note="risk").warn_if_full()
+    points = check_thresholds(thresholds) if threshold_range is None else even_thresholds(threshold_range, plan.steps)
+    counted = counted_losses(_sum_at(points, losses, used, task, dither_seed), points, spent)
+    found = release_counts(plan, lambda: counted, random_state=search_seed, store=budget, note="risk")
+    return replace(found, threshold=_shaped(found.threshold, alpha, used.groups)).warn_if_full()
 
 
 def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guarantee:
@@ -161,84 +160,33 @@ def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guar
     return SPLIT if is_held_out else UNIVERSAL
 
 
-@dataclass(frozen=True)
-class _Units:
-    """The losses as the caller has them, and which rows belong to which unit and group."""
-
-    losses: Any
-    thresholds: Any
-    threshold_range: tuple[float, float] | None
-    rows: NDArray[np.int64] | None
-    owners: Persons
-    groups: RecordGroups | None
-    count: int
-    """The number of units before any was dropped."""
-    ratio_bound: float | None
-
-    @classmethod
-    def of(
-        cls,
-        losses: Any,
-        thresholds: Any,
-        threshold_range: tuple[float, float] | None,
-        persons: Any,
-        unit: Unit,
-        seed: int | None,
-        grouping: Groups | None,
-        population: Population | None,
-    ) -> "_Units":
-        n_rows = _count_rows(losses, thresholds, threshold_range)
-        groups = None if grouping is None else grouping.of_records(n_rows)
-        bound = None if population is None else population.bound
-        rows, owners = None, Persons.single(n_rows)
-        if unit.by_person:
-            # one record, so its groups and its ratio are the person's (Results H and K)
-            cap = unit.cap if groups is None and bound is None else 1
-            rows, owners = keep_rows(persons, n_rows=n_rows, rows_per_person=cap, random_state=seed)
-        count = owners.count
-        if population is not None:
-            ratios = population.of_records(n_rows)
-            rows = np.arange(n_rows) if rows is None else rows
-            coins = secure_generator(stream_seed(seed, THINNING)).random(len(rows))
-            rows = rows[keep_by_ratio(ratios[rows], population.bound, coins)]
-            owners = Persons.single(len(rows))
-        groups = groups if groups is None or rows is None else groups.take(rows)
-        return cls(losses, thresholds, threshold_range, rows, owners, groups, count, bound)
-
-    @property
-    def most_steps(self) -> int:
-        """The number of halvings that tell all thresholds apart."""
-        return _MOST_HALVINGS if callable(self.losses) else len(np.asarray(self.thresholds)).bit_length()
-
-    def sum_losses(
-        self, steps: int, seed: int | None, resolution: int, *, running_maximum: bool
-    ) -> tuple[LossColumns, list[LossSums]]:
-        """The losses at the thresholds of a search of so many halvings, and their sums in each group."""
-        columns = (
-            LossColumns.of_table(self.losses, self.thresholds)
-            if self.threshold_range is None
-            else LossColumns.of_function(self.losses, self.threshold_range, max(1, steps))
-        )
-        sums = sum_losses(
-            columns,
-            rows=self.rows,
-            owners=self.owners,
-            groups=None if self.groups is None else [np.flatnonzero(member) for member in self.groups.members],
-            dither=secure_generator(seed).random(self.owners.count),
-            resolution=resolution,
-            running_maximum=running_maximum,
-        )
-        return columns, sums
-
-
 def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, float] | None) -> int:
     """The number of rows of a table, or of what a function returns at the end of its range."""
     if callable(losses) != (threshold_range is not None) or (thresholds is not None) == callable(losses):
         raise ValueError("give losses as an (n, m) array with thresholds, or as a function with threshold_range")
     if threshold_range is not None:
         return len(check_losses(losses(check_range("threshold_range", threshold_range)[1])))
-    LossColumns.of_table(losses, thresholds)
-    return len(np.asarray(losses))
+    table, n_points = np.asarray(losses), len(check_thresholds(thresholds))
+    if table.ndim != 2 or table.shape[1] != n_points:
+        raise ValueError(f"losses must be an (n, {n_points}) array: one column for each of the thresholds")
+    return len(table)
+
+
+def _sum_at(
+    points: NDArray[np.float64], losses: Any, used: UsedRecords, task: OwnLosses, seed: int | None
+) -> list[LossSums]:
+    """Return the sums of the losses of each group at public thresholds."""
+    table = None if callable(losses) else np.asarray(losses)
+    return sum_losses(
+        lambda j: losses(float(points[j])) if table is None else table[:, j],
+        len(points),
+        rows=used.rows,
+        owners=used.owners,
+        groups=used.members,
+        dither=secure_generator(seed).random(used.owners.count),
+        resolution=task.resolution,
+        running_maximum=task.running_maximum,
+    )
 
 
 def _shaped(values: NDArray[np.float64], alpha: Any, groups: RecordGroups | None) -> Any:

@@ -364,7 +364,7 @@ class PrivateConformal(FittedEstimator):
         declared = self._declared(unit.count_name)
         require_counted(records.found, declared, unit.count_name)
         n_records = records.found if declared is None else check_count(unit.count_name, declared)
-        population, groups = read_population(self.population), self.declared_groups()
+        groups = self.declared_groups()
         model = self._find_pretrained_model(records.width)
         budget = Budget(self.epsilon, self.delta)
         signal = n_records * gdp_mu(budget.epsilon, budget.delta)
@@ -395,8 +395,7 @@ class PrivateConformal(FittedEstimator):
             unit=unit,
             input_shape=self.input_shape_,
             groups_are_labels=self._groups_are_labels,
-            ratio_bound=None if population is None else population.bound,
-            ratio_is_normalized=population is not None and population.normalized,
+            population=read_population(self.population),
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             accountant=self.accountant,
