@@ -28,8 +28,8 @@ from dpscp.privacy import (
     lattice_noise,
     non_private_event,
     parallel,
-    sample_discrete_gaussian,
 )
+from dpscp.privacy.noise import sample_discrete_gaussian
 from dpscp.training import DPSGD
 
 quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.privacy import Budget, BudgetCheck, Relation, gaussian_event
-from dpscp.privacy.budgets import check_budget
+from dpscp.privacy import Budget, Relation, gaussian_event
+from dpscp.privacy.budgets import BudgetCheck, check_budget
 from dpscp.report import html_report
 
 N = 400

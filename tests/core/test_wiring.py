@@ -26,7 +26,6 @@ from dpscp.paper import noisy_midpoint_quantile
 from dpscp.privacy import (
     IntegerSource,
     Ledger,
-    ParallelDpEvent,
     SecretSplitDpEvent,
     compose,
     dpsgd_event,
@@ -35,7 +34,7 @@ from dpscp.privacy import (
     noise,
 )
 from dpscp.privacy.accounting import tradeoff_of
-from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
+from dpscp.privacy.events import DiscreteGaussianDpEvent, ParallelDpEvent, possible_histories
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.threshold import private_quantile, rank_sensitivity
 from dpscp.threshold.search import SharedCounts

@@ -8,7 +8,7 @@ import pytest
 import dpscp as dp
 from dpscp._base.assumptions import OTHER_PERSONS
 from dpscp.guarantees.registry import SPLIT
-from dpscp.privacy import ParallelDpEvent
+from dpscp.privacy.events import ParallelDpEvent
 from dpscp.training import DPSGD
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")

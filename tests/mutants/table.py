@@ -765,8 +765,8 @@ mutant(
     "tests/estimators/test_outer_steps.py::test_a_store_refuses_steps_and_searches",
 )
 mutant(
-    "estimators.outer_steps:OuterUse.mark_promises",
-    "certificate.voided(self._reason)",
+    "estimators.outer_steps:OuterUse.mark",
+    "certificate.voided(self.reason)",
     "certificate",
     "coverage is certified although steps outside learned from the records",
     "tests/estimators/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",

@@ -18,9 +18,8 @@ from dp_accounting.dp_event import (
 from dp_accounting.rdp import RdpAccountant
 from scipy import special
 
+from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy import (
-    OPACUS_ORDERS,
-    UnsupportedEventError,
     approximate_dp_event,
     as_accountant,
     bounded_range_event,
@@ -41,6 +40,7 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.events import possible_histories
 from dpscp.privacy.pld import PLD, discrete_gaussian_cdf
+from dpscp.privacy.rdp import OPACUS_ORDERS
 
 DELTA = 1e-5
 PAPER_TRAINING = dpsgd_event(2.890625, 1 / 428, 6420)

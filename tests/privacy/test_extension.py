@@ -9,10 +9,10 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import dpscp as dp
+from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy import (
     Accountant,
     Ledger,
-    UnsupportedEventError,
     as_accountant,
     compose,
     count_noise,

@@ -25,7 +25,6 @@ from dpscp._base.format import format_epsilon
 from dpscp.privacy import (
     RECORDS,
     Entry,
-    ParallelDpEvent,
     Unit,
     approximate_dp_event,
     bounded_range_event,
@@ -38,6 +37,7 @@ from dpscp.privacy import (
     non_private_event,
     parallel,
 )
+from dpscp.privacy.events import ParallelDpEvent
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=150)
 DELTA = 1e-5

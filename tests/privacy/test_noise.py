@@ -14,9 +14,9 @@ import pytest
 from scipy import stats
 
 from dpscp import SeededWarning
-from dpscp.privacy import IntegerSource, LatticeNoise, epsilon_of, lattice_noise, noise, sample_discrete_gaussian
+from dpscp.privacy import IntegerSource, LatticeNoise, epsilon_of, lattice_noise, noise
 from dpscp.privacy import secure_generator as make_generator
-from dpscp.privacy.noise import sensitivity_fraction
+from dpscp.privacy.noise import sample_discrete_gaussian, sensitivity_fraction
 from dpscp.privacy.random_streams import seed_of
 
 # One false alarm in a million for each test of a right sampler.

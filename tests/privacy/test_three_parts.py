@@ -13,11 +13,10 @@ from dpscp.privacy import (
     delta_of,
     epsilon_of,
     gaussian_event,
-    secret_parts,
     secret_split,
     sized_lattice_noise,
 )
-from dpscp.privacy.events import parallel_parts
+from dpscp.privacy.events import parallel_parts, secret_parts
 
 
 def randomized_response(epsilon):

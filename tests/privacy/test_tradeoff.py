@@ -14,9 +14,8 @@ from dpscp.privacy import (
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
-    invert,
-    tradeoff_from_profile,
 )
+from dpscp.privacy.tradeoff import invert, tradeoff_from_profile
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 X = np.linspace(0, 1, 101)

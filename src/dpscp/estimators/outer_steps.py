@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -40,7 +41,6 @@ from dpscp.data.sources import is_dask
 from dpscp.data.sources.base import is_source
 from dpscp.estimators.prefit import Prefit
 from dpscp.exceptions import BudgetError, GuaranteeWarning
-from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger, non_private_event
 from dpscp.privacy.store import BudgetStore
 from dpscp.torch.records import comes_from_torch, has_own_items
@@ -65,15 +65,15 @@ class OuterUse:
 
     Attributes
     ----------
-    reasons : tuple of str
-        Why the release is not private, with class names only.
+    reason : str
+        Why the release is not private, with class names only; empty if nothing outside voids it.
     is_trusted : bool
         Whether functions, frozen steps or estimators of the caller are taken at the caller's word.
     is_searched : bool
         Whether a search will choose among fits like this one and fit the best again.
     """
 
-    reasons: tuple[str, ...] = ()
+    reason: str = ""
     is_trusted: bool = False
     is_searched: bool = False
 
@@ -90,71 +90,59 @@ class OuterUse:
         BudgetError
             With a store, before anything is spent.
         """
-        if store is not None and (self.reasons or self.is_searched):
-            found = self._reason or "a search chooses the parameters by scores of the records"
+        if store is not None and (self.reason or self.is_searched):
+            found = self.reason or "a search chooses the parameters by scores of the records"
             raise BudgetError(f"budget=store cannot pay for what happens outside this fit: {found}. {_RIGHT_WAY}")
-        if self.reasons:
+        if self.reason:
             warnings.warn(
-                f"NOT private, and no coverage is proven: {self._reason}. {_RIGHT_WAY}",
-                GuaranteeWarning,
-                stacklevel=3,
+                f"NOT private, and no coverage is proven: {self.reason}. {_RIGHT_WAY}", GuaranteeWarning, stacklevel=3
             )
 
     def mark_ledger(self, ledger: Ledger) -> Ledger:
         """Return the ledger with what is assumed, and an entry without privacy if no other pays for this use."""
         ledger = ledger.assume(*self.assumptions)
-        return ledger.add(STAGE, non_private_event(), self._reason, unit=ledger.unit) if self.reasons else ledger
-
-    @property
-    def _reason(self) -> str:
-        return "; ".join(self.reasons)
-
-    def mark_promises(
-        self, ledger: Ledger, certificates: tuple[Certificate, ...]
-    ) -> tuple[Ledger, tuple[Certificate, ...]]:
-        """Return ledger and certificates with every promise marked that this use voids."""
-        if not self.reasons:
-            return ledger, certificates
-        return self.mark_ledger(ledger), tuple(certificate.voided(self._reason) for certificate in certificates)
+        return ledger.add(STAGE, non_private_event(), self.reason, unit=ledger.unit) if self.reason else ledger
 
     def mark(self, released: Fit) -> Fit:
         """Return the release with every promise marked that this use voids."""
-        ledger, certificates = self.mark_promises(released.ledger, released.certificates)
+        if not self.reason:
+            return released
+        ledger = self.mark_ledger(released.ledger)
+        certificates = tuple(certificate.voided(self.reason) for certificate in released.certificates)
         measured = None if released.evaluation is None else replace(released.evaluation, ledger=ledger)
         return replace(released, ledger=ledger, certificates=certificates, evaluation=measured)
 
 
 def find_outer_use() -> OuterUse:
     """Look for scikit-learn code among the callers that uses the records of a fit."""
-    found = OuterUse()
+    reasons: list[str] = []
     others: dict[str, str] = {}
-    in_fold = False
-    for frame in _callers():
-        module, owner = frame.f_globals.get("__name__", ""), _owner(frame)
+    in_fold = is_trusted = is_searched = False
+    for frame, _ in walk_stack(sys._getframe(1)):
+        module, owner, steps = frame.f_globals.get("__name__", ""), _owner(frame), []
         in_fold = in_fold or module == _FOLDS
         if owner is not None and module.partition(".")[0] not in ("dpscp", "sklearn"):
-            found = replace(found, is_trusted=True)
+            is_trusted = True
         if _is_a(owner, "sklearn.pipeline", "Pipeline"):
-            found = _add_steps(found, [step for _, step in owner.steps[:-1]], owner)
+            steps = [step for _, step in owner.steps[:-1]]
         elif _is_a(owner, "sklearn.compose._target", "TransformedTargetRegressor"):
-            found = _add_steps(found, [vars(owner).get("transformer_")], owner)
+            steps = [vars(owner).get("transformer_")]
         elif _is_a(owner, "sklearn.model_selection._search", "BaseSearchCV"):
-            found = _add_search(found, owner, in_fold=in_fold)
+            if in_fold:
+                is_searched = bool(owner.refit)
+            else:
+                reasons.append(f"{type(owner).__name__} chose the parameters by scores of the records")
         elif _is_a(owner, "sklearn.model_selection._classification_threshold", "FixedThresholdClassifier"):
             continue  # its threshold is a parameter
         elif module.startswith("sklearn.") and module != _FOLDS and not module.startswith(_NEUTRAL):
             package = ".".join(module.split(".")[:2])
             others[package] = type(owner).__name__ if owner is not None else others.get(package, package)
-    named = (f"{name} fits this estimator and uses the records itself" for name in others.values())
-    return replace(found, reasons=tuple(dict.fromkeys((*found.reasons, *named))))
-
-
-def _callers() -> Iterator[FrameType]:
-    """Yield the frames of the callers, the nearest first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+        leaves = list(_leaves(steps)) if steps else []  # a plain fit imports no transformer
+        is_trusted = is_trusted or any(map(_is_taken_at_word, leaves))
+        if learned := dict.fromkeys(type(step).__name__ for step in leaves if not _learns_nothing(step)):
+            reasons.append(f"{', '.join(learned)} in a {type(owner).__name__} learned from the records")
+    reasons += [f"{name} fits this estimator and uses the records itself" for name in others.values()]
+    return OuterUse("; ".join(dict.fromkeys(reasons)), is_trusted, is_searched)
 
 
 def _owner(frame: FrameType) -> Any:
@@ -168,23 +156,6 @@ def _owner(frame: FrameType) -> Any:
 def _is_a(value: Any, module: str, name: str) -> bool:
     """Whether a value is of a class or a subclass, without importing its module."""
     return any((kind.__module__, kind.__name__) == (module, name) for kind in type(value).__mro__)
-
-
-def _add_steps(found: OuterUse, steps: Iterable[Any], owner: Any) -> OuterUse:
-    leaves = list(_leaves(steps))
-    found = replace(found, is_trusted=found.is_trusted or any(map(_is_taken_at_word, leaves)))
-    learned = [type(step).__name__ for step in leaves if not _learns_nothing(step)]
-    if not learned:
-        return found
-    reason = f"{', '.join(dict.fromkeys(learned))} in a {type(owner).__name__} learned from the records"
-    return replace(found, reasons=(*found.reasons, reason))
-
-
-def _add_search(found: OuterUse, search: Any, *, in_fold: bool) -> OuterUse:
-    if in_fold:
-        return replace(found, is_searched=bool(search.refit))
-    reason = f"{type(search).__name__} chose the parameters by scores of the records"
-    return replace(found, reasons=(*found.reasons, reason))
 
 
 def _leaves(steps: Iterable[Any]) -> Iterator[Any]:

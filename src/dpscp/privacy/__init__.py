@@ -1,7 +1,6 @@
 """Events, ledger, accounting, trade-off functions and noise."""
 
 from dpscp._base.assumptions import Assumption
-from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.accounting import (
     Accountant,
     as_accountant,
@@ -12,12 +11,8 @@ from dpscp.privacy.accounting import (
     release_accountant,
     tradeoff_of,
 )
-from dpscp.privacy.budgets import Budget, BudgetCheck
+from dpscp.privacy.budgets import Budget
 from dpscp.privacy.events import (
-    ApproximateDpEvent,
-    BoundedRangeDpEvent,
-    DiscreteGaussianDpEvent,
-    ParallelDpEvent,
     SecretSplitDpEvent,
     approximate_dp_event,
     bounded_range_event,
@@ -28,11 +23,10 @@ from dpscp.privacy.events import (
     non_private_event,
     parallel,
     register_event,
-    secret_parts,
     secret_split,
 )
 from dpscp.privacy.ledger import Entry, Ledger
-from dpscp.privacy.noise import IntegerSource, LatticeNoise, lattice_noise, sample_discrete_gaussian
+from dpscp.privacy.noise import IntegerSource, LatticeNoise, lattice_noise
 from dpscp.privacy.noise_search import (
     as_event,
     count_noise,
@@ -44,7 +38,6 @@ from dpscp.privacy.noise_search import (
 )
 from dpscp.privacy.pld import register_loss
 from dpscp.privacy.random_streams import secure_generator
-from dpscp.privacy.rdp import OPACUS_ORDERS
 from dpscp.privacy.tradeoff import (
     Tradeoff,
     epsilon_delta_tradeoff,
@@ -52,31 +45,22 @@ from dpscp.privacy.tradeoff import (
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
-    invert,
-    tradeoff_from_profile,
 )
 from dpscp.privacy.units import RECORDS, Relation, Unit
 
 __all__ = [
-    "OPACUS_ORDERS",
     "RECORDS",
     "Accountant",
-    "ApproximateDpEvent",
     "Assumption",
-    "BoundedRangeDpEvent",
     "Budget",
-    "BudgetCheck",
-    "DiscreteGaussianDpEvent",
     "Entry",
     "IntegerSource",
     "LatticeNoise",
     "Ledger",
-    "ParallelDpEvent",
     "Relation",
     "SecretSplitDpEvent",
     "Tradeoff",
     "Unit",
-    "UnsupportedEventError",
     "approximate_dp_event",
     "as_accountant",
     "as_event",
@@ -94,7 +78,6 @@ __all__ = [
     "gdp_delta",
     "gdp_epsilon",
     "gdp_mu",
-    "invert",
     "is_private",
     "lattice_noise",
     "noise_multiplier",
@@ -104,13 +87,10 @@ __all__ = [
     "register_event",
     "register_loss",
     "release_accountant",
-    "sample_discrete_gaussian",
-    "secret_parts",
     "secret_shares",
     "secret_split",
     "secure_generator",
     "sized_lattice_noise",
     "smallest_noise",
-    "tradeoff_from_profile",
     "tradeoff_of",
 ]
