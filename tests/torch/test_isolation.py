@@ -124,8 +124,9 @@ REFUSED = {
         lambda self, x: self.layer(
             x + torch.ops.prims.empty_strided((1, 5), (5, 1), dtype=x.dtype, device=x.device, requires_grad=False)
         ),
-        "memory may hold other records",
+        "not an operation of torch",
     ),
+    "sum by prims": (lambda self, x: self.layer(x + torch.ops.prims.sum(x, [1])[:, None]), "not an operation of torch"),
     "index_fill": (lambda self, x: self.layer(x.index_fill(1, (x[0, :1]).long(), 0.0)), "beyond the numbers"),
     "table made of the record": (table_of_record, "looks up rows of a table"),
 }
@@ -166,6 +167,10 @@ ISOLATED = {
     "loss that skips a batch": (lambda self, x: self.layer(x), skip_batch),
     "partly filled empty": (fill_partly, cross_entropy),
     "flip of the batch": (lambda self, x: self.layer(x + x.flip(0)), cross_entropy),
+    "conversion by prims": (
+        lambda self, x: self.layer(torch.ops.prims.convert_element_type(x, torch.float64).float()),
+        cross_entropy,
+    ),
     "sort and cumsum": (lambda self, x: self.layer(x.sort(0).values + x.cumsum(0)), cross_entropy),
     "convolution with weights of the record": (
         lambda self, x: self.layer(functional.conv1d(x[None], x[None, :, :3], padding=1)[0]),

@@ -1,6 +1,6 @@
 """Check the graph of one record, and rewrite what would let records meet.
 
-The graph must consist of PyTorch's own operations, which PyTorch maps over a block of records by its own rules. It must
+The graph must consist of operations of ``aten``, which PyTorch maps over a block of records by its own rules. It must
 write to nothing, read no file, and have results whose shapes do not depend on values.
 
 Theory: Torch modules: records cannot meet
@@ -25,6 +25,8 @@ _VIEWS = (_aten.view.default, _aten._unsafe_view.default)
 # What leaves the numbers of an argument as they are, and what only shifts, cuts or takes some of them.
 _SAME = {"_to_copy", "unsqueeze", "squeeze", "reshape", "view", "expand", "clone", "detach", "alias"}
 _SHIFTED = {"add", "sub", "clamp", "clamp_min", "clamp_max", "floor", "round", "slice", "select"}
+# The building blocks of aten are refused but for these.
+_PRIMS = ("prims.convert_element_type",)
 _UNCHECKED = ("as_strided", "as_strided_copy", "as_strided_scatter", "from_file", "set_", "resize", "empty_permuted")
 
 
@@ -102,10 +104,10 @@ def _name(node: Any) -> str:
 
 def _check_operation(node: Any, secret: set[Any]) -> None:
     target, name = node.target, _name(node)
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
+    if not isinstance(target, torch._ops.OpOverload) or (target.namespace != "aten" and name not in _PRIMS):
         raise RefusedError(
-            f"{name} is not an operation of torch's own, and its code could see several records; write it with "
-            "operations of torch"
+            f"{name} is not an operation of torch's public library (aten), and its code could see several records; "
+            "write it with operations of torch"
         )
     base = name.partition(".")[2]
     tags = target.tags
