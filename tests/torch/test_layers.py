@@ -150,6 +150,11 @@ def others():
     yield "dense by its name", Own(lambda s, x: s.layer(input=x), layer=nn.Linear(6, 3)), (6,)
     yield "tokens", headed(nn.Linear(6, 5), 20), (4, 6)
     yield "tokens and more", headed(nn.Linear(6, 5), 40), (2, 4, 6)
+    # products that are large enough for oneDNN
+    yield "wide", nn.Sequential(nn.Linear(600, 700), nn.Tanh(), nn.Linear(700, 600, bias=False)), (600,)
+    yield "many tokens", headed(nn.Linear(64, 64), 64 * 256), (256, 64)
+    yield "large convolution", headed(nn.Conv2d(8, 32, 3, padding=1), 32 * 24 * 24), (8, 24, 24)
+    yield "large convolution of groups", headed(nn.Conv2d(8, 64, 3, groups=2), 64 * 24 * 24), (8, 26, 26)
     yield (
         "words",
         Own(lambda s, x: s.head(s.table((x * 5).long()).mean(1)), table=nn.Embedding(5, 4), head=nn.Linear(4, 3)),

@@ -25,7 +25,7 @@ from dpscp.torch.draws import draw_numbers, secret_generator
 from dpscp.torch.forms import RecordForm
 from dpscp.torch.layers import make_terms
 from dpscp.torch.library import GraphModule, Tensor, make_fx, torch, vmap
-from dpscp.torch.terms import MOST_BLOCKS, ClipRule, Term
+from dpscp.torch.terms import MOST_BLOCKS, ClipRule, Term, linear
 from dpscp.torch.trace import GradientGraph, ScoreGraph, shorten, synthetic_record
 from dpscp.training.engine.threads import PerThread, one_blas_thread
 
@@ -51,6 +51,7 @@ class BlockGraph:
             except Exception as error:  # on synthetic records
                 raise RefusedError(f"torch cannot map the module over records: {shorten(error)}") from None
         allow_strides(self._graph)
+        _choose_products(self._graph)
         self._graph.graph.eliminate_dead_code()
         self._graph.recompile()
         self._synthetic = [value.clone(memory_format=_layout_of(value, graph)) for value in records]
@@ -95,6 +96,23 @@ class BlockGraph:
                 for result, value in zip(results, found, strict=True):
                     result[place] = value[place]
         return results, failed
+
+
+def _choose_products(graph: GraphModule) -> None:
+    """Let the faster of two libraries multiply matrices."""
+    for node in graph.graph.nodes:
+        if node.target is torch.ops.aten.mm.default:
+            node.target = _product
+        elif node.target is torch.ops.aten.addmm.default and not node.kwargs and node.args[0].meta["val"].ndim == 1:
+            node.target = _product_and_bias
+
+
+def _product(x: Tensor, weights: Tensor) -> Tensor:
+    return linear(x, weights.T)
+
+
+def _product_and_bias(bias: Tensor, x: Tensor, weights: Tensor) -> Tensor:
+    return linear(x, weights.T, bias)
 
 
 def _layout_of(values: Tensor, graph: GraphModule) -> Any:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dpscp.torch.library import Tensor, torch
-from dpscp.torch.terms import LookupTerm, ProductTerm, SampleTerm, Term, records_at_once
+from dpscp.torch.terms import LookupTerm, ProductTerm, SampleTerm, Term, records_at_once, single_products
 from dpscp.torch.trace import Call, GradientGraph
 
 # A record's gradient of so many numbers is not held; one of a layer with more places has no ghost norm.
 _MOST_HELD, _MOST_GHOST_PLACES = 1 << 18, 1 << 11
+# To write a number and to read it twice takes as long as so many multiplications, as measured.
+_HELD_COST = 56
 
 Found = Iterator[tuple[str, Term]]
 
@@ -56,13 +58,13 @@ def _settled(term: Term) -> Term:
     _, places, units = term.errors.shape
     if not _holds_samples(places, units, term.inputs.shape[2]):
         return term
-    return SampleTerm(term.shape, term.errors.transpose(1, 2) @ term.inputs)
+    return SampleTerm(term.shape, single_products(term.errors.transpose(1, 2), term.inputs.transpose(1, 2)))
 
 
 def _holds_samples(places: int, units: int, inputs: int) -> bool:
     """Return whether the gradients of single records cost less than ghost norms."""
     numbers = units * inputs
-    held, ghost = (places + 4) * numbers, 2 * places * places * (units + inputs) + 2 * places * numbers
+    held, ghost = (places + _HELD_COST) * numbers, 2 * places * places * (units + inputs) + 2 * places * numbers
     return places > _MOST_GHOST_PLACES or (held <= ghost and numbers <= _MOST_HELD)
 
 
@@ -153,7 +155,7 @@ def _conv_weight(shape: tuple[int, ...], errors: Tensor, windows: _Windows, n: i
     samples = errors.new_empty((n * per_record, groups, units // groups, numbers))
     for start in range(0, len(samples), at_once):
         here = slice(start, start + at_once)
-        torch.matmul(errors[here], windows.patches(here).transpose(2, 3), out=samples[here])
+        single_products(errors[here], windows.patches(here), samples[here])
     return SampleTerm(shape, samples.reshape(n, per_record, -1).sum(1) if per_record > 1 else samples.flatten(1))
 
 

@@ -26,7 +26,10 @@ _MOST_SOURCE_LEVELS = 41
 # What clipped sums may lose by rounding, out of CLIP_SLACK.
 _SUM_SLACK = 9e-5
 # Numbers that one operation reads: on a processor they stay in cache, on a GPU they fit into its memory.
-_AT_ONCE, _AT_ONCE_ON_GPU = 1 << 20, 1 << 26
+_AT_ONCE, _AT_ONCE_ON_GPU = 1 << 18, 1 << 26
+# Products from here on are worth a call of oneDNN, which ``torch.compile`` uses in the same way.
+_LARGE_PRODUCT = 1 << 20
+_multiply_float32 = torch.ops.mkldnn._linear_pointwise if torch.backends.mkldnn.is_available() else None
 
 
 class Term(Protocol):
@@ -70,15 +73,9 @@ def flat_rows(values: Any) -> Any:
 
 
 def _squares(values: Any) -> Any:
-    return torch.linalg.vector_norm(flat_rows(values), dim=1, dtype=torch.float64).square()
-
-
-def _widen(values: Any) -> Any:
-    """Return the numbers in float64 if they are few, for norms and sums that read them one after the other.
-
-    Else as they are: then both turn some at a time into float64. So they do on a GPU, where it costs nothing.
-    """
-    return values.double() if values.device.type == "cpu" and values.numel() <= _AT_ONCE else values
+    rows = flat_rows(values)
+    parts = rows.split(records_at_once(rows, rows.shape[1]))
+    return torch.cat([torch.linalg.vector_norm(some.double(), dim=1) for some in parts]).square()
 
 
 def _kept(values: Any, counted: Any) -> Any:
@@ -88,14 +85,36 @@ def _kept(values: Any, counted: Any) -> Any:
     return values.where(counted.view(-1, *[1] * (values.ndim - 1)), 0)
 
 
-def _row_products(errors: Any, inputs: Any) -> Any:
-    """Return the sum over rows of the products of errors and inputs, (units, inputs).
+def _multiply(left: Any, right: Any) -> Any:
+    """Return the matrix product of float64 arrays.
 
-    With one thread NumPy multiplies: on processors of AMD, its library takes .8 of the time of torch's in float64.
+    With one thread NumPy multiplies: on processors of AMD, its library takes half to .8 of the time of torch's.
     """
-    if errors.device.type != "cpu" or torch.get_num_threads() > 1:
-        return errors.T @ inputs
-    return torch.from_numpy(errors.numpy().T @ inputs.numpy())
+    if left.device.type != "cpu" or torch.get_num_threads() > 1:
+        return left @ right
+    return torch.from_numpy(left.numpy() @ right.numpy())
+
+
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """Return x @ weight.T + bias for matrices of the module's own precision.
+
+    oneDNN multiplies large ones in float32: on processors of AMD, it takes half of the time of torch's library.
+    """
+    large = x.shape[0] * weight.numel() >= _LARGE_PRODUCT
+    if large and _multiply_float32 is not None and x.device.type == "cpu" and x.dtype == torch.float32 == weight.dtype:
+        return _multiply_float32(x, weight, bias, "none", [], "")
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def single_products(errors: Any, inputs: Any, out: Any = None) -> Any:
+    """Return the sum over places of the products of (..., units, places) and (..., inputs, places), for each record."""
+    (*lead, units, _), numbers = errors.shape, inputs.shape[-2]
+    out = errors.new_empty((*lead, units, numbers)) if out is None else out
+    if errors.shape[-1] * units * numbers < _LARGE_PRODUCT:
+        return torch.matmul(errors, inputs.transpose(-1, -2), out=out)
+    for one, error, values in zip(out.flatten(0, -3), errors.flatten(0, -3), inputs.flatten(0, -3), strict=True):
+        one.copy_(linear(error, values))
+    return out
 
 
 @dataclass(frozen=True)
@@ -112,12 +131,8 @@ class SampleTerm:
     def additions(self, block: int) -> int:
         return block
 
-    @cached_property
-    def _samples(self) -> Any:
-        return _widen(flat_rows(self.samples))
-
     def squared_norms(self) -> Any:
-        return _squares(self._samples)
+        return _squares(self.samples)
 
     def squared_magnitudes(self) -> Any:
         return None
@@ -126,13 +141,10 @@ class SampleTerm:
         return self.samples.reshape(len(self.samples), *self.shape)
 
     def weighted_sum(self, factors: Any, counted: Any) -> Any:
-        rows = _kept(self._samples[: len(factors)], counted)
+        rows = _kept(flat_rows(self.samples)[: len(factors)], counted)
         at_once = records_at_once(rows, rows.shape[1])
-        product = sum(
-            factors[start : start + at_once] @ rows[start : start + at_once].double()
-            for start in range(0, len(rows), at_once)
-        )
-        return product.reshape(self.shape)
+        parts = zip(factors.split(at_once), rows.split(at_once), strict=True)
+        return sum(some @ values.double() for some, values in parts).reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -150,14 +162,9 @@ class ProductTerm:
     def additions(self, block: int) -> int:
         return _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1])))
 
-    @cached_property
-    def _both(self) -> tuple[Any, Any]:
-        return _widen(self.errors), _widen(self.inputs)
-
     def squared_norms(self) -> Any:
         if self.errors.shape[1] == 1:
-            errors, inputs = self._both
-            return _squares(errors) * _squares(inputs)
+            return _squares(self.errors) * _squares(self.inputs)
         return self._ghost[0]
 
     def squared_magnitudes(self) -> Any:
@@ -165,7 +172,7 @@ class ProductTerm:
 
     @cached_property
     def _ghost(self) -> tuple[Any, Any]:
-        errors, inputs = self._both
+        errors, inputs = self.errors, self.inputs
         places, widest = errors.shape[1], max(errors.shape[2], inputs.shape[2])
         return _by_parts(
             errors,
@@ -180,13 +187,12 @@ class ProductTerm:
     def weighted_sum(self, factors: Any, counted: Any) -> Any:
         product: Any = None
         at_once = _PRODUCT_ROWS // self.errors.shape[1]
-        all_errors, all_inputs = self._both
         for start in range(0, len(factors), at_once):
             here = slice(start, min(len(factors), start + at_once))
             some = None if counted is None else counted[here]
-            errors = _kept(all_errors[here], some).double() * factors[here, None, None]
-            inputs = _kept(all_inputs[here], some).double()
-            more = _row_products(errors.flatten(0, 1), inputs.flatten(0, 1))
+            errors = _kept(self.errors[here], some) * factors[here, None, None]  # float64, as the factors
+            inputs = _kept(self.inputs[here], some).double()
+            more = _multiply(errors.flatten(0, 1).T, inputs.flatten(0, 1))
             # added as a whole: inside a product the earlier ones would be rounded many times
             product = more if product is None else product.add_(more)
         return product.reshape(self.shape)
@@ -208,7 +214,7 @@ def _by_parts(errors: Any, numbers: int, norms_of: Callable[[slice], tuple[Any, 
 
 def _gram(values: Any) -> Any:
     wide = values.double()
-    return wide @ wide.transpose(1, 2)
+    return _multiply(wide, wide.transpose(1, 2))
 
 
 def _ghost_norms(errors: Any, inputs: Any, roundings: int) -> tuple[Any, Any]:
