@@ -115,6 +115,25 @@ def test_monitor(folder, capsys):
     assert state.read_bytes() == before
 
 
+def test_monitor_lets_thresholds_follow(folder, capsys, tmp_path):
+    state, model, page = (tmp_path / name for name in ("s.json", "following.dpscp", "p.html"))
+    command = ["monitor", folder / "m.dpscp", folder / "2026-01.csv", "--state", state]
+    code, _, err = run(capsys, *command, "-o", model)
+    assert code == 1
+    assert "--follow 1" in err
+    assert not state.exists()
+    code, out, _ = run(capsys, *command, "--follow", "2", "-o", model, "--report", page)
+    assert code == 0
+    assert "long run: For any sequence of records" in out
+    assert "seen within 12 batches of 500" in out
+    first, following = dp.load(folder / "m.dpscp"), dp.load(model)
+    assert following.threshold_ != first.threshold_
+    assert "follow new records" in str(following.certificate_)
+    assert "Coverage of each batch and the thresholds in force" in page.read_text()
+    code, out, _ = run(capsys, *command[:2], folder / "2026-02.csv", "--state", state, "--json")
+    assert json.loads(out)["threshold"] == [dp.CoverageMonitor.from_json(state.read_text(), first).thresholds[-1]]
+
+
 def test_a_batch_that_became_unpredictable_raises_the_alarm(folder, capsys):
     frame = pd.read_csv(folder / "2026-02.csv")
     frame["ill"] = np.where(frame["ill"] == "yes", "no", "yes")

@@ -1,6 +1,7 @@
 """The monitor: false alarms are rare for ever, a rise is seen soon, the state holds released numbers only."""
 
 import copy
+import dataclasses
 import json
 import math
 import re
@@ -64,7 +65,7 @@ def test_a_records_factor_has_a_mean_of_at_most_one(tolerated):
     bet = _choose_bet(tolerated, Budget(0.5, 1e-5), 500)
     mean = math.exp(-bet.eta * bet.share) * (1 + tolerated * math.expm1(bet.eta))
     assert mean <= 1
-    down = bet.share - Fraction(1, 1024)
+    down = bet.share - Fraction(1, 2**16)
     assert math.exp(-bet.eta * down) * (1 + tolerated * math.expm1(bet.eta)) > 1
     assert bet.noise.sensitivity / bet.noise.scale == max(bet.share, 1 - bet.share)
 
@@ -115,9 +116,32 @@ def test_false_alarms_over_the_range(tolerated, epsilon):
         assert false <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 2_000)
 
 
+@pytest.mark.parametrize(("tolerated", "n"), [(0.1, 500), (0.1, 100), (0.02, 2_000)])
+def test_the_smallest_rise_is_seen_in_time(tolerated, n):
+    bet = _choose_bet(tolerated, Budget(0.5, 1e-5), n)
+    rise = bet.smallest_rate(n, -math.log(0.05), 1.0, 12, 0.9)
+    assert tolerated < rise < 3 * tolerated
+    seen = np.isfinite(first_alarms(bet, rise, n=n, batches=12)).mean()
+    assert seen >= 0.9 - 3 * math.sqrt(0.09 / 400)
+    smaller = tolerated + 0.5 * (rise - tolerated)
+    assert np.isfinite(first_alarms(bet, smaller, n=n, batches=12)).mean() < 0.9
+    assert bet.smallest_rate(1, -math.log(1e-9), 1.0, 1, 0.9) is None
+
+
+def test_the_lattice_of_kappa_costs_little():
+    """kappa is rounded up to it: at a tolerated rate of .005 a coarse one would cost several percent."""
+    bet = _choose_bet(0.005, Budget(0.5, 1e-5), 2_000)
+    exact = math.log1p(0.005 * math.expm1(bet.eta)) / bet.eta
+    assert exact <= float(bet.share) <= 1.005 * exact
+
+
 def test_the_default_tolerates_what_the_release_was_promised_with(classifier):
     found = monitor(classifier)
     assert found.tolerated == pytest.approx(1 - classifier.certificate_.terms["release_level"])
+    few = copy.copy(classifier)
+    terms = dataclasses.replace(few.certificate_.terms, release_level=0.81)
+    few.certificate_ = dataclasses.replace(few.certificate_, terms=terms)
+    assert monitor(few).tolerated == pytest.approx(0.15)  # a rate of .19 would see no rise
     X, y = data(500, seed=1)
     universal = dp.PrivateConformalClassifier(
         epsilon=1.0, delta=1e-6, classes=[0, 1], feature_bounds=(-1, 1), guarantee="universal", random_state=0
@@ -152,7 +176,7 @@ def test_the_state_holds_released_numbers_only(classifier):
     found.update(X, y)
     state = json.loads(found.to_json())
     assert set(state) == {
-        *("format", "version", "model", "epsilon", "delta", "tolerated", "level", "expected_batch"),
+        *("format", "version", "model", "epsilon", "delta", "tolerated", "level", "expected_batch", "follow"),
         *("seed", "batches", "checksum"),
     }
     assert [set(batch) for batch in state["batches"]] == [{"name", "log_factor"}]

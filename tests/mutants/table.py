@@ -812,6 +812,13 @@ mutant(
     "tests/torch/test_draws.py::test_every_step_has_draws_of_its_own",
 )
 mutant(
+    "deployment.monitoring:CoverageMonitor.update",
+    "plan.both(self._release, before)",
+    "plan.both(self._release, self._thresholds[-1])",
+    "late labels are compared with a threshold that did not predict them",
+    "tests/deployment/test_following.py::test_nobody_and_late_labels_are_batches",
+)
+mutant(
     "torch.trainer:TorchDPSGD._prepare",
     "compare_with_autograd(engine, training_copy(self.module).to(trained[0].device), self._losses, trained)",
     "None",

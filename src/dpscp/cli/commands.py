@@ -220,14 +220,18 @@ def _evaluate(options: argparse.Namespace) -> Result:
 
 
 def _monitor(options: argparse.Namespace) -> Result:
-    for path in (options.state, options.report):
-        check_output(path, options.model, options.table, *([options.state] if path is options.report else []))
-    estimator = load_model(options.model)
-    monitor = _open_monitor(options, estimator)
+    for path in (options.state, options.report, options.output):
+        check_output(path, options.model, options.table, *([] if path is options.state else [options.state]))
+    monitor = _open_monitor(options, load_model(options.model))
+    estimator = monitor.estimator
+    if options.output is not None and monitor.follow is None:
+        raise CommandError("--output is for thresholds that follow; create the monitor with --follow 1")
     name = options.batch or options.table.name
     records = _new_records(options, options.table, estimator)
     step = monitor.update(*records, batch=name, budget=open_store(options))
     write_atomically(options.state, monitor.to_json().encode())
+    if options.output is not None:
+        monitor.estimator.save(options.output)
     if options.report is not None:
         write_atomically(options.report, monitor_page(monitor).encode())
     delta, ledger = monitor.budget.delta, step.ledger
@@ -244,10 +248,20 @@ def _monitor(options: argparse.Namespace) -> Result:
         "is_private": ledger.is_private,
         "state": str(options.state),
     }
+    following = []
+    if monitor.follow is not None:
+        data["threshold"] = np.reshape(step.threshold, -1).tolist()
+        runs = monitor.long_run()
+        following = [f"long run: {run}" for run in (runs if isinstance(runs, tuple) else (runs,))]
+        following += [] if options.output is None else [f"model:    {options.output} has the thresholds in force"]
+    rise = monitor.smallest_rise
+    seen = "no rise is" if rise is None else f"a rise to {rise:.3g} is"
     verdict = "ALARM: coverage fell below the tolerated level" if step.alarm else "no alarm"
     return data, [
         f"{verdict} after {step.n_batches} batches (tolerated miss rate {monitor.tolerated:.3g})",
         f"evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and stays on",
+        f"power:    {seen} seen within 12 batches of {monitor.expected_batch:,} with probability .9",
+        *following,
         _cost_line(ledger, ledger.epsilon(delta), delta, "for records of this batch"),
         *report_line(options.report),
         *(["next:     find out what changed, then run dpscp recalibrate on new records"] if step.alarm else []),
@@ -261,7 +275,7 @@ def _cost_line(ledger: Ledger, epsilon: float, delta: float, payer: str) -> str:
 
 def _open_monitor(options: argparse.Namespace, estimator: Any) -> CoverageMonitor:
     """Read the monitor from its state file, or create one; refuse options that would change it."""
-    new = {name: getattr(options, name) for name in ("epsilon", "delta", "tolerated", "level", "seed")}
+    new = {name: getattr(options, name) for name in ("epsilon", "delta", "tolerated", "level", "follow", "seed")}
     chosen = {name: value for name, value in new.items() if value is not None}
     if options.state.exists():
         if chosen:

@@ -95,6 +95,7 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--batch": (str, "public name of the batch (default: name of the table file)"),
     "--tolerated": (float, "tolerated miss rate of a new monitor (default: that of the certificate)"),
     "--level": (float, "probability that a new monitor ever raises a false alarm (default 0.05)"),
+    "--follow": (float, "let the thresholds of a new monitor follow, by steps of this size (1 is a good start)"),
     "--markdown": (bool, "write Markdown instead of JSON"),
     "--n": (int, "public number of records, or of persons"),
     "--rows-per-person": (int, "limit on the records of one person"),
@@ -178,11 +179,12 @@ COMMANDS = {
     "monitor": _Command(
         "test the labeled records of a new period, and raise an alarm if coverage has fallen; a new monitor gets its "
         "budget of each batch (default epsilon 0.5, delta 1e-06), tolerated miss rate and level",
-        f"model table --state --batch --tolerated --level --report {_PAYMENT}",
+        f"model table --state --batch --tolerated --level --follow --output --report {_PAYMENT}",
         {"state": ...},
         (
             "dpscp monitor model.dpscp 2026-11.csv --state monitor.json --epsilon 0.5 --delta 1e-6",
             "dpscp monitor model.dpscp 2026-12.csv --state monitor.json",
+            "dpscp monitor model.dpscp 2026-11.csv --state monitor.json --follow 1 -o following.dpscp",
         ),
     ),
     "recalibrate": _Command(

@@ -12,6 +12,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import special
 
 from dpscp._base.checks import check_count, check_probability
 from dpscp.data.used_records import remember_use
@@ -22,6 +24,7 @@ from dpscp.deployment.evaluation import (
     sketch_records,
     warn_if_not_new,
 )
+from dpscp.deployment.following import FollowPlan, LongRun, NoisyPair, long_run_bound, noisy_counts
 from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, sized_lattice_noise
 from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
@@ -31,11 +34,13 @@ from dpscp.privacy.units import Unit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FORMAT, _VERSION = "dpscp-monitor", 2
-_CONSTANTS = ("epsilon", "delta", "tolerated", "level", "expected_batch")
+_FORMAT, _VERSION = "dpscp-monitor", 3
+_CONSTANTS = ("epsilon", "delta", "tolerated", "level", "expected_batch", "follow")
 STAGE = "monitoring"
 # kappa is a multiple of eta / _KAPPA_STEPS, rounded upwards.
-_KAPPA_STEPS = 1024
+_KAPPA_STEPS = 2**16
+# The default tolerated rate is at most this many times the promised one: a larger one would not see a rise.
+_MOST_TOLERATED = 1.5
 # The rise of the miss rate that eta is chosen for: this many times the tolerated rate.
 _RISE = 1.25
 _ETAS = tuple(2.0 ** (k / 4) for k in range(-28, 5))
@@ -52,17 +57,19 @@ class MonitorStep:
     alarm : whether the alarm was ever raised.
     n_batches : number of batches so far.
     ledger : privacy cost of the batch to each of its persons; batches of different persons compose in parallel.
+    threshold : threshold in force after the batch, or one for each group; None if thresholds do not follow.
     """
 
     log_evidence: float
     alarm: bool
     n_batches: int
     ledger: Ledger
+    threshold: Any = None
 
 
 @dataclass(frozen=True)
 class _Bet:
-    """Hold the public constants of a monitor: the statistic M - share n in units of eta, and its noise.
+    """Hold the public constants of the evidence: the statistic misses - share records in units of eta, and its noise.
 
     Theory: Result L
     """
@@ -72,16 +79,18 @@ class _Bet:
     noise: LatticeNoise
 
     @classmethod
-    def of(cls, eta: float, tolerated: float, budget: Budget) -> "_Bet":
+    def of(cls, eta: float, tolerated: float, budget: Budget, counts: int = 0) -> "_Bet":
+        """Return the constants; ``counts`` noisy counts are released of each record, or (0) the statistic itself."""
         kappa = math.log1p(tolerated * math.expm1(eta))
         # rounded up, so that the mean factor of a record is at most one
         share = Fraction(math.ceil(kappa / eta * _KAPPA_STEPS * (1 + 1e-12)), _KAPPA_STEPS)
-        (noise,), _ = sized_lattice_noise(budget.epsilon, budget.delta, 1, (max(share, 1 - share),))
+        sensitivity = Fraction(1) if counts else max(share, 1 - share)
+        (noise,), _ = sized_lattice_noise(budget.epsilon, budget.delta, max(1, counts), (sensitivity,))
         return cls(eta, share, noise)
 
     @property
     def noise_parameter(self) -> float:
-        """Parameter s of the discrete Gaussian noise on the evidence."""
+        """Parameter s of the discrete Gaussian noise on the evidence, where the statistic itself is released."""
         return self.eta * self.noise.count_noise
 
     def log_factor(self, misses: int, n: int, source: IntegerSource) -> float:
@@ -92,6 +101,32 @@ class _Bet:
         exact = self.noise.scale * (misses - self.share * n)
         (drawn,) = self.noise.sample(1, source)
         return self.eta * float(exact + drawn) / self.noise.scale - self.noise_parameter**2 / 2
+
+    def log_factor_of(self, pair: NoisyPair) -> float:
+        """Return the same from noisy counts, which are released."""
+        share = float(self.share)
+        parameter = self.noise_parameter * pair.spread(share)
+        return self.eta * pair.balance(share) - parameter**2 / 2
+
+    def smallest_rate(self, n: int, limit: float, spread: float, batches: int, power: float) -> float | None:
+        """Return the smallest miss rate whose alarm comes within these batches with this probability.
+
+        The evidence of a change in the first batch alone, as a normal number; None if no rate is seen so soon.
+        """
+        parameter = self.noise_parameter * spread
+
+        def is_seen(rate: float) -> bool:
+            mean = n * self.eta * (rate - float(self.share)) - parameter**2 / 2
+            variance = n * self.eta**2 * rate * (1 - rate) + parameter**2
+            return bool(batches * mean - special.ndtri(power) * math.sqrt(batches * variance) >= limit + math.log(2))
+
+        low, high = 0.0, 1.0
+        if not is_seen(high):
+            return None
+        while high - low > 1e-4:
+            middle = (low + high) / 2
+            low, high = (low, middle) if is_seen(middle) else (middle, high)
+        return high
 
 
 def log_evidence(log_factors: Sequence[float]) -> tuple[float, ...]:
@@ -120,22 +155,28 @@ class CoverageMonitor:
     estimator : fitted PrivateConformalClassifier or PrivateConformalRegressor
     epsilon, delta : privacy cost of a batch to each of its records, or persons.
     tolerated : tolerated miss rate at the first level. None: one minus the level that this release covers with
-        confidence .95 (Result I); needs ``guarantee="split"``.
+        confidence .95 (Result I), at most 1.5 times the promised miss rate; needs ``guarantee="split"``.
     level : largest probability of ever raising a false alarm.
-    expected_batch : public guess of the number of records in a batch; it affects the delay of an alarm, no promise.
+    expected_batch : public guess of the number of records in a batch. It affects the delay of an alarm and the steps of
+        thresholds that follow, no promise.
+    follow : size of the steps of thresholds that follow new records (Result M), in units of the first threshold; 1.0 is
+        a good start. None: the thresholds stay. The alarm judges the first thresholds in any case.
     random_state : None for system entropy; an integer makes the run repeatable and NOT private.
 
     Form batches by calendar, never by count: with a fixed number, one person would shift all later batches. A person is
     in one batch. For persons who return, a budget store adds up the cost (``update(..., budget=store)``).
 
-    Privacy: each batch releases eta M - kappa n + Z for its M misses among n records, with integer noise, and nothing
-    else; (epsilon, delta) for adding or removing one record of the batch, or one person with ``persons``.
+    Privacy: (epsilon, delta) for adding or removing one record of the batch, or one person with ``persons``. Each batch
+    releases eta M - kappa n + Z for its M misses among n records, with integer noise, and nothing else. With ``follow``
+    it releases noisy counts instead: of the records below, between and above the first threshold and the one in force;
+    with groups, of covered and missed records by the first thresholds, and by those in force in each group.
 
-    Assumes: records (with ``persons``, persons) are independent, and each is missed with probability at most
-    ``tolerated`` unless something changed. With the default ``tolerated`` a false alarm has probability at most
-    ``level`` + .05, because the release may be one of the few that cover less.
+    Assumes: for the alarm, records (with ``persons``, persons) are independent, and each is missed with probability at
+    most ``tolerated`` unless something changed. With the default ``tolerated`` a false alarm has probability at most
+    ``level`` + .05, because the release may be one of the few that cover less; where 1.5 times the promised miss rate
+    is smaller, this probability is larger. For ``long_run``, nothing is assumed about the records.
 
-    Theory: Result L
+    Theory: Results L and M
     """
 
     def __init__(
@@ -147,6 +188,7 @@ class CoverageMonitor:
         tolerated: float | None = None,
         level: float = 0.05,
         expected_batch: int = 500,
+        follow: float | None = None,
         random_state: int | None = None,
     ) -> None:
         require_coverage_release(estimator)
@@ -155,17 +197,51 @@ class CoverageMonitor:
         self.level = check_probability("level", level)
         self.expected_batch = check_count("expected_batch", expected_batch)
         warn_of_failures(check_budget(self.budget, self.expected_batch))
-        self.estimator = estimator
+        self.follow = follow
+        self._release, self._model = estimator, estimator.digest()
+        self._plan = None if follow is None else FollowPlan.of(estimator, follow, self.expected_batch)
         self._seed = seed_of(random_state)
-        self._bet = _choose_bet(self.tolerated, self.budget, self.expected_batch)
-        self._model = estimator.digest()
-        self._factors: list[float] = []
+        counts = 0 if self._plan is None else self._plan.n_counts
+        self._bet = _choose_bet(self.tolerated, self.budget, self.expected_batch, counts)
         self._names: list[str] = []
+        self._factors: list[float] = []
+        # of thresholds that follow: what each batch released, its delay, and the thresholds before and after each batch
+        self._counts: list[tuple[float, ...]] = []
+        self._delays: list[int] = []
+        self._pairs: list[list[NoisyPair]] = []
+        self._thresholds: list[tuple[float, ...]] = [() if self._plan is None else self._plan.first]
+
+    @property
+    def estimator(self) -> Any:
+        """The estimator with the thresholds in force; the released one if thresholds do not follow."""
+        if self._plan is None:
+            return self._release
+        return self._plan.release(self._release, self._thresholds[-1], is_first=not self._names)
+
+    @property
+    def thresholds(self) -> tuple[Any, ...]:
+        """The thresholds in force before the first batch and after each one; empty if thresholds do not follow."""
+        plan = self._plan
+        return () if plan is None else tuple(self._shaped(plan.in_force(one)) for one in self._thresholds)
+
+    @property
+    def released_coverage(self) -> tuple[tuple[float, ...], ...]:
+        """The coverage of each batch under the thresholds in force, from noisy counts; one number for each group."""
+        return tuple(tuple(pair.coverage for pair in pairs) for pairs in self._pairs)
+
+    def _shaped(self, values: NDArray[np.float64]) -> Any:
+        return float(values[0]) if self._release.group_values_ is None else values
+
+    @property
+    def smallest_rise(self) -> float | None:
+        """The smallest miss rate that raises the alarm within 12 expected batches with probability .9 (None: none)."""
+        spread = 1.0 if self._plan is None else NoisyPair(0, 0, (1, 1)).spread(float(self._bet.share))
+        return self._bet.smallest_rate(self.expected_batch, self.alarm_limit, spread, 12, 0.9)
 
     @property
     def n_batches(self) -> int:
         """Number of batches so far."""
-        return len(self._factors)
+        return len(self._names)
 
     @property
     def batches(self) -> tuple[str, ...]:
@@ -194,11 +270,21 @@ class CoverageMonitor:
 
     def _ledger(self, unit: Unit) -> Ledger:
         """Create the ledger of a batch."""
-        note = "misses of one batch against the tolerated rate"
-        return Ledger(seeded=self.is_seeded).add(STAGE, self._bet.noise.event(1), note, unit=unit)
+        if self._plan is None:
+            note, count = "misses of one batch against the tolerated rate", 1
+        else:
+            note, count = "noisy counts of one batch by the first thresholds and by those in force", self._plan.n_counts
+        return Ledger(seeded=self.is_seeded).add(STAGE, self._bet.noise.event(count), note, unit=unit)
 
     def update(
-        self, X: Any, y: Any, persons: Any = None, *, batch: str | None = None, budget: BudgetStore | None = None
+        self,
+        X: Any,
+        y: Any,
+        persons: Any = None,
+        *,
+        batch: str | None = None,
+        predicted_after: int | None = None,
+        budget: BudgetStore | None = None,
     ) -> MonitorStep:
         """Add one batch of new labeled records.
 
@@ -207,6 +293,8 @@ class CoverageMonitor:
         X, y : (n, n_features) and (n,) labeled records.
         persons : (n,) ids; one random record of each person is counted.
         batch : public name, for example "2026-11"; a name that was used before is refused.
+        predicted_after : how many batches had been counted when these records were predicted. None: all until now. Late
+            labels are compared with the threshold of that time; it needs ``follow``.
         budget : budget store that pays.
 
         Returns
@@ -219,19 +307,93 @@ class CoverageMonitor:
         row_seed, noise_seed = child_seeds(None if self._seed is None else self._seed + self.n_batches, 2)
         if budget is not None:
             budget.require_spendable(seeded=self.is_seeded)
-        outcomes = labeled_outcomes(self.estimator, X, y, persons=persons, random_state=row_seed)
-        sketch, adds_up = sketch_records(self.estimator, X), budget is None and not self.is_seeded
-        warn_if_not_new(self.estimator, sketch, "the batch of the monitor has", adds_up=adds_up)
+        plan, before = self._plan, self._threshold_before(predicted_after)
+        scored = self._release if plan is None else plan.both(self._release, before)
+        groups = None if plan is None else self._release.declared_groups()
+        outcomes = labeled_outcomes(scored, X, y, persons=persons, groups=groups, random_state=row_seed)
+        sketch, adds_up = sketch_records(self._release, X), budget is None and not self.is_seeded
+        warn_if_not_new(self._release, sketch, "the batch of the monitor has", adds_up=adds_up)
         ledger = self._ledger(evaluated_unit(persons))
         reservation = None if budget is None else budget.reserve(ledger, note=f"monitor {name}")
-        misses = int((~outcomes.covered[:, 0]).sum())
-        added = self._bet.log_factor(misses, len(outcomes), IntegerSource(noise_seed))
+        source = IntegerSource(noise_seed)
+        added, counts = 0.0, tuple[float, ...]()
+        if plan is None:
+            misses = int((~outcomes.covered[:, 0]).sum())
+            added = self._bet.log_factor(misses, len(outcomes), source)
+        else:
+            places = None if not plan.is_grouped else outcomes.labels if groups is None else outcomes.groups
+            counts = noisy_counts(plan.count(outcomes.covered, places, before), self._bet.noise, source)
         if reservation is not None:
             reservation.commit(ledger)
         remember_use(sketch, is_private=not self.is_seeded)
-        self._factors.append(added)
+        self._add(name, added, counts, 0 if predicted_after is None else self.n_batches - predicted_after)
+        threshold = None if plan is None else self.thresholds[-1]
+        return MonitorStep(self.evidence[-1], self.alarm, self.n_batches, ledger, threshold)
+
+    def _threshold_before(self, predicted_after: int | None) -> tuple[float, ...]:
+        """Return the thresholds that were in force when the records of a batch were predicted."""
+        if predicted_after is None:
+            return self._thresholds[-1]
+        if self._plan is None:
+            raise ValueError("predicted_after is for thresholds that follow: create the monitor with follow=1.0")
+        if isinstance(predicted_after, bool) or predicted_after not in range(self.n_batches + 1):
+            raise ValueError(f"predicted_after must be a number of batches from 0 to {self.n_batches}")
+        return self._thresholds[predicted_after]
+
+    def _add(self, name: str, factor: float, counts: tuple[float, ...], delay: int) -> None:
+        """Add what a batch released; from counts, the evidence and the next thresholds follow."""
+        if self._plan is not None:
+            if delay not in range(self.n_batches + 1):
+                raise ValueError(f"batch {name!r} has a wrong delay")
+            before = self._thresholds[self.n_batches - delay]
+            if len(counts) != self._plan.n_cells(before):
+                raise ValueError(f"batch {name!r} has the wrong number of counts")
+            first, pairs = self._plan.read(counts, before)
+            factor = self._bet.log_factor_of(first)
+            self._pairs.append(pairs)
+            self._thresholds.append(self._plan.next(self._thresholds[-1], pairs))
+        self._factors.append(factor)
+        self._counts.append(counts)
+        self._delays.append(delay)
         self._names.append(name)
-        return MonitorStep(self.evidence[-1], self.alarm, self.n_batches, ledger)
+
+    def long_run(
+        self, beta: float = 0.05, *, n_records: int | None = None, largest_batch: int | None = None
+    ) -> LongRun | tuple[LongRun, ...]:
+        """Return what the thresholds in force promised over all batches so far, for any sequence of records.
+
+        Parameters
+        ----------
+        beta : probability over the noise that a bound fails; with groups they share it.
+        n_records : declared number of records in all batches. None: a lower bound from the released counts.
+        largest_batch : declared largest number of records in a batch. None: an upper bound from the released counts.
+            With groups, both are for each group.
+
+        Returns
+        -------
+        LongRun, or one for each group
+
+        Theory: Result M
+        """
+        beta = check_probability("beta", beta)
+        if self._plan is None:
+            raise ValueError("these thresholds do not follow: create the monitor with follow=1.0")
+        names = self._release.group_values_ if self._plan.is_grouped else [None]
+        found = tuple(
+            long_run_bound(
+                self._plan,
+                place,
+                [pairs[place] for pairs in self._pairs],
+                self._bet.noise,
+                group=name,
+                beta=beta / len(names),
+                delay=max(self._delays, default=0),
+                n_records=n_records,
+                largest_batch=largest_batch,
+            )
+            for place, name in enumerate(names)
+        )
+        return found if self._plan.is_grouped else found[0]
 
     def plot(self) -> "Figure":
         """Plot the evidence after each batch and the limit of the alarm; needs ``dpscp[report]``.
@@ -259,7 +421,13 @@ class CoverageMonitor:
             "level": self.level,
             "expected_batch": self.expected_batch,
             "seed": self._seed,
-            "batches": [{"name": n, "log_factor": f} for n, f in zip(self._names, self._factors, strict=True)],
+            "follow": self.follow,
+            "batches": [
+                {"name": name, **({"log_factor": factor} if self._plan is None else {"counts": counts, "delay": delay})}
+                for name, factor, counts, delay in zip(
+                    self._names, self._factors, self._counts, self._delays, strict=True
+                )
+            ],
         }
         return json.dumps({**state, "checksum": _checksum(state)})
 
@@ -278,8 +446,11 @@ class CoverageMonitor:
             raise ValueError("this state belongs to another model: load the model for which the monitor was created")
         try:
             monitor = cls(estimator, random_state=state["seed"], **{name: state[name] for name in _CONSTANTS})
-            monitor._factors = [float(batch["log_factor"]) for batch in state["batches"]]
-            monitor._names = [str(batch["name"]) for batch in state["batches"]]
+            for batch in state["batches"]:
+                if monitor._plan is None:
+                    monitor._add(str(batch["name"]), float(batch["log_factor"]), (), 0)
+                else:
+                    monitor._add(str(batch["name"]), 0.0, tuple(map(float, batch["counts"])), batch["delay"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise ValueError(f"the state of the monitor is damaged: {error}") from None
         if not np.isfinite(monitor._factors).all() or len(set(monitor._names)) < len(monitor._names):
@@ -292,7 +463,7 @@ def _checksum(state: Mapping[str, Any]) -> str:
 
 
 def _tolerated(estimator: Any) -> float:
-    """Return one minus the level that this release covers with confidence .95.
+    """Return one minus the level that this release covers with confidence .95, at most 1.5 times the promised rate.
 
     Theory: Result I
     """
@@ -302,18 +473,19 @@ def _tolerated(estimator: Any) -> float:
             "tolerated must be set: this release has no proven level of a single release (only guarantee='split' has "
             "one); choose the tolerated miss rate, for example tolerated=0.12"
         )
-    return float(1 - covered)
+    return float(min(1 - covered, _MOST_TOLERATED * (1 - estimator.certificate_.target)))
 
 
-def _choose_bet(tolerated: float, budget: Budget, expected_batch: int) -> _Bet:
+def _choose_bet(tolerated: float, budget: Budget, expected_batch: int, counts: int = 0) -> _Bet:
     """Choose the eta with the fastest growth of evidence after a rise; from public numbers, for continuous noise."""
     mu, n = gdp_mu(budget.epsilon, budget.delta), expected_batch
     rise = tolerated + (_RISE - 1) * min(tolerated, 1 - tolerated)
 
     def growth(eta: float) -> float:
         kappa = math.log1p(tolerated * math.expm1(eta))
-        return n * (eta * rise - kappa) - (max(kappa, eta - kappa) / mu) ** 2 / 2
+        spread = math.sqrt(counts) * math.hypot(kappa, eta - kappa) if counts else max(kappa, eta - kappa)
+        return n * (eta * rise - kappa) - (spread / mu) ** 2 / 2
 
     while growth(max(_ETAS, key=growth)) <= 0 and rise <= 0.9:
         rise += (1 - rise) / 4
-    return _Bet.of(max(_ETAS, key=growth), tolerated, budget)
+    return _Bet.of(max(_ETAS, key=growth), tolerated, budget, counts)

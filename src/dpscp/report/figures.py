@@ -6,7 +6,7 @@ dark scheme.
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -223,10 +223,43 @@ def evidence_figure(monitor: "CoverageMonitor") -> "Figure":
     first = np.flatnonzero(evidence >= monitor.alarm_limit)
     if len(first):
         axis.plot(places[first[:1]], evidence[first[:1]], "o", color=PALETTE["two"], markersize=8, zorder=3)
-    shown = np.unique(np.linspace(0, len(names) - 1, min(len(names), _MOST_NAMES)).astype(np.int64))
-    axis.set_xticks(shown, [names[place].replace("$", r"\$") for place in shown], rotation=30, ha="right")
-    name_axes(axis, "batch", "log evidence of a change")
+    _name_batches(axis, names, "log evidence of a change", _MOST_NAMES)
     put_legend(axis, loc="lower left", ncols=2, bbox_to_anchor=(0, 1))
+    return figure
+
+
+def _name_batches(axis: "Axes", names: Sequence[str], label: str, most: int) -> None:
+    """Label an axis of batches with some of their public names."""
+    shown = np.unique(np.linspace(0, len(names) - 1, min(len(names), most)).astype(np.int64))
+    axis.set_xticks(shown, [names[place].replace("$", r"\$") for place in shown], rotation=30, ha="right")
+    name_axes(axis, "batch", label)
+
+
+def follow_figure(monitor: "CoverageMonitor") -> "Figure":
+    """Plot the released coverage of each batch under the thresholds in force, and these thresholds.
+
+    Parameters
+    ----------
+    monitor : CoverageMonitor with ``follow`` and at least one batch
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    coverage = np.array(monitor.released_coverage)
+    thresholds = np.array([np.reshape(one, -1) for one in monitor.thresholds])
+    figure, (left, right) = bare_figure(width=6.4, height=3.0, panels=2)
+    places = np.arange(len(coverage))
+    groups = [None] if coverage.shape[1] == 1 else list(monitor.estimator.group_values_)
+    colors = [PALETTE["one"], PALETTE["two"], PALETTE["soft"], PALETTE["muted"]]
+    left.axhline(monitor.estimator.certificate_.target, color=PALETTE["muted"], linestyle="--", linewidth=1)
+    for place, group in enumerate(groups):
+        style: dict[str, Any] = {"color": colors[place % len(colors)], "linewidth": 2, "marker": "o", "markersize": 4}
+        left.plot(places, coverage[:, place], **style, label="coverage" if group is None else str(group))
+        right.plot(places, np.where(np.isinf(thresholds[:-1, place]), np.nan, thresholds[:-1, place]), **style)
+    _name_batches(left, monitor.batches, "coverage in force, noisy", _MOST_NAMES // 2)
+    _name_batches(right, monitor.batches, "threshold in force", _MOST_NAMES // 2)
+    put_legend(left, loc="lower left", ncols=2, bbox_to_anchor=(0, 1))
     return figure
 
 

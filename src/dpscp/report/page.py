@@ -41,6 +41,7 @@ from dpscp.report.figures import (
     PALETTE,
     calibration_figure,
     evidence_figure,
+    follow_figure,
     inline_svg,
     size_figure,
     stage_colors,
@@ -318,19 +319,27 @@ def monitor_page(monitor: "CoverageMonitor") -> str:
         [name, f"{value:.2f}", "yes" if value >= limit else "no"]
         for name, value in zip(monitor.batches, monitor.evidence, strict=True)
     ]
+    released = "one noisy number" if monitor.follow is None else "noisy counts"
     texts = [
         f"The alarm is raised when the evidence reaches {limit:.2f}. If every record is missed with probability at "
         f"most {monitor.tolerated:.3g}, it is ever raised with probability at most {monitor.level:g}, however often "
         "you look.",
-        f"Each batch released one noisy number: epsilon {format_epsilon(budget.epsilon)} at delta {budget.delta:g} for "
+        f"Each batch released {released}: epsilon {format_epsilon(budget.epsilon)} at delta {budget.delta:g} for "
         "each of its records, or persons. Persons of different batches pay for one batch each."
         + (" NOT private: the noise came from a seed." if monitor.is_seeded else ""),
         "After an alarm, find out what changed. Then calibrate again on new records: dpscp recalibrate.",
     ]
     verdict = "Alarm: coverage fell below the tolerated level." if monitor.alarm else "No alarm."
+    followed = []
+    if monitor.follow is not None:
+        title = "Coverage of each batch and the thresholds in force"
+        runs = monitor.long_run()
+        texts += [str(run) for run in (runs if isinstance(runs, tuple) else (runs,))]
+        followed = [inline_svg(follow_figure(monitor), "follow", title)]
     body = [
         html_paragraph(verdict),
         inline_svg(evidence_figure(monitor), "evidence", "Evidence of a change after each batch"),
+        *followed,
         html_table(["batch", "log evidence", "at or above the alarm"], rows),
         *map(html_paragraph, texts),
     ]
