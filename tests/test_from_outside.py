@@ -25,7 +25,7 @@ from dpscp.privacy import accounting as accountants
 from dpscp.scores import Pair
 from dpscp.training import Mechanism, Model, model
 from dpscp.training.base import array_source
-from dpscp.training.preprocessing.preprocess import TRANSFORMS
+from dpscp.training.preprocessing.steps import TRANSFORMS
 
 DELTA = 1e-5
 

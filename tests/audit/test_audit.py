@@ -24,7 +24,7 @@ from dpscp.privacy.noise import LatticeNoise
 from dpscp.threshold.counts import ArrayCounts
 from dpscp.training.engine import loop
 from dpscp.training.engine.gradients import ClippedGradient
-from dpscp.training.engine.loop import GridNoise
+from dpscp.training.engine.noise import GridNoise
 
 
 def told(result: Audit) -> Audit:

@@ -8,10 +8,10 @@ from dpscp.cli import files, main
 from dpscp.core.fit_plan import FitPlan
 from dpscp.core.tasks import Classification
 from dpscp.data.validation import label_index
-from dpscp.privacy.ledger import Budget
+from dpscp.privacy import Budget
 from dpscp.training.engine import networks
 from dpscp.training.engine import rows as rows_module
-from dpscp.training.preprocessing import features
+from dpscp.training.preprocessing import steps
 
 N, WIDTH = 400, 3
 
@@ -51,7 +51,7 @@ def test_numbers_are_looked_at_when_they_come_in(monkeypatch, records, guarantee
 
 @pytest.mark.parametrize("guarantee", ["universal", "corrected"])
 def test_records_are_preprocessed_once_to_train_and_once_to_score(monkeypatch, records, guarantee):
-    made = counted(monkeypatch, features.FeatureTransform, "apply", lambda _, rows: len(rows))
+    made = counted(monkeypatch, steps.FeatureTransform, "apply", lambda _, rows: len(rows))
     scored = counted(monkeypatch, Classification, "scores", lambda _, trained, rows, *__: (trained.model, rows))
     X, y = records
     model = classifier(estimator=dp.training.DPSGD(steps=20), guarantee=guarantee, random_state=0).fit(X, y)

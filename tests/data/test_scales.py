@@ -19,8 +19,8 @@ from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.scores import interval_score
 from dpscp.training import DPSGD, PrivateBounds, Trained
 from dpscp.training.model import PrivateModel
-from dpscp.training.preprocessing.features import ColumnScales
 from dpscp.training.preprocessing.private_bounds import _CELLS, _edges, grid_cells
+from dpscp.training.preprocessing.steps import ColumnScales
 
 
 def costs(n=3000, seed=0):

@@ -5,7 +5,7 @@ from sklearn.utils.estimator_checks import check_regressors_train, parametrize_w
 
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, PrivateMultilabelClassifier
 from dpscp.training import DPSGD
-from dpscp.training.preprocessing.target import ScaledTarget
+from dpscp.training.preprocessing.rescaled import ScaledTarget
 
 # a tiny data set leaves nothing to promise, and the checks do not declare classes: both warn by design
 # fits that other tests trace for coverage too

@@ -24,7 +24,7 @@ PUBLIC_PARTS = (".ndim", ".dtype", ".shape[1]", ".shape[1:]", "__name__")
 RANDOM_FILES = {
     "privacy/random_streams.py": {"np.random.default_rng", "np.random.PCG64", "randomgen"},
     "training/engine/networks.py": {"np.random.PCG64"},
-    "training/preprocessing/random_features.py": {"np.random.PCG64"},
+    "training/preprocessing/projections.py": {"np.random.PCG64"},
     "cli/demo.py": {"np.random.default_rng"},
 }
 # Types and seed arithmetic carry no randomness of their own.

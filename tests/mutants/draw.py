@@ -13,8 +13,8 @@ from trees import PACKAGE, Place, Scope, blocks, module_name, normal, parse, sco
 PROMISES = (
     "privacy", "threshold", "guarantees", "estimators", "data", "core", "deployment", "report/numbers.py",
     "training/mechanism.py", "training/mechanisms", "training/engine/loop.py", "training/engine/gradients.py",
-    "training/engine/gaussian_release.py", "training/preprocessing/private_bounds.py",
-    "training/preprocessing/target.py", "torch",
+    "training/engine/noise.py", "training/preprocessing/private_bounds.py",
+    "training/preprocessing/rescaled.py", "torch",
 )  # fmt: skip
 # What needs Java, several processes or a graphics card has tests of its own.
 LEFT_OUT = ("data/sources/spark.py", "data/sources/distributed.py")

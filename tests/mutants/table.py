@@ -476,9 +476,9 @@ mutant(
     "tests/training/test_preprocess.py::test_steps_and_mechanism_do_not_share_a_seeded_stream",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_on",
-    "mean, square = gaussian_release(total_of_blocks(self.moments, run.source, n), noise, rng, n) / n",
-    "mean, square = total_of_blocks(self.moments, run.source, n) / n",
+    "training.steps:release_mean_and_scale",
+    "gaussian_release(total, noise, rng, n_records)",
+    "total",
     "the target's scale is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
@@ -518,13 +518,6 @@ mutant(
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training.private_bounds:PrivateBounds.release",
-    "drawn",
-    "0 * drawn",
-    "bounds are found without noise",
-    "tests/training/test_private_bounds.py::test_noise_reaches_the_counts",
-)
-mutant(
     "training.private_bounds:PrivateBounds.own_parts",
     "len(self._scales)",
     "1",
@@ -549,14 +542,15 @@ mutant(
     "tests/data/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
 )
 mutant(
-    "training.preprocessing.quantiles:QuantileTransform.release",
-    "counts * lattice.scale + drawn",
+    "training.noise:release_counts",
+    "counts * noise.scale + drawn",
     "counts * noise.scale",
     "the counts of the columns are released without noise",
     "tests/training/test_quantile_transform.py::test_what_is_released_is_noisy",
+    "tests/training/test_private_bounds.py::test_noise_reaches_the_counts",
 )
 mutant(
-    "training.quantile_transform:QuantileTransform.fit_source",
+    "training.noise:one_row_each",
     "unit_of_blocks(source).by_person",
     "False",
     "every row of a person is counted",

@@ -34,7 +34,7 @@ from dpscp.privacy import store as budget_module
 from dpscp.privacy import store_log as account_module
 from dpscp.privacy.store import BudgetStore, Reservation
 from dpscp.training import DPSGD
-from dpscp.training.preprocessing.target import ScaledTarget
+from dpscp.training.preprocessing.rescaled import ScaledTarget
 
 DELTA = 1e-6
 NAME = "clinic 2025"

@@ -72,7 +72,7 @@ def test_from_opacus_keeps_the_ledger(accountant):
         # theirs is that of one step of a replacement, which ours chains twice
         assert epsilon_of(model.ledger.event, 1e-5, "rdp") == pytest.approx(theirs, rel=1e-3)
         assert 2 * theirs < model.ledger.epsilon(1e-5, accountant="rdp") < 3 * theirs
-        assert model.ledger.epsilon(1e-5) == as_accountant("pld").replacement_epsilon(model.event, 1e-5)
+        assert model.ledger.epsilon(1e-5) == as_accountant("pld").replacement_epsilon(model.ledger.event, 1e-5)
     with torch.no_grad():
         np.testing.assert_allclose(model.model.outputs(X), private(torch.from_numpy(X)).numpy(), rtol=1e-6)
     assert model.model.classes == ("a", "b", "c")

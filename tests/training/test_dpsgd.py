@@ -16,7 +16,8 @@ from dpscp.privacy import Ledger, dpsgd_event
 from dpscp.training import DPSGD, DenseModel, Mechanism, Model
 from dpscp.training.engine import loop
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient
-from dpscp.training.engine.loop import Descent, GridNoise, poisson_batches, round_to_grid
+from dpscp.training.engine.loop import Descent, poisson_batches
+from dpscp.training.engine.noise import GridNoise, round_to_grid
 
 TAIL = 1e-6  # chance that a correct implementation fails one statistical check
 

@@ -10,7 +10,7 @@ from dpscp.training import DPSGD, NormClip, Preprocessed, UnitNorm
 from dpscp.training.engine.influence import corrected_outputs
 from dpscp.training.engine.rows import unit_targets
 from dpscp.training.model import softmax
-from dpscp.training.preprocessing.target import ScaledTarget
+from dpscp.training.preprocessing.rescaled import ScaledTarget
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 import dpscp as dp
 from dpscp.threshold.counts import as_counter
 from dpscp.training import DPSGD
-from dpscp.training.engine.loop import GRID
+from dpscp.training.engine.noise import GRID
 
 STEPS, RATE, NOISE, CLIP, N = 40, 0.5, 2.0, 1.0, 3000
 

@@ -22,8 +22,9 @@ from dpscp.training import (
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import Descent
 from dpscp.training.mechanisms.perturbation import LinearRisk, ObjectivePerturbation
-from dpscp.training.preprocessing.second_moment import PrivateWhitening
-from dpscp.training.preprocessing.target import SENSITIVITY, PrivateTarget, ScaledTarget
+from dpscp.training.preprocessing.projections import PrivateWhitening
+from dpscp.training.preprocessing.rescaled import PrivateTarget, ScaledTarget
+from dpscp.training.preprocessing.steps import MOMENT_SENSITIVITY
 
 K = 5
 BOUNDS = (-2.0, 2.0)
@@ -68,7 +69,7 @@ SUMS = {
     "centering": (lambda X, _, p: CENTERING.part_moments(X, p.weights), CENTERING.bound),
     "scale": (lambda X, _, p: STANDARDIZING.part_moments(X, p.weights).ravel(), STANDARDIZING.sensitivity(3)),
     "second moment": (lambda X, _, p: WHITENING.part_moments(X, p.weights), 1.0),
-    "target": (lambda X, y, p: TARGET.moments(Block(0, X, 4.0 * y - 2.0, p)), SENSITIVITY),
+    "target": (lambda X, y, p: TARGET.moments(Block(0, X, 4.0 * y - 2.0, p)), MOMENT_SENSITIVITY),
     "summary": (flat_moments, np.sqrt(2.0)),
     "clipped gradients of a head": (clipped_sum(HEAD), HEAD.clip_norm * (1 + CLIP_SLACK)),
     "clipped gradients of a net": (clipped_sum(NET), NET.clip_norm * (1 + CLIP_SLACK)),

@@ -29,9 +29,8 @@ from dpscp.training import (
 )
 from dpscp.training.engine.rows import scaled_rows
 from dpscp.training.mechanisms.dpsgd import DPSGD
-from dpscp.training.preprocessing.features import ColumnScales
-from dpscp.training.preprocessing.preprocess import TRANSFORMS
-from dpscp.training.preprocessing.second_moment import PrivateWhitening
+from dpscp.training.preprocessing.projections import PrivateWhitening
+from dpscp.training.preprocessing.steps import TRANSFORMS, ColumnScales
 
 
 class Silent:

@@ -22,9 +22,9 @@ from dpscp.training import (
     PrivateBounds,
     QuantileTransform,
     Recalibrated,
-    recalibration,
 )
-from dpscp.training.recalibration import SENSITIVITY, block_outputs, block_sums, record_sums
+from dpscp.training.preprocessing import rescaled
+from dpscp.training.preprocessing.rescaled import RECALIBRATION_SENSITIVITY, block_outputs, block_sums, record_sums
 from dpscp.training.recipe import recipe
 
 SGD = DPSGD(classes=(0, 1), steps=5, learning_rate=0.5, noise_multiplier=1.0)
@@ -52,10 +52,10 @@ def test_one_record_adds_a_vector_within_the_sensitivity(n_classes, scale):
         place = np.r_[factor, rng.normal(size=size - 1)]
         rows = record_sums(logits, labels, place)
         assert rows.shape == (400, size + size * (size + 1) // 2)
-        assert np.linalg.norm(rows, axis=1).max() <= SENSITIVITY * (1 + 1e-12)
+        assert np.linalg.norm(rows, axis=1).max() <= RECALIBRATION_SENSITIVITY * (1 + 1e-12)
         assert np.abs(rows[:, 0]).max() <= 2.0
         assert np.linalg.norm(rows[:, size:], axis=1).max() <= 1 + 1e-12
-    assert math.sqrt(6) == SENSITIVITY
+    assert math.sqrt(6) == RECALIBRATION_SENSITIVITY
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 5, 16])
@@ -69,8 +69,8 @@ def test_no_record_near_the_longest_one_exceeds_the_sensitivity(n_classes):
     same = -np.geomspace(1e-3, 50, 4_000)  # all others as far, where the curvature is longest
     alike = np.c_[np.zeros(4_000), np.repeat(same[:, None], n_classes - 1, axis=1)]
     alike_norms = np.linalg.norm(record_sums(alike, np.ones(4_000, int), np.zeros(1 + n_classes)), axis=1)
-    assert max(norms.max(), alike_norms.max()) <= SENSITIVITY * (1 + 1e-12)
-    assert alike_norms.max() > 0.999 * SENSITIVITY
+    assert max(norms.max(), alike_norms.max()) <= RECALIBRATION_SENSITIVITY * (1 + 1e-12)
+    assert alike_norms.max() > 0.999 * RECALIBRATION_SENSITIVITY
 
 
 def test_the_curvature_of_many_classes_is_shortened():
@@ -118,7 +118,7 @@ def test_neighbors_differ_by_the_sensitivity_at_most():
     whole = sums(Block(0, X, y))
     for out in range(0, 120, 7):
         less = sums(Block(0, np.delete(X, out, axis=0), np.delete(y, out)))
-        assert np.linalg.norm(whole - less) <= SENSITIVITY
+        assert np.linalg.norm(whole - less) <= RECALIBRATION_SENSITIVITY
     # a person with four copies of a record counts as one record, also where it is wrong and certain
     rows, labels = np.repeat(X[:30], 4, axis=0), np.repeat(y[:30], 4)
     certain = partial(sums, factor=3.0)
@@ -126,23 +126,23 @@ def test_neighbors_differ_by_the_sensitivity_at_most():
     for person in range(30):
         kept = np.r_[0 : 4 * person, 4 * person + 4 : 120]
         less = certain(Block(0, rows[kept], labels[kept], Persons(np.arange(0, 117, 4), 4)))
-        assert np.linalg.norm(persons - less) <= SENSITIVITY
+        assert np.linalg.norm(persons - less) <= RECALIBRATION_SENSITIVITY
     assert_allclose(persons, certain(Block(0, X[:30], y[:30])), rtol=1e-9, atol=1e-9)
 
 
 def test_the_event_is_that_of_every_noisy_sum(monkeypatch):
     X, y, _ = records()
     drawn = []
-    release = recalibration.gaussian_release
+    release = rescaled.gaussian_release
 
     def seen(total, noise, *rest):
         drawn.append(noise)
         return release(total, noise, *rest)
 
-    monkeypatch.setattr(recalibration, "gaussian_release", seen)
+    monkeypatch.setattr(rescaled, "gaussian_release", seen)
     trained = OWN.train(X, y, random_state=0)
     assert len(drawn) == OWN.steps == 3
-    assert min(drawn) >= 2.0 * SENSITIVITY
+    assert min(drawn) >= 2.0 * RECALIBRATION_SENSITIVITY
     assert trained.event == OWN.event == compose(SGD.event, gaussian_event(2.0, 3))
     assert trained.stages == OWN.stages == (("training", SGD.event), ("recalibration", gaussian_event(2.0, 3)))
     assert trained.stability is None

@@ -13,11 +13,11 @@ from dpscp import BudgetError
 from dpscp.data.sources import Block
 from dpscp.privacy import compose, dpsgd_event, epsilon_of, gaussian_event, gdp_mu
 from dpscp.training import DPSGD, Preprocessed, RandomFeatures
-from dpscp.training.engine.gaussian_release import SUM_SLACK
-from dpscp.training.preprocessing import second_moment
-from dpscp.training.preprocessing import target as private_target_module
-from dpscp.training.preprocessing.second_moment import MatrixTransform, PrivateWhitening
-from dpscp.training.preprocessing.target import SENSITIVITY, PrivateTarget, ScaledTarget
+from dpscp.training.engine.noise import SUM_SLACK
+from dpscp.training.preprocessing import projections, steps
+from dpscp.training.preprocessing.projections import MatrixTransform, PrivateWhitening
+from dpscp.training.preprocessing.rescaled import PrivateTarget, ScaledTarget
+from dpscp.training.preprocessing.steps import MOMENT_SENSITIVITY
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, recipe
 
 GUARANTEES = ("universal", "corrected", "asymptotic", "finite", "stability", "split")
@@ -331,7 +331,7 @@ def test_whitening_adds_the_noise_its_event_says(monkeypatch):
         seen.update(exact=exact, noise=noise_std)
         return exact
 
-    monkeypatch.setattr(second_moment, "gaussian_release", release)
+    monkeypatch.setattr(projections, "gaussian_release", release)
     X = np.random.default_rng(0).normal(size=(50, 3))
     step = PrivateWhitening(noise_multiplier=7.0)
     step.fit(X, n_records=50, rng=np.random.default_rng(1))
@@ -387,12 +387,12 @@ def inner_net():
 @given(y=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6), new=st.floats(-1e6, 1e6))
 def test_one_target_moves_the_sums_by_at_most_the_sensitivity(y, new):
     step = PrivateTarget(inner_net(), (-3.0, 7.0))
-    assert np.linalg.norm(moments(step, [*y, new]) - moments(step, y)) <= SENSITIVITY * (1 + 1e-12)
+    assert np.linalg.norm(moments(step, [*y, new]) - moments(step, y)) <= MOMENT_SENSITIVITY * (1 + 1e-12)
 
 
 def test_the_sensitivity_is_reached():
     step = PrivateTarget(inner_net(), (-3.0, 7.0))
-    assert np.linalg.norm(moments(step, [0.0, 7.0]) - moments(step, [0.0])) == pytest.approx(SENSITIVITY)
+    assert np.linalg.norm(moments(step, [0.0, 7.0]) - moments(step, [0.0])) == pytest.approx(MOMENT_SENSITIVITY)
 
 
 def test_target_noise_is_what_the_event_says(monkeypatch):
@@ -402,11 +402,11 @@ def test_target_noise_is_what_the_event_says(monkeypatch):
         seen["noise"] = noise_std
         return exact
 
-    monkeypatch.setattr(private_target_module, "gaussian_release", release)
+    monkeypatch.setattr(steps, "gaussian_release", release)
     mechanism = PrivateTarget(inner_net(), (0.0, 1.0)).calibrated(1.0, 1e-5)
     X = np.random.default_rng(0).normal(size=(100, 2))
     mechanism.train(X, X[:, 0], random_state=0, n_records=100)
-    assert seen["noise"] == pytest.approx(SENSITIVITY * mechanism.noise_multiplier * (1 + SUM_SLACK), rel=1e-9)
+    assert seen["noise"] == pytest.approx(MOMENT_SENSITIVITY * mechanism.noise_multiplier * (1 + SUM_SLACK), rel=1e-9)
 
 
 def test_predictions_follow_the_units_of_the_target():

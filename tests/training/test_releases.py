@@ -23,12 +23,12 @@ from dpscp.training import (
     SufficientStatistics,
     UnitNorm,
 )
-from dpscp.training.engine.gaussian_release import gaussian_release
 from dpscp.training.engine.networks import DenseModel, Loss, Network
+from dpscp.training.engine.noise import gaussian_release
 from dpscp.training.mechanisms.objective_privacy import dominating_mu
 from dpscp.training.mechanisms.perturbation import SOLVER_SHARE, TRACE_NOISE
-from dpscp.training.preprocessing.second_moment import PrivatePCA, PrivateWhitening
-from dpscp.training.preprocessing.target import PrivateTarget
+from dpscp.training.preprocessing.projections import PrivatePCA, PrivateWhitening
+from dpscp.training.preprocessing.rescaled import PrivateTarget
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from dpscp.training.engine import networks
 from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs
 from dpscp.training.engine.threads import blas_threads
 from dpscp.training.model import PrivateModel, softmax
-from dpscp.training.preprocessing.features import NormClip
-from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.preprocessing.second_moment import MatrixTransform
+from dpscp.training.preprocessing.preprocessed import PreprocessedModel
+from dpscp.training.preprocessing.projections import MatrixTransform
+from dpscp.training.preprocessing.steps import NormClip
 
 # where products of most libraries change their way of rounding: few rows, odd ends, small matrices, parallel ones
 SIZES = (1, 2, 3, 4, 15, 16, 17, 48, 63, 100, 101, 120, 121, 172, 300, 1000, 5000)

@@ -7,7 +7,7 @@ import pytest
 
 from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, SufficientStatistics, UnitNorm
 from dpscp.training.engine.rows import unit_targets
-from dpscp.training.preprocessing.target import ScaledTarget
+from dpscp.training.preprocessing.rescaled import ScaledTarget
 
 BOUNDS = (10.0, 30.0)
 INNER = DPSGD(loss="huber", steps=10, learning_rate=0.5, feature_bound=1.0, dtype="float64", noise_multiplier=5.0)

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from dpscp import training as dp_training
 from dpscp.training import DPSGD
 from dpscp.training.engine import threads as engine_threads
-from dpscp.training.engine.loop import GridNoise
+from dpscp.training.engine.noise import GridNoise
 from dpscp.training.engine.threads import SecondThread, second_thread
 
 

@@ -8,10 +8,11 @@ import pytest
 from dpscp.data.sources import ArraySource, Block
 from dpscp.privacy import secure_generator
 from dpscp.training import DPSGD, Preprocessed, PrivateCentering, PrivateStandardize, SufficientStatistics
-from dpscp.training.engine import gaussian_release as release_module
-from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, sum_in_parts, sum_slack
-from dpscp.training.preprocessing.second_moment import PrivateWhitening
-from dpscp.training.preprocessing.target import SENSITIVITY, PrivateTarget
+from dpscp.training.engine import noise as release_module
+from dpscp.training.engine.noise import SUM_SLACK, gaussian_release, sum_in_parts, sum_slack
+from dpscp.training.preprocessing.projections import PrivateWhitening
+from dpscp.training.preprocessing.rescaled import PrivateTarget
+from dpscp.training.preprocessing.steps import MOMENT_SENSITIVITY
 
 # (low + high) / 2 is no number here: rounding leaves the unit range
 FAR = (1e16, 1e16 + 2)
@@ -68,7 +69,7 @@ def test_more_nominal_records_get_more_noise_and_a_source_far_beyond_them_is_ref
             mechanism.train_source(blocks, n_records=20)
         mechanism.train_source(blocks, n_records=21)
     slack = 1 + SUM_SLACK * 2.1
-    assert noises == pytest.approx([math.sqrt(2.5) * slack, 2 * slack, slack, SENSITIVITY * slack], rel=1e-12)
+    assert noises == pytest.approx([math.sqrt(2.5) * slack, 2 * slack, slack, MOMENT_SENSITIVITY * slack], rel=1e-12)
 
 
 @pytest.mark.parametrize("value", FAR)
@@ -77,7 +78,7 @@ def test_bounds_far_from_zero_and_close_together_keep_the_sensitivity(value):
     step = PrivateStandardize(*FAR)
     assert np.linalg.norm(step.part_moments(X, None)) <= step.sensitivity(2)
     target = PrivateTarget(DPSGD(loss="huber"), FAR)
-    assert np.linalg.norm(target.moments(Block(0, X, np.array([value])))) <= SENSITIVITY
+    assert np.linalg.norm(target.moments(Block(0, X, np.array([value])))) <= MOMENT_SENSITIVITY
     statistics = SufficientStatistics(1.0, FAR)
     gram, cross = statistics.moments(np.ones((1, 2)), [value])
     assert np.linalg.norm(gram) <= statistics.row_bound**2

@@ -38,7 +38,7 @@ from dpscp.training.base import Trained, count_training
 from dpscp.training.engine.influence import has_influence_form
 from dpscp.training.engine.loop import StepView
 from dpscp.training.model import Model, model_for_records
-from dpscp.training.preprocessing.preprocess import unwrap_model
+from dpscp.training.preprocessing.preprocessed import unwrap_model
 
 Observer = Callable[[StepView | SearchView], None]
 

@@ -45,12 +45,10 @@ from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, Publ
 from dpscp.training.base import Needs, TrainingCost, paid_event, require_persons, require_sources
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.model import PrivateModel
-from dpscp.training.preprocessing.features import ColumnScales
-from dpscp.training.preprocessing.preprocess import Step
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.quantiles import QuantileTransform
-from dpscp.training.preprocessing.target import PrivateTarget, ScaledTarget
-from dpscp.training.recalibration import Recalibrated
+from dpscp.training.preprocessing.rescaled import PrivateTarget, Recalibrated, ScaledTarget
+from dpscp.training.preprocessing.steps import ColumnScales, Step
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
 
 # Farther from zero, targets are out of reach of the steps that are usual for a new module.

@@ -46,7 +46,7 @@ from dpscp.privacy.store import BudgetStore
 from dpscp.torch.records import comes_from_torch, has_own_items
 from dpscp.training.base import Mechanism
 from dpscp.training.model import PrivateModel
-from dpscp.training.preprocessing.preprocess import Step
+from dpscp.training.preprocessing.steps import Step
 
 STAGE = "outside the ledger"
 _RIGHT_WAY = (

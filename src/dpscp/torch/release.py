@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.torch.library import torch
-from dpscp.training.engine.loop import GRID, GridNoise, round_to_grid
+from dpscp.training.engine.noise import GRID, GridNoise, round_to_grid
 from dpscp.training.engine.threads import second_thread
 
 Noise = NDArray[np.float64]

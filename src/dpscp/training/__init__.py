@@ -11,28 +11,23 @@ from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics
 from dpscp.training.model import FunctionModel, Model, PrivateModel, Trajectory, saved_as
-from dpscp.training.preprocessing.features import (
+from dpscp.training.preprocessing.preprocessed import Preprocessed, PreprocessedModel
+from dpscp.training.preprocessing.private_bounds import PrivateBounds
+from dpscp.training.preprocessing.projections import PrivatePCA, PrivateWhitening, RandomFeatures
+from dpscp.training.preprocessing.quantiles import QuantileTransform
+from dpscp.training.preprocessing.rescaled import Recalibrated, ScaledTarget
+from dpscp.training.preprocessing.steps import (
     ColumnScales,
     NormClip,
     PrivateCentering,
     PrivateStandardize,
     PublicBounds,
-    UnitNorm,
-)
-from dpscp.training.preprocessing.preprocess import (
-    Preprocessed,
-    PreprocessedModel,
     PublicStep,
     Step,
     SummedStep,
     Transform,
+    UnitNorm,
 )
-from dpscp.training.preprocessing.private_bounds import PrivateBounds
-from dpscp.training.preprocessing.quantiles import QuantileTransform
-from dpscp.training.preprocessing.random_features import RandomFeatures
-from dpscp.training.preprocessing.second_moment import PrivatePCA, PrivateWhitening
-from dpscp.training.preprocessing.target import ScaledTarget
-from dpscp.training.recalibration import Recalibrated
 
 if TYPE_CHECKING:
     from dpscp.torch.trainer import TorchDPSGD

@@ -17,19 +17,18 @@ from dpscp.guarantees.registry import Guarantee, guarantee_of
 from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
 from dpscp.training.base import Mechanism
 from dpscp.training.mechanisms.dpsgd import DPSGD
-from dpscp.training.preprocessing.features import (
+from dpscp.training.preprocessing.preprocessed import Preprocessed
+from dpscp.training.preprocessing.projections import PrivateWhitening, RandomFeatures
+from dpscp.training.preprocessing.quantiles import QuantileTransform
+from dpscp.training.preprocessing.rescaled import PrivateTarget, Recalibrated
+from dpscp.training.preprocessing.steps import (
     NormClip,
     PrivateCentering,
     PrivateStandardize,
     PublicBounds,
+    Step,
     UnitNorm,
 )
-from dpscp.training.preprocessing.preprocess import Preprocessed, Step
-from dpscp.training.preprocessing.quantiles import QuantileTransform
-from dpscp.training.preprocessing.random_features import RandomFeatures
-from dpscp.training.preprocessing.second_moment import PrivateWhitening
-from dpscp.training.preprocessing.target import PrivateTarget
-from dpscp.training.recalibration import Recalibrated
 
 TASKS = ("classification", "regression")
 FEATURES = ("unit", "clipped", "bounded", "standardized")

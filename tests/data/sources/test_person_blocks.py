@@ -22,7 +22,7 @@ from dpscp.privacy import Unit
 from dpscp.privacy.noise import lattice_noise
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.training import DPSGD, Preprocessed, PrivateBounds, PrivateStandardize, TorchDPSGD
-from dpscp.training.preprocessing.target import PrivateTarget
+from dpscp.training.preprocessing.rescaled import PrivateTarget
 
 dd = pytest.importorskip("dask.dataframe")
 PEOPLE, CAP, BLOCKS = 400, 3, 4

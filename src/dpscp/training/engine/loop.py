@@ -31,25 +31,21 @@ from numpy.typing import NDArray
 from dpscp._base.arrays import Array
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.places import Places, blocks_in_memory, innermost, places_of
-from dpscp.privacy.random_streams import NormalNumbers, secure_bytes
+from dpscp.privacy.random_streams import secure_bytes
 from dpscp.training.base import require_noise
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient, check_batch
 from dpscp.training.engine.networks import DenseModel, Loss, Network
+from dpscp.training.engine.noise import GRID, UPDATED_AT_ONCE, GridNoise
 from dpscp.training.engine.rows import EngineBlock
 from dpscp.training.engine.threads import PerThread, SecondThread, one_blas_thread
 
 if TYPE_CHECKING:
     from dpscp.training.mechanisms.dpsgd import DPSGD
 
-# Spacing of the released grid in noise standard deviations: a power of two, so that scaling by it is exact.
-GRID = 2.0**-20
 # Small enough to leave the cache to the batch.
 _GAPS_PER_BLOCK = 1 << 12
 # Below this rate a gap is an exponential number rounded up, as in NumPy, which gives the same gaps.
 _LONG_GAPS = 1 / 3
-_NOISE_PER_BLOCK = 1 << 13
-# Parameters that are updated at once: what a step keeps for so many stays in cache from one operation to the next.
-_UPDATED_AT_ONCE = 1 << 14
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
@@ -89,40 +85,6 @@ def _draw_gaps(rng: np.random.Generator, sampling_rate: float) -> NDArray[np.int
     gaps = rng.standard_exponential(_GAPS_PER_BLOCK)
     gaps /= -math.log1p(-sampling_rate)
     return np.minimum(np.ceil(gaps, out=gaps), 2.0**50, out=gaps).astype(np.int64)
-
-
-class GridNoise:
-    """Standard normal vectors in units of the grid, drawn in blocks of bounded size."""
-
-    def __init__(self, rng: np.random.Generator, size: int) -> None:
-        self._numbers = NormalNumbers(rng, 1 / GRID)
-        shape = max(1, _NOISE_PER_BLOCK // size), size
-        self._block, self._before = np.empty(shape), np.empty(shape)
-        self._used = len(self._block)
-
-    def next(self) -> Array:
-        """Return the next vector.
-
-        Overwritten by a later call, but not by the very next one.
-        """
-        if self._used == len(self._block):
-            self._block, self._before = self._before, self._block
-            self._numbers.fill(self._block.reshape(-1))
-            self._used = 0
-        vector: Array = self._block[self._used]
-        self._used += 1
-        return vector
-
-
-def round_to_grid(total: Array, noise: Array, spacing: float) -> None:
-    """Add noise in units of the grid to a sum, and replace the sum by the nearest grid point."""
-    per_grid = 1 / spacing
-    for start in range(0, total.size, _UPDATED_AT_ONCE):
-        part = total[start : start + _UPDATED_AT_ONCE]
-        part *= per_grid
-        part += noise[start : start + _UPDATED_AT_ONCE]
-        np.rint(part, out=part)
-        part *= spacing
 
 
 @dataclass(frozen=True)
@@ -274,8 +236,8 @@ class Descent:
         velocity, squares = np.zeros(n_parameters), np.zeros(n_parameters if rule.optimizer == "adam" else 0)
         self._sum = np.zeros(n_parameters)
         # of one part at a time: memory for all of them would leave the cache at every step
-        noisy = np.empty(min(n_parameters, _UPDATED_AT_ONCE))
-        cuts = [slice(i, min(n_parameters, i + _UPDATED_AT_ONCE)) for i in range(0, n_parameters, _UPDATED_AT_ONCE)]
+        noisy = np.empty(min(n_parameters, UPDATED_AT_ONCE))
+        cuts = [slice(i, min(n_parameters, i + UPDATED_AT_ONCE)) for i in range(0, n_parameters, UPDATED_AT_ONCE)]
         self._parts = [
             (cut, noisy[: cut.stop - cut.start], velocity[cut], squares[cut], self.parameters[cut], self._fast[cut])
             for cut in cuts

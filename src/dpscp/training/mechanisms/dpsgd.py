@@ -40,8 +40,9 @@ from dpscp.guarantees.stability import (
 )
 from dpscp.training.base import GaussianSums, Needs, Trained, TrainingRun, array_source, require_noise
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
-from dpscp.training.engine.loop import GRID, Descent, Setup, Step
+from dpscp.training.engine.loop import Descent, Setup, Step
 from dpscp.training.engine.networks import Network
+from dpscp.training.engine.noise import GRID
 from dpscp.training.engine.rows import build_engine_block, check_classes, is_large_table, observed_source_labels
 from dpscp.training.engine.threads import one_blas_thread, second_thread
 from dpscp.training.model import Trajectory

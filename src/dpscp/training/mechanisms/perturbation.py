@@ -28,8 +28,8 @@ from dpscp.guarantees.stability import (
 )
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier
 from dpscp.training.base import Checked, GaussianSums, Mechanism, Needs, Trained, TrainingRun, require_noise
-from dpscp.training.engine.gaussian_release import gaussian_release, grid_slack
 from dpscp.training.engine.networks import DenseModel, Loss, Network
+from dpscp.training.engine.noise import gaussian_release, grid_slack
 from dpscp.training.engine.rows import bounded_targets, check_classes, encode_labels, feature_rows, observed_labels
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 

@@ -18,8 +18,8 @@ from dpscp._base.assumptions import FIXED_PREPROCESSING
 from dpscp._base.checks import check_positive, check_probability, check_range
 from dpscp.guarantees.stability import Stability, stability_summary
 from dpscp.training.base import GaussianSums, Trained, TrainingRun, require_noise
-from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, grid_slack, sum_in_parts
 from dpscp.training.engine.networks import DenseModel, Loss, Network
+from dpscp.training.engine.noise import SUM_SLACK, gaussian_release, grid_slack, sum_in_parts
 from dpscp.training.engine.rows import bounded_targets, check_rows, feature_rows
 
 __all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimizer"]

@@ -1,10 +1,10 @@
 """Find bounds by noisy counts on a public grid of powers of two.
 
-Every number is in one cell of the grid: near zero, or a sign and the power of two below it. The records in each cell
-are counted for each column, and exact integer noise is added to every count. The bounds of a column are the outer edges
-of the outermost cells whose noisy count is beyond what noise alone reaches (beside such a cell, likely so). Cells far
-outside the others do not count if they hold little, as a sentinel does, or what noise may have made. Values outside are
-clipped, as with public bounds; their number is not released.
+Every number is in one cell of the grid: near zero, or a sign and the power of two below it. The records in each
+cell are counted for each column, and exact integer noise is added to every count. The bounds of a column are the outer
+edges of the outermost cells whose noisy count is beyond what noise alone reaches (beside such a cell, likely so). Cells
+far outside the others do not count if they hold little, as a sentinel does, or what noise may have made. Values outside
+are clipped, as with public bounds; their number is not released.
 
 This follows the "approximate bounds" of Google's differential privacy library. Publicly known bounds cost nothing and
 are better.
@@ -27,16 +27,18 @@ from dpscp._base.checks import check_count, check_probability
 from dpscp._base.progress import announce
 from dpscp.data.scales import LINEAR, check_scale, scale_limits
 from dpscp.data.sources import Block
-from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import places_of, unit_of_blocks
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
-from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
+from dpscp.privacy.random_streams import BOUNDS, stream_seed
 from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, check_width, require_mechanism
+from dpscp.training.engine.noise import Counts, one_row_each, release_counts
 from dpscp.training.model import Model
-from dpscp.training.preprocessing.features import FeatureTransform, check_columns
-from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.preprocessing.target import in_target_units, scale_targets
+from dpscp.training.preprocessing.preprocessed import PreprocessedModel
+from dpscp.training.preprocessing.rescaled import in_target_units, scale_targets
+from dpscp.training.preprocessing.steps import (
+    FeatureTransform,
+    check_columns,
+)
 
 # Numbers below 2^_SMALLEST in size are in the cell of zero, those from 2^_LARGEST on in the last one.
 _SMALLEST, _LARGEST = -32, 64
@@ -133,7 +135,7 @@ class PrivateBounds(Around):
     def with_own_noise(self, mu: float) -> Self:
         return replace(self, noise=lattice_noise(math.sqrt(len(self._scales)) / mu))
 
-    def counts(self, block: Block) -> NDArray[np.int64]:
+    def counts(self, block: Block) -> Counts:
         """Return the number of records in each cell, of shape (columns, cells).
 
         Never released as they are.
@@ -146,15 +148,14 @@ class PrivateBounds(Around):
                 counts += np.bincount(grid_cells(column[column > scale_limits(scale)[0]]), minlength=_CELLS)
         return total
 
-    def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[FloatArray, FloatArray]:
+    def release(self, counts: Counts, source: IntegerSource) -> tuple[FloatArray, FloatArray]:
         """Return the lower and upper bounds of the columns from noisy counts."""
-        noise = self.noise
+        released, noise = release_counts(counts, self.noise, source), self.noise
         assert noise is not None
-        drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
         smallest, largest = np.array([scale_limits(scale) for scale in self._scales]).T
         low, high = _edges(np.arange(_CELLS))
         can_be_reached = (low < largest[:, None]) & (high > smallest[:, None])  # the scale of a column limits its own
-        noisy = np.where(can_be_reached, counts * noise.scale + drawn, np.iinfo(np.int64).min)
+        noisy = np.where(can_be_reached, released, np.iinfo(np.int64).min)
         alarm, far = -ndtri(np.array([_FALSE_ALARM, _FALSE_FAR]) / can_be_reached.sum()) * noise.sigma
         likely = _LIKELY * noise.sigma
         self._warn_if_hidden(noisy.max(axis=1) < alarm)
@@ -184,12 +185,9 @@ class PrivateBounds(Around):
         """
         check_width(self, run.source.width)  # before any record is used
         seed = stream_seed(run.random_state, BOUNDS)
-        source = counted = run.source
-        if unit_of_blocks(source).by_person:
-            draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
-            counted = source.map(OneRowEach(draws, places_of(source)))
+        source = run.source
         announce("bounds")
-        low, high = self.release(counted.sum(self.counts), IntegerSource(seed))
+        low, high = self.release(one_row_each(source, seed).sum(self.counts), IntegerSource(seed))
         facts: dict[str, object] = {}
         change, y_bounds = None, None
         if self.columns:
@@ -225,7 +223,7 @@ def _scale_block(block: Block, change: FeatureTransform | None, y_bounds: tuple[
     return block if y_bounds is None else scale_targets(block, y_bounds)
 
 
-def grid_cells(values: ArrayLike) -> NDArray[np.int64]:
+def grid_cells(values: ArrayLike) -> Counts:
     """Return the cell of each number.
 
     0 is the most negative one, the middle one holds zero. Exact for every float.
@@ -237,7 +235,7 @@ def grid_cells(values: ArrayLike) -> NDArray[np.int64]:
     return np.asarray(_LEVELS + np.sign(numbers) * level, dtype=np.int64)
 
 
-def _outermost(noisy: NDArray[np.int64], share: float, alarm: float, likely: float, far: float) -> tuple[int, int]:
+def _outermost(noisy: Counts, share: float, alarm: float, likely: float, far: float) -> tuple[int, int]:
     """Return the first and last cell that noisy counts show to be occupied, without a few numbers far outside.
 
     Where many numbers are near zero, all others are far from them, so these do not count as near.
@@ -258,7 +256,7 @@ def _outermost(noisy: NDArray[np.int64], share: float, alarm: float, likely: flo
     return first, last
 
 
-def _edges(cells: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+def _edges(cells: Counts) -> tuple[FloatArray, FloatArray]:
     """Return the lower and upper edge of each cell."""
     level = cells - _LEVELS
     outer = np.ldexp(1.0, _SMALLEST + np.abs(level))

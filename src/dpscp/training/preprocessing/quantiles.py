@@ -1,12 +1,10 @@
-"""Transform columns privately: scale each one and add its quantile, the share of the records below its value.
+"""Scale columns and add their quantiles, by noisy counts of the records in public cells.
 
-A few large values, or public bounds far wider than the values, leave a scaled column nearly constant. Its quantile is
-spread evenly whatever the column is like. One release of noisy counts gives the distribution function of every column.
-Mean, scale and quantile follow from it, so this step replaces ``PrivateStandardize``.
-
-A column's cells form a regular tree: ``branching = (8, 8, 8)`` has 8 cells, each with 8 cells in it, each with 8 again.
-The records in every cell of every level are counted and integer noise is added. One record changes one count of each
-level by one. What follows uses the noisy counts only, so it costs nothing.
+A few large values, or public bounds far wider than the values, leave a scaled column nearly constant. Its
+quantile, the share of the records below its value, is spread evenly whatever the column is like. A column's cells form
+a regular tree: ``branching = (8, 8, 8)`` has 8 cells, each with 8 cells in it, each with 8 again. The records in every
+cell of every level are counted and integer noise is added. One record changes one count of each level by one. Mean,
+scale and quantile follow from the noisy counts, so this replaces ``PrivateStandardize``.
 
 Theory: Fact 5
 """
@@ -23,15 +21,18 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.arrays import Array, FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import places_of, unit_of_blocks
 from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
-from dpscp.privacy.random_streams import QUANTILES, SCORED_ROWS, PlacedDraws, stream_seed
+from dpscp.privacy.random_streams import QUANTILES, stream_seed
+from dpscp.training.engine.noise import Counts, one_row_each, release_counts
 from dpscp.training.engine.rows import check_rows
-from dpscp.training.preprocessing.features import FeatureTransform, broadcast_bounds, check_bounds, check_columns
-from dpscp.training.preprocessing.preprocess import Step, Transform
-
-Counts = NDArray[np.int64]
+from dpscp.training.preprocessing.steps import (
+    FeatureTransform,
+    Step,
+    Transform,
+    broadcast_bounds,
+    check_bounds,
+    check_columns,
+)
 
 # A third of the cells is spaced evenly, a third by the logarithm of the distance to the nearer end, a third by that of
 # the distance to the middle; over so many octaves.
@@ -209,9 +210,9 @@ class QuantileTransform(Step):
     def release(self, counts: Counts, *, n_records: int, source: IntegerSource) -> QuantileRows:
         """Return the transform, from noisy counts."""
         lattice, n = self.noise, check_count("n_records", n_records)
+        released = release_counts(counts, lattice, source)
         assert lattice is not None
-        drawn = np.array(lattice.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
-        noisy, noise = (counts * lattice.scale + drawn) / lattice.scale, lattice.count_noise
+        noisy, noise = released / lattice.scale, lattice.count_noise
         low, high = broadcast_bounds(self, self.n_features)
         # high - low would overflow for the widest bounds
         shift, scale = low.copy(), 2 * (high / (2 * self.others) - low / (2 * self.others))
@@ -235,10 +236,8 @@ class QuantileTransform(Step):
         if self.noise is None:  # before any record is used
             raise ValueError("QuantileTransform: noise is not set; call with_noise, or calibrate its mechanism")
         seed = stream_seed(random_state, QUANTILES)
-        if unit_of_blocks(source).by_person:
-            draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
-            source = source.map(OneRowEach(draws, places_of(source)))
-        return self.release(source.sum(self.counts), n_records=n_records, source=IntegerSource(seed))
+        counts = one_row_each(source, seed).sum(self.counts)
+        return self.release(counts, n_records=n_records, source=IntegerSource(seed))
 
 
 def unit_places(rows: Array, low: FloatArray, high: FloatArray, columns: tuple[int, ...]) -> NDArray[np.float32]:

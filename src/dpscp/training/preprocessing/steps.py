@@ -1,26 +1,235 @@
-"""Bound and standardize rows, by public constants or by noisy sums of bounded rows.
+"""Define preprocessing steps and what they become when fitted, and those that bound or standardize rows.
 
-A step here either uses public constants and the row itself only (``PublicBounds``, ``ColumnScales``, ``UnitNorm``,
-``NormClip``: no cost), or releases noisy sums over rows whose size it enforces (``PrivateCentering``,
-``PrivateStandardize``: Gaussian events). Sums are divided by the public ``n_records``, never by the number of rows.
+Standardizing with the data's own mean and scale leaks, because the released predictor contains them. A step either uses
+public constants and the row itself only (`PublicStep`: no cost), or it releases something of the records with noise
+(`SummedStep`, or `Step` itself). Sums are divided by the public ``n_records``, never by the number of rows.
 
-Theory: Fact 5
+To add a step, write its class and the class of its `Transform` in one module of this package, and enter the step in
+``dpscp.training.__init__``. Outside this package the two classes alone are enough.
+
+Theory: Fact 5; Result B
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.checks import check_count, check_positive, require_normal
+from dpscp._base.callers import ROUNDING, call_on_rows, is_of_caller
+from dpscp._base.checks import (
+    check_count,
+    check_positive,
+    require_normal,
+)
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale
-from dpscp.training.base import require_noise
-from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack, weighted_rows
+from dpscp.data.sources import RecordSource
+from dpscp.privacy import gaussian_event
+from dpscp.training.base import (
+    array_source,
+    require_noise,
+)
+from dpscp.training.engine.noise import gaussian_release, source_sum, sum_slack, weighted_rows
 from dpscp.training.engine.rows import check_rows, scaled_rows
-from dpscp.training.preprocessing.preprocess import PublicStep, SummedStep, Transform
+
+# One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
+# this in norm.
+MOMENT_SENSITIVITY = math.sqrt(1.25)
+TRANSFORMS: dict[str, type["Transform"]] = {}
+"""The classes of fitted steps by the name that files have for them; a class with ``kind`` enters itself."""
+
+
+class Transform(ABC):
+    """The base class of fitted steps: a fixed function of one row, with nothing in it that was not paid for.
+
+    Write `apply`. A dataclass with ``kind`` is saved as it is: fields that are arrays, and fields of JSON values.
+
+    Assumes: a transformed row is computed from that row alone. So a transform leaves what one record adds to a later
+    sum where the later step bounds it.
+
+    Attributes
+    ----------
+    kind : str
+        The name of the class in files; set by every class that files may hold.
+
+    Theory: Fact 5
+    """
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = vars(cls).get("kind")
+        if own is not None and TRANSFORMS.setdefault(own, cls).__qualname__ != cls.__qualname__:
+            raise ValueError(f"another class already saves its transforms as {own!r}; choose another kind")
+
+    @abstractmethod
+    def apply(self, X: ArrayLike) -> FloatArray:
+        """Return the transformed rows, as a new float64 array.
+
+        The caller of the steps checks that numbers are finite.
+        """
+
+    def apply_to_records(self, X: ArrayLike) -> FloatArray:
+        """Return the transformed rows; code of the caller gets copies of them, in two different blockings."""
+        if not is_of_caller(self):
+            return self.apply(X)
+        rows = np.asarray(X)
+
+        def read(found: Any, size: int) -> FloatArray:
+            values = np.asarray(found, dtype=np.float64)
+            if values.ndim != 2 or len(values) != size:
+                raise ValueError(f"{type(self).__name__}.apply must return one row for each row")
+            return values
+
+        empty = np.empty((0, rows.shape[1] if self.width is None else self.width))
+        return call_on_rows(
+            type(self).__name__, self.apply, (rows,), len(rows), read=read, empty=empty, tolerance=ROUNDING
+        )
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """Return the released numbers, for saving."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+    def config(self) -> dict[str, Any]:
+        """Return the public constants as JSON values, with ``kind``."""
+        constants = (own.name for own in fields(cast("Any", self)) if own.name not in self.arrays())
+        return {"kind": self.kind, **{name: getattr(self, name) for name in constants}}
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
+        """Rebuild the transform that `config` and `arrays` came from; the class checks its own fields."""
+        constants = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items() if name != "kind"}
+        return cls(**constants, **{name: np.asarray(value, dtype=np.float64) for name, value in arrays.items()})
+
+    @property
+    def row_length(self) -> float | None:
+        """Return the length that every row has but rows of zeros; None where rows differ in length."""
+        return None
+
+    @property
+    def width(self) -> int | None:
+        """Return the number of columns of a transformed row; None: as many as before."""
+        return None
+
+
+class Step(ABC):
+    """The base class of preprocessing steps: frozen dataclasses of public constants, before they have seen data.
+
+    Write `event` and `fit_source`, or inherit `PublicStep` or `SummedStep`, which have them.
+
+    Privacy: ``event`` pays for everything that the transform contains of the records. State in the docstring of the
+    class what one record, or one person with all their rows, can change (the sensitivity), and why.
+
+    Assumes: nothing about the rows but their width, unless the docstring of the class says so.
+
+    Attributes
+    ----------
+    stage : str
+        The name of the step's entry in a ledger.
+    is_public : bool
+        Whether the transform follows from public constants and the width of a row alone.
+
+    Theory: Fact 5; Result H
+    """
+
+    stage: ClassVar[str] = "preprocessing"
+    is_public: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def event(self) -> DpEvent | None:
+        """Return the cost of fitting, from public constants only; None while the noise is not set."""
+
+    @abstractmethod
+    def fit_source(
+        self, source: RecordSource, *, n_records: int, rng: np.random.Generator, random_state: int | None = None
+    ) -> Transform:
+        """Return the fitted transform.
+
+        What is done with a block is a pure function that can be pickled. Noise is drawn here, not where the records
+        are: from ``rng``, or as integers by ``random_state`` (None: the system's entropy).
+        """
+
+    @property
+    def input_width(self) -> int | None:
+        """Return the number of columns that this step is for; None for rows of any width."""
+        return None
+
+    def width_after(self, width: int) -> int | None:
+        """Return the number of columns behind this step; None where the release decides it."""
+        return width
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """Return the same step with this noise, in units of its sensitivity."""
+        if not (is_dataclass(self) and any(own.name == "noise_multiplier" for own in fields(self))):
+            raise TypeError(f"{type(self).__name__} has no field noise_multiplier; define with_noise")
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> Transform:
+        """Return the transform fitted to rows in memory, each of a person of its own."""
+        rows = check_rows(X)
+        return self.fit_source(array_source(rows, np.zeros(len(rows))), n_records=n_records, rng=rng)
+
+
+class PublicStep(Step):
+    """A step of public constants: of the data only their width is used, and nothing is spent.
+
+    Inherit `Transform` as well and write `apply`, or write `transform_of`.
+    """
+
+    is_public: ClassVar[bool] = True
+
+    @property
+    def event(self) -> DpEvent:
+        """Return the event of a step without cost."""
+        return NoOpDpEvent()
+
+    def transform_of(self, width: int) -> Transform:  # noqa: ARG002
+        """Return the transform of rows of this width; the step itself, if it is one."""
+        assert isinstance(self, Transform)
+        return self
+
+    def fit_source(self, source: RecordSource, **_: Any) -> Transform:
+        return self.transform_of(source.width)
+
+
+class SummedStep(Step):
+    """A step that releases one sum over the records, in two halves.
+
+    Write ``part_moments``, a pure function of some rows that runs where the records are, ``release``, which adds the
+    noise once, and the field ``noise_multiplier``.
+
+    Privacy: one Gaussian release of ``noise_multiplier``. The noise must be the multiplier times what one record can
+    change in the sum, in Euclidean norm. A sum is divided by the public ``n_records``, never by the number of rows.
+
+    Theory: Fact 5; Result H
+    """
+
+    noise_multiplier: float | None
+
+    @abstractmethod
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
+        """Return the exact weighted sums over some rows, which are never released as they are.
+
+        A function of them alone, and so of each row alone. The weights of one person add up to at most one.
+        """
+
+    @abstractmethod
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> Transform:
+        """Return the transform with the noisy total in it."""
+
+    @property
+    def event(self) -> DpEvent | None:
+        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
+
+    def fit_source(self, source: RecordSource, *, n_records: int, rng: np.random.Generator, **_: Any) -> Transform:
+        return self.release(source_sum(self.part_moments, source, n_records), n_records=n_records, rng=rng)
 
 
 @dataclass(frozen=True)
@@ -257,24 +466,36 @@ class PrivateStandardize(SummedStep):
     def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sums of (v, v^2 - 1/2), shape (2, features)."""
         unit = PublicBounds(self.low, self.high).transform_of(rows.shape[1]).apply(rows)
-        return np.stack([weighted_rows(v, weights).sum(axis=0) for v in (unit, unit**2 - 0.5)])
+        return unit_moments(unit, weights)
 
     def sensitivity(self, n_features: int) -> float:
         """Return the largest change of the sums by one record or person, in Euclidean norm."""
-        return math.sqrt(1.25 * n_features)
+        return MOMENT_SENSITIVITY * math.sqrt(n_features)
 
     def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
         """Return the transform with the private mean and scale in it."""
         n, width = check_count("n_records", n_records), total.shape[1]
         noise = require_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + sum_slack(n))
-        mean, square = gaussian_release(total, noise, rng, n) / n
-        mean = np.clip(mean, -1.0, 1.0)
-        # below this the variance would be mostly noise
-        floor = max(float(self.scale_floor), math.sqrt(2 * noise / n))
-        scale = np.sqrt(np.clip(square + 0.5 - mean**2, min(floor, 1.0) ** 2, 1.0))
+        mean, scale, _ = release_mean_and_scale(total, noise, self.scale_floor, n, rng)
         low, high = broadcast_bounds(self, width)
         middle, half = (low + high) / 2, (high - low) / 2
         return FeatureTransform(low, high, middle + mean * half, scale * half, float(self.limit))
+
+
+def unit_moments(v: FloatArray, weights: FloatArray | None) -> FloatArray:
+    """Return the weighted sums of (v, v^2 - 1/2) over records with numbers v in [-1, 1], shape (2, ...)."""
+    return np.stack([weighted_rows(part, weights).sum(axis=0) for part in (v, v**2 - 0.5)])
+
+
+def release_mean_and_scale(
+    total: FloatArray, noise: float, scale_floor: float, n_records: int, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, float]:
+    """Return the private mean and scale of numbers in [-1, 1] from their `unit_moments`, and the least scale."""
+    mean, square = gaussian_release(total, noise, rng, n_records) / n_records
+    mean = np.clip(mean, -1.0, 1.0)
+    # below this the variance would be mostly noise
+    floor = min(1.0, max(float(scale_floor), math.sqrt(2 * noise / n_records)))
+    return mean, np.sqrt(np.clip(square + 0.5 - mean**2, floor**2, 1.0)), floor
 
 
 def check_bounds(step: Any) -> None:

@@ -1,9 +1,9 @@
-"""Recalibrate class probabilities privately: a temperature and intercepts for the outputs of a trained model.
+"""Rescale what a model learns or gives: targets to a public or private scale, class probabilities privately.
 
-Clipped gradients let records that a model predicts wrongly, and with confidence, pull too little. So its probabilities
-are too near 0 and 1. A few noisy Newton steps on the training records find a common factor of the logits (the inverse
-temperature) and an intercept for each class. Both are folded into the last layer, so the released model is an ordinary
-one. For two classes the new probability is an increasing function of the old one.
+Recalibration. Clipped gradients let records that a model predicts wrongly, and with confidence, pull too little. So its
+probabilities are too near 0 and 1. A few noisy Newton steps on the training records find a common factor of the logits
+(the inverse temperature) and an intercept for each class. Both are folded into the last layer, so the released model is
+an ordinary one. For two classes the new probability is an increasing function of the old one.
 
 The steps solve the equations sum_i (p_i - e_i) = 0 and sum_i <p_i - e_i, h_i> = 0. Here e_i is the indicator of the
 label, and h_i are the logits below the largest one, cut at -2. Wherever the recalibrated probabilities are right, both
@@ -13,6 +13,7 @@ Theory: Facts 1 and 5; Result B
 """
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -22,23 +23,31 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.checks import check_count, check_probability
+from dpscp._base.checks import check_count, check_positive, check_probability, check_range
 from dpscp._base.progress import announce
 from dpscp.data.sources import Block, RecordSource
+from dpscp.exceptions import HintWarning
+from dpscp.guarantees.stability import Stability
 from dpscp.privacy import gaussian_event, secure_generator
-from dpscp.privacy.random_streams import RECALIBRATION, stream_seed
+from dpscp.privacy.random_streams import RECALIBRATION, TARGET_SCALE, stream_seed
 from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, require_mechanism, require_noise
-from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, total_of_blocks
-from dpscp.training.engine.rows import encode_labels
+from dpscp.training.engine.noise import gaussian_release, sum_in_parts, sum_slack, total_of_blocks
+from dpscp.training.engine.rows import encode_labels, unit_targets
 from dpscp.training.model import Model
-from dpscp.training.preprocessing.features import check_noise
+from dpscp.training.preprocessing.preprocessed import PreprocessedModel
+from dpscp.training.preprocessing.steps import MOMENT_SENSITIVITY, check_noise, release_mean_and_scale, unit_moments
 
+# Warn about a released spread that noise hides only below this part of half the range.
+_WIDE = 0.2
+# Parameters of 24 bits resolve the range if its ends are at most so many half ranges away from zero, and are far from
+# overflow if half the range lies between these sizes.
+_FARTHEST, _SIZES = 2.0**12, (2.0**-60, 2.0**60)
 # The instrument h is cut here. Lower cuts need more noise and gain nothing on the tables of docs/recipe.md.
 _CUT = 2.0
 # The curvature of one record counts with this weight, and with norm at most one: it only sets the length of a step.
 _CURVATURE_WEIGHT = 0.3
 # Proven in docs/guarantees.md: where <p - e, h> and p - e are longest, the weighted curvature is short.
-SENSITIVITY = math.sqrt(_CUT**2 + 2)
+RECALIBRATION_SENSITIVITY = math.sqrt(_CUT**2 + 2)
 # Intercepts are found up to this many classes: noise would hide those of more.
 MOST_INTERCEPTS = 16
 # Prior of the factor and of an intercept, by which noise is shrunk: medians and standard deviations, factor in logs.
@@ -46,6 +55,140 @@ _FACTOR, _FACTOR_SPREAD, _INTERCEPT_SPREAD = 0.7, 0.5, 0.25
 # What earlier steps found counts by this factor beside the next one; the rest is prior again.
 _MEMORY = 0.5
 _LONGEST_STEP = 1.0
+
+
+def scale_targets(block: Block, y_bounds: tuple[float, float], mean: float = 0.0, scale: float = 1.0) -> Block:
+    """Return the block with targets scaled from ``y_bounds`` to [-1, 1], less ``mean``, over ``scale``."""
+    return block.with_targets((unit_targets(block.targets, y_bounds) - mean) / scale)
+
+
+def in_target_units(model: Model, y_bounds: tuple[float, float]) -> PreprocessedModel:
+    """Return the model of scaled targets with outputs in the units of the target."""
+    return PreprocessedModel((), model, model.n_features, y_bounds)
+
+
+@dataclass(frozen=True)
+class ScaledTarget(Around):
+    """Train on targets clipped to public bounds and scaled to [-1, 1].
+
+    Privacy: no cost of its own; ``event`` is that of the inner mechanism.
+
+    A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the target's range.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        It trains on the scaled targets. The outputs of its model are scaled back.
+    y_bounds : (low, high)
+        The public range of the target.
+
+    Theory: Fact 1
+    """
+
+    mechanism: Mechanism
+    y_bounds: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        require_mechanism(self.mechanism)
+        check_range("y_bounds", self.y_bounds)
+
+    def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
+        """Return the inner bound; the score's Lipschitz constant is in the target's own units."""
+        return self._in_target_units(self.mechanism.stability(n_features, n_records, classes))
+
+    def _in_target_units(self, bound: Stability | None) -> Stability | None:
+        if bound is None or bound.score_lipschitz is None:
+            return bound
+        half_width = (self.y_bounds[1] - self.y_bounds[0]) / 2
+        return replace(bound, score_lipschitz=bound.score_lipschitz * half_width)
+
+    def train_on(self, run: TrainingRun) -> Trained:
+        trained = run.train_inner(self.mechanism, run.source.map(partial(scale_targets, y_bounds=self.y_bounds)))
+        model = in_target_units(trained.model, self.y_bounds)
+        return replace(trained, model=model, stability=self._in_target_units(trained.stability))
+
+
+@dataclass(frozen=True)
+class PrivateTarget(Around):
+    """Train a regression mechanism on privately standardized targets.
+
+    Public bounds are often many times wider than the spread of the targets. Learning rate and clip norm are chosen for
+    targets of mean 0 and spread 1. Targets are clipped to the public ``y_bounds`` and mapped to v in [-1, 1]. The scale
+    is never below ``scale_floor`` (of half the range) nor below what the noise can resolve, both public. ``share`` is
+    the part of the squared Gaussian-DP budget that ``calibrated`` spends on mean and scale.
+
+    Privacy: ``event`` is one Gaussian release of the sum of (v, v^2 - 1/2) over the records, composed with the
+    mechanism. The unit is one record or person; the sensitivity of the sum is sqrt(5/4). The sum is divided by the
+    public n_records. The cost counts as training.
+
+    Assumes: the wrapped mechanism releases a `DenseModel`, possibly behind preprocessing. The two numbers go into its
+    last layer, in the units of the target or, where its parameters are too short for them, in those of ``y_bounds``.
+    There is no stability bound, and no trajectory is passed on (it would be in the standardized units).
+
+    Theory: Facts 1 and 5; Result B
+    """
+
+    mechanism: Mechanism
+    y_bounds: tuple[float, float] = (-1.0, 1.0)
+    share: float = 0.05
+    noise_multiplier: float | None = None
+    scale_floor: float = 0.01
+
+    stage: ClassVar[str] = "scale of the target"
+
+    def __post_init__(self) -> None:
+        require_mechanism(self.mechanism)
+        object.__setattr__(self, "y_bounds", check_range("y_bounds", self.y_bounds))
+        check_probability("share", self.share)
+        check_positive("scale_floor", self.scale_floor)
+        check_noise(self)
+
+    @property
+    def own_parts(self) -> tuple[tuple[str, DpEvent | None], ...]:
+        """Return the event of mean and scale."""
+        return ((self.stage, None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)),)
+
+    def with_own_noise(self, mu: float) -> Self:
+        return replace(self, noise_multiplier=1 / mu)
+
+    def moments(self, block: Block) -> NDArray[np.float64]:
+        """Return the exact weighted sums over a block, which are never released as they are."""
+        v = unit_targets(block.targets, self.y_bounds)
+        return sum_in_parts(unit_moments, v, block.owners.weights)
+
+    def train_on(self, run: TrainingRun) -> Trained:
+        """Release mean and scale, then train on standardized targets.
+
+        The model is returned in the units of the target.
+        """
+        n, y_bounds = run.n_records, self.y_bounds
+        noise = require_noise(self.noise_multiplier) * MOMENT_SENSITIVITY * (1 + sum_slack(n))
+        rng = secure_generator(stream_seed(run.random_state, TARGET_SCALE))
+        total = total_of_blocks(self.moments, run.source, n)
+        released_mean, released_scale, floor = release_mean_and_scale(total, noise, self.scale_floor, n, rng)
+        mean, scale = float(released_mean), float(released_scale)
+        if scale <= min(2 * floor, _WIDE):  # noise lifts it above the floor now and then
+            warnings.warn(
+                f"y_bounds=({y_bounds[0]:g}, {y_bounds[1]:g}) is so wide that the noise hides the spread of the "
+                "target. Give a tighter range if one is publicly known, or y_bounds='private', which finds one",
+                HintWarning,
+                stacklevel=2,
+            )
+        standardized = run.source.map(partial(scale_targets, y_bounds=y_bounds, mean=mean, scale=scale))
+        inner = run.train_inner(self.mechanism, standardized)
+        if inner.model.task != "regression":
+            raise TypeError("PrivateTarget needs a mechanism for regression")
+        facts = {**inner.public_facts, "y_bounds": y_bounds}
+        model = self._in_units(inner.model, mean, scale)
+        return replace(inner, model=model, stability=None, public_facts=facts, trajectory=None)
+
+    def _in_units(self, model: Model, mean: float, scale: float) -> Model:
+        """Return the model of standardized targets in the units of the target."""
+        low, high = self.y_bounds
+        half, middle = (high - low) / 2, (low + high) / 2
+        if _SIZES[0] <= half <= _SIZES[1] and max(-low, high) <= _FARTHEST * half:
+            return model.with_output_scale(scale * half, middle + mean * half)
+        return in_target_units(model.with_output_scale(scale, mean), self.y_bounds)
 
 
 @dataclass(frozen=True)
@@ -109,7 +252,7 @@ class Recalibrated(Around):
         model.with_output_scale(1.0, 0.0)  # refuses a model without a last layer before anything is released
         assert classes is not None
         rng = secure_generator(seed)
-        noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n_records))
+        noise = require_noise(self.noise_multiplier) * RECALIBRATION_SENSITIVITY * (1 + sum_slack(n_records))
         search = _Search.start(len(classes))
         announce(self.stage)
         outputs = source.map(partial(block_outputs, model=model), keep=True)
@@ -139,7 +282,7 @@ def block_sums(block: Block, classes: tuple[Any, ...], place: FloatArray) -> Flo
 
 
 def record_sums(logits: FloatArray, labels: NDArray[np.int64], place: FloatArray) -> FloatArray:
-    """Return what each record adds to the sums of a step, one row each, of norm at most `SENSITIVITY`.
+    """Return what each record adds to the sums of a step, one row each, of norm at most `RECALIBRATION_SENSITIVITY`.
 
     With u = factor * logits + intercepts less the largest, p = softmax(u), h = max(u, -2) and the label y, these are
 

@@ -1,4 +1,4 @@
-"""Add Gaussian noise to a statistic and release grid points only.
+"""Add Gaussian noise to a sum over records and release grid points only, or integer noise to counts.
 
 Floating-point noise has a fine structure that depends on the value it was added to (Mironov 2012). The sum of statistic
 and noise is therefore rounded to a public grid, far finer than the noise and far coarser than the floats.
@@ -15,9 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.data.sources import Block, RecordSource
-from dpscp.training.engine.loop import GRID
+from dpscp.data.sources.persons import OneRowEach
+from dpscp.data.sources.places import places_of, unit_of_blocks
+from dpscp.privacy import IntegerSource, LatticeNoise
+from dpscp.privacy.random_streams import SCORED_ROWS, NormalNumbers, PlacedDraws, stream_seed
 
+Counts = NDArray[np.int64]
+
+# Spacing of the released grid in noise standard deviations: a power of two, so that scaling by it is exact.
+GRID = 2.0**-20
+_NOISE_PER_BLOCK = 1 << 13
+# Parameters that are updated at once: what a step keeps for so many stays in cache from one operation to the next.
+UPDATED_AT_ONCE = 1 << 14
 # One record changes a computed sum by at most 1 + SUM_SLACK times its bound, rounding included: see `sum_in_parts`.
 SUM_SLACK = 1e-4
 _MOST_RECORDS = 1 << 28
@@ -136,3 +147,52 @@ def grid_slack(noise_std: float, n_parameters: int) -> float:
     Theory: Result C
     """
     return float(GRID * noise_std * np.sqrt(n_parameters))
+
+
+def release_counts(counts: Counts, noise: LatticeNoise | None, source: IntegerSource) -> Counts:
+    """Return counts with exact discrete Gaussian noise, in units of 1 / ``noise.scale``."""
+    if noise is None:
+        raise ValueError("noise is not set; call with_noise, or calibrate the mechanism")
+    drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
+    return np.asarray(counts * noise.scale + drawn)
+
+
+def one_row_each(source: RecordSource, seed: int | None) -> RecordSource:
+    """Return the source with one random row of each person, so that a person is in one cell of each histogram."""
+    if not unit_of_blocks(source).by_person:
+        return source
+    return source.map(OneRowEach(PlacedDraws.of(stream_seed(seed, SCORED_ROWS)), places_of(source)))
+
+
+class GridNoise:
+    """Standard normal vectors in units of the grid, drawn in blocks of bounded size."""
+
+    def __init__(self, rng: np.random.Generator, size: int) -> None:
+        self._numbers = NormalNumbers(rng, 1 / GRID)
+        shape = max(1, _NOISE_PER_BLOCK // size), size
+        self._block, self._before = np.empty(shape), np.empty(shape)
+        self._used = len(self._block)
+
+    def next(self) -> Array:
+        """Return the next vector.
+
+        Overwritten by a later call, but not by the very next one.
+        """
+        if self._used == len(self._block):
+            self._block, self._before = self._before, self._block
+            self._numbers.fill(self._block.reshape(-1))
+            self._used = 0
+        vector: Array = self._block[self._used]
+        self._used += 1
+        return vector
+
+
+def round_to_grid(total: Array, noise: Array, spacing: float) -> None:
+    """Add noise in units of the grid to a sum, and replace the sum by the nearest grid point."""
+    per_grid = 1 / spacing
+    for start in range(0, total.size, UPDATED_AT_ONCE):
+        part = total[start : start + UPDATED_AT_ONCE]
+        part *= per_grid
+        part += noise[start : start + UPDATED_AT_ONCE]
+        np.rint(part, out=part)
+        part *= spacing
