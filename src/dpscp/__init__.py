@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dpscp.data.groups import Groups
     from dpscp.data.populations import Population
     from dpscp.data.schema import Schema
+    from dpscp.data.table_check import check_table
     from dpscp.deployment import CoverageMonitor, control_risk, evaluate, recalibrate
     from dpscp.estimators import (
         PrivateConformalClassifier,
@@ -64,6 +65,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "Schema": "dpscp.data.schema",
         "SeededWarning": "dpscp.exceptions",
         "calibrate": "dpscp.core.calibrate",
+        "check_table": "dpscp.data.table_check",
         "control_risk": "dpscp.deployment",
         "evaluate": "dpscp.deployment",
         "load": "dpscp.estimators",
@@ -110,6 +112,7 @@ __all__ = [
     "__version__",
     "audit",
     "calibrate",
+    "check_table",
     "control_risk",
     "evaluate",
     "guarantees",

@@ -182,7 +182,7 @@ def test_hashed_categories_need_no_list():
     other = parsed("[columns.code]\ntype = 'categorical'\ncategories = 'hash'\ncells = 5\nunknown = 'other'")
     assert other.matrix(missing).sum(axis=1).tolist() == [1, 0]
     with pytest.raises(SchemaError, match="whose categories the schema lists"):
-        schema.categories_of("code")
+        schema.category_column("code")
 
 
 @pytest.mark.parametrize(

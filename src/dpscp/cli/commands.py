@@ -30,7 +30,7 @@ from dpscp.cli.files import (
     require_schema,
     write_note,
 )
-from dpscp.cli.fit import Result, describe_release, fit_table, open_store, write_schema
+from dpscp.cli.fit import Result, check_records, describe_release, fit_table, open_store, write_schema
 from dpscp.cli.lines import promise_lines, report_line, show_warning, summarize_fit, useless_lines
 from dpscp.core.planning import plan
 from dpscp.data.groups import Groups
@@ -407,6 +407,7 @@ def _demo(options: argparse.Namespace) -> Result:
 COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "demo": _demo,
     "schema": write_schema,
+    "check": check_records,
     "fit": fit_table,
     "predict": _predict,
     "report": _report,

@@ -27,9 +27,10 @@ from dpscp.cli.files import (
     refuse_existing,
     write_note,
 )
-from dpscp.cli.lines import promise_lines, report_line, show_warning, summarize_fit
+from dpscp.cli.lines import promise_lines, report_line, show_hints, show_warning, summarize_fit
 from dpscp.data.person_ids import PersonIds, read_person_ids
 from dpscp.data.schema import Schema, SchemaError, read_schema, template
+from dpscp.data.table_check import check_table
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.privacy.store import BudgetStore
 from dpscp.report.numbers import evaluate, study_budget
@@ -37,7 +38,9 @@ from dpscp.report.page import write_atomically, write_report
 
 Result = tuple[dict[str, Any], list[str]]
 
-# A declared size may be rounded. A larger difference gets a warning.
+# Records that a fit reads for hints.
+_HINT_RECORDS = 2**18
+# A declared size may be rounded. A larger difference gets a hint.
 _SIZE_TOLERANCE = 0.05
 
 
@@ -57,6 +60,18 @@ def write_schema(options: argparse.Namespace) -> Result:
     ]
 
 
+def check_records(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
+    """List what a fit on a table would refuse; the exit code is 1 if there is anything."""
+    schema = read_schema(options.schema)
+    table = open_table(options.table, choose_csv_format(options, schema.csv))
+    table.public_names(known=_known_names(schema), confirmed=options.header)
+    found = check_table(options.table, schema, csv=table.csv_format)
+    if not options.quiet:
+        show_hints(found.hints)
+    found = replace(found, hints=())
+    return found.to_dict(), str(found).split("\n"), min(1, len(found.problems))
+
+
 def fit_table(options: argparse.Namespace) -> Result:
     """Fit on a table and write the model; everything that can fail is checked before budget is spent."""
     for path in (options.output, options.report):
@@ -68,9 +83,10 @@ def fit_table(options: argparse.Namespace) -> Result:
     records = None
     if options.evaluate is not None:
         records = read_new_records(options.evaluate, table.csv_format, schema, options.table)
-    for text in (describe_size_mismatch(schema, count_units(schema, table)), _describe_earlier_fits(options)):
-        if text is not None:
-            show_warning(text)
+    if not options.quiet:
+        show_hints(list_hints(schema, table))
+    if (text := _describe_earlier_fits(options)) is not None:
+        show_warning(text)
     estimator = fit_estimator(schema, options.table, budget=store, **_estimator_options(options, schema))
     output = _save_model(estimator, options.output)
     write_note(output, options.table)
@@ -115,21 +131,22 @@ def count_units(schema: Schema, table: Table) -> int:
     return len(np.unique(PersonIds.joined([read_person_ids(block[schema.person]) for block in blocks]).numbers()))
 
 
-def describe_size_mismatch(schema: Schema, size: int) -> str | None:
-    """Describe a table whose size is not the declared one; return None if it is.
+def list_hints(schema: Schema, table: Table) -> list[str]:
+    """Return hints for the curator. They are computed from the records without noise, and enter no file and no JSON.
 
-    The text reveals without noise whether the size lies in a range. It goes to standard error only, never into a file,
-    a report or JSON. The size itself is not printed.
+    A size that is not the declared one reveals whether the true one lies in a range. It is not printed.
     """
+    hints = list(check_table(table.path, schema, csv=table.csv_format, most_records=_HINT_RECORDS).hints)
     name = "n_records" if schema.person is None else "n_persons"
     declared = getattr(schema, name)
-    if declared is None or abs(size - declared) <= _SIZE_TOLERANCE * declared:
-        return None
-    return (
-        f"do not publish this line: it was computed from the records without noise. The table is more than "
-        f"{_SIZE_TOLERANCE:.0%} {'larger' if size > declared else 'smaller'} than {name} = {declared} in the schema. "
-        f"The certificate is valid for a table of the declared size: set {name} to the publicly known number"
-    )
+    size = declared if declared is None else count_units(schema, table)
+    if declared is not None and abs(size - declared) > _SIZE_TOLERANCE * declared:
+        hints.append(
+            f"the table is more than {_SIZE_TOLERANCE:.0%} {'larger' if size > declared else 'smaller'} than "
+            f"{name} = {declared} in the schema. The certificate is valid for a table of the declared size: set {name} "
+            "to the publicly known number"
+        )
+    return hints
 
 
 def _describe_earlier_fits(options: argparse.Namespace) -> str | None:
@@ -205,8 +222,8 @@ def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
     file = draft if resumes else options.schema
     schema = read_schema(file) if file else None
     table = open_table(options.table, choose_csv_format(options, None if schema is None else schema.csv))
-    known = [] if schema is None else [c.name for c in schema.feature_columns if not c.is_pattern]
-    known += [name for name in (options.target, *(schema.target_names if schema else ())) if name][:1]
+    known = [] if schema is None else _known_names(schema.with_target(options.target or schema.target))
+    known = known or [name for name in (options.target,) if name]
     names = table.public_names(known=known, confirmed=options.header)
     schema = (schema or template(names)).for_columns(names)
     schema = replace(_add_columns(schema, names, options), csv=table.csv_format)
@@ -221,6 +238,11 @@ def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
             f"the data: {step}"
         )
     return schema.require_complete(), table
+
+
+def _known_names(schema: Schema) -> list[str]:
+    """Return the names of columns that a schema declares, by which a header is recognized."""
+    return [*(c.name for c in schema.feature_columns if not c.is_pattern), *schema.target_names[:1]]
 
 
 def _add_columns(schema: Schema, names: Collection[str], options: argparse.Namespace) -> Schema:

@@ -1,6 +1,7 @@
 """Describe a fitted model as JSON values and as lines for a terminal."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,26 @@ import numpy as np
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_number, format_rate
 from dpscp._base.progress import clear_activity
+from dpscp.data.table_check import NOT_PRIVATE
 from dpscp.guarantees import Certificate
 from dpscp.report.numbers import WHY_BELOW, Evaluation, explain_useless_promise, nominal_size
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning as one line on standard error."""
+    show_line("warning", str(message))
+
+
+def show_hints(hints: Iterable[str]) -> None:
+    """Print hints for the curator on standard error, marked as not private. They go nowhere else."""
+    for hint in hints:
+        show_line("hint", f"{hint} ({NOT_PRIVATE})")
+
+
+def show_line(kind: str, text: str) -> None:
+    """Print one line on standard error."""
     clear_activity()
-    print(f"dpscp: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"dpscp: {kind}: {' '.join(text.split())}", file=sys.stderr)
 
 
 def summarize_fit(estimator: Any, evaluation: Evaluation | None = None) -> dict[str, Any]:

@@ -80,6 +80,7 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--data-name": (str, "name of the records, for the report (default: that of the budget store)"),
     "--evaluate": (Path, "labeled table for an evaluation without privacy; not the records of the fit"),
     "--size-is-public": (bool, "the number of evaluated records (or persons) may be published; narrower intervals"),
+    "--quiet": (bool, "print no hints for the curator, which are computed from the records, on standard error"),
     "--force": (bool, "replace existing files"),
     "--raw": (bool, "write texts to CSV as they are, also those like formulas"),
     "--folder": (Path, "output folder (default: a new one: dpscp-demo, dpscp-demo-2, ...)"),
@@ -146,10 +147,16 @@ COMMANDS = {
         {},
         ("dpscp schema people.csv --target income", "dpscp schema people.parquet -o people.toml"),
     ),
+    "check": _Command(
+        "read a table before a fit, and list what the fit would refuse; the output is NOT private",
+        f"table --schema --header --quiet {_CSV}",
+        {"schema": ...},
+        ("dpscp check people.csv --schema people.schema.toml",),
+    ),
     "fit": _Command(
         "train and calibrate a private model on a table",
         "table --schema --target --confidence --guarantee --score --groups --unknown --clip-to-bounds --output "
-        f"--report --release-confidence --purpose --data-name --force --evaluate --header {_PAYMENT}",
+        f"--report --release-confidence --purpose --data-name --force --evaluate --header --quiet {_PAYMENT}",
         {"epsilon": 1.0, "delta": 1e-5, "confidence": [0.9], "guarantee": "auto", "output": Path("model.dpscp")},
         (
             f"{_FIT} --epsilon 1 --delta 1e-6",

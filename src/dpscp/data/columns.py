@@ -144,9 +144,7 @@ class Column:
     def encode(self, values: Any) -> NDArray[np.float64]:
         """Encode the values (a pandas Series) as features, (n, len(features))."""
         features, wrong = self.read(values, self.unknown)
-        found = [said for said, rows in wrong.items() if rows.any()]
-        if found:
-            raise SchemaError(". ".join(found))
+        refuse_records(wrong)
         return features
 
     def read(self, values: Any, unknown: str) -> tuple[NDArray[np.float64], Errors]:
@@ -243,6 +241,10 @@ class ColumnType:
         """Return values at these shares of the public range, in [0, 1); None without a public range."""
         return None
 
+    def outside(self, column: Column, values: Any) -> NDArray[np.float64]:  # noqa: ARG002 (for types with ranges)
+        """Return whether each value lies outside the public bounds, as 0 or 1; NaN where there is no number."""
+        return np.full(len(values), np.nan)
+
 
 class _Bounded(ColumnType, ABC):
     """A column that becomes a number within bounds, and an indicator of missing values if that is declared."""
@@ -250,6 +252,15 @@ class _Bounded(ColumnType, ABC):
     @abstractmethod
     def number(self, declared: Any) -> float:
         """Return a declared value as a number."""
+
+    @abstractmethod
+    def numbers(self, column: Column, values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the values as numbers, with NaN for missing and invalid ones; mark the invalid ones."""
+
+    def _mark_outside(self, column: Column, values: Any) -> NDArray[np.float64]:
+        numbers, _ = self.numbers(column, values)
+        low, high = self.ends(column)
+        return np.where(np.isnan(numbers), np.nan, (numbers < low) | (numbers > high))
 
     def _number_features(self, column: Column) -> tuple[Feature, ...]:
         bounds = None if column.bounds in (None, PRIVATE) else self.ends(column)
@@ -315,9 +326,15 @@ class _Numeric(_Bounded):
     def spread(self, column: Column, shares: NDArray[np.float64]) -> Any:
         return self._spread_numbers(column, shares)
 
-    def read(self, column: Column, values: Any) -> tuple[NDArray[np.float64], Errors]:
+    def outside(self, column: Column, values: Any) -> NDArray[np.float64]:
+        return self._mark_outside(column, values)
+
+    def numbers(self, column: Column, values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         refuse_values(values, column.name)
-        return self._fit_to_bounds(column, *parse_numbers(values), describe_non_number(column.name))
+        return parse_numbers(values)
+
+    def read(self, column: Column, values: Any) -> tuple[NDArray[np.float64], Errors]:
+        return self._fit_to_bounds(column, *self.numbers(column, values), describe_non_number(column.name))
 
 
 class _Categorical(ColumnType):
@@ -410,12 +427,18 @@ class _Date(_Bounded):
             found += tuple(Feature(f"{column.name} weekday={day}") for day in _WEEKDAYS)
         return found
 
-    def read(self, column: Column, values: Any) -> tuple[NDArray[np.float64], Errors]:
+    def outside(self, column: Column, values: Any) -> NDArray[np.float64]:
+        return self._mark_outside(column, values)
+
+    def numbers(self, column: Column, values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         refuse_values(values, column.name, dates=True)
         times, odd = parse_times(values, column.format)
-        has_time = times != NO_TIME
-        numbers = np.where(has_time, times / MICROSECONDS_PER_DAY, np.nan)
-        days = np.where(has_time, times // MICROSECONDS_PER_DAY, 0)
+        return np.where(times == NO_TIME, np.nan, times / MICROSECONDS_PER_DAY), odd
+
+    def read(self, column: Column, values: Any) -> tuple[NDArray[np.float64], Errors]:
+        numbers, odd = self.numbers(column, values)
+        has_time = ~np.isnan(numbers)
+        days = np.floor(np.where(has_time, numbers, 0)).astype(np.int64)
         how = "ISO 8601 (2025-01-31)" if column.format is None else repr(column.format)
         said = (
             f"{column.where} is declared a date but has a value that is not one. Texts must be written as {how}; "
@@ -459,6 +482,13 @@ def collect_errors(readings: Sequence[Callable[[], Result]]) -> list[Result]:
     if errors:
         raise SchemaError(". ".join(dict.fromkeys(errors)))
     return results
+
+
+def refuse_records(wrong: Errors) -> None:
+    """Raise the messages that are true of some record as one ``SchemaError``."""
+    found = [said for said, rows in wrong.items() if rows.any()]
+    if found:
+        raise SchemaError(". ".join(found))
 
 
 def refuse_unknown_keys(data: Mapping[str, Any], known: Sequence[str], where: str) -> None:

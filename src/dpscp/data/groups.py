@@ -133,7 +133,7 @@ class Groups:
             if not isinstance(item, str) and not callable(item):
                 raise ValueError("groups must be a function of X or, with a schema, a column; arrays are for calibrate")
             if isinstance(item, str) and schema is not None:
-                schema.categories_of(item)
+                schema.category_column(item)
         return RowGroups(self, schema)
 
     def of_records(self, n: int) -> "RecordGroups":
@@ -166,7 +166,7 @@ class RowGroups:
     def _lists(self) -> list[tuple[Any, ...]]:
         """The public groups of each function or column."""
         return [
-            self.schema.categories_of(item)
+            self.schema.category_column(item).categories
             if self.schema is not None and isinstance(item, str)
             else (_BOOLEANS if values is None else values)
             for item, values in self.declared.pairs

@@ -64,6 +64,7 @@ from dpscp._base.checks import check_choice, check_count
 from dpscp.data.columns import (
     HASH,
     Column,
+    Errors,
     Feature,
     check_declaration,
     collect_errors,
@@ -72,6 +73,7 @@ from dpscp.data.columns import (
     public_range,
     read_bounds,
     read_labels,
+    refuse_records,
     refuse_unknown_keys,
 )
 from dpscp.data.csv_format import CSVFormat
@@ -403,22 +405,33 @@ class Schema:
         array of shape (n,), or (n, n_labels)
             Labels as text, or numbers; indicators of several labels.
         """
-        if not isinstance(self.target, str):
-            numbers = np.column_stack([_target_numbers(frame, name) for name in self.target])
-            if not np.isin(numbers, (0, 1)).all():
-                raise SchemaError("the target columns of a multilabel task must hold 0 and 1 only")
-            return numbers.astype(np.int64)
-        if self.task == "regression":
-            return _target_numbers(frame, self.target)
-        values = _require_column(frame, self.target, "target")
-        refuse_values(values, self.target)
-        places = index_labels(values, self.classes or ())
-        if (places < 0).any():
-            raise SchemaError(
+        found, wrong = self.read_targets({name: _require_column(frame, name, "target") for name in self.target_names})
+        refuse_records(wrong)
+        return found
+
+    def read_targets(self, columns: Mapping[str, Any]) -> tuple[NDArray[Any], Errors]:
+        """Return the targets in these columns (pandas Series), and the rows with errors, see ``Column.read``."""
+        for name, values in columns.items():
+            refuse_values(values, name)
+        if isinstance(self.target, str) and self.task != "regression":
+            places = index_labels(columns[self.target_names[0]], self.classes or ())
+            said = (
                 f"the target column {self.target!r} has a missing label or one that is not in the declared classes. "
                 "Add it to classes, or drop those records"
             )
-        return np.array(self.classes, dtype=str)[places]
+            return np.array(self.classes, dtype=str)[places], {said: places < 0}
+        read = {name: parse_numbers(values) for name, values in columns.items()}
+        wrong: Errors = {}
+        for name, (numbers, is_odd) in read.items():
+            wrong[describe_non_number(name)] = is_odd
+            missing = f"the target column {name!r} has missing values; drop those records"
+            wrong[missing] = np.isnan(numbers) & ~is_odd
+        found = np.column_stack([numbers for numbers, _ in read.values()])
+        if self.task == "regression":
+            return found[:, 0], wrong
+        said = "the target columns of a multilabel task must hold 0 and 1 only"
+        is_other = np.asarray(~(np.isin(found, (0, 1)) | np.isnan(found)).all(axis=1))
+        return np.where(is_other[:, None], 0, np.nan_to_num(found)).astype(np.int64), wrong | {said: is_other}
 
     def encode_targets(self, values: Any) -> NDArray[Any]:
         """Return the values of a target column (or of several) as ``targets`` returns them."""
@@ -435,11 +448,8 @@ class Schema:
             return None
         return _require_column(frame, self.person, "person")
 
-    def categories_of(self, name: str) -> tuple[str, ...]:
-        """Return the categories of a categorical column, or raise SchemaError for another one."""
-        return self._category_column(name).categories or ()
-
-    def _category_column(self, name: str) -> Column:
+    def category_column(self, name: str) -> Column:
+        """Return a categorical column with listed categories, or raise SchemaError for another one."""
         column = next((c for c in self.feature_columns if c.name == name and c.type == "categorical"), None)
         if column is None or column.categories in (None, HASH):
             raise SchemaError(f"groups={name!r} must be a categorical column whose categories the schema lists")
@@ -458,12 +468,12 @@ class Schema:
         -------
         int array of shape (n,)
         """
-        column, categories = self._category_column(name), self.categories_of(name)
+        column = self.category_column(name)
         if isinstance(table, Frame):
-            return index_labels(_require_column(table, name, "groups"), categories)
+            return index_labels(_require_column(table, name, "groups"), column.categories)
         first = self.feature_names.index(column.feature_names[0])
         rows = np.asarray(table)[:, first : first + len(column.features)]
-        hidden = len(categories) - len(column.features)
+        hidden = len(column.categories) - len(column.features)
         index = np.where((rows == 1).any(axis=1), rows.argmax(axis=1) + hidden, hidden - 1)
         # where one feature stands for two categories, another value is half-way between them
         return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1)
@@ -558,18 +568,6 @@ class Schema:
     def with_target(self, target: str | list[str] | tuple[str, ...]) -> "Schema":
         """Return the same declarations for another target column, or other columns of a multilabel task."""
         return replace(self, target=tuple(target) if isinstance(target, list) else target)
-
-
-def _target_numbers(frame: Any, name: str) -> NDArray[np.float64]:
-    """Return the numbers of a target column."""
-    values = _require_column(frame, name, "target")
-    refuse_values(values, name)
-    numbers, odd = parse_numbers(values)
-    if odd.any():
-        raise SchemaError(describe_non_number(name))
-    if np.isnan(numbers).any():
-        raise SchemaError(f"the target column {name!r} has missing values; drop those records")
-    return numbers
 
 
 def _require_column(frame: Any, name: str, key: str) -> Any:

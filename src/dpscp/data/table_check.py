@@ -1,0 +1,215 @@
+"""Check a table against a schema before a fit: problems with their numbers of records, and hints for the curator.
+
+What is found is computed from the records without noise. It is for whoever holds them, is kept in no release, and must
+not be published.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.data.csv_format import CSVFormat
+from dpscp.data.frames import Frame, SchemaError, list_columns, select_columns
+from dpscp.data.person_ids import read_person_ids
+from dpscp.data.schema import Schema
+from dpscp.data.sources.files import BLOCK_ROWS, TableError, TableFile, list_files
+from dpscp.data.sources.scanner import as_frame, replace_patterns
+
+NOT_PRIVATE = "NOT private: computed from the records without noise. For the curator only; do not publish"
+# Hints come from so many records at most. Ids repeat, on average between these numbers of times.
+_MOST_RECORDS = 2**20
+_FEWEST_IDS, _FEWEST_REPEATS, _MOST_REPEATS = 20, 1.05, 20
+_CLIPPED_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class TableProblem:
+    """Describe what a fit would refuse.
+
+    Attributes
+    ----------
+    message : str
+        What is wrong, where, and what to do. It contains no value.
+    n_records : int, optional
+        How many records have this problem; None if it is none of single records.
+    place : str
+        The file and the number of the first of these records, counted from 1; "" if there is none.
+    """
+
+    message: str
+    n_records: int | None = None
+    place: str = ""
+
+    def __str__(self) -> str:
+        count = "" if self.n_records is None else f" [{self.n_records:,} records, the first is {self.place}]"
+        return f"{self.message}{count}"
+
+
+@dataclass(frozen=True)
+class TableCheck:
+    """What a table has that a fit would refuse, and hints. NOT private: do not publish it.
+
+    Attributes
+    ----------
+    n_records : int
+    problems : tuple of TableProblem
+    hints : tuple of str
+        What may be a mistake: a column that looks like person ids, bounds that clip most of a column, columns that the
+        schema does not mention.
+    """
+
+    n_records: int
+    problems: tuple[TableProblem, ...]
+    hints: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{NOT_PRIVATE}.", f"records:  {self.n_records:,}", f"problems: {len(self.problems) or 'none'}"]
+        lines += [f"  - {problem}" for problem in self.problems]
+        return "\n".join(lines + [f"hint:     {hint}" for hint in self.hints])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        problems = [vars(problem) for problem in self.problems]
+        return {"not_private": NOT_PRIVATE, "n_records": self.n_records, "problems": problems, "hints": [*self.hints]}
+
+
+def check_table(
+    table: Any, schema: Schema, *, csv: CSVFormat | None = None, most_records: int | None = None
+) -> TableCheck:
+    """Read a table, spend nothing, and list what a fit would refuse, with hints for the curator.
+
+    The result is NOT private. It is for whoever holds the records.
+
+    Parameters
+    ----------
+    table : frame, path, URL, or list of paths
+    schema : Schema
+    csv : CSVFormat, optional
+        How CSV files are written; None: as the schema declares.
+    most_records : int, optional
+        About how many records are read; None: all.
+
+    Returns
+    -------
+    TableCheck
+    """
+    checking = _Checking(replace_patterns(schema, table).require_complete())
+    if isinstance(table, Frame):
+        names = list_columns(table)
+        checking.compare_names(names, "the table")
+        checking.look(select_columns(table, names), "the table")
+    else:
+        checking.read_files(list_files(table, csv or schema.csv), csv or schema.csv, most_records)
+    return checking.result()
+
+
+class _Checking:
+    """Collect what is found, part by part."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema, self.n_records = schema, 0
+        self._used = (*schema.target_names, schema.person, *(column.name for column in schema.feature_columns))
+        self._problems: dict[str, TableProblem] = {}
+        self._undeclared: dict[str, None] = {}
+        self._keys: dict[str, list[NDArray[np.uint64]]] = {}
+        # of each column with bounds: how many values there are, and how many lie outside
+        self._clipped: dict[str, NDArray[np.int64]] = {}
+
+    def read_files(self, files: list[TableFile], csv: CSVFormat, most: int | None) -> None:
+        """Look at all files; one that cannot be read is a problem, and the next one follows."""
+        for file in files:
+            try:
+                self.compare_names(file.names, repr(file.path))
+                for values in self._read_file(file, csv):
+                    if most is not None and self.n_records >= most:
+                        return
+                    self.look(*values)
+            except (TableError, SchemaError) as error:
+                self._note(str(error))
+
+    def _read_file(self, file: TableFile, csv: CSVFormat) -> Iterator[tuple[dict[str, Any], str, int]]:
+        first = 0
+        for _, batch in file.batches(file.names, BLOCK_ROWS):
+            frame = as_frame(batch, self.schema, csv if file.is_csv else None)
+            others = {name: batch[name].to_pandas() for name in batch.schema.names if name not in frame}
+            yield {**frame, **others}, repr(file.path), first
+            first += len(batch)
+
+    def compare_names(self, names: Sequence[str], where: str) -> None:
+        """Compare the columns of a table or file with those of the schema."""
+        missing = [repr(name) for name in self._used if name is not None and name not in names]
+        if missing:
+            self._note(f"{where} lacks column {', '.join(missing)}, which the schema declares; add it")
+        known = (*self._used, *(column.name for column in self.schema.columns))
+        self._undeclared |= dict.fromkeys(name for name in names if name not in known)
+
+    def look(self, values: Mapping[str, Any], where: str, first: int = 0) -> None:
+        """Look at the columns of some records; ``first`` is the number of the first one."""
+        for column in self.schema.feature_columns:
+            if column.name in values:
+                with self._noting():
+                    self._note_records(column.read(values[column.name], column.unknown)[1], where, first)
+                    is_outside = column.kind.outside(column, values[column.name])
+                    count = np.array([np.isfinite(is_outside).sum(), np.nansum(is_outside)], dtype=np.int64)
+                    self._clipped[column.name] = self._clipped.get(column.name, 0) + count
+        if set(self.schema.target_names) <= set(values):
+            with self._noting():
+                columns = {name: values[name] for name in self.schema.target_names}
+                self._note_records(self.schema.read_targets(columns)[1], where, first)
+        person = self.schema.person
+        if person is not None and person in values:
+            with self._noting():
+                read_person_ids(values[person])
+        elif person is None and self.n_records < _MOST_RECORDS:
+            for name in values:
+                if name not in self._used:
+                    self._keys.setdefault(name, []).append(_hash_values(values[name]))
+        self.n_records += len(next(iter(values.values()), ()))
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError) as error:  # of this package: it contains no value
+            self._note(str(error))
+
+    def _note(self, message: str) -> None:
+        self._problems.setdefault(message, TableProblem(message))
+
+    def _note_records(self, wrong: Mapping[str, NDArray[np.bool_]], where: str, first: int) -> None:
+        for message, is_wrong in wrong.items():
+            if count := int(is_wrong.sum()):
+                place = f"record {first + int(is_wrong.argmax()) + 1:,} of {where}"
+                known = self._problems.get(message, TableProblem(message, 0, place))
+                self._problems[message] = replace(known, n_records=(known.n_records or 0) + count)
+
+    def result(self) -> TableCheck:
+        """Return everything that was found."""
+        hints = [
+            f"the bounds of column {name!r} clip {outside / count:.0%} of its values; are they in the same unit?"
+            for name, (count, outside) in self._clipped.items()
+            if outside > _CLIPPED_SHARE * count
+        ]
+        for name, parts in self._keys.items():
+            keys = np.concatenate(parts)
+            n_ids = len(np.unique(keys))
+            if n_ids >= _FEWEST_IDS and _FEWEST_REPEATS <= len(keys) / n_ids <= _MOST_REPEATS:
+                hints.append(
+                    f"column {name!r} is not used, and its values repeat like ids: {len(keys):,} records, {n_ids:,} "
+                    f"values. If they are persons, set person = {name!r} and rows_per_person in the schema"
+                )
+        if self._undeclared:
+            names = ", ".join(map(repr, self._undeclared))
+            hints.append(f'the schema does not mention column {names}; declare it, or set type = "ignore"')
+        return TableCheck(self.n_records, tuple(self._problems.values()), tuple(hints))
+
+
+def _hash_values(values: Any) -> NDArray[np.uint64]:
+    """Return a hash of each value that is not missing."""
+    from pandas.util import hash_array
+
+    return np.asarray(hash_array(values.dropna().astype(str).to_numpy(dtype=object), categorize=False))
