@@ -32,7 +32,7 @@ from dpscp.privacy import (
 from dpscp.privacy.noise import sample_discrete_gaussian
 from dpscp.training import DPSGD
 
-quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 few = settings(quick, max_examples=12)
 
 probability = st.floats(1e-6, 1 - 1e-6)

@@ -10,6 +10,7 @@ import dpscp as dp
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import dpsgd_event
 from dpscp.threshold import KnownSize, release_level, release_miss_bound, step_rises
+from dpscp.training import DPSGD
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 4))
@@ -21,7 +22,7 @@ REUSING = ("universal", "stability", "corrected", "finite", "asymptotic")
 
 def classifier(**options):
     shared = {"epsilon": 2.0, "random_state": 0, "n_records": 3000, "classes": [0, 1], "feature_bounds": (-4, 4)}
-    return dp.PrivateConformalClassifier(**shared | options)
+    return dp.PrivateConformalClassifier(**shared | {"estimator": DPSGD(steps=10)} | options)
 
 
 def calibrated(**options):
@@ -116,10 +117,11 @@ def test_scores_of_a_known_number():
 
 
 def test_each_group_keeps_it():
-    model = classifier(groups="label", release_confidence=0.9, confidence_level=0.8).fit(X, Y)
+    grouped = {"estimator": None, "groups": "label", "confidence_level": 0.8}
+    model = classifier(release_confidence=0.9, **grouped).fit(X, Y)
     assert np.isfinite(model.threshold_).all()
     assert model.certificate_.terms["release_level"] == pytest.approx(0.8)
-    free = classifier(groups="label", guarantee="split", confidence_level=0.8).fit(X, Y)
+    free = classifier(guarantee="split", **grouped).fit(X, Y)
     assert 0.6 < free.certificate_.terms["release_level"] < 0.8
     assert (model.threshold_ > free.threshold_).all()
 

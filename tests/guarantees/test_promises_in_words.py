@@ -26,6 +26,7 @@ from dpscp.report.figures import calibration_figure
 from dpscp.report.numbers import TERMS
 from dpscp.report.page import html_report
 from dpscp.threshold import NoisySize, search, sized_offset, step_rises
+from dpscp.training import DPSGD
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 4))
@@ -34,7 +35,15 @@ DELTA = 1e-5
 
 
 def fitted(**options):
-    shared = {"epsilon": 2.0, "delta": DELTA, "random_state": 0, "n_records": 3000, "classes": [0, 1]}
+    estimator = None if options.get("guarantee") == "stability" else DPSGD(steps=10)
+    shared = {
+        "estimator": estimator,
+        "epsilon": 2.0,
+        "delta": DELTA,
+        "random_state": 0,
+        "n_records": 3000,
+        "classes": [0, 1],
+    }
     return dp.PrivateConformalClassifier(feature_bounds=(-4, 4), **shared | options).fit(X, Y)
 
 

@@ -136,6 +136,7 @@ def exact_discrete_deltas(sigma, sensitivity, count, epsilons):
 EPSILONS = np.array([0.0, 0.01, 0.1, 0.37, 1.0, 2.2, 5.0])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("count", [1, 2, 3, 20])
 @pytest.mark.parametrize(("sigma", "sensitivity"), [(1, 1), (2, 1), (3, 2), (5, 1), (5, 7), (40, 3)])
 def test_discrete_gaussian_loss_against_enumeration(sigma, sensitivity, count):
@@ -162,7 +163,9 @@ def test_discrete_gaussian_distribution_function(sigma):
     np.testing.assert_allclose(got + discrete_gaussian_cdf(-x - 1, sigma), 1.0, atol=3e-15)
 
 
-@pytest.mark.parametrize(("sigma", "sensitivity"), [(1, 30), (1, 300), (2000, 200_000)])
+@pytest.mark.parametrize(
+    ("sigma", "sensitivity"), [(1, 300), pytest.param(1, 30, marks=pytest.mark.slow), (2000, 200_000)]
+)
 def test_hardly_any_noise_is_accounted_with_finite_numbers_and_memory(sigma, sensitivity):
     # losses of thousands overflow exp and would need 10^8 buckets of the usual width
     spent = epsilon_of(discrete_gaussian_event(sigma, sensitivity, 20), DELTA)

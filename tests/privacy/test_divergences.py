@@ -10,6 +10,7 @@ from dpscp.privacy import rdp
 from dpscp.privacy.rdp import OPACUS_ORDERS, sampled_gaussian_divergences
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("rate", [1e-9, 0.01, 0.5, 1 - 1e-12])
 @pytest.mark.parametrize("noise", [0.05, 0.7, 5.0, 1e4])
 def test_divergences_are_those_of_dp_accounting(rate, noise, caplog):

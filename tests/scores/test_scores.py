@@ -9,6 +9,7 @@ import dpscp as dp
 from dpscp import scores as s
 from dpscp._base.assumptions import OWN_SCORE
 from dpscp.core.tasks import Classification, MissingScore, Regression
+from dpscp.training import DPSGD
 
 
 def random_probabilities(rng, n, k, dtype=np.float64, ties=False):
@@ -180,14 +181,21 @@ def test_a_score_of_ones_own_is_a_value_with_a_set():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, size=(4000, 3))
     y = (X[:, 0] + 0.2 * rng.normal(size=4000) > 0).astype(int)
-    common = {"epsilon": 4.0, "guarantee": "split", "feature_bounds": (-1, 1), "accountant": "rdp", "random_state": 0}
+    common = {
+        "estimator": DPSGD(steps=20, learning_rate=1.0),
+        "epsilon": 4.0,
+        "guarantee": "split",
+        "feature_bounds": (-1, 1),
+        "accountant": "rdp",
+        "random_state": 0,
+    }
     own = dp.PrivateConformalClassifier(classes=[0, 1], conformity_score=SquaredMiss(), **common).fit(X, y)
     known = dp.PrivateConformalClassifier(classes=[0, 1], conformity_score=lambda p: (1 - p) ** 2, **common).fit(X, y)
     np.testing.assert_array_equal(own.threshold_, known.threshold_)
     assert OWN_SCORE in own.certificate_.assumptions
 
     target = X.sum(axis=1) + 0.2 * rng.normal(size=4000)
-    common |= {"y_bounds": (-4, 4)}
+    common |= {"estimator": DPSGD(loss="huber", steps=20, learning_rate=1.0), "y_bounds": (-4, 4)}
     half = dp.PrivateConformalRegressor(conformity_score=HalfScale(), **common).fit(X, target)
     whole = dp.PrivateConformalRegressor(conformity_score="absolute", **common).fit(X, target)
     assert 2 * half.threshold_[0] == pytest.approx(whole.threshold_[0], rel=0.02)
