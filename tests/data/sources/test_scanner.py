@@ -4,8 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+from urllib.parse import parse_qs, unquote, urlsplit
 
+import datasets
+import duckdb
 import fsspec
 import numpy as np
 import pandas as pd
@@ -96,14 +102,27 @@ def table_of(kind, folder):
     if kind == "polars":
         return pl.scan_parquet(folder / "t.parquet").filter(pl.col("year") > 0)
     if kind == "duckdb":
-        return pytest.importorskip("duckdb").sql(f"select * from '{folder / 't.parquet'}'")
+        return duckdb.sql(f"select * from '{folder / 't.parquet'}'")
     if kind == "hugging face":
-        return pytest.importorskip("datasets").Dataset.from_pandas(made())
+        return datasets.Dataset.from_pandas(made())
+    if kind == "its stream":
+        return datasets.Dataset.from_pandas(made()).to_iterable_dataset()
     name = FILES[kind]
     return name.format(folder) if "://" in name else folder / name
 
 
-KINDS = [*FILES, "memory", "list", "dataset", "filtered", "reader", "polars", "duckdb", "hugging face"]
+KINDS = [
+    *FILES,
+    "memory",
+    "list",
+    "dataset",
+    "filtered",
+    "reader",
+    "polars",
+    "duckdb",
+    "hugging face",
+    "its stream",
+]
 
 
 def listed(block):
@@ -145,6 +164,67 @@ def test_no_record_is_an_ordinary_table(kind, tmp_path):
         assert records.sum(lambda block: [(block.id, len(block), block.width)]) == [(0, 0, 3)]
 
 
+class S3(BaseHTTPRequestHandler):
+    """The part of S3 that reading needs: sizes, ranges of bytes and lists of names."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+
+    def do_HEAD(self):
+        found = self.files.get(unquote(urlsplit(self.path).path))
+        self.answer(404 if found is None else 200, b"", {"Content-Length": str(len(found or b""))})
+
+    def do_GET(self):
+        address = urlsplit(self.path)
+        found = self.files.get(unquote(address.path))
+        if found is None:
+            prefix = f"{address.path.rstrip('/')}/{parse_qs(address.query).get('prefix', [''])[0]}"
+            names = sorted(name for name in self.files if name.startswith(prefix))
+            rows = "".join(
+                f"<Contents><Key>{name.split('/', 2)[2]}</Key><Size>{len(self.files[name])}</Size>"
+                "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+                for name in names
+            )
+            listed = f"<KeyCount>{len(names)}</KeyCount><IsTruncated>false</IsTruncated>{rows}"
+            self.answer(200, f"<ListBucketResult>{listed}</ListBucketResult>".encode())
+        elif "Range" in self.headers:
+            start, stop = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            self.answer(206, found[start : stop + 1])
+        else:
+            self.answer(200, found)
+
+    def answer(self, code, content, headers=None):
+        self.send_response(code)
+        for name, text in (headers or {"Content-Length": str(len(content))}).items():
+            self.send_header(name, text)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        """Write nothing."""
+
+
+@pytest.fixture
+def bucket(folder):
+    """The parts of the table in a bucket, and the options of its URL."""
+    S3.files = {f"/b/parts/{path.name}": path.read_bytes() for path in (folder / "parts").iterdir()}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), S3)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"?scheme=http&endpoint_override=127.0.0.1:{server.server_port}&region=us-east-1"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("path", ["parts", "parts/*.parquet", "parts/1.parquet"])
+def test_a_bucket_gives_the_records_of_its_files(path, bucket, folder):
+    found = TableSource(f"s3://user:{CANARY}@b/{path}{bucket}", SCHEMA, block_rows=128).sum(listed)
+    assert found == TableSource(str(folder / path), SCHEMA, block_rows=128).sum(listed)
+
+
+def test_a_key_in_a_url_is_not_printed(bucket):
+    for name in ("no.parquet", "parts/2.parque"):
+        refused(f"s3://user:{CANARY}@b/{name}{bucket}&x={CANARY}", "^(?!.*user)", (TableError, FileNotFoundError))
+
+
 def refused(table, said, error=TableError):
     with pytest.raises(error, match=said) as found:
         TableSource(table, SCHEMA).sum(len)
@@ -160,6 +240,8 @@ def test_what_is_not_read_is_refused(folder, tmp_path):
     refused([folder / "t.parquet", folder / "t.csv"], "must have one format")
     refused([folder / "t.parquet", folder / "t.parquet"], "has a file twice")
     refused("no-such-system://x/t.csv", "cannot be opened")
+    refused("", "path of the table is empty")
+    refused(datasets.DatasetDict(train=datasets.Dataset.from_pandas(made())), r"such as X\['train'\]")
     made().to_parquet(tmp_path / "1.parquet", index=False)
     made().drop(columns="a").to_parquet(tmp_path / "2.parquet", index=False)
     refused(tmp_path, "2.parquet' lacks column 'a'")

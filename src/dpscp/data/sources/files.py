@@ -38,6 +38,8 @@ _STREAMS = {
     ("duckdb", "DuckDBPyRelation"),
     ("polars", "LazyFrame"),
     ("datasets", "Dataset"),
+    ("datasets", "IterableDataset"),
+    ("datasets", "DatasetDict"),  # which is refused
 }
 # What is read of a file at once. A record must fit into it.
 BLOCK_BYTES, BLOCK_ROWS, _COLUMN_BYTES = 8 * 2**20, 2**16, 2**20
@@ -46,6 +48,8 @@ _COMPRESSION = 4
 # Arrow reads no more than one batch at a time.
 ONE_BATCH = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/.*")
+# What may be a key in a URL: the part before the host, and the options at the end.
+_SECRETS = re.compile(r"(?<=://)[^/@]*@|(?<!/)\?[^/]*=.*$")
 _WILDCARDS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 
 
@@ -334,24 +338,29 @@ def _locate(table: str | PathLike[str]) -> tuple[Any, str, str]:
         from pyarrow import fs
     except ImportError:  # pragma: no cover (the test environment has it)
         raise TableError("a table needs pandas and pyarrow; install them with pip install 'dpscp[report]'") from None
+    if not str(table):
+        raise TableError("the path of the table is empty; give the path of a file or folder")
     if not is_url(table):
         return fs.LocalFileSystem(), Path(table).as_posix(), str(table)
     scheme, place = str(table).replace("\\", "/").split(":", 1)
     url, reason = f"{scheme}://{'/' if scheme == 'file' else ''}{place.lstrip('/')}", ""
+    said = _SECRETS.sub("", url)
+    if scheme in ("gs", "gcs") and "?" not in url:
+        url += "?retry_limit_seconds=60"  # the default is a quarter of an hour
     try:
         import pyarrow as pa
 
         try:
-            return (*fs.FileSystem.from_uri(url), url)
+            return (*fs.FileSystem.from_uri(url), said)
         except pa.ArrowInvalid:  # not one of Arrow's own
             import fsspec
 
             opened, path = fsspec.core.url_to_fs(url)
-            return fs.PyFileSystem(fs.FSSpecHandler(opened)), path, url
+            return fs.PyFileSystem(fs.FSSpecHandler(opened)), path, said
     except Exception as error:  # messages of file systems may name accounts and keys
         reason = type(error).__name__
     raise TableError(
-        f"{url!r} cannot be opened ({reason}); check the address and the credentials, and install the package of its "
+        f"{said!r} cannot be opened ({reason}); check the address and the credentials, and install the package of its "
         "file system for fsspec (s3fs, gcsfs, adlfs)"
     )
 

@@ -242,6 +242,8 @@ def _stream_names(table: Any) -> list[str]:
         return list(table.collect_schema().names())
     # Hugging Face and DuckDB, then Arrow
     names = getattr(table, "column_names", None) or getattr(table, "columns", None)
+    if isinstance(names, dict):
+        raise TableError("X is a DatasetDict; pass one of its data sets, such as X['train']")
     return list(table.schema.names if names is None else names)
 
 
