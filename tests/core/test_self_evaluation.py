@@ -19,7 +19,7 @@ from dpscp.core.evaluation import (
     PrivateEvaluation,
 )
 from dpscp.core.fit import _parts
-from dpscp.core.fit_plan import FitPlan
+from dpscp.core.fit_plan import FitPlan, Parts
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification
 from dpscp.data.persons import Persons
@@ -58,7 +58,7 @@ def test_three_parts_share_no_person_and_have_their_shares(n_blocks, with_person
     given = {"task": Classification((0, 1)), "budget": Budget(1.0, 1e-6), "guarantee": "split"}
     problem = FitProblem(alphas=(0.1,), n_records=n, **given)
     evaluation = EvaluationPlan(g, lattice_noise(1.0, Fraction(1)), 4)
-    plan = FitPlan.outline(problem, Ledger(), part=f, calibration_fraction=f, evaluation=evaluation)
+    plan = FitPlan.outline(problem, Ledger(), part=f, parts=Parts(0.5, 0.5, None, f, g), evaluation=evaluation)
     ids = np.arange(2 * n if with_persons else n, dtype=float)[:, None]
     blocks = []
     for number, rows in enumerate(np.array_split(ids, n_blocks)):

@@ -14,6 +14,7 @@ import pytest
 import dpscp as dp
 from dpscp.cli.main import main
 from dpscp.core.plan import Plan
+from dpscp.core.plan_rows import plan_others
 from dpscp.core.problem import Problem
 from dpscp.core.tasks import OwnScores, Regression
 from dpscp.privacy import Budget, Ledger, epsilon_delta_tradeoff, gaussian_tradeoff, gdp_epsilon, gdp_mu
@@ -76,7 +77,7 @@ def test_the_shipped_set_sizes_grow_with_the_level():
 def test_the_page_plans_what_the_library_plans(plan, n, delta):
     epsilons, levels = (0.2, 0.8, 3.0, 9.0), (0.7, 0.9, 0.98)
     known = replace(plan, n=n, problem=replace(plan.problem, n_records=n, budget=Budget(1.0, delta)))
-    rows = known.what_if("split", epsilons, levels)
+    rows = plan_others("split", known.problem, epsilons, levels)
     cases = [(e, v) for e in epsilons for v in levels]
     found = ask(*(["plan", {"n": n, "epsilon": e, "delta": delta, "level": v}] for e, v in cases))
     assert any(row.useful for line in rows for row in line)
@@ -204,7 +205,7 @@ def test_the_page_runs_in_a_browser_and_follows_its_sliders(tmp_path, plan):
     assert "CONSOLE" not in done.stderr
     shown = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
     coverage, size, attacker, parts, wide, paths, command = shown
-    (row,) = plan.what_if("split", [10.0], [0.9])[0]
+    (row,) = plan_others("split", plan.problem, [10.0], [0.9])[0]
     assert float(coverage.split()[1].rstrip("%")) == pytest.approx(100 * (0.9 + row.overshoot), abs=0.11)
     found = 1 - epsilon_delta_tradeoff(10.0, 1e-6)(0.05)
     # rounded up, because it is an upper bound

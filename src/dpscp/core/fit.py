@@ -132,9 +132,10 @@ def _parts(records: RecordSource, plan: FitPlan, seed: int | None) -> tuple[Reco
     One secret uniform number of each person decides. Without held-out records, all records train and calibrate; the
     third source is then not used.
     """
-    fraction, held_out = plan.calibration_fraction, plan.held_out
-    if fraction is None or held_out is None:
+    parts = plan.parts
+    if parts is None or parts.fraction is None:
         return records, records, records
+    fraction, held_out = parts.fraction, parts.fraction + parts.measured
     coins, places, here = PlacedDraws.of(seed), places_of(records), is_in_memory(records)
     faces = ((held_out, 1.0), (0.0, fraction), (fraction, held_out))
     return tuple(records.map(_Part(coins, places, low, high), keep=here) for low, high in faces)

@@ -27,7 +27,6 @@ from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, Guarantee, automat
 from dpscp.privacy import (
     Ledger,
     Relation,
-    Unit,
     compose,
     counts_secrecy,
     epsilon_of,
@@ -67,27 +66,15 @@ _STAGE_NOTES = {
 class FitPlan(Plan):
     """Hold the plan of a fit: also the mechanism with its noise, and the held-out part.
 
-    ``calibration_fraction`` is None where training sees all records; ``unit`` is what training counts.
+    ``parts`` is None where the model was trained elsewhere.
     """
 
     problem: FitProblem
     n_training: int = 1
     mechanism: Mechanism | None = None
     model: PrivateModel | None = None
-    calibration_fraction: float | None = None
+    parts: "Parts | None" = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def unit(self) -> Unit:
-        """What training counts: records, or persons with ids."""
-        return self.problem.unit.counted
-
-    @property
-    def held_out(self) -> float | None:
-        """The share of the records that training does not see; None where it sees all."""
-        if self.calibration_fraction is None:
-            return None
-        return self.calibration_fraction + (0.0 if self.evaluation is None else self.evaluation.fraction)
 
     def train(self, source: RecordSource, random_state: int | None, observer: StepObserver | None = None) -> Trained:
         """Run the mechanism; use a model that was trained elsewhere unchanged."""
@@ -103,9 +90,9 @@ class FitPlan(Plan):
         problem = self.problem
 
         def epsilon(event: DpEvent) -> float:
-            if self.secret_part is not None and self.held_out is not None:
-                event = secret_split(event, compose(), self.held_out)
-            alone = Ledger().add("training", event, unit=self.unit).convert_unit(problem.unit)
+            if self.secret_shares is not None:
+                event = secret_split(event, compose(), sum(self.secret_shares))
+            alone = Ledger().add("training", event, unit=problem.unit.counted).convert_unit(problem.unit)
             return alone.epsilon(problem.budget.delta, problem.accountant)
 
         return epsilon, problem.budget.delta
@@ -125,7 +112,7 @@ class FitPlan(Plan):
             return ledger.then(self.model.ledger).declare(**ledger.public_facts)
         notes = {"training": str(trained.public_facts.get("mechanism", "")), **_STAGE_NOTES}
         for stage, event in trained.stages:
-            ledger = ledger.add(stage, event, notes.get(stage, describe_event(event)), unit=self.unit)
+            ledger = ledger.add(stage, event, notes.get(stage, describe_event(event)), unit=self.problem.unit.counted)
         return ledger
 
 
@@ -165,7 +152,7 @@ def plan_training(problem: FitProblem) -> FitPlan:
         evaluation=evaluation,
         n_training=n_training,
         mechanism=mechanism,
-        calibration_fraction=parts.fraction,
+        parts=parts,
         facts=facts,
     )
 
@@ -205,7 +192,12 @@ def divide(problem: FitProblem, guarantee: Guarantee) -> Parts:
     if guarantee.held_out:
         given = problem.calibration_fraction
         fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
-        measured = check_evaluation_part(fraction, problem.evaluation_fraction)
+        measured = problem.evaluation_fraction or 0.0
+        if fraction + measured >= 1:
+            raise ValueError(
+                f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
+                f"{fraction + measured:g}, and must be below 1"
+            )
         shared = secret_shares(epsilon, delta, fraction + measured, n, problem.accountant)
         return Parts(shared.train_epsilon, shared.held_out_mu, None, fraction, measured, shared.mixed)
     share = best_train_share(problem, guarantee) if problem.train_share == "auto" else float(problem.train_share)
@@ -231,17 +223,6 @@ def _plan_evaluation(problem: FitProblem, spent: Ledger, secret: float | None, m
         epsilon, delta, counts, (1.0,), before, release_accountant(problem.accountant), 0.0, held_out
     )
     return EvaluationPlan(measured, noise, counts)
-
-
-def check_evaluation_part(calibration: float, evaluation: float | None) -> float:
-    """Return the share of the evaluation part, 0 without one; refuse parts that leave nothing for training."""
-    measured = evaluation or 0.0
-    if calibration + measured >= 1:
-        raise ValueError(
-            f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
-            f"{calibration + measured:g}, and must be below 1"
-        )
-    return measured
 
 
 def choose_guarantee(problem: FitProblem) -> Guarantee:

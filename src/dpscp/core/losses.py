@@ -7,7 +7,7 @@ Theory: Result J
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,8 @@ from dpscp._base.arrays import FloatArray
 from dpscp._base.assumptions import ALL_LABELS_IF_INFINITE, NO_LABEL_IF_INFINITE, Assumption
 from dpscp._base.checks import check_choice, check_range
 from dpscp.core.release import Counted
-from dpscp.core.tasks import Prediction, task_fields
+from dpscp.core.tasks import Prediction, Readers
 from dpscp.data.groups import is_member
-from dpscp.data.model_files import plain
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
@@ -64,6 +63,12 @@ class Multilabel(Prediction):
     most_steps = 10
     trains = "classification"
     training_labels = (0, 1)
+    has_score = False
+    in_file: ClassVar[Readers] = {
+        "labels": tuple,
+        "loss": str,
+        "costs": lambda costs: None if costs is None else tuple(map(float, costs)),
+    }
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, (MISSED, DISCOVERIES))
@@ -87,17 +92,6 @@ class Multilabel(Prediction):
         """The labels, the loss and the costs."""
         facts = {"labels": [str(label) for label in self.labels], "loss": self.loss}
         return facts if self.costs is None else {**facts, "label_costs": list(self.costs)}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what a file states of the task, as JSON values."""
-        costs = None if self.costs is None else list(self.costs)
-        return {"labels": [plain(label) for label in self.labels], "loss": self.loss, "costs": costs}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Multilabel":
-        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values."""
-        labels, loss, costs = task_fields(data, "labels", "loss", "costs")
-        return cls(tuple(labels), loss, None if costs is None else tuple(map(float, costs)))
 
     def around(self, mechanism: Mechanism) -> Mechanism:
         """Return the mechanism that trains one binary model for each label."""

@@ -161,19 +161,9 @@ class Plan:
         return (self.secret_part,) if self.evaluation is None else (self.secret_part, self.evaluation.fraction)
 
     @property
-    def has_groups(self) -> bool:
-        """Whether there is a threshold for each of several groups."""
-        return self.problem.n_groups is not None
-
-    @property
     def possible(self) -> tuple[bool, ...]:
         """Which targets have an inner level; the others need full sets."""
         return tuple(a >= _SMALLEST_LEVEL for a in self.inner)
-
-    @property
-    def shares_counts(self) -> bool:
-        """Whether all levels use the same noisy counts."""
-        return self.rank.is_same_at_all_levels
 
     @property
     def size_share(self) -> float:
@@ -220,7 +210,7 @@ class Plan:
         problem = self.problem
         is_drawn = self.has_released_size and problem.n_found and self.part < 1
         by_factor = problem.population is not None and not problem.population.normalized
-        if not is_drawn or self.has_groups or by_factor:
+        if not is_drawn or problem.n_groups is not None or by_factor:
             return self
         counted = replace(self, has_released_size=False, counted_size=CountedSize(problem.n_records, self.part))
 
@@ -285,7 +275,9 @@ class Plan:
 
     def _new_counts(self, levels: int, steps: int) -> tuple[int, ...]:
         """Return the number of noisy counts that each level adds."""
-        return tuple(SharedCounts.new_questions(j, steps) if self.shares_counts else steps for j in range(levels))
+        return tuple(
+            SharedCounts.new_questions(j, steps) if self.rank.is_same_at_all_levels else steps for j in range(levels)
+        )
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -317,7 +309,7 @@ class Plan:
             size = ""
             if place == 0 and self.size_noise is not None:
                 size = f"the number of scores once, noise {self.size_noise.count_noise:.4g}; "
-            more = "more " if place and self.shares_counts else ""
+            more = "more " if place and self.rank.is_same_at_all_levels else ""
             notes.append(
                 f"{size}level {1 - problem.alphas[i]:g}: {count} {more}noisy counts, noise {noise.count_noise:.4g}, "
                 f"rank statistic '{self.rank}'{groups}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.format import at_least, format_level, format_odds, format_rate, html_paragraph, html_table, text_table
 from dpscp.core.fit_plan import choose_guarantee
-from dpscp.core.plan_rows import SIZES, PlanRow, find_first, plan_others, plan_row, with_value
+from dpscp.core.plan_rows import SIZES, PlanRow, find_first, plan_row, with_value
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import Groups, read_groups
@@ -103,17 +103,6 @@ class BudgetPlan:
 
         write_planner(path, self)
 
-    @property
-    def n_classes(self) -> int | None:
-        """The number of labels; None for a regression."""
-        labels = self.problem.task.classes
-        return None if labels is None else len(labels)
-
-    @property
-    def rows_per_person(self) -> int | None:
-        """The cap on the rows of a person; None for a plan about records."""
-        return self.problem.unit.rows_per_person
-
     def curves(self, vary: str) -> dict[str, tuple[list[float], list[float]]]:
         """Compute the overshoot of each guarantee over a range of ``vary``.
 
@@ -137,28 +126,10 @@ class BudgetPlan:
             found[row.guarantee] = ([x for x, _ in kept], [o for _, o in kept])
         return found
 
-    def what_if(self, guarantee: str, epsilons: Sequence[float], levels: Sequence[float]) -> list[list[PlanRow]]:
-        """Plan one guarantee at other budgets and levels, with all else as planned.
-
-        Parameters
-        ----------
-        guarantee : str
-        epsilons : sequence of float
-        levels : sequence of float
-
-        Returns
-        -------
-        list of lists of PlanRow
-            One list for each epsilon, with one row for each level.
-        """
-        if self.n is None:
-            raise ValueError("what_if needs a plan with n; make it with plan(n, epsilon)")
-        return plan_others(guarantee, self.problem, epsilons, levels)
-
     def _describe_table(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         """Return headline, titles, cells and notes of the table."""
         conditions = [f"{format_level(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
-        persons = self.rows_per_person is not None
+        persons = self.problem.unit.by_person
         conditions += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
         conditions += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
         if self.solved_for and self.goal is not None:
@@ -207,7 +178,7 @@ class BudgetPlan:
 
     def _persons_note(self) -> list[str]:
         """Describe the cap on the rows of a person; Result H."""
-        k = self.rows_per_person
+        k = self.problem.unit.rows_per_person
         if k is None:
             return []
         text = f"persons: at most {k} rows of each person are used, with ids; privacy and coverage are per person."
@@ -324,8 +295,8 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     Theory: Results B, C, E, F, G, H, I and K; Which one to use
     """
     solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)
-    labels = _list_labels(classes)
-    task: Prediction = Regression(y_bounds) if labels is None else Classification(labels)
+    labels = range(check_count("classes", classes, minimum=2)) if isinstance(classes, int) else classes
+    task: Prediction = Regression(y_bounds) if labels is None else Classification(tuple(labels))
     declared = None if isinstance(groups, int) else read_groups(groups)
     n_groups = groups if declared is None else declared.count
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
@@ -361,13 +332,6 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         solved_for=solved_for,
         needed=needed,
     )
-
-
-def _list_labels(classes: int | Sequence[Any] | None) -> tuple[Any, ...] | None:
-    """Return the labels of a plan; None for regression."""
-    if isinstance(classes, int):
-        return tuple(range(check_count("classes", classes, minimum=2)))
-    return None if classes is None else tuple(classes)
 
 
 def _solve(

@@ -292,7 +292,7 @@ def _search_all(
     """
     seed = seed_of(random_state)
     known: Size | None = plan.counted_size
-    if plan.has_groups and not plan.has_released_size:
+    if plan.problem.n_groups is not None and not plan.has_released_size:
         # the paper's variants promise nothing for groups; an empty group is searched as well
         known = KnownSize(plan.n_nominal, 0.0)
     n_searches = len(scores_by_group) * len(plan.level_indices)
@@ -303,7 +303,7 @@ def _search_all(
         warnings.simplefilter("ignore", GuaranteeWarning)
         for scores in scores_by_group:
             row: list[PrivateQuantile] = []
-            counts = SharedCounts() if plan.shares_counts else None
+            counts = SharedCounts() if plan.rank.is_same_at_all_levels else None
             for i, noise in zip(plan.level_indices, plan.noises, strict=True):
                 row.append(
                     private_quantile(
@@ -360,7 +360,7 @@ def _make_certificate(
     if by_ratio:
         exchangeable = PERSONS_OF_ANOTHER if unit.by_person else ANOTHER_POPULATION
     assumptions = [exchangeable, *others, guarantee.assumption]
-    if plan.has_groups:
+    if plan.problem.n_groups is not None:
         several = problem.groups_per_record > 1
         assumptions.append(OVERLAPPING_GROUPS(problem.groups_per_record) if several else FIXED_GROUPS)
     elif not plan.has_released_size:
@@ -395,43 +395,35 @@ def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], te
     is_reachable = q.rank_target <= plan.n_nominal
     if size is not None:
         is_reachable = size.released >= (smallest if smallest_part is None else smallest_part)
-    expected = (plan.has_groups or is_reachable) and not too_wide
-    terms = replace(
-        terms,
-        inner_level=1 - q.alpha,
-        finite_threshold_expected=expected,
-        count_noise=q.count_noise,
-        steps=q.steps,
-        value_buffer=plan.shift or None,
-        size_noise=None if size is None else size.size_noise,
-    )
-    if plan.has_groups:  # each group has its own offset, target and size; the ledger lists the sizes
-        several = problem.groups_per_record if problem.groups_per_record > 1 else None
-        terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
-        terms = replace(terms, groups_per_record=several)
+    expected = (problem.n_groups is not None or is_reachable) and not too_wide
+    own: dict[str, Any] = {"inner_level": 1 - q.alpha, "finite_threshold_expected": expected}
+    own |= {"count_noise": q.count_noise, "steps": q.steps, "value_buffer": plan.shift or None}
+    own["size_noise"] = None if size is None else size.size_noise
+    if problem.n_groups is not None:  # each group has its own offset, target and size; the ledger lists the sizes
+        own |= {"smallest_group": smallest, "smallest_group_calibration": smallest_part}
+        own["groups_per_record"] = problem.groups_per_record if problem.groups_per_record > 1 else None
     else:
-        released = None if size is None else round(float(size.released), 2)
-        terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part, released_size=released)
-        terms = replace(terms, noise_offset=q.offset, rank_target=q.rank_target)
+        own |= {"smallest_n": smallest, "smallest_n_calibration": smallest_part}
+        own["released_size"] = None if size is None else round(float(size.released), 2)
+        own |= {"noise_offset": q.offset, "rank_target": q.rank_target}
     target = coverage = 1 - problem.alphas[index]
     if not guarantee.certified:
-        miss = _ideal_miss_bound(plan, index, q)
-        terms = replace(terms, ideal_miss_bound=miss)
-        coverage = universal_floor(miss, plan.spent.tradeoff_function("add"))
+        own["ideal_miss_bound"] = _ideal_miss_bound(plan, index, q)
+        coverage = universal_floor(own["ideal_miss_bound"], plan.spent.tradeoff_function("add"))
     if guarantee.held_out and problem.task.resolution == 1:  # larger ones have no such bound (Result J)
         confidence, level = problem.release_confidence, target  # the searches aimed at it
         if confidence is None:  # Result I; of a group, the lowest coverage
             confidence = RELEASE_CONFIDENCE
             level = min(s.aim.level_of_one_release(confidence, s.offset - s.aim.mean_rise) for s in searches)
-        terms = replace(terms, release_confidence=confidence, release_level=level)
+        own |= {"release_confidence": confidence, "release_level": level}
     noun, advice = problem.unit.noun, ""
     if too_wide:
         advice = _WIDE_BUFFER_ADVICE
-    elif plan.has_groups:
+    elif plan.problem.n_groups is not None:
         advice = f"A group with fewer than {smallest} {noun}s is expected to get full sets."
     elif not expected:  # more records may need more steps, so this is the smallest possible number
         advice = f"More {noun}s (at least {smallest} at this noise), {guarantee.more_room} would give smaller sets."
-    return coverage, advice, terms
+    return coverage, advice, replace(terms, **own)
 
 
 def _ideal_miss_bound(plan: Plan, index: int, q: PrivateQuantile) -> float:
@@ -439,7 +431,11 @@ def _ideal_miss_bound(plan: Plan, index: int, q: PrivateQuantile) -> float:
     if plan.guarantee.correction.keeps_the_level:
         return plan.inner[index]
     # without a correction nothing holds for groups of unknown size
-    return 1.0 if plan.has_groups else minimax_miss_bound(plan.n_nominal, q.rank_target, q.count_noise, q.steps)
+    return (
+        1.0
+        if plan.problem.n_groups is not None
+        else minimax_miss_bound(plan.n_nominal, q.rank_target, q.count_noise, q.steps)
+    )
 
 
 def _find_smallest_sizes(plan: Plan, index: int, q: PrivateQuantile) -> tuple[int, int | None]:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NoReturn, Self
+from functools import partial
+from typing import Any, ClassVar, NoReturn, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.assumptions import ALL_LABELS, HARD_BOUNDS, OWN_SCORE, Assumption
 from dpscp._base.checks import check_count, check_range
+from dpscp.data.model_files import plain
 from dpscp.data.persons import Persons
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, to_scale
 from dpscp.guarantees import Certificate
@@ -21,6 +23,7 @@ from dpscp.training.engine.influence import corrected_outputs
 from dpscp.training.model import Model, NoInfluenceFormError, softmax
 
 FOUND_RANGE = "y_bounds_on_scale"
+Readers = Mapping[str, Callable[[Any], Any]]
 
 
 class Task:
@@ -99,12 +102,43 @@ class OwnLosses(Task):
     promise = Promise.RISK
 
 
+def _read_truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("hard_bounds and classes_found must be true or false")
+    return value
+
+
+@dataclass(frozen=True)
+class MissingScore:
+    """Stands for the caller's own score of a loaded fit, which files do not hold; every use of it is refused.
+
+    Attributes
+    ----------
+    outputs : int
+        The number of model outputs that the score needs; 1 for labels.
+    """
+
+    outputs: int = 1
+
+    natural: ClassVar[bool] = False
+
+    @property
+    def range(self) -> NoReturn:
+        """Refuse the use of the score."""
+        raise ValueError("conformity_score must be the score that was used in the fit; set it after loading")
+
+    of_labels = of_targets = interval = range
+
+
 class Prediction(Task):
     """A task for which a model is trained.
 
     The defaults are those of answers with a ``score``: a set has the answers whose score is at most the threshold.
     """
 
+    in_file: ClassVar[Readers] = {}
+    """The fields that a file keeps beside the score, and how each is read: a new option of a task is a line here."""
+    has_score: ClassVar[bool] = True
     score: Any = None
     y_scale: str = LINEAR
     """The public scale on which targets are trained and scored."""
@@ -159,17 +193,37 @@ class Prediction(Task):
         """Return the task with what training found."""
         return self
 
-    def with_own_score(self, score: Any) -> Self:
+    @staticmethod
+    def read_score(score: Any) -> Any:
+        """Return a score by its name, or the caller's own, checked."""
+        raise NotImplementedError
+
+    def with_own_score(self, score: Any) -> Any:
         """Return the task with the caller's own score in place of a missing one; names of scores change nothing."""
         is_missing = isinstance(self.score, MissingScore) and not isinstance(score, str)
-        return self._with_score(score) if is_missing else self
-
-    def _with_score(self, score: Any) -> Self:
-        raise NotImplementedError
+        return replace(cast(Any, self), score=self.read_score(score)) if is_missing else self
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values."""
-        raise NotImplementedError
+        own = {name: plain(getattr(self, name)) for name in self.in_file}
+        return own if self.score is None else {"score": self.score_name, "score_outputs": self.n_outputs or 1, **own}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], **given: Any) -> Self:
+        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values.
+
+        ``given`` are fields that the file keeps elsewhere.
+        """
+        names = [*cls.in_file, *(("score", "score_outputs") if cls.has_score else ())]
+        if not isinstance(data, dict) or set(data) != set(names):
+            raise ValueError(f"its task must have the fields {', '.join(names)}")
+        found = {name: read(data[name]) for name, read in cls.in_file.items()}
+        if cls.has_score:
+            name, outputs = data["score"], check_count("score_outputs", data["score_outputs"])
+            if not isinstance(name, str | None):
+                raise ValueError("its score must be a name, or null for the caller's own")
+            found["score"] = MissingScore(outputs) if name is None else cls.read_score(name)
+        return cls(**given, **found)
 
     def try_score(self) -> None:
         """Check a score of the caller's own on synthetic rows."""
@@ -251,15 +305,8 @@ class Classification(Prediction):
 
     name = "classification"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what a file states of the task, as JSON values; the labels are an array of their own."""
-        return {"score": self.score_name, "classes_found": self.classes_found}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any], classes: tuple[Any, ...]) -> "Classification":
-        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values."""
-        score, found = task_fields(data, "score", "classes_found")
-        return cls(classes, _saved_score(score, label_score, 1), classes_found=_truth("classes_found", found))
+    in_file: ClassVar[Readers] = {"classes_found": _read_truth}  # the labels are an array of their own
+    read_score = staticmethod(label_score)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -294,9 +341,6 @@ class Classification(Prediction):
                 "the model must have one output for each declared class, in the same order. Pass the classes of a "
                 "model that was trained elsewhere; a mechanism must use its field 'classes'"
             )
-
-    def _with_score(self, score: Any) -> Self:
-        return replace(self, score=label_score(score))
 
     def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(model.predict_proba(rows))
@@ -338,29 +382,13 @@ class Regression(Prediction):
 
     name = "regression"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what a file states of the task, as JSON values."""
-        return {
-            "score": self.score_name,
-            "score_outputs": self.score.outputs,
-            "y_bounds": list(self.y_bounds),
-            "hard_bounds": self.hard_bounds,
-            "y_scale": self.y_scale,
-            "found_range": None if self.found_range is None else list(self.found_range),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Regression":
-        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values."""
-        names = ("score", "score_outputs", "y_bounds", "hard_bounds", "y_scale", "found_range")
-        score, outputs, bounds, hard, scale, found = task_fields(data, *names)
-        return cls(
-            check_range("y_bounds", bounds),
-            _saved_score(score, interval_score, check_count("score_outputs", outputs)),
-            _truth("hard_bounds", hard),
-            y_scale=check_scale("y_scale", scale, None),
-            found_range=None if found is None else check_range(FOUND_RANGE, found),
-        )
+    in_file: ClassVar[Readers] = {
+        "y_bounds": partial(check_range, "y_bounds"),
+        "hard_bounds": _read_truth,
+        "y_scale": partial(check_scale, "y_scale", bounds=None),
+        "found_range": lambda ends: None if ends is None else check_range(FOUND_RANGE, ends),
+    }
+    read_score = staticmethod(interval_score)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -437,9 +465,6 @@ class Regression(Prediction):
         found = from_scale(score_intervals(self.score, pair, thresholds), self.y_scale)
         return np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
 
-    def _with_score(self, score: Any) -> Self:
-        return replace(self, score=interval_score(score))
-
     def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(model.outputs(rows))
 
@@ -447,47 +472,3 @@ class Regression(Prediction):
         scores = score_targets(self.score, to_scale(targets, self.y_scale), self.pair(predicted))
         # a record that makes the model overflow gets the worst score; an error would reveal that it is present
         return np.where(np.isnan(predicted).any(axis=1), np.inf, scores)
-
-
-def task_fields(data: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
-    """Return the fields of a task in a file, which has these and no others."""
-    if not isinstance(data, dict) or set(data) != set(names):
-        raise ValueError(f"its task must have the fields {', '.join(names)}")
-    return tuple(data[name] for name in names)
-
-
-def _truth(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false")
-    return value
-
-
-@dataclass(frozen=True)
-class MissingScore:
-    """Stands for the caller's own score of a loaded fit, which files do not hold; every use of it is refused.
-
-    Attributes
-    ----------
-    outputs : int
-        The number of model outputs that the score needs; 1 for labels.
-    """
-
-    outputs: int = 1
-
-    natural: ClassVar[bool] = False
-
-    @property
-    def range(self) -> NoReturn:
-        """Refuse the use of the score."""
-        raise ValueError("conformity_score must be the score that was used in the fit; set it after loading")
-
-    of_labels = of_targets = interval = range
-
-
-def _saved_score(name: Any, named: Callable[[str], Any], outputs: int) -> Any:
-    """Return the score of a file: a built-in one by its name, or what stands for the caller's own."""
-    if name is None:
-        return MissingScore(outputs)
-    if not isinstance(name, str):
-        raise ValueError("its score must be a name, or null for the caller's own")
-    return named(name)

@@ -305,7 +305,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):
             raise ValueError("its classes do not match its model")
-        self.task_ = Classification.from_dict(header["task"], tuple(plain(c) for c in self.classes_))
+        self.task_ = Classification.from_dict(header["task"], classes=tuple(plain(c) for c in self.classes_))
 
 
 def _indices(y: Any, n: int, *, classes: tuple[Any, ...]) -> NDArray[np.int64]:

@@ -63,7 +63,8 @@ def planner_page(plan: "BudgetPlan") -> str:
     ValueError
         For the plan of a regression, which the page does not have.
     """
-    if plan.n_classes is None:
+    labels = plan.problem.task.classes
+    if labels is None:
         raise ValueError("the interactive page plans sets of labels; make the plan with a number of classes")
     folder = resources.files("dpscp.report")
     level = round(1 - plan.alpha, 12)
@@ -72,8 +73,8 @@ def planner_page(plan: "BudgetPlan") -> str:
         "epsilon": plan.epsilon or _DEFAULTS["epsilon"],
         "delta": plan.delta,
         "level": level,
-        "classes": plan.n_classes,
-        "rows": plan.rows_per_person or 1,
+        "classes": len(labels),
+        "rows": plan.problem.unit.rows_per_person or 1,
     }
     page = folder.joinpath("planner.html").read_text(encoding="utf-8")
     script = folder.joinpath("planner.js").read_text(encoding="utf-8")
