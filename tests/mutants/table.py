@@ -491,7 +491,7 @@ mutant(
 )
 mutant(
     "training.summary:SufficientStatistics.train_on",
-    "self._release_gram(gram, rng)",
+    "release_symmetric(gram, self.gram_noise, rng)",
     "gram",
     "the Gram matrix is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",

@@ -1,6 +1,7 @@
 """Output and objective perturbation: sensitivity, noise, the privacy of the random linear term, stability."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -49,11 +50,11 @@ def test_gradient_is_the_derivative_of_the_value(loss):
     r = generator(1)
     theta = r.normal(size=risk.n_outputs * 3)
     linear = r.normal(size=theta.size)
-    _, gradient = risk.value_and_gradient(theta, rows, target, linear)
+    _, gradient = risk.value_and_gradient(theta, rows, target, linear, np.ones(len(rows)))
     for i in range(theta.size):
         step = 1e-6 * np.eye(theta.size)[i]
-        up = risk.value_and_gradient(theta + step, rows, target, linear)[0]
-        down = risk.value_and_gradient(theta - step, rows, target, linear)[0]
+        up = risk.value_and_gradient(theta + step, rows, target, linear, np.ones(len(rows)))[0]
+        down = risk.value_and_gradient(theta - step, rows, target, linear, np.ones(len(rows)))[0]
         assert gradient[i] == pytest.approx((up - down) / 2e-6, abs=1e-5)
 
 
@@ -70,8 +71,8 @@ def test_constants_bound_gradients_and_curvature(loss):
         theta = np.outer(r.normal(size=risk.n_outputs), row).ravel() * scale
         other = theta + 1e-3 * np.outer(r.normal(size=risk.n_outputs), row).ravel()
         penalty = risk.strength
-        a = risk.value_and_gradient(theta, row, target, -penalty * theta)[1]
-        b = risk.value_and_gradient(other, row, target, -penalty * other)[1]
+        a = risk.value_and_gradient(theta, row, target, -penalty * theta, np.ones(1))[1]
+        b = risk.value_and_gradient(other, row, target, -penalty * other, np.ones(1))[1]
         steepest = max(steepest, np.linalg.norm(a))
         sharpest = max(sharpest, np.linalg.norm(a - b) / np.linalg.norm(theta - other))
     assert 0.9 * risk.head.gradient_bound < steepest <= risk.head.gradient_bound * (1 + 1e-9)
@@ -82,11 +83,13 @@ def test_constants_bound_gradients_and_curvature(loss):
 def test_solver_reaches_its_tolerance_also_without_the_quasi_newton_start(loss):
     risk, (rows, target) = RISKS[loss], problem(loss)
     linear = generator(3).normal(size=risk.n_outputs * 3) * 5
-    theta = risk.minimize(rows, target, tolerance=1e-6, linear=linear)
-    assert np.linalg.norm(risk.value_and_gradient(theta, rows, target, linear)[1]) <= 1e-6
-    slow = risk._accelerated(np.zeros(theta.size), rows, target, linear, 1e-6)
+    weights = np.ones(len(rows))
+    theta = risk.minimize(rows, target, linear, weights, tolerance=1e-6)
+    assert np.linalg.norm(risk.value_and_gradient(theta, rows, target, linear, weights)[1]) <= 1e-6
+    objective = partial(risk.value_and_gradient, rows=rows, target=target, linear=linear, weights=weights)
+    slow = risk._accelerated(np.zeros(theta.size), rows, objective, 1e-6)
     assert np.linalg.norm(slow - theta) <= 2e-6 / risk.strength
-    empty = risk.minimize(rows[:0], target[:0], tolerance=1e-6, linear=linear)
+    empty = risk.minimize(rows[:0], target[:0], linear, weights[:0], tolerance=1e-6)
     np.testing.assert_allclose(empty, -linear / risk.strength, atol=1e-6)
 
 
@@ -94,13 +97,14 @@ def test_solver_reaches_its_tolerance_also_without_the_quasi_newton_start(loss):
 def test_one_record_moves_the_minimizer_by_at_most_gradient_bound_over_strength(loss):
     risk, (rows, target) = RISKS[loss], problem(loss, n=2)
     limit, worst = risk.head.gradient_bound / risk.strength, 0.0
-    base = risk.minimize(rows, target, tolerance=1e-8)
+    nothing = np.zeros(risk.n_outputs * 3)
+    base = risk.minimize(rows, target, nothing, np.ones(2), tolerance=1e-8)
     for seed in range(60):
         r = generator(seed)
         row = r.normal(size=(1, 3))
         row /= np.linalg.norm(row)
         value = r.integers(0, 2, 1) if loss != "huber" else r.choice([-50.0, 50.0], 1)
-        moved = risk.minimize(np.vstack([rows, row]), np.append(target, value), tolerance=1e-8)
+        moved = risk.minimize(np.vstack([rows, row]), np.append(target, value), nothing, np.ones(3), tolerance=1e-8)
         worst = max(worst, np.linalg.norm(moved - base))
     assert limit / 10 < worst <= limit + 1e-6
 
@@ -285,7 +289,7 @@ def test_output_noise_has_the_declared_scale():
     reach = math.sqrt(2.0)
     risk = LinearRisk("logistic", reach, 1, 0.1 * 50)
     rows = feature_rows(X, feature_bound=1.0, intercept=True, dtype="float64")
-    center = risk.minimize(rows, y, tolerance=1e-8)
+    center = risk.minimize(rows, y, np.zeros(rows.shape[1]), np.ones(50), tolerance=1e-8)
     std = 5.0 * (reach + 2 * SOLVER_SHARE * reach) / (0.1 * 50)
     statistic = np.sum((thetas - center) ** 2) / std**2
     low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], thetas.size)

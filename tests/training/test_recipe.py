@@ -13,8 +13,9 @@ from dpscp import BudgetError
 from dpscp.data.sources import Block
 from dpscp.privacy import compose, dpsgd_event, epsilon_of, gaussian_event, gdp_mu
 from dpscp.training import DPSGD, Preprocessed, RandomFeatures
+from dpscp.training.engine import noise
 from dpscp.training.engine.noise import SUM_SLACK
-from dpscp.training.preprocessing import projections, steps
+from dpscp.training.preprocessing import steps
 from dpscp.training.preprocessing.projections import MatrixTransform, PrivateWhitening
 from dpscp.training.preprocessing.rescaled import PrivateTarget, ScaledTarget
 from dpscp.training.preprocessing.steps import MOMENT_SENSITIVITY
@@ -331,7 +332,7 @@ def test_whitening_adds_the_noise_its_event_says(monkeypatch):
         seen.update(exact=exact, noise=noise_std)
         return exact
 
-    monkeypatch.setattr(projections, "gaussian_release", release)
+    monkeypatch.setattr(noise, "gaussian_release", release)
     X = np.random.default_rng(0).normal(size=(50, 3))
     step = PrivateWhitening(noise_multiplier=7.0)
     step.fit(X, n_records=50, rng=np.random.default_rng(1))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from dpscp.training.engine.noise import release_symmetric
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics, adaptive_ridge, ball_minimizer
 
 
@@ -49,7 +50,7 @@ def test_one_record_moves_the_release_by_at_most_one_noise_multiplier(share, int
 def test_noise_has_the_declared_scale_and_is_symmetric():
     gram = np.eye(4)
     draws = 400
-    released = np.array([READY._release_gram(gram, generator(s)) for s in range(draws)])
+    released = np.array([release_symmetric(gram, READY.gram_noise, generator(s)) for s in range(draws)])
     np.testing.assert_array_equal(released, released.transpose(0, 2, 1))
     noise = released - gram
     diagonal = np.einsum("kii->ki", noise) / READY.gram_noise

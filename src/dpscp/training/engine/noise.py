@@ -139,6 +139,20 @@ def gaussian_release(
     return noisy
 
 
+def release_symmetric(
+    exact: NDArray[np.float64], noise_std: float, rng: np.random.Generator, n_records: int = 0
+) -> NDArray[np.float64]:
+    """Return a symmetric matrix plus Gaussian noise of this scale in an orthonormal basis of the symmetric matrices.
+
+    The coordinates are the upper triangle with its off-diagonal entries times sqrt(2).
+    """
+    upper = np.triu_indices(len(exact))
+    units = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    released = np.zeros_like(exact)
+    released[upper] = gaussian_release(exact[upper] * units, noise_std, rng, n_records) / units
+    return np.asarray(released + np.triu(released, 1).T)
+
+
 def grid_slack(noise_std: float, n_parameters: int) -> float:
     """Return the largest extra distance that rounding adds to two releases.
 

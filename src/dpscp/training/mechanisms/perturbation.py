@@ -85,8 +85,8 @@ class _Perturbation(Mechanism):
         """Return the standard deviation of the noise that is added to the computed minimizer."""
 
     @abstractmethod
-    def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray | None:
-        """Draw what is added to the objective; None: nothing."""
+    def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray:
+        """Draw the linear term of the objective; zeros: there is none."""
 
     def configured(self, needs: Needs) -> Self:
         return replace(self, classes=needs.classes)
@@ -135,8 +135,7 @@ class _Perturbation(Mechanism):
         risk = self._risk(n_outputs, self.strength(n, width))
         bound, longest = risk.head.gradient_bound, SOLVER_SHARE * risk.head.gradient_bound
         linear, output_noise = self._draw_linear_term(rng, bound, n_outputs * rows.shape[1]), self._output_noise(risk)
-        weights = run.weights if self.trains_persons else None
-        theta = risk.minimize(rows, target, tolerance=longest, linear=linear, weights=weights)
+        theta = risk.minimize(rows, target, linear, run.weights, tolerance=longest)
         theta = gaussian_release(theta, output_noise, rng)
         shift = self._shift_bound(
             gradient_bound=bound,
@@ -209,8 +208,8 @@ class OutputPerturbation(GaussianSums, _Perturbation):
         excess = 2 * n_records * unit.head.smoothness * noise**2
         return float(excess ** (1 / 3))
 
-    def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> None:  # noqa: ARG002
-        return None
+    def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray:  # noqa: ARG002
+        return np.zeros(size)
 
     def _output_noise(self, risk: "LinearRisk") -> float:
         sensitivity = risk.head.gradient_bound * (1 + 2 * SOLVER_SHARE) / risk.strength
@@ -357,13 +356,12 @@ class LinearRisk:
         rows: FloatArray,
         target: NDArray[Any],
         linear: FloatArray,
-        weights: FloatArray | None = None,
+        weights: FloatArray,
     ) -> tuple[float, FloatArray]:
         """Return the objective and its gradient at the flat parameters ``theta``.
 
         Each record's loss is multiplied by its weight.
         """
-        weights = np.ones(len(rows)) if weights is None else weights
         z = rows @ theta.reshape(self.n_outputs, -1).T
         if self.loss == "cross_entropy":
             every = np.arange(len(rows))
@@ -388,39 +386,36 @@ class LinearRisk:
         self,
         rows: FloatArray,
         target: NDArray[Any],
+        linear: FloatArray,
+        weights: FloatArray,
         *,
         tolerance: float,
-        linear: FloatArray | None = None,
-        weights: FloatArray | None = None,
     ) -> FloatArray:
         """Return parameters at which the gradient's norm is at most ``tolerance``.
 
-        ``weights`` of the records are at most one each, and one for all where None.
+        ``weights`` of the records are at most one each.
         They are within tolerance / strength of the minimizer, by strong convexity. Quasi-Newton does the
         work; accelerated gradient descent, whose convergence is a theorem, finishes where a line search
         gave up.
         """
-        size = self.n_outputs * rows.shape[1]
-        offset = np.zeros(size) if linear is None else linear
 
         def objective(theta: FloatArray) -> tuple[float, FloatArray]:
-            return self.value_and_gradient(theta, rows, target, offset, weights)
+            return self.value_and_gradient(theta, rows, target, linear, weights)
 
-        options = {"maxiter": _QUASI_NEWTON_STEPS, "maxcor": 20, "gtol": tolerance / (2 * math.sqrt(size)), "ftol": 0.0}
-        start = optimize.minimize(objective, np.zeros(size), jac=True, method="L-BFGS-B", options=options)
+        largest = tolerance / (2 * math.sqrt(len(linear)))
+        options = {"maxiter": _QUASI_NEWTON_STEPS, "maxcor": 20, "gtol": largest, "ftol": 0.0}
+        start = optimize.minimize(objective, np.zeros(len(linear)), jac=True, method="L-BFGS-B", options=options)
         theta = np.asarray(start.x, dtype=np.float64)
         if float(np.linalg.norm(objective(theta)[1])) <= tolerance:
             return theta
-        return self._accelerated(theta, rows, target, offset, tolerance, weights)
+        return self._accelerated(theta, rows, objective, tolerance)
 
     def _accelerated(
         self,
         theta: FloatArray,
         rows: FloatArray,
-        target: NDArray[Any],
-        linear: FloatArray,
+        objective: Callable[[FloatArray], tuple[float, FloatArray]],
         tolerance: float,
-        weights: FloatArray | None = None,
     ) -> FloatArray:
         # smoothness of the whole objective from the rows at hand: it steers the solver and is never released
         largest = float(np.linalg.norm(rows, 2)) ** 2 if len(rows) else 0.0
@@ -429,7 +424,7 @@ class LinearRisk:
         momentum = (1 - root) / (1 + root)
         ahead = theta
         for _ in range(int(200 / root) + 1000):
-            gradient = self.value_and_gradient(ahead, rows, target, linear, weights)[1]
+            gradient = objective(ahead)[1]
             if float(np.linalg.norm(gradient)) <= tolerance:
                 return ahead
             following = ahead - gradient / smooth

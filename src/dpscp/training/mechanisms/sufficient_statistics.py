@@ -19,7 +19,7 @@ from dpscp._base.checks import check_positive, check_probability, check_range
 from dpscp.guarantees.stability import Stability, stability_summary
 from dpscp.training.base import GaussianSums, Trained, TrainingRun, require_noise
 from dpscp.training.engine.networks import DenseModel, Loss, Network
-from dpscp.training.engine.noise import SUM_SLACK, gaussian_release, grid_slack, sum_in_parts
+from dpscp.training.engine.noise import SUM_SLACK, gaussian_release, grid_slack, release_symmetric, sum_in_parts
 from dpscp.training.engine.rows import bounded_targets, check_rows, feature_rows
 
 __all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimizer"]
@@ -135,7 +135,7 @@ class SufficientStatistics(GaussianSums):
         """Release the noisy moments once and solve."""
         n, width, rng = run.n_records, run.source.width, run.generator()
         gram, cross = self.moments(run.rows, run.targets, run.weights)
-        noisy_gram = self._release_gram(gram, rng)
+        noisy_gram = release_symmetric(gram, self.gram_noise, rng)
         noisy_cross = gaussian_release(cross, self.cross_noise, rng)
         floor, reach = self.smallest_eigenvalue(width), self._reach(width, n)
         # n records cannot have longer cross moments: bringing noise back there is post-processing
@@ -184,13 +184,6 @@ class SufficientStatistics(GaussianSums):
         if self.radius is not None:
             return float(self.radius)
         return n_records * self.row_bound * self.target_bound / self.smallest_eigenvalue(n_features)
-
-    def _release_gram(self, gram: FloatArray, rng: np.random.Generator) -> FloatArray:
-        upper = np.triu_indices(len(gram))
-        stretch = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
-        released = np.zeros_like(gram)
-        released[upper] = gaussian_release(gram[upper] * stretch, self.gram_noise, rng) / stretch
-        return np.asarray(released + np.triu(released, 1).T)
 
 
 def adaptive_ridge(gram: FloatArray, floor: float) -> FloatArray:

@@ -23,7 +23,7 @@ from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.training.base import require_noise
 from dpscp.training.engine.networks import Network, RowOutputs
-from dpscp.training.engine.noise import gaussian_release, sum_slack
+from dpscp.training.engine.noise import release_symmetric, sum_slack
 from dpscp.training.engine.rows import check_rows, scaled_rows, squared_norms
 from dpscp.training.engine.threads import blas_threads
 from dpscp.training.preprocessing.steps import PublicStep, SummedStep, Transform, check_noise
@@ -122,12 +122,7 @@ class SecondMomentStep(SummedStep):
         """Return the private second moment, (n_features, n_features), and the noise scale of the sum."""
         n = check_count("n_records", n_records)
         noise = require_noise(self.noise_multiplier) * (1 + sum_slack(n))
-        i, j = np.triu_indices(len(total))
-        # the coordinates of the matrix in an orthonormal basis of the symmetric ones
-        units = np.where(i == j, 1.0, math.sqrt(2.0))
-        second = np.zeros_like(total)
-        second[i, j] = gaussian_release(total[i, j] * units, noise, rng, n) / n / units
-        second[j, i] = second[i, j]
+        second = release_symmetric(total, noise, rng, n) / n
         return second, noise
 
 
