@@ -12,6 +12,8 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
 from sklearn.decomposition import PCA
 from sklearn.ensemble import BaggingClassifier, StackingClassifier
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -369,6 +371,9 @@ ENTRIES = [
     (OneHotEncoder(**WORD_OPTIONS, drop="first"), WORD_TABLES),
     (OneHotEncoder(**WORD_OPTIONS, drop="if_binary"), WORD_TABLES),
     (OneHotEncoder(**CODE_OPTIONS), CODE_TABLES),
+    (OneHotEncoder(**WORD_OPTIONS | {"sparse_output": True}), WORD_TABLES),
+    (HashingVectorizer(n_features=8), [WORDS, [*WORDS, "unknown"], ["u"]]),
+    (FeatureHasher(n_features=8, input_type="string"), [[[word] for word in WORDS], [["unknown"]]]),
     (OrdinalEncoder(categories=[["u", "v", "w"]], **PASSED), WORD_TABLES),
     (OrdinalEncoder(categories=[[0, 1, 2]], **PASSED), CODE_TABLES),
     (

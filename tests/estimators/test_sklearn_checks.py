@@ -45,6 +45,8 @@ MULTILABEL_FAILURES = {
     "check_classifiers_train": INDICATORS,
     "check_classifier_not_supporting_multiclass": INDICATORS,
     "check_fit2d_1feature": INDICATORS,
+    "check_estimator_sparse_array": INDICATORS,
+    "check_estimator_sparse_matrix": INDICATORS,
 }
 
 

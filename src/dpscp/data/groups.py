@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpscp._base.callers import call_on_rows
 from dpscp._base.checks import check_count
 from dpscp.data.schema import Schema
+from dpscp.data.validation import dense_rows
 
 Index = NDArray[np.int64]
 
@@ -188,7 +189,7 @@ class RowGroups:
 
     def places(self, X: Any, n: int) -> Index:
         """Return the places of each row's groups in ``names``: (n,), or (n, per_record) for several; -1 for none."""
-        found, per_record = [], self.declared.per_record
+        X, found, per_record = dense_rows(X), [], self.declared.per_record
         for item, values in self.declared.pairs:
             if self.schema is not None and isinstance(item, str):
                 found.append(self.schema.groups(X, item))

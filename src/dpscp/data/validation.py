@@ -4,6 +4,7 @@ scikit-learn's checks are used where their messages are harmless. A message that
 count of the records is replaced.
 """
 
+import math
 import numbers
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
 from dpscp._base.checks import check_probability
 
+# Numbers of dense rows that are made of sparse ones: 2 GiB.
+_MOST_DENSE_NUMBERS = 2**28
 # The beginnings of scikit-learn messages that hold nothing from the records.
 _HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
 
@@ -60,6 +64,19 @@ def validate_rows(
     except (ValueError, TypeError, OverflowError) as error:
         failure = _remove_records(error, X)
     raise failure
+
+
+def dense_rows(X: Any) -> Any:
+    """Return a sparse matrix as a dense array, so that both give the same fit; other tables as they are."""
+    if not sparse.issparse(X):
+        return X
+    if math.prod(X.shape) > _MOST_DENSE_NUMBERS:
+        raise ValueError(
+            "X is sparse, and its dense rows, which training reads, need more than 2 GiB. Use fewer features, such as "
+            "HashingVectorizer(n_features=1024) or a public list of categories, or write dense rows to a file and fit "
+            "on its path"
+        )
+    return X.toarray()
 
 
 def require_counted(count: int, declared: int | None, name: str) -> None:

@@ -149,6 +149,7 @@ class PrivateConformal(FittedEstimator):
         """Validate the arguments of ``fit``; set the attributes that describe the input."""
         if schema is None or not is_table(X):  # a schema reads a data set by the names of its columns
             X, y = labeled_arrays(X, y)
+        X = self._dense(X)
         table = X
         X, y, persons = self._apply_schema(X, y, persons, schema)
         if isinstance(X, DistributedSource) and X.by_person:
@@ -453,7 +454,7 @@ class PrivateConformal(FittedEstimator):
                     stacklevel=3,
                 )
         # models of this package check for NaN and infinity themselves, in parts that are in cache
-        rows = self._validate_table(inputs_of(X), reset=False, finite=not self._reads_parts(fitted=True))
+        rows = self._validate_table(self._dense(inputs_of(X)), reset=False, finite=not self._reads_parts(fitted=True))
         return NewRows(rows, unreadable if unreadable is not None and unreadable.any() else None)
 
     def _reads_parts(self, *, fitted: bool) -> bool:

@@ -26,6 +26,8 @@ from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources.files import is_path, is_table
 from dpscp.data.sources.scanner import TableSource
 from dpscp.data.table_writer import open_writer
+from dpscp.data.validation import dense_rows
+from dpscp.estimators.prefit import Prefit
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import Accountant, Ledger
@@ -50,7 +52,7 @@ def reads_files(predict: Predict) -> Predict:
     @wraps(predict)
     def of_rows_or_file(self: "FittedEstimator", X: Any) -> Any:
         if not (is_path(X) or (is_table(X) and vars(self).get("schema_") is not None)):
-            return predict(self, X)
+            return predict(self, self._dense(X))
         found = [predict(self, frame) for frame in self._read_file(X)]
         if isinstance(found[0], tuple):
             return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -128,6 +130,15 @@ class FittedEstimator(_Parameters, ABC):
             if model is None:
                 raise AttributeError("module_ needs a torch module as estimator; see model_ for other models")
         return model.fresh_module()
+
+    def _dense(self, X: Any) -> Any:
+        """Return dense rows of a sparse matrix, which every mechanism reads; a prefit estimator gets X unchanged."""
+        return X if isinstance(self.estimator, Prefit) else dense_rows(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags: Any = super().__sklearn_tags__()  # type: ignore[misc]  # scikit-learn has no types
+        tags.input_tags.sparse = True
+        return tags
 
     def _drop_fit(self, store: Any) -> None:
         """Refuse what can neither train nor pay; then drop an earlier fit, so that a fit that fails leaves none."""

@@ -89,7 +89,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
     _name = "multilabel"
 
     def __sklearn_tags__(self) -> Any:
-        tags: Any = super().__sklearn_tags__()  # type: ignore[misc]  # scikit-learn has no types
+        tags = super().__sklearn_tags__()
         tags.target_tags.multi_output, tags.target_tags.single_output = True, False
         tags.classifier_tags.multi_class, tags.classifier_tags.multi_label = False, True
         return tags

@@ -171,9 +171,19 @@ def _leaves(steps: Iterable[Any]) -> Iterator[Any]:
         elif type(step) is FeatureUnion:
             yield from _leaves(part for _, part in step.transformer_list)
         elif type(step) is ColumnTransformer and all(_are_public(columns) for _, _, columns in step.transformers):
-            yield from _leaves([*(part for _, part, _ in step.transformers), step.remainder])
+            parts = [*_leaves([*(part for _, part, _ in step.transformers), step.remainder])]
+            # it decides by the share of zeros in the records whether sparse rows stay sparse
+            yield from [step] if step.sparse_threshold and any(map(_gives_sparse_rows, parts)) else parts
         else:
             yield step
+
+
+def _gives_sparse_rows(step: Any) -> bool:
+    """Whether a step gives sparse rows: text hashers always do, others as ``sparse_output`` says."""
+    from sklearn.feature_extraction import FeatureHasher
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    return bool(getattr(step, "sparse_output", isinstance(step, FeatureHasher | HashingVectorizer)))
 
 
 def _are_public(columns: Any) -> bool:
@@ -202,6 +212,8 @@ def _is_taken_at_word(step: Any) -> bool:
 @cache
 def _steps_that_learn_nothing() -> dict[type, Callable[[Any], bool]]:
     """Return each class with the condition on its parameters; its ``fit`` then stores the number of columns at most."""
+    from sklearn.feature_extraction import FeatureHasher
+    from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.frozen import FrozenEstimator
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import (
@@ -221,9 +233,10 @@ def _steps_that_learn_nothing() -> dict[type, Callable[[Any], bool]]:
         PolynomialFeatures: lambda _: True,
         # without keep_empty_features a column that is all missing is dropped
         SimpleImputer: lambda s: s.strategy == "constant" and s.keep_empty_features and not s.add_indicator,
-        # a ColumnTransformer decides by the share of zeros in the records whether sparse rows stay sparse
-        OneHotEncoder: lambda s: _has_declared_categories(s) and not s.sparse_output,
+        OneHotEncoder: _has_declared_categories,
         OrdinalEncoder: _has_declared_categories,
+        FeatureHasher: lambda _: True,
+        HashingVectorizer: lambda s: not any(map(callable, (s.analyzer, s.preprocessor, s.tokenizer))),
     }
 
 
