@@ -1,6 +1,5 @@
 """Properties of the public functions over generated inputs: types, shapes, extremes, unicode, huge and tiny."""
 
-import json
 import math
 import warnings
 from contextlib import suppress
@@ -17,7 +16,6 @@ from dpscp.audit import audited_epsilons
 from dpscp.privacy import (
     Ledger,
     approximate_dp_event,
-    compose,
     discrete_gaussian_event,
     dpsgd_event,
     epsilon_delta_tradeoff,
@@ -26,8 +24,6 @@ from dpscp.privacy import (
     gdp_delta,
     gdp_mu,
     lattice_noise,
-    non_private_event,
-    parallel,
 )
 from dpscp.privacy.noise import sample_discrete_gaussian
 from dpscp.training import DPSGD
@@ -36,9 +32,6 @@ quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_heal
 few = settings(quick, max_examples=12)
 
 probability = st.floats(1e-6, 1 - 1e-6)
-positive = st.floats(1e-6, 1e6)
-epsilons = st.floats(1e-3, 20)
-deltas = st.floats(1e-12, 0.5)
 anything = st.one_of(
     st.none(),
     st.booleans(),
@@ -163,96 +156,7 @@ def test_integer_noise_of_any_scale(sigma, seed):
 # ---- privacy numbers
 
 
-@quick
-@given(epsilons, deltas)
-def test_mu_and_delta_are_inverse(epsilon, delta):
-    mu = gdp_mu(epsilon, delta)
-    assert gdp_delta(epsilon, mu) == pytest.approx(delta, rel=1e-3)
-    assert gdp_delta(epsilon, mu) <= delta * (1 + 1e-9)
-
-
-@quick
-@given(st.one_of(st.floats(1e-3, 10).map(gaussian_tradeoff), st.builds(epsilon_delta_tradeoff, epsilons, deltas)))
-def test_tradeoff_functions_are_convex_and_below_the_diagonal(f):
-    x = np.linspace(0, 1, 101)
-    y = f(x)
-    assert (np.diff(y) <= 1e-12).all()
-    assert (y <= 1 - x + 1e-12).all()
-    assert (np.diff(y, 2) >= -1e-9).all()
-
-
-@quick
-@given(st.floats(0.01, 0.5), st.floats(1e-3, 3))
-def test_universal_level_is_safe(alpha, mu):
-    f = gaussian_tradeoff(mu)
-    inner = dp.guarantees.universal_alpha(alpha, f)
-    assert 0 <= inner <= alpha
-    assert f(inner) >= 1 - alpha - 1e-12
-
-
-@quick
-@given(st.integers(1, 10**6), probability, st.floats(1e-3, 1e4), st.integers(1, 40))
-def test_rank_target_is_never_below_the_plain_one(n, alpha, noise, steps):
-    assert dp.guarantees.marginal_rank_target(n, alpha, noise, steps) >= (1 - alpha) * (n + 1) - 1e-6 * (n + 1)
-
-
-leaves = st.one_of(
-    st.builds(gaussian_event, st.floats(0.5, 100), st.integers(1, 50)),
-    st.builds(dpsgd_event, st.floats(0.5, 100), st.floats(1e-3, 1), st.integers(1, 1000)),
-    st.builds(discrete_gaussian_event, st.integers(100, 10**6), st.integers(1, 100), st.integers(1, 50)),
-    st.builds(approximate_dp_event, epsilons, deltas),
-    st.just(non_private_event()),
-)
-events = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3).flatmap(
-    lambda several: st.sampled_from([compose(*several), parallel(*several)])
-), max_leaves=6)  # fmt: skip
-
-
-@quick
-@given(st.lists(st.tuples(st.text(max_size=8), events, st.text(max_size=8)), max_size=4), st.booleans())
-def test_ledger_survives_json(entries, seeded):
-    ledger = Ledger().declare(classes=["ü", "\U0001f4a9", "\x00"], n_records=7)
-    for stage, event, note in entries:
-        ledger = ledger.add(stage, event, note)
-    ledger = ledger.mark_seeded() if seeded else ledger
-    again = Ledger.from_json(ledger.to_json())
-    assert again == ledger
-    assert json.loads(again.to_json()) == json.loads(ledger.to_json())
-
-
-@few
-@given(st.floats(2.0, 50), st.floats(0.01, 0.3), st.integers(1, 50), st.floats(3.0, 50))
-def test_spending_more_never_costs_less(noise, rate, steps, more):
-    ledger = Ledger().add("train", dpsgd_event(noise, rate, steps))
-    larger = ledger.add("again", gaussian_event(more))
-    assert ledger.epsilon(1e-5) <= larger.epsilon(1e-5) + 1e-9
-    assert larger.epsilon(1e-3) <= larger.epsilon(1e-6)
-
-
 # ---- sets and metrics
-
-
-@quick
-@given(hnp.arrays(np.float64, (7, 3), elements=st.floats(0, 1)), st.floats(0, 1), st.floats(0, 1))
-def test_larger_thresholds_give_larger_sets(scores, a, b):
-    small, large = sorted((a, b))
-    sets = dp.sets.label_set(scores, np.array([small, large]))
-    assert (sets[:, :, 0] <= sets[:, :, 1]).all()
-    assert 0 <= dp.metrics.efficiency(sets)[0] <= dp.metrics.efficiency(sets)[1] <= 3
-
-
-@quick
-@given(
-    hnp.arrays(np.float64, 6, elements=st.floats(-1e300, 1e300)),
-    hnp.arrays(np.float64, 6, elements=st.floats(-1e300, 1e300)),
-)
-def test_an_interval_holds_exactly_what_its_score_allows(y, prediction):
-    score = dp.scores.absolute_residual(y, prediction)
-    interval = dp.sets.residual_interval(prediction, np.array([np.inf, 0.0]))
-    assert ((interval[:, 0, 0] <= y) & (y <= interval[:, 1, 0])).all()
-    for i in range(6):
-        low, high = dp.sets.residual_interval(prediction, np.array([score[i]]))[i, :, 0]
-        assert low <= y[i] <= high
 
 
 # ---- the estimators

@@ -10,6 +10,7 @@ import dpscp as dp
 from dpscp.privacy import Budget, Relation, gaussian_event
 from dpscp.privacy.budgets import BudgetCheck, check_budget
 from dpscp.report import html_report
+from dpscp.training import DPSGD
 
 N = 400
 RNG = np.random.default_rng(0)
@@ -25,12 +26,15 @@ CASES = {
 
 def classifier(epsilon, delta):
     settings = {"guarantee": "split", "feature_bounds": (-1, 1), "classes": [0, 1], "n_records": N, "accountant": "rdp"}
-    return dp.PrivateConformalClassifier(epsilon=epsilon, delta=delta, random_state=0, **settings).fit(X, Y)
+    return dp.PrivateConformalClassifier(DPSGD(steps=5), epsilon=epsilon, delta=delta, random_state=0, **settings).fit(
+        X, Y
+    )
 
 
 def multilabel(epsilon, delta):
     settings = {"risk": 0.3, "feature_bounds": (-1, 1), "n_records": N, "accountant": "rdp", "random_state": 0}
-    return dp.PrivateMultilabelClassifier(epsilon=epsilon, delta=delta, **settings).fit(X, np.column_stack([Y, 1 - Y]))
+    model = dp.PrivateMultilabelClassifier(DPSGD(steps=5), epsilon=epsilon, delta=delta, **settings)
+    return model.fit(X, np.column_stack([Y, 1 - Y]))
 
 
 def calibrate(epsilon, delta):

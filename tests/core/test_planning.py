@@ -58,13 +58,6 @@ def test_solving_for_the_other_number(given, solved):
     assert enough.overshoot <= 0.01 < short.overshoot
 
 
-def test_universal_can_be_out_of_reach():
-    """Its price is set by training's privacy alone: no number of records buys it back."""
-    asked = dp.plan(epsilon=2.0, overshoot=0.005)
-    assert asked.needed[PLANNED.index("universal")] is None
-    assert "impossible" in str(asked)
-
-
 def test_best_train_share_is_what_the_estimators_take():
     plan = dp.plan(n=3000, epsilon=1.0, delta=1e-6, train_share="auto")
     clf = dp.PrivateConformalClassifier(

@@ -37,19 +37,8 @@ def folder(tmp_path_factory):
     for month in (1, 2):
         write_table(made / f"2026-0{month}.csv", 500, month)
     (made / "schema.toml").write_text(SCHEMA)
-    code = main(
-        [
-            "fit",
-            str(made / "train.csv"),
-            "--schema",
-            str(made / "schema.toml"),
-            "-o",
-            str(made / "m.dpscp"),
-            "--seed",
-            "1",
-        ]
-    )
-    assert code == 0
+    files = made / "train.csv", "--schema", made / "schema.toml", "-o", made / "m.dpscp"
+    assert main(["fit", *map(str, files), "--seed", "1"]) == 0
     return made
 
 

@@ -117,13 +117,6 @@ def test_a_stage_without_protection_promises_nothing_about_attackers(model):
     assert not re.search("(holds|hold) for anybody", shown)
 
 
-def test_the_first_screen_has_words_and_a_picture_but_no_table(page):
-    first = page.split('id="attacker"')[0]
-    assert "<table" not in first
-    assert (first.count('class="in"'), first.count('class="out"')) == (90, 10)
-    assert first.index('id="verdict"') < first.index('id="promises"') < first.index('class="dots"')
-
-
 def test_a_class_clearly_below_the_target_is_flagged(model, evaluation):
     low = [part for part in evaluation.by_label if part.interval[1] < 0.9]
     assert [part.name for part in find_low_parts(model, evaluation)] == [part.name for part in low]

@@ -19,7 +19,7 @@ from dpscp.training.preprocessing import steps
 from dpscp.training.preprocessing.projections import MatrixTransform, PrivateWhitening
 from dpscp.training.preprocessing.rescaled import PrivateTarget, ScaledTarget
 from dpscp.training.preprocessing.steps import MOMENT_SENSITIVITY
-from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, recipe
+from dpscp.training.recipe import Recipe, calibration_fraction, recipe
 
 GUARANTEES = ("universal", "corrected", "asymptotic", "finite", "stability", "split")
 ROWS = {
@@ -207,14 +207,6 @@ def test_train_share_is_given_in_squared_gaussian_dp():
     )
     assert given_budget.train_epsilon == 0.3
     assert given_budget.train_share == pytest.approx((gdp_mu(0.3, 1e-6) / gdp_mu(1.0, 1e-6)) ** 2)
-
-
-def test_a_pair_is_learned_at_inner_levels_where_the_signal_is_weak():
-    levels = [pair_levels(0.1, signal)[0] for signal in (100, 1_000, 3_000, 1e5)]
-    assert levels == sorted(levels, reverse=True)
-    assert (levels[0], levels[-1]) == (0.25, 0.05)
-    assert pair_levels(0.6, 100) == pytest.approx((0.3, 0.7))
-    assert pair_levels(0.01, 1e5)[0] == 0.05  # an outer quantile is for the search to find
 
 
 def test_calibration_fraction_grows_where_noise_would_hide_the_part():

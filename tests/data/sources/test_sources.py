@@ -118,7 +118,3 @@ def test_what_is_no_table_is_refused(table):
             ArraySource(rows, targets)
     with pytest.raises(ValueError, match="n_blocks"):
         ArraySource(X, y, n_blocks=0)
-
-
-def test_a_block_prints_no_record():
-    assert repr(Block(3, np.full((2, 2), 71.25), np.array([81.5, 91.75]))) == "Block(id=3, steps=())"
