@@ -13,7 +13,7 @@ from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.scales import check_scale
 from dpscp.data.schema import Column, Schema
 from dpscp.data.sources import Block
-from dpscp.estimators.bounds_choice import choose_bounds
+from dpscp.estimators.base import choose_bounds
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import gaussian_event, lattice_noise
 from dpscp.privacy.events import event_to_dict

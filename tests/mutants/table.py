@@ -238,7 +238,7 @@ mutant(
     "tests/core/test_wiring.py::test_a_split_ledger_holds_every_level",
 )
 mutant(
-    "privacy.noise_search:_smallest_ratio.together",
+    "privacy.noise_search:sized_lattice_noise.together",
     "compose(spent, calibration)",
     "calibration",
     "calibration noise forgets what training spent",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dpscp import BudgetError, Ledger
 from dpscp._base.format import format_epsilon
+from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy import (
     as_event,
     compose,
@@ -87,9 +88,11 @@ def test_shared_noise_keeps_the_budget_and_shares_it(budget, steps, several):
 
 
 def test_gaussian_mode_is_the_closed_form():
-    noise = count_noise(1.0, DELTA, 20, sensitivity=0.9, accountant="gdp")
-    assert noise == pytest.approx(0.9 * math.sqrt(20) / gdp_mu(1.0, DELTA), rel=3e-4)
-    assert epsilon_of(gaussian_event(noise / 0.9, 20), DELTA) <= 1.0
+    noise = smallest_noise(lambda ratio: gaussian_event(ratio, 20), 1.0, DELTA, accountant="gdp")
+    assert noise == pytest.approx(math.sqrt(20) / gdp_mu(1.0, DELTA), rel=3e-4)
+    assert epsilon_of(gaussian_event(noise, 20), DELTA) <= 1.0
+    with pytest.raises(UnsupportedEventError, match="use accountant='pld' or 'rdp'"):
+        count_noise(1.0, DELTA, 20, accountant="gdp")
 
 
 def test_training_as_event_ledger_or_nothing():

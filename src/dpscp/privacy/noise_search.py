@@ -21,10 +21,8 @@ from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, as_accountant, epsilon_of, is_private
 from dpscp.privacy.events import (
-    DiscreteGaussianDpEvent,
     compose,
     dpsgd_event,
-    gaussian_event,
     require_event,
     secret_parts,
 )
@@ -219,8 +217,7 @@ def count_noise(
     sensitivity : float
         That of the rank statistic: 1/2 centered, max(alpha, 1 - alpha) linear, 1 for the paper's.
     accountant : str or Accountant
-        The noise is the integer noise of the search. With an accountant that does not support it (``gdp``) it is
-        continuous, for planning.
+        One that supports the integer noise of the search.
 
     Returns
     -------
@@ -232,12 +229,8 @@ def count_noise(
 
     Paper: Lemma 2 [lemma:search_privacy], Supplement S6.1
     """
-    if as_accountant(accountant).supports(DiscreteGaussianDpEvent(1)):
-        (noise,), _ = sized_lattice_noise(epsilon, delta, steps, (sensitivity,), training, accountant)
-        return noise.count_noise
-    steps = check_count("steps", steps)
-    ratio = _smallest_ratio(lambda ratio: gaussian_event(ratio, steps), epsilon, delta, steps, training, accountant)
-    return ratio * float(sensitivity_fraction(sensitivity))
+    (noise,), _ = sized_lattice_noise(epsilon, delta, steps, (sensitivity,), training, accountant)
+    return noise.count_noise
 
 
 def sized_lattice_noise(  # noqa: PLR0913 (one argument a choice)
@@ -286,6 +279,13 @@ def sized_lattice_noise(  # noqa: PLR0913 (one argument a choice)
 
     Theory: Result G
     """
+    check_positive("epsilon", epsilon)
+    check_probability("delta", delta)
+    spent, others = as_event(training), () if beside is None else (beside,)
+    if not is_private(spent):
+        raise BudgetError(
+            "training is not private, so no calibration noise is enough; train privately, or pass its event or ledger"
+        )
     if not 0 <= size_share < 1:
         raise ValueError(f"size_share must be at least 0 and below 1, got {size_share:g}: the search needs the rest")
     fractions = [sensitivity_fraction(s) for s in sensitivities]
@@ -304,8 +304,31 @@ def sized_lattice_noise(  # noqa: PLR0913 (one argument a choice)
         events = (noise.event(copies * count) for noise, count in zip(searches, counts, strict=True))
         return compose(*([] if size is None else [size.event(copies)]), *events)
 
-    weight = copies * releases / (1 - size_share)
-    return noises(_smallest_ratio(spending, epsilon, delta, weight, training, accountant, secret_part, beside))
+    def together(calibration: DpEvent) -> DpEvent:
+        if secret_part is None:
+            return compose(spent, calibration)
+        return secret_parts(spent, (calibration, secret_part), *others)
+
+    already = epsilon_of(together(NoOpDpEvent()), delta, accountant)
+    if already >= epsilon:
+        raise BudgetError(
+            f"training alone spends epsilon = {format_epsilon(already)} at delta = {delta:g} of a budget of "
+            f"epsilon = {format_number(epsilon)}, so nothing is left for calibration; raise epsilon, or train with "
+            "more noise"
+        )
+    mu = gdp_mu(epsilon, delta)
+    if secret_part is not None:
+        held_out = secret_part + sum(share for _, share in others)
+        mu = spare_mu(epsilon, delta, held_out, epsilon_of(spent, delta, accountant))
+    ratio = smallest_noise(
+        lambda ratio: together(spending(ratio)),
+        epsilon,
+        delta,
+        accountant=accountant,
+        guess=math.sqrt(copies * releases / (1 - size_share)) / mu,
+        flat=secret_part is not None,
+    )
+    return noises(ratio)
 
 
 def counts_secrecy(epsilon: float, accountant: str | Accountant = "pld") -> bool:
@@ -345,53 +368,6 @@ def secret_shares(
     if counts_secrecy(epsilon, accountant):
         return split_budget(epsilon, delta, fraction, n_records)
     return SplitBudget(epsilon, gdp_mu(epsilon, delta), mixed=False)
-
-
-def _smallest_ratio(
-    searches: Callable[[float], DpEvent],
-    epsilon: float,
-    delta: float,
-    releases: float,
-    training: DpEvent | Ledger | None,
-    accountant: str | Accountant,
-    secret_part: float | None = None,
-    beside: tuple[DpEvent, float] | None = None,
-) -> float:
-    """Return the smallest noise / sensitivity at which everything fits the budget."""
-    check_positive("epsilon", epsilon)
-    check_probability("delta", delta)
-    spent = as_event(training)
-    if not is_private(spent):
-        raise BudgetError(
-            "training is not private, so no calibration noise is enough; train privately, or pass its event or ledger"
-        )
-
-    others = () if beside is None else (beside,)
-
-    def together(calibration: DpEvent) -> DpEvent:
-        if secret_part is None:
-            return compose(spent, calibration)
-        return secret_parts(spent, (calibration, secret_part), *others)
-
-    already = epsilon_of(together(NoOpDpEvent()), delta, accountant)
-    if already >= epsilon:
-        raise BudgetError(
-            f"training alone spends epsilon = {format_epsilon(already)} at delta = {delta:g} of a budget of "
-            f"epsilon = {format_number(epsilon)}, so nothing is left for calibration; raise epsilon, or train with "
-            "more noise"
-        )
-    mu = gdp_mu(epsilon, delta)
-    if secret_part is not None:
-        held_out = secret_part + sum(share for _, share in others)
-        mu = spare_mu(epsilon, delta, held_out, epsilon_of(spent, delta, accountant))
-    return smallest_noise(
-        lambda ratio: together(searches(ratio)),
-        epsilon,
-        delta,
-        accountant=accountant,
-        guess=math.sqrt(releases) / mu,
-        flat=secret_part is not None,
-    )
 
 
 @lru_cache(maxsize=256)

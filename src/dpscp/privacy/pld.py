@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -140,11 +140,7 @@ def _loss(history: tuple[tuple[DpEvent, int], ...]) -> Loss:
     parts = [_basic_loss(e, n, bucket) for e, n in history if not isinstance(e, GaussianDpEvent)]
     if mu_squared > 0:
         parts.append(_basic_loss(GaussianDpEvent(1 / math.sqrt(mu_squared)), 1, bucket))
-    return _compose_losses(parts)
-
-
-def _compose_losses(losses: Sequence[Loss]) -> Loss:
-    return reduce(_compose_two, losses)
+    return reduce(_compose_two, parts)
 
 
 def _connect_dots(bucket: float, low: int, deltas: FloatArray) -> DensePLDPmf:
@@ -170,18 +166,22 @@ def _connect_dots(bucket: float, low: int, deltas: FloatArray) -> DensePLDPmf:
     return DensePLDPmf(bucket, low, np.maximum(0.0, masses), float(deltas[-1]), True)
 
 
+def _on_sides(compute: Callable[..., PLDPmf], *losses: Loss) -> Loss:
+    """Return the loss whose two directions are computed from those of ``losses``."""
+    remove = compute(*(loss._pmf_remove for loss in losses))
+    if all(loss._symmetric for loss in losses):
+        return Loss(remove)
+    return Loss(remove, compute(*(loss._pmf_add for loss in losses)))
+
+
 def _compose_two(first: Loss, second: Loss) -> Loss:
     """Return the loss of both releases; losses rarer than the tail count as infinite."""
-    remove = _compose_pmfs(first._pmf_remove, second._pmf_remove)
-    if first._symmetric and second._symmetric:
-        return Loss(remove)
-    return Loss(remove, _compose_pmfs(first._pmf_add, second._pmf_add))
+    return _on_sides(_compose_pmfs, first, second)
 
 
 def _self_compose(loss: Loss, count: int) -> Loss:
     """Return the loss of ``count`` releases of one kind."""
-    remove = _self_compose_pmf(loss._pmf_remove, count)
-    return Loss(remove) if loss._symmetric else Loss(remove, _self_compose_pmf(loss._pmf_add, count))
+    return _on_sides(partial(_self_compose_pmf, count=count), loss)
 
 
 def _compose_pmfs(first: PLDPmf, second: PLDPmf) -> PLDPmf:
@@ -365,7 +365,7 @@ def _bound(events: Sequence[DpEvent]) -> Profile:
     losses = [_self_compose(_dominating_loss(event), count) for event, count in parallel.items()]
     if plain:
         losses.append(_dominating_loss(compose(*plain)))
-    return _profile_of_loss(_compose_losses(losses), sum(parallel.values()) + 1)
+    return _profile_of_loss(reduce(_compose_two, losses), sum(parallel.values()) + 1)
 
 
 def largest_loss(event: DpEvent, most: float) -> float:

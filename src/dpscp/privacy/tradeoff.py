@@ -223,6 +223,7 @@ def gdp_deltas(epsilons: NDArray[np.float64], mu: float) -> NDArray[np.float64]:
     return np.asarray(np.maximum(0.0, special.ndtr(-ratios + mu / 2) - second))
 
 
+@lru_cache(maxsize=512, typed=True)
 def gdp_epsilon(delta: float, mu: float) -> float:
     """Return the smallest epsilon >= 0 of a mu-GDP mechanism at ``delta``.
 
@@ -237,11 +238,7 @@ def gdp_epsilon(delta: float, mu: float) -> float:
 
     Paper: Supplement S2, conversion between mu-GDP and (epsilon, delta)-DP
     """
-    return _gdp_epsilon(check_probability("delta", delta), check_nonnegative("mu", mu))
-
-
-@lru_cache(maxsize=512)
-def _gdp_epsilon(delta: float, mu: float) -> float:
+    delta, mu = check_probability("delta", delta), check_nonnegative("mu", mu)
     if _gdp_delta(0.0, mu) <= delta:
         return 0.0
     high = 1.0
@@ -250,6 +247,7 @@ def _gdp_epsilon(delta: float, mu: float) -> float:
     return last_where(lambda eps: _gdp_delta(eps, mu) <= delta, high, 0.0)
 
 
+@lru_cache(maxsize=512, typed=True)
 def gdp_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu whose mu-GDP mechanisms are (epsilon, delta)-DP.
 
@@ -267,11 +265,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
 
     Paper: Supplement S2, conversion between mu-GDP and (epsilon, delta)-DP
     """
-    return _gdp_mu(check_nonnegative("epsilon", epsilon), check_probability("delta", delta))
-
-
-@lru_cache(maxsize=512)
-def _gdp_mu(epsilon: float, delta: float) -> float:
+    epsilon, delta = check_nonnegative("epsilon", epsilon), check_probability("delta", delta)
     high = 1.0
     while _gdp_delta(epsilon, high) <= delta:
         high *= 2
