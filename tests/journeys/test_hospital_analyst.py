@@ -108,3 +108,88 @@ def test_the_hospital_analyst(run, tmp_path):
     evaluation = json.loads(out)
     low, high = evaluation["n_records"]["interval"]
     assert (code, low <= 300 <= high) == (0, True)
+
+
+WIDE = """
+task = "classification"
+target = "Wiederaufnahme"
+classes = ["nein", "ja"]
+person = "PatID"
+rows_per_person = 3
+n_persons = 1200
+[csv]
+separator = ";"
+encoding = "cp1252"
+decimal = ","
+thousands = "."
+missing = ["k.A.", "-"]
+[categories]
+icd = ["A", "B", "C"]
+[defaults]
+missing = "indicator"
+unknown = "other"
+[columns."CRP (mg/l)"]
+type = "numeric"
+bounds = [0, 300]
+[columns.Aufnahme]
+type = "date"
+bounds = [2024-01-01, 2026-12-31]
+format = "%d.%m.%Y"
+parts = ["weekday"]
+[columns.Station]
+type = "categorical"
+categories = "hash"
+cells = 5
+[columns."Diag_*"]
+type = "categorical"
+categories = "icd"
+[columns."*"]
+type = "ignore"
+"""
+
+
+def wide_stays(n_patients, seed):
+    frame, rng = stays(n_patients, seed), np.random.default_rng(seed)
+    days = pd.Timestamp("2025-01-01") + pd.to_timedelta(rng.integers(0, 300, len(frame)), unit="D")
+    frame["Aufnahme"] = np.where(rng.random(len(frame)) < 0.1, "k.A.", days.strftime("%d.%m.%Y"))
+    for k in range(12):
+        frame[f"Diag_{k}"] = rng.choice(["A", "B", "C", "-"], len(frame))
+    return frame
+
+
+def test_the_analyst_declares_a_wide_export_in_a_few_lines(run, tmp_path):
+    export(wide_stays(1200, 0), tmp_path / "export.csv")
+    export(wide_stays(300, 1), tmp_path / "neu.csv")
+    (tmp_path / "s.toml").write_text(WIDE)
+
+    # what is wrong is listed before anything is spent
+    broken = (tmp_path / "export.csv").read_text("cp1252").replace(";ja;", ";vielleicht;", 1)
+    (tmp_path / "broken.csv").write_text(broken, "cp1252", newline="")
+    code, out, err = run("check broken.csv --schema s.toml")
+    assert (code, "the target column 'Wiederaufnahme' has a missing label" in out, "1 records" in out) == (
+        1,
+        True,
+        True,
+    )
+    assert "vielleicht" not in out + err
+    code, out, err = run("check export.csv --schema s.toml")
+    assert (code, "problems: none" in out, err) == (0, True, "")
+
+    fit = "fit export.csv --schema s.toml --epsilon 6 --seed 1 -o modell.dpscp"
+    code, _, err = run(fit)
+    assert (code, "hint" in err) == (0, False), err
+    assert run("predict modell.dpscp neu.csv -o mengen.csv")[0] == 0
+    written = pd.read_csv(tmp_path / "mengen.csv", sep=";", encoding="cp1252", dtype=str)
+    model = dp.load(tmp_path / "modell.dpscp")
+    assert [c.name for c in model.schema_.feature_columns][3:] == [f"Diag_{k}" for k in range(12)]
+    labels, sets = model.predict_set(tmp_path / "neu.csv")
+    assert written["prediction"].tolist() == labels.tolist()
+    assert written["set_size"].astype(int).tolist() == sets[:, :, 0].sum(axis=1).tolist()
+    assert written["errors"].isna().all()
+    assert "k.A." in written["Aufnahme"].tolist()  # the cells of the user stay as they are
+    again = dp.PrivateConformalClassifier(epsilon=6.0, random_state=1)
+    again.fit(tmp_path / "export.csv", "Wiederaufnahme", schema=dp.Schema.read(tmp_path / "s.toml"))
+    np.testing.assert_array_equal(again.threshold_, model.threshold_)
+    for line in ("evaluate modell.dpscp neu.csv --epsilon 4", "monitor modell.dpscp neu.csv --state m.json"):
+        code, _, err = run(f"{line} --seed 1")
+        assert code == 0, err

@@ -111,15 +111,6 @@ class Persons:
         """The public unit of privacy."""
         return RECORDS if self.rows_per_person is None else Unit(self.rows_per_person, by_person=True)
 
-    @property
-    def count_name(self) -> str:
-        """The parameter name of the nominal number of units."""
-        return self.unit.count_name
-
-    def public_facts(self, nominal: int) -> dict[str, object]:
-        """Return what a release of these persons declares."""
-        return self.unit.facts(nominal)
-
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """The number of rows of each person, (count,): private."""
