@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dpscp as dp
-from dpscp.data.person_ids import IdKind, PersonIds, read_person_ids
-from dpscp.data.persons import number_persons
+from dpscp.data.persons import IdKind, PersonIds, number_persons, read_person_ids
 from dpscp.data.sources.persons import join_person_block, split_by_person
 
 pl = pytest.importorskip("polars")

@@ -24,7 +24,7 @@ import numpy as np
 from dpscp._base.progress import announce
 from dpscp._base.suggestions import suggest
 from dpscp.data.csv_format import CSVFormat
-from dpscp.data.person_ids import PersonIds, read_person_ids
+from dpscp.data.persons import PersonIds, read_person_ids
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources.files import BLOCK_ROWS, TableFile, is_url, list_files, read_files
 from dpscp.data.sources.scanner import as_frame, or_no_records

@@ -28,7 +28,7 @@ from dpscp.cli.files import (
     write_note,
 )
 from dpscp.cli.lines import promise_lines, report_line, show_hints, show_warning, summarize_fit
-from dpscp.data.person_ids import PersonIds, read_person_ids
+from dpscp.data.persons import PersonIds, read_person_ids
 from dpscp.data.schema import Schema, SchemaError, read_schema, template
 from dpscp.data.table_check import check_table
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor

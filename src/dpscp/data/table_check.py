@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import Frame, SchemaError, list_columns, select_columns
-from dpscp.data.person_ids import read_person_ids
+from dpscp.data.persons import read_person_ids
 from dpscp.data.schema import Schema
 from dpscp.data.sources.files import BLOCK_ROWS, TableError, TableFile, list_files
 from dpscp.data.sources.scanner import as_frame, replace_patterns
@@ -45,8 +45,9 @@ class TableProblem:
     place: str = ""
 
     def __str__(self) -> str:
-        count = "" if self.n_records is None else f" [{self.n_records:,} records, the first is {self.place}]"
-        return f"{self.message}{count}"
+        if self.n_records is None:
+            return self.message
+        return f"{self.message} [{self.n_records:,} record{'s' * (self.n_records > 1)}, the first is {self.place}]"
 
 
 @dataclass(frozen=True)

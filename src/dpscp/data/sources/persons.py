@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.arrays import Array
-from dpscp.data.person_ids import PersonIds, read_person_ids
-from dpscp.data.persons import Persons, choose_kept_rows
+from dpscp.data.persons import PersonIds, Persons, choose_kept_rows, read_person_ids
 from dpscp.data.sources.base import Block
 from dpscp.data.sources.places import Places
 from dpscp.data.sources.spill import Scratch
