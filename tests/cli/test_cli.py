@@ -130,7 +130,7 @@ def test_schema_fit_predict_report(run, folder):
 
     code, out, _ = run("fit people.csv --schema people.toml --epsilon 2 --evaluate new.csv --report r.html -o m.dpscp")
     assert code == 0
-    assert re.search(r"privacy: +epsilon [12]\.\d+ at delta 1e-05 \(budget 2\)", out)
+    assert re.search(r"Privacy: epsilon [12]\.\d+ at delta 1e-05, for adding or removing one record", out)
     assert "500 labeled records" in out
     assert "NOT private: the evaluation" in out
     model = dp.load(folder / "m.dpscp")
@@ -230,16 +230,17 @@ def test_several_levels_parquet_and_json(run, folder):
 
 def test_demo_writes_everything(run, demonstrated):
     place, out, _ = demonstrated
-    # coverage is an average over releases, and this one has no seed: it may fall short, and then says so
-    lines = [line for line in out.strip().splitlines() if not line.startswith("verdict:")]
-    heads = [line.split(":")[0].strip() for line in lines[:2] + lines[3:]]
-    assert heads == ["privacy", "coverage", "persons", "compare", "checked", "report"]
-    assert "adding or removing one person" in lines[0]
-    assert "1,200 labeled records" in lines[1]
-    assert "19 of 20 such releases cover at least" in lines[2]
-    assert lines[3].endswith("3,431 (declared)")
-    assert "non-private model" in lines[4]
-    assert "NOT private" in lines[5]
+    named = dict(re.findall(r"^([a-z][a-z ]+): +(.*)$", out, re.M))
+    assert list(named) == [
+        *("proven", "privacy strength", "usefulness", "who is served worse", "persons"),
+        *("evaluation", "compare", "internal", "report"),
+    ]
+    assert "adding or removing one person" in out
+    assert "19 of 20 such releases cover at least" in out
+    assert "1,200 labeled records" in named["evaluation"]
+    assert named["persons"] == "3,431 (declared)"
+    assert "non-private model" in named["compare"]
+    assert "NOT private" in named["internal"]
     made = {p.name for p in place.iterdir()}
     assert made - {"model.dpscp.origin.json"} == {
         "records.csv",
@@ -257,7 +258,7 @@ def test_the_demo_shares_nobody_and_its_sets_are_of_use(demonstrated):
     assert not set(records.person) & set(held_out.person)
     assert records.person.nunique() == demo.SCHEMA.n_persons
     assert records.person.value_counts().max() <= demo.SCHEMA.rows_per_person
-    told = demonstrated.summary["evaluation"]
+    told = demonstrated.summary[0]["evaluation"]
     # 1.47 labels of two on average over fits, and one fit is 0.06 off
     assert told["levels"][0]["mean_size"] < 1.47 + 4 * 0.06
     assert told["levels"][0]["mean_size"] > told["reference"]["mean_size"] - 4 * 0.06
@@ -506,28 +507,29 @@ def test_warnings_are_one_line_and_vacuous_is_said(run, folder):
     assert err.startswith("dpscp: warning:")
     assert "VACUOUS" in err
     assert len(err.strip().splitlines()) == 1
-    assert json.loads(out)["certificates"][0]["is_vacuous"]
+    assert json.loads(out)["statement"]["coverage"][0]["is_vacuous"]
 
 
 def test_a_useless_fit_is_called_that_in_every_output(run, folder):
     """Twenty records: the promise holds only because the sets are full, and no number of records was declared."""
     people(20, 4).to_csv(folder / "twenty.csv", index=False)
     (folder / "twenty.toml").write_text(SCHEMA.replace("n_records = 2500\n", ""))
-    sentence = "verdict:  NOT USEFUL. The promise holds only because the sets contain nearly every answer"
+    sentence = "The promise holds only because the sets contain nearly every answer"
     fit = "fit twenty.csv --schema twenty.toml -o twenty.dpscp --force"
     code, out, _ = run(fit)
     assert code == 0
     assert sentence in out
-    assert "records:  20 (counted in the table" in out
+    assert re.search(r"records: +20 \(counted in the table", out)
     commands = ("report twenty.dpscp -o twenty.html", "predict twenty.dpscp twenty.csv -o twenty-out.csv")
     for line in commands:
         assert sentence in run(line)[1]
     for line in (fit, *commands):
-        assert json.loads(run(f"{line} --json")[1])["is_useful"] is False
+        assert json.loads(run(f"{line} --json")[1])["verdict"]["usefulness"]["grade"] == "not useful"
     page = (folder / "twenty.html").read_text()
     assert "so it is not useful" in page
     assert "counted in the table and published" in page
-    assert json.loads(run("report model.dpscp -o full.html --json")[1])["is_useful"] is True
+    found = json.loads(run("report model.dpscp -o full.html --json")[1])
+    assert found["verdict"]["usefulness"]["grade"] == "not measured"
     assert ", declared in advance" in (folder / "full.html").read_text()
 
 

@@ -15,9 +15,9 @@ from dpscp.core.evaluation import (
     CountOutcomes,
     EvaluationPlan,
     OutcomeCounts,
-    PrivateEstimate,
     PrivateEvaluation,
 )
+from dpscp.core.findings import PrivateEstimate
 from dpscp.core.fit import _parts
 from dpscp.core.fit_plan import FitPlan, Parts
 from dpscp.core.problem import FitProblem
@@ -225,6 +225,7 @@ def test_a_file_with_another_number_of_classes_or_groups_is_refused():
         accuracy=made(0.7),
         mean_absolute_error=None,
         by_class={"a": made(0.85), "b": PrivateEstimate(float("nan"), (0.0, 1.0))},
+        class_shares={},
         by_group={1: made(0.6), 2: made(0.5), 3: made(0.4)},
         n_records=made(500.0),
         targets=(0.9, 0.8),

@@ -1,6 +1,7 @@
 """``dpscp evaluate`` and ``dpscp monitor`` on files."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -86,7 +87,7 @@ def test_monitor(folder, capsys):
     code, out, _ = run(capsys, *command, folder / "2026-01.csv", *options)
     assert code == 0
     assert "no alarm after 1 batches" in out
-    assert f"report:   {page}" in out
+    assert re.search(rf"report: +{page}", out)
     assert "No alarm." in page.read_text()
     assert "<svg" in page.read_text()
     code, out, _ = run(capsys, *command, folder / "2026-02.csv", "--state", state, "--json")

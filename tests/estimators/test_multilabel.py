@@ -16,7 +16,6 @@ from dpscp.data.validation import validate_indicators
 from dpscp.deployment import statement_schema
 from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
-from dpscp.report.page import html_report
 from dpscp.scores import class_costs, false_discoveries, missed_labels
 from dpscp.training import DPSGD
 from dpscp.training.mechanisms.one_vs_rest import LabelHeads, OneVsRest
@@ -402,9 +401,8 @@ def small_release():
         lambda m, X, y: dp.recalibrate(m, X, y, epsilon=1.0, delta=DELTA),
         lambda m, X, y: dp.evaluate(m, X, y, epsilon=1.0, delta=DELTA),
         lambda m, *_: dp.CoverageMonitor(m, epsilon=1.0, delta=DELTA, tolerated=0.2),
-        lambda m, *_: html_report(m),
     ],
-    ids=["recalibrate", "evaluate", "monitor", "report"],
+    ids=["recalibrate", "evaluate", "monitor"],
 )
 def test_what_needs_coverage_refuses_a_bound_on_another_loss(use, small_release):
     with pytest.raises(TypeError, match="got PrivateMultilabelClassifier, whose promise is about another loss"):

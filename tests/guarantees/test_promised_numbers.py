@@ -12,7 +12,6 @@ from scipy import integrate, optimize, stats
 
 import dpscp as dp
 from dpscp._base.assumptions import FIXED_GROUPS
-from dpscp.cli.lines import summarize_fit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import (
     stability_dpsgd_fixed_normalizer,
@@ -111,13 +110,14 @@ def test_the_summary_of_a_fit_tells_the_groups_epsilon():
     )
     alone = quiet(model.fit, X, (X[:, 0] > 0).astype(int))
     model = quiet(dp.PrivateConformalClassifier(**model.get_params()).set_params(rows_per_person=2).fit, X, X[:, 0] > 0)
-    told = json.loads(json.dumps(summarize_fit(model)))
+    told = json.loads(json.dumps(model.statement()["privacy"]))
     # the budget is met for two rows at once, and one row has much less
-    assert 2.8 < told["epsilon"] <= told["budget_epsilon"] == 3.0
-    assert f"at most {2}" in told["neighbors"]
+    assert 2.8 < told["epsilon"] <= told["budget"]["epsilon"] == 3.0
+    assert f"at most {2}" in told["neighbor_relation"]["words"]
     assert model.ledger_.epsilon(1e-4, rows=1) < 0.6 * told["epsilon"]
-    assert summarize_fit(alone)["neighbors"] == "adding or removing one record"
-    assert 2.8 < summarize_fit(alone)["epsilon"] <= 3.0
+    told = alone.statement()["privacy"]
+    assert told["neighbor_relation"]["words"] == "adding or removing one record"
+    assert 2.8 < told["epsilon"] <= 3.0
 
 
 # ---- what one release covers

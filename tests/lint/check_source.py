@@ -44,6 +44,8 @@ SHOWN_FACTS = {
     ("paper/system.py", "trained.public_facts.get('mechanism', '')"),
     ("core/fit.py", "trained.public_facts[name]"),
     ("privacy/ledger.py", "self.public_facts.get('delta')"),
+    ("deployment/statement.py", "release.ledger.public_facts.get('date')"),
+    ("deployment/statement.py", "release.ledger.public_facts.get('dpscp')"),
 }
 
 

@@ -19,7 +19,7 @@ clf.save("model.dpscp")
 again = dp.load("model.dpscp")
 assert (again.predict_set(X[1500:])[1] == clf.predict_set(X[1500:])[1]).all()
 again.report("report.html", X[1500:], y[1500:])
-assert "Verdict" in open("report.html").read()
+assert "privacy strength" in open("report.html").read()
 """
 
 

@@ -118,10 +118,10 @@ mutant(
 # ---- cli
 
 mutant(
-    "cli.lines:summarize_fit",
-    "ledger.epsilon(delta, estimator.accountant)",
-    "ledger.epsilon(delta, estimator.accountant, rows=1)",
-    "the JSON summary tells the epsilon of one row where k are protected",
+    "deployment.verdict:_judge_proof",
+    "ledger.epsilon(release.budget.delta, release.accountant)",
+    "ledger.epsilon(release.budget.delta, release.accountant, rows=1)",
+    "the verdict tells the epsilon of one row where k are protected",
     "tests/guarantees/test_promised_numbers.py::test_the_summary_of_a_fit_tells_the_groups_epsilon",
 )
 mutant(

@@ -13,7 +13,7 @@ import pytest
 import dpscp as dp
 from dpscp._base.format import format_epsilon
 from dpscp.cli import main
-from dpscp.cli.lines import promise_lines, summarize_fit
+from dpscp.cli.lines import describe
 from dpscp.data.persons import keep_rows
 from dpscp.privacy import (
     RECORDS,
@@ -261,11 +261,12 @@ def test_every_printed_promise_is_that_of_the_unit(model, name):
     assert cells[-1] == f"for {words}"
     fitted = dp.PrivateConformalClassifier(**model.get_params(deep=False))
     vars(fitted).update(vars(model) | {"ledger_": ledger})
-    told = json.loads(json.dumps(summarize_fit(fitted)))
-    assert told["epsilon"] == pytest.approx(total, rel=1e-12)
-    assert told["neighbors"] == words
-    assert told["unit"] == UNITS[name].to_dict()
-    assert f"epsilon {printed} at delta 1e-05 (budget 4), for {words}" in promise_lines(told)[0]
+    values, lines = describe(fitted)
+    told = json.loads(json.dumps(values["statement"]["privacy"]))
+    assert f"{told['epsilon']:.3f}" == printed
+    assert told["neighbor_relation"]["words"] == words
+    assert told["unit"]["kind"] == UNITS[name].kind
+    assert f"epsilon {printed} at delta 1e-05, for {words}" in "\n".join(lines)
     page = " ".join(html_report(fitted).split())
     shown = dict(re.findall('data-name="([^"]*)" value="([^"]*)"', page))
     assert float(shown["ledger.epsilon"]) == pytest.approx(total, rel=1e-12)
@@ -289,10 +290,12 @@ def test_the_command_line_prints_the_price_of_all_rows_of_a_person(tmp_path, mon
     assert main(["fit", "t.csv", "--schema", "t.toml", "--epsilon", "4", "--confidence", "0.7", "--json"]) == 0
     told, loaded = json.loads(capsys.readouterr().out), dp.load("model.dpscp")
     assert loaded.ledger_.unit == Unit(5)
-    assert told["epsilon"] == loaded.ledger_.epsilon(told["delta"], loaded.accountant, rows=5)
+    told = told["statement"]["privacy"]
+    spent = loaded.ledger_.epsilon(told["delta"], loaded.accountant, rows=5)
+    assert spent <= told["epsilon"] <= spent + 1e-3
     assert 3.5 < told["epsilon"] <= 4.0
     assert loaded.ledger_.epsilon(told["delta"], rows=1) < 1.2
-    assert told["neighbors"] == WORDS["no ids"]
+    assert told["neighbor_relation"]["words"] == WORDS["no ids"]
     assert loaded.certificate_.unit == Unit(5)
 
 

@@ -8,11 +8,9 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.core.evaluation import PrivateEstimate, PrivateEvaluation
 from dpscp.privacy import gaussian_event, gdp_mu
 from dpscp.report import budget_bar, evaluate, html_report
 from dpscp.report.examples import predict_examples
-from dpscp.report.numbers import find_low_parts
 from dpscp.report.spending import DEPLOYMENTS, scale_place
 
 SCHEMA = {
@@ -117,41 +115,6 @@ def test_a_stage_without_protection_promises_nothing_about_attackers(model):
     assert not re.search("(holds|hold) for anybody", shown)
 
 
-def test_a_class_clearly_below_the_target_is_flagged(model, evaluation):
-    low = [part for part in evaluation.by_label if part.interval[1] < 0.9]
-    assert [part.name for part in find_low_parts(model, evaluation)] == [part.name for part in low]
-    wrong = evaluate(model, FRAME[1500:], np.where(FRAME.visits[1500:] == "some", "none", "none"))
-    (part,) = find_low_parts(model, wrong)
-    assert (part.kind, part.name, part.is_private) == ("class", "none", False)
-    page = html_report(model, evaluation=wrong)
-    assert 'id="low-parts"' in page
-    assert "below the target" in page.split('id="evaluation"')[1]
-    assert "(not private)" in page.split('id="low-parts"')[1].split("</p>")[0]
-    assert find_low_parts(model, None) == []
-    assert 'id="low-parts"' not in html_report(model)
-
-
-def test_a_low_class_of_the_private_evaluation_is_flagged_as_private(model):
-    rate = PrivateEstimate(0.9, (0.88, 0.92))
-    low = PrivateEstimate(0.8, (0.75, 0.85))
-    measured = PrivateEvaluation(
-        (rate,),
-        (rate,),
-        rate,
-        None,
-        {"none": low, "some": rate},
-        {"north": low},
-        rate,
-        (0.9,),
-        0.95,
-        model.ledger_,
-        1e-5,
-    )
-    other = with_attributes(model, evaluation_=measured)
-    found = [(part.kind, part.name, part.is_private, part.high) for part in find_low_parts(other, None)]
-    assert found == [("class", "none", True, 0.85), ("group", "north", True, 0.85)]
-    flag = html_report(other).split('id="low-parts"')[1].split("</p>")[0]
-    assert "not private" not in flag
 
 
 def test_accuracy_is_counted_by_hand(model, evaluation, page):
@@ -231,4 +194,4 @@ def test_a_notebook_shows_the_promise_at_the_delta_of_the_fit(model):
     shown = other._repr_html_()
     assert model.ledger_.html_card(1e-7) in shown
     assert model.certificate_._repr_html_() in shown
-    assert shown.count("dpscp-card") == 2
+    assert shown.count("dpscp-card") == 3

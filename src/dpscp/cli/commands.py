@@ -31,18 +31,18 @@ from dpscp.cli.files import (
     write_note,
 )
 from dpscp.cli.fit import Result, check_records, describe_release, fit_table, open_store, write_schema
-from dpscp.cli.lines import promise_lines, report_line, show_warning, summarize_fit, useless_lines
+from dpscp.cli.lines import brief, describe, report_line, show_warning
 from dpscp.core.planning import plan
 from dpscp.data.groups import Groups
 from dpscp.data.schema import Schema
 from dpscp.data.table_writer import open_writer
-from dpscp.deployment import CoverageMonitor, evaluate, recalibrate, statement_markdown
+from dpscp.deployment import CoverageMonitor, evaluate, judge, recalibrate, statement_markdown
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.privacy import Ledger
 from dpscp.privacy.store import BudgetStore
 from dpscp.report import numbers
-from dpscp.report.numbers import explain_useless_promise, study_budget
+from dpscp.report.numbers import study_budget
 from dpscp.report.page import monitor_page, write_atomically, write_report
 
 _OUT_OF_MEMORY = (
@@ -125,13 +125,12 @@ def _predict(options: argparse.Namespace) -> Result:
                     raise CommandError(f"the table already has a column {name!r}; rename or drop that column")
                 block = block.append_column(name, values)
             write(block)
-    useless = explain_useless_promise(estimator)
+    verdict = judge(estimator)
     if bad:
         show_warning(f"{bad:,} of {n:,} rows violate the schema and have no prediction; see column 'errors'")
     counts = {"output": str(options.output), "records": n, "errors": bad, "columns": added}
     text = f"wrote {options.output}: {n:,} records, new columns {', '.join(added)}"
-    verdict = {"is_useful": useless is None, "not_useful_because": useless}
-    return counts | verdict, [text, *useless_lines(useless)]
+    return counts | {"verdict": verdict.to_dict()}, [text, *brief(verdict)]
 
 
 def predict_block(
@@ -189,14 +188,18 @@ def list_labels(classes: NDArray[Any], sets: NDArray[np.bool_]) -> Any:
 
 
 def _report(options: argparse.Namespace) -> Result:
+    """Write a report; an evaluation with a budget of its own is private, and the report stays public."""
     check_output(options.output, options.model)
-    estimator, evaluation = load_model(options.model), None
+    released, evaluation = load_release(options.model), None
     if options.evaluate is not None:
-        evaluation = numbers.evaluate(estimator, *_new_records(options, options.evaluate, estimator))
+        records = _new_records(options, options.evaluate, released)
+        evaluation = numbers.evaluate(released, *records)
     about = describe_release(options, None if options.budget is None else BudgetStore.open(options.budget))
-    write_report(options.output, estimator, evaluation=evaluation, title=options.title, **about)
-    summary = summarize_fit(estimator, evaluation)
-    return {"report": str(options.output), **summary}, [*promise_lines(summary), *report_line(options.output)]
+    write_report(
+        options.output, released, evaluation=evaluation, title=options.title, language=options.language, **about
+    )
+    values, lines = describe(released, evaluation, **about)
+    return {"report": str(options.output), **values}, [*lines, *report_line(options.output)]
 
 
 def _new_records(options: argparse.Namespace, path: Path, estimator: Estimator) -> tuple[Any, Any, Any]:
@@ -216,7 +219,8 @@ def _evaluate(options: argparse.Namespace) -> Result:
     estimator = load_model(options.model)
     choices = {"confidence": options.confidence, "size_is_public": options.size_is_public}
     evaluation = evaluate(estimator, **_pay(options, estimator), **choices)
-    return evaluation.to_dict(), [str(evaluation)]
+    verdict = judge(estimator, evaluation)
+    return evaluation.to_dict() | {"verdict": verdict.to_dict()}, [str(evaluation), "", *brief(verdict)]
 
 
 def _monitor(options: argparse.Namespace) -> Result:
@@ -399,8 +403,8 @@ def _reproduce(options: argparse.Namespace) -> tuple[None, list[str], int]:
 def _demo(options: argparse.Namespace) -> Result:
     from dpscp.cli.demo import run_demo
 
-    summary = run_demo(options)
-    return summary, [*promise_lines(summary), *report_line(Path(summary["report"]))]
+    values, lines = run_demo(options)
+    return values, [*lines, *report_line(Path(values["report"]))]
 
 
 # Each command returns JSON values, the same as lines of text, and its exit code where that may not be 0.

@@ -18,7 +18,7 @@ import numpy as np
 from dpscp import metrics
 from dpscp.cli.files import CommandError, check_output, note_path, refuse_existing, write_note
 from dpscp.cli.fit import fit_estimator
-from dpscp.cli.lines import summarize_fit
+from dpscp.cli.lines import describe
 from dpscp.data.schema import Column, Schema
 from dpscp.data.table_writer import open_writer
 from dpscp.report.numbers import Reference, evaluate
@@ -114,8 +114,8 @@ def find_unused_folder(folder: Path) -> Path:
     return next(path for path in numbered if not path.exists())
 
 
-def run_demo(options: argparse.Namespace) -> dict[str, Any]:
-    """Write tables, schema, model and report into a folder, and return the summary of the fit.
+def run_demo(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Write tables, schema, model and report into a folder, and describe the fit.
 
     Existing files are refused before anything is written, unless ``force`` is set.
     """
@@ -153,7 +153,8 @@ def run_demo(options: argparse.Namespace) -> dict[str, Any]:
     title = "Will a person see a doctor this year?"
     write_report(report, estimator, evaluation=evaluation, title=title, metadata=metadata)
     files = {"model": str(model), "report": str(report), "folder": str(folder)}
-    return {**summarize_fit(estimator, evaluation), **files}
+    values, lines = describe(estimator, evaluation, metadata=metadata)
+    return values | files, lines
 
 
 def _is_installed(name: str) -> bool:

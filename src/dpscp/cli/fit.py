@@ -27,7 +27,7 @@ from dpscp.cli.files import (
     refuse_existing,
     write_note,
 )
-from dpscp.cli.lines import promise_lines, report_line, show_hints, show_warning, summarize_fit
+from dpscp.cli.lines import describe, model_line, report_line, show_hints, show_warning
 from dpscp.data.persons import PersonIds, read_person_ids
 from dpscp.data.schema import Schema, SchemaError, read_schema, template
 from dpscp.data.table_check import check_table
@@ -80,6 +80,9 @@ def fit_table(options: argparse.Namespace) -> Result:
     refuse_existing(outputs, force=options.force)
     schema, table = _read_complete_schema(options)
     store = open_store(options)
+    # what was declared stays with the model
+    declared = {**(schema.metadata or {}), **describe_release(options, store)["metadata"]}
+    schema = replace(schema, metadata=declared or None)
     records = None
     if options.evaluate is not None:
         records = read_new_records(options.evaluate, table.csv_format, schema, options.table)
@@ -91,12 +94,13 @@ def fit_table(options: argparse.Namespace) -> Result:
     output = _save_model(estimator, options.output)
     write_note(output, options.table)
     evaluation = None if records is None else evaluate(estimator, *records)
+    about = describe_release(options, store)
     if options.report is not None:
         title = f"Private prediction of {schema.target}"
-        write_report(options.report, estimator, evaluation=evaluation, title=title, **describe_release(options, store))
-    summary = summarize_fit(estimator, evaluation)
-    data = {"model": str(output), "report": options.report and str(options.report), **summary}
-    return data, [*promise_lines(summary), f"model:    {output}", *report_line(options.report)]
+        write_report(options.report, estimator, evaluation=evaluation, title=title, **about)
+    values, lines = describe(estimator, evaluation, **about)
+    data = {"model": str(output), "report": options.report and str(options.report), **values}
+    return data, [*lines, model_line(output), *report_line(options.report)]
 
 
 def fit_estimator(schema: Schema, table: Path, *, budget: Any = None, **options: Any) -> Estimator:
@@ -117,9 +121,9 @@ def open_store(options: argparse.Namespace) -> BudgetStore | None:
 
 
 def describe_release(options: argparse.Namespace, store: BudgetStore | None) -> dict[str, Any]:
-    """Return the declarations of a report, and the store that pays, as arguments of ``write_report``."""
+    """Return the declarations about a release, and the store that pays, as arguments of report and statement."""
     data = options.data_name or (None if store is None else store.to_dict()["dataset"])
-    declared = {"purpose": options.purpose, "data": data}
+    declared = {"purpose": options.purpose, "responsible": options.responsible, "data": data}
     return {"metadata": {name: text for name, text in declared.items() if text}, "study": study_budget(store)}
 
 

@@ -1,17 +1,18 @@
-"""Describe a fitted model as JSON values and as lines for a terminal."""
+"""Describe a release as JSON values and as lines for a terminal; both come from its verdict and its statement."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_number, format_rate
+from dpscp._base.format import format_rate
 from dpscp._base.progress import clear_activity
+from dpscp._base.words import translate
 from dpscp.data.table_check import NOT_PRIVATE
-from dpscp.guarantees import Certificate
-from dpscp.report.numbers import WHY_BELOW, Evaluation, explain_useless_promise, nominal_size
+from dpscp.deployment.verdict import Line, Verdict, judge
+from dpscp.report.numbers import Evaluation, nominal_size
+
+_WIDTH = max(len(name) for name in ("privacy strength:", "who is served worse:")) + 1
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -31,91 +32,62 @@ def show_line(kind: str, text: str) -> None:
     print(f"dpscp: {kind}: {' '.join(text.split())}", file=sys.stderr)
 
 
-def summarize_fit(estimator: Any, evaluation: Evaluation | None = None) -> dict[str, Any]:
-    """Convert the promises of a fitted model, and its evaluation, to JSON values."""
-    delta = float(estimator.delta)
-    useless, ledger = explain_useless_promise(estimator), estimator.ledger_
-    summary: dict[str, Any] = {
-        "task": estimator.task_.name,
-        "guarantee": estimator.certificate_.guarantee,
-        "epsilon": ledger.epsilon(delta, estimator.accountant),
-        "delta": delta,
-        "budget_epsilon": float(estimator.epsilon),
-        "neighbors": ledger.neighbors,
-        "unit": ledger.unit.to_dict(),
-        "is_private": ledger.is_private,
-        "not_private_because": list(ledger.not_private_because),
-        "thresholds": [None if np.isinf(t) else float(t) for t in np.ravel(estimator.threshold_)],
-        "certificates": [certificate_as_json(c) for c in estimator.certificates_],
-        "is_useful": useless is None,
-        "not_useful_because": useless,
-        "nominal_size": nominal_size(estimator),
-        "public_facts": ledger.to_dict()["public_facts"],
-    }
-    return summary if evaluation is None else summary | {"evaluation": evaluation.to_dict()}
-
-
-def certificate_as_json(certificate: Certificate) -> dict[str, Any]:
-    """Convert a certificate to JSON values, with its statements in words."""
-    return {
-        **certificate.to_dict(),
-        "is_vacuous": certificate.is_vacuous,
-        "covered": certificate.unit.covered,
-        "on_average": certificate.on_average,
-        "one_release": certificate.one_release,
-    }
-
-
-def promise_lines(summary: dict[str, Any]) -> list[str]:
-    """Write both promises, and the evaluation if there is one."""
-    lines = [
-        f"privacy:  epsilon {format_epsilon(summary['epsilon'])} at delta {summary['delta']:g} "
-        f"(budget {format_number(summary['budget_epsilon'])}), for {summary['neighbors']}"
-        + "".join(f"; NOT private: {reason}" for reason in summary["not_private_because"])
-    ]
-    evaluation = summary.get("evaluation")
-    for place, certificate in enumerate(summary["certificates"]):
-        text = f"coverage: at least {at_least(certificate['coverage'])} proven (target "
-        text += f"{format_level(certificate['target'])}, guarantee {summary['guarantee']})"
-        if evaluation:
-            level = evaluation["levels"][place]
-            unit = "wide on average" if summary["task"] == "regression" else "labels in a set"
-            text += f"; {format_rate(level['coverage'])} of {evaluation['n']:,} labeled records, "
-            text += f"{level['mean_size']:.3g} {unit}"
-        lines += [text, f"          for {certificate['covered']}, {certificate['on_average']}"]
-        lines[-1] += f"; {certificate['one_release']}"
-    lines += useless_lines(summary.get("not_useful_because"))
-    if summary.get("nominal_size"):
-        size = summary["nominal_size"]
+def describe(
+    released: Any,
+    evaluation: Any = None,
+    *,
+    study: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Return verdict, statement and evaluation as JSON values, and as lines."""
+    verdict, release = judge(released, evaluation), released.as_release()
+    lines = [text for line in verdict.lines for text in verdict_lines(line)]
+    if (size := nominal_size(release)) is not None:
         source = f"counted in the table; this number is published, declare n_{size['noun']} to avoid it"
-        source = "declared" if size["is_declared"] else source
-        lines.append(f"{size['noun'] + ':':<9} {size['count']:,} ({source})")
-    return lines + (_evaluation_lines(summary, evaluation) if evaluation else [])
+        lines.append(_named(size["noun"], f"{size['count']:,} ({'declared' if size['is_declared'] else source})"))
+    values = {"verdict": verdict.to_dict(), "statement": released.statement(study=study, metadata=metadata)}
+    if evaluation is not None:
+        values["evaluation"] = evaluation.to_dict()
+        lines += _evaluation_lines(evaluation)
+    return values, lines
 
 
-def useless_lines(reason: str | None) -> list[str]:
-    """Write the verdict on a promise that is of no use; no line without a reason."""
-    return [] if reason is None else [_highlight(f"verdict:  NOT USEFUL. {reason}")]
+def brief(verdict: Verdict) -> list[str]:
+    """Return the lines of a verdict that somebody who uses the sets must know: those that are bad."""
+    return [text for line in verdict.lines if line.grade.tone == "bad" for text in verdict_lines(line)]
 
 
-def _evaluation_lines(summary: dict[str, Any], evaluation: dict[str, Any]) -> list[str]:
-    """Write what the evaluation is compared with, and a line for each level that it shows to be below its promise."""
-    other = evaluation["reference"]
-    lines = other and [
-        f"compare:  {format_rate(other['coverage'])} and {other['mean_size']:.3g} on average with a "
-        f"non-private model ({other['method']})"
-    ]
-    below = [
-        _highlight(
-            f"verdict:  BELOW THE PROMISE of {at_least(certificate['coverage'])}. The evaluation shows coverage of at "
-            f"most {at_most(level['interval'][1])} (95 % interval). Do not rely on these sets before you know the "
-            f"reason: {WHY_BELOW}"
-        )
-        for certificate, level in zip(summary["certificates"], evaluation["levels"], strict=True)
-        if level["below_promise"]
-    ]
-    text = "NOT private: the evaluation is computed without noise; publish it only if these records may be published. "
-    return [*(lines or []), *below, f"checked:  {text}It says nothing about new records if the fit used these"]
+def verdict_lines(line: Line, language: str = "en") -> list[str]:
+    """Return a line of a verdict as texts, one for each sentence; a bad one is red on a terminal."""
+    grade = translate(line.grade, language).upper() if line.grade.tone == "bad" else translate(line.grade, language)
+    first = _named(translate(line.title, language), f"{grade}.")
+    texts = [" " * _WIDTH + sentence.say(language) for sentence in line.sentences]
+    return [_highlight(first) if line.grade.tone == "bad" else first, *texts]
+
+
+def _named(name: str, text: str) -> str:
+    return f"{name + ':':<{_WIDTH}}{text}"
+
+
+def _evaluation_lines(evaluation: Any) -> list[str]:
+    """Return coverage and size at each level, and those of a model without privacy."""
+    if not isinstance(evaluation, Evaluation):
+        return str(evaluation).splitlines()
+    lines = []
+    for level in evaluation.levels:
+        size = f"{level.mean_size:.3g} " + ("labels in a set" if evaluation.kind == "set" else "wide on average")
+        lines.append(_named("evaluation", f"{format_rate(level.coverage)} of {evaluation.n:,} labeled records, {size}"))
+    parts = (*evaluation.by_label, *evaluation.by_group)
+    lines += [f"{'':<{_WIDTH}}{part.name}: {format_rate(part.coverage[0])} of {part.n:,}" for part in parts]
+    if evaluation.reference is not None:
+        other = evaluation.reference
+        text = f"{format_rate(other.coverage)} and {other.mean_size:.3g} on average with a non-private model"
+        lines.append(_named("compare", f"{text} ({other.method})"))
+    text = (
+        "NOT private: the evaluation is computed without noise; publish it only if these records may be published. It "
+        "says nothing about new records if the fit used these"
+    )
+    return [*lines, _named("internal", text)]
 
 
 def _highlight(text: str) -> str:
@@ -125,4 +97,9 @@ def _highlight(text: str) -> str:
 
 def report_line(path: Path | None) -> list[str]:
     """Write where the report is; no line without one."""
-    return [] if path is None else [f"report:   {path.absolute()}"]
+    return [] if path is None else [_named("report", str(path.absolute()))]
+
+
+def model_line(path: Path) -> str:
+    """Write where the model is."""
+    return _named("model", str(path))

@@ -76,7 +76,9 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--output": (Path, "file to write"),
     "--report": (Path, "also write an HTML page to this file"),
     "--title": (str, "title of the report"),
-    "--purpose": (str, "purpose of the release, for the report"),
+    "--purpose": (str, "purpose of the release, for report and statement"),
+    "--responsible": (str, "who is responsible for the release, for report and statement"),
+    "--language": (str, "language of the page (default en)", {"choices": ("en", "de")}),
     "--data-name": (str, "name of the records, for the report (default: that of the budget store)"),
     "--evaluate": (Path, "labeled table for an evaluation without privacy; not the records of the fit"),
     "--size-is-public": (bool, "the number of evaluated records (or persons) may be published; narrower intervals"),
@@ -156,7 +158,7 @@ COMMANDS = {
     "fit": _Command(
         "train and calibrate a private model on a table",
         "table --schema --target --confidence --guarantee --score --groups --unknown --clip-to-bounds --output "
-        f"--report --release-confidence --purpose --data-name --force --evaluate --header --quiet {_PAYMENT}",
+        f"--report --release-confidence --purpose --responsible --data-name --force --evaluate --header --quiet {_PAYMENT}",
         {"epsilon": 1.0, "delta": 1e-5, "confidence": [0.9], "guarantee": "auto", "output": Path("model.dpscp")},
         (
             f"{_FIT} --epsilon 1 --delta 1e-6",
@@ -173,8 +175,8 @@ COMMANDS = {
     ),
     "report": _Command(
         "write an HTML report about a model",
-        f"model --output --evaluate --title --purpose --data-name --budget {_CSV}",
-        {"output": Path("report.html")},
+        f"model --output --evaluate --title --purpose --responsible --data-name --budget --language {_CSV}",
+        {"output": Path("report.html"), "language": "en"},
         ("dpscp report model.dpscp", "dpscp report model.dpscp -o report.html --evaluate heldout.csv"),
     ),
     "evaluate": _Command(

@@ -19,6 +19,7 @@ from scipy import special
 from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
+from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size
 from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import has_group, largest_thresholds
 from dpscp.data.sources import Block, added
@@ -85,41 +86,6 @@ def _largest(holds: Callable[[float], bool]) -> float:
 
 
 @dataclass(frozen=True)
-class PrivateEstimate:
-    """A private estimate and an interval that holds the true mean with the stated confidence.
-
-    Attributes
-    ----------
-    estimate : float
-        NaN where the noisy number of records is not positive.
-    interval : (low, high)
-    """
-
-    estimate: float
-    interval: tuple[float, float]
-
-    def scaled(self, factor: float) -> "PrivateEstimate":
-        """Return the same in other units."""
-        low, high = self.interval
-        return PrivateEstimate(factor * self.estimate, (factor * low, factor * high))
-
-    def complement(self) -> "PrivateEstimate":
-        """Return the estimate of one minus this rate."""
-        low, high = self.interval
-        return PrivateEstimate(1 - self.estimate, (1 - high, 1 - low))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; None stands for NaN."""
-        return {"estimate": None if math.isnan(self.estimate) else self.estimate, "interval": list(self.interval)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "PrivateEstimate":
-        """Return the estimate that ``to_dict`` wrote."""
-        estimate, (low, high) = data["estimate"], data["interval"]
-        return cls(float("nan") if estimate is None else float(estimate), (float(low), float(high)))
-
-
-@dataclass(frozen=True)
 class PrivateEvaluation:
     """How the sets of a release fare on labeled records, in private numbers.
 
@@ -131,6 +97,7 @@ class PrivateEvaluation:
     mean_absolute_error : mean distance to the prediction, cut at the width of the target's range; None for a
         classifier.
     by_class, by_group : coverage at the first level for each public class and group.
+    class_shares : share of each class in the records.
     n_records : noisy number of records, or of persons, with its interval.
     targets : coverage that the release promises, one number for each level.
     confidence : with this probability over records and noise, each interval holds its number (each by itself).
@@ -144,6 +111,7 @@ class PrivateEvaluation:
     mean_absolute_error: PrivateEstimate | None
     by_class: Mapping[Hashable, PrivateEstimate]
     by_group: Mapping[Hashable, PrivateEstimate]
+    class_shares: Mapping[Hashable, PrivateEstimate]
     n_records: PrivateEstimate
     targets: tuple[float, ...]
     confidence: float
@@ -160,6 +128,22 @@ class PrivateEvaluation:
         """Mean set size at the first level."""
         return self.set_sizes[0]
 
+    @property
+    def findings(self) -> Findings:
+        """What the verdict about the release uses."""
+        shares = tuple(self.class_shares.values())
+        known = [rate.estimate for rate in shares]
+        parts = [("class", self.by_class), ("group", self.by_group)]
+        return Findings(
+            is_private=self.ledger.is_private,
+            coverages=self.coverages,
+            set_size=self.set_size,
+            constant_size=around(self.coverage, lambda level: constant_set_size(known, level)) if shares else None,
+            accuracy=self.accuracy,
+            most_frequent=max(shares, key=lambda rate: rate.estimate, default=None),
+            parts=tuple(Part(kind, str(name), rate) for kind, named in parts for name, rate in named.items()),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return released numbers as JSON values."""
         named = {"accuracy": self.accuracy, "mean_absolute_error": self.mean_absolute_error}
@@ -171,6 +155,7 @@ class PrivateEvaluation:
             **{name: value.to_dict() for name, value in named.items() if value is not None},
             "by_class": {str(name): value.to_dict() for name, value in self.by_class.items()},
             "by_group": {str(name): value.to_dict() for name, value in self.by_group.items()},
+            "class_shares": {str(name): value.to_dict() for name, value in self.class_shares.items()},
             "n_records": self.n_records.to_dict(),
             "ledger": self.ledger.to_dict(),
         }
@@ -200,6 +185,7 @@ class PrivateEvaluation:
             mean_absolute_error=read(data["mean_absolute_error"]) if "mean_absolute_error" in data else None,
             by_class=named(classes, data["by_class"]),
             by_group=named(group_values, data["by_group"]),
+            class_shares=named(classes, data["class_shares"]),
             n_records=read(data["n_records"]),
             targets=tuple(map(float, data["targets"])),
             confidence=float(data["confidence"]),
@@ -355,7 +341,9 @@ class OutcomeCounts(NamedTuple):
         """
         levels, error = len(targets), 1 - confidence
 
-        def rate(pair: NDArray[np.float64], others: NDArray[np.float64]) -> PrivateEstimate:
+        def rate(
+            pair: NDArray[np.float64], others: NDArray[np.float64], error: float = 1 - confidence
+        ) -> PrivateEstimate:
             """The rate of a pair's first outcome, where all ``others`` count the same records."""
             size, reach = _noisy_size(others, noise, _SIZE_TAIL * error)
             share = float(np.clip(pair[0] / size, 0.0, 1.0)) if size > 0 else float("nan")
@@ -369,6 +357,12 @@ class OutcomeCounts(NamedTuple):
         def covered(pair: NDArray[np.float64], others: NDArray[np.float64], target: float) -> PrivateEstimate:
             """The coverage, from the outcome that the target says is rarer: an unknown size moves its limits less."""
             return rate(pair[::-1], others) if target < 1 / 2 else rate(pair, others).complement()
+
+        def share_of(pair: NDArray[np.float64]) -> PrivateEstimate:
+            """The share of a class: of its records that were missed, and of those that were covered."""
+            missed, kept = (rate(np.array([count]), self.totals, error / 2) for count in pair)
+            low, high = (sum(ends) for ends in zip(missed.interval, kept.interval, strict=True))
+            return PrivateEstimate(missed.estimate + kept.estimate, (low, min(1.0, high)))
 
         def parts(names: Sequence[Any], pairs: NDArray[np.float64]) -> Mapping[Hashable, PrivateEstimate]:
             return {name: covered(p, p[None], targets[0]) for name, p in zip(names, pairs, strict=True)}
@@ -384,6 +378,7 @@ class OutcomeCounts(NamedTuple):
             mean_absolute_error=rates[-1].scaled(limit) if classes is None else None,
             by_class=parts(classes or (), self.classes),
             by_group=parts(group_values, self.groups),
+            class_shares={name: share_of(pair) for name, pair in zip(classes or (), self.classes, strict=True)},
             n_records=PrivateEstimate(size, (max(0.0, size - reach), size + reach)),
             targets=targets,
             confidence=confidence,

@@ -45,14 +45,10 @@ Observer = Callable[[StepView | SearchView], None]
 
 @dataclass(frozen=True)
 class Fit(Release):
-    """Hold what a fit publishes: also the model, the task with what training found, and the evaluation.
-
-    ``evaluation`` is the private evaluation of the release on a part of its own; None without one.
-    """
+    """Hold what a fit publishes: also the model, and the task with what training found."""
 
     model: Model = field(kw_only=True)
     task: Prediction = field(kw_only=True)
-    evaluation: PrivateEvaluation | None = None
 
 
 def release(
@@ -118,7 +114,7 @@ def release(
         measured = None
         if plan.evaluation is not None:
             measured = _evaluate(for_evaluation, found, plan.evaluation, model, released, search_seed)
-    return Fit(**vars(released), model=model, task=found.task, evaluation=measured)
+    return Fit(**vars(released) | {"evaluation": measured}, model=model, task=found.task)
 
 
 def _replace_targets(change: Callable[[Any], Any], block: Block) -> Block:

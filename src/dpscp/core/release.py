@@ -2,9 +2,12 @@
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from os import PathLike
 from typing import Any, Self
 
@@ -24,6 +27,7 @@ from dpscp._base.assumptions import (
 from dpscp._base.checks import check_range
 from dpscp._base.format import html_cards
 from dpscp._base.progress import announce
+from dpscp.core.evaluation import PrivateEvaluation
 from dpscp.core.plan import Plan, plan_release
 from dpscp.core.problem import Problem
 from dpscp.data.model_files import digest_of
@@ -48,8 +52,46 @@ _WIDE_BUFFER_ADVICE = (
 _WEAK_PROOF_ADVICE = "A smaller train_share would prove more; guarantee='split' proves the target itself."
 
 
+class Documented(ABC):
+    """Base class of everything that is released: its statement, its report and its cards in a notebook."""
+
+    @abstractmethod
+    def as_release(self) -> "Release":
+        """Return the release behind this object."""
+
+    def statement(
+        self, *, study: Mapping[str, Any] | None = None, metadata: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the privacy statement as JSON values: the promise, its mechanisms, what is not protected.
+
+        Parameters
+        ----------
+        study : dict, optional
+            What all releases about these records may spend and have spent (``dpscp.report.study_budget(store)``).
+        metadata : mapping of str to str, optional
+            Declarations by key, such as purpose and responsible; see ``dpscp.report.html_report``.
+
+        Returns
+        -------
+        dict
+            As ``dpscp.deployment.statement_schema`` describes it. Nothing in it is computed from records.
+            ``dpscp.deployment.statement_markdown`` writes it as text.
+        """
+        from dpscp.deployment.statement import privacy_statement
+
+        return privacy_statement(self, study=study, metadata=metadata)
+
+    def _cards(self) -> str:
+        """Return the verdict and a card for each promise."""
+        from dpscp.deployment.verdict import judge
+
+        release = self.as_release()
+        promises = [release.ledger.html_card(release.budget.delta), *(c._repr_html_() for c in release.certificates)]
+        return html_cards([judge(self).html_card(), *promises])
+
+
 @dataclass(frozen=True)
-class Release:
+class Release(Documented):
     """Hold a released threshold with its ledger and certificates.
 
     Attributes
@@ -67,6 +109,18 @@ class Release:
         The name of the task: ``"classification"``, ``"regression"``, ``"multilabel"``, ``"scores"`` or ``"losses"``.
     quantiles : tuple of PrivateQuantile
         The searches, group by group.
+    group_values : tuple, optional
+        The public groups, each with its own threshold; None without groups.
+    groups_are_classes : bool
+        Whether each class is a group.
+    evaluation : PrivateEvaluation, optional
+        What a part of the records, which nothing else used, says about the release.
+    declared : mapping
+        Declarations by key, such as purpose and responsible.
+    sha256 : str
+        The digest of a release with a model; empty for a threshold alone.
+    model_sha256 : str, optional
+        The digest of the model alone; None without a model, and for one that is code.
     """
 
     threshold: Any
@@ -76,6 +130,12 @@ class Release:
     accountant: str | Accountant = "pld"
     kind: str = "scores"
     quantiles: tuple[PrivateQuantile, ...] = field(default=(), repr=False)
+    group_values: tuple[Any, ...] | None = None
+    groups_are_classes: bool = False
+    evaluation: PrivateEvaluation | None = field(default=None, repr=False)
+    declared: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sha256: str = field(default="", repr=False)
+    model_sha256: str | None = field(default=None, repr=False)
 
     @property
     def certificate(self) -> Certificate:
@@ -92,6 +152,10 @@ class Release:
         """The search of a single threshold; None where the level is impossible, and with groups or several levels."""
         return self.quantiles[0] if len(self.quantiles) == 1 == np.size(self.threshold) else None
 
+    def as_release(self) -> "Release":
+        """Return this release; an estimator returns the one that its fit made."""
+        return self
+
     def digest(self) -> str:
         """Return the SHA-256 digest of this release, as its statement has it.
 
@@ -99,35 +163,37 @@ class Release:
         -------
         str
         """
+        if self.sha256:
+            return self.sha256
         texts = {"ledger": self.ledger.to_dict(), "certificates": [c.to_dict() for c in self.certificates]}
         budget = {"epsilon": self.budget.epsilon, "delta": self.budget.delta}
         return digest_of({"kind": self.kind, "budget": budget, **texts}, {"threshold": self.thresholds})
 
-    def statement(self, *, study: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the privacy statement of this release as JSON values, see ``dpscp.deployment.privacy_statement``.
-
-        ``study``: the budget of all releases about these records (``dpscp.report.study_budget(store)``).
-        """
-        from dpscp.deployment.statement import privacy_statement
-
-        return privacy_statement(self, study=study)
-
-    def report(self, path: str | PathLike[str], *, title: str = "Private release") -> None:
-        """Write an HTML page with ledger, certificates and privacy statement.
+    def report(
+        self,
+        path: str | PathLike[str],
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        language: str = "en",
+    ) -> None:
+        """Write an HTML page about this release; needs the extra ``dpscp[report]``.
 
         Parameters
         ----------
         path : str or path
             The file to write.
-        title : str
+        title : str, optional
+        metadata : mapping of str to str, optional
+            Declarations by key, such as purpose and responsible.
+        language : {"en", "de"}
         """
-        from dpscp.report.page import write_release
+        from dpscp.report.page import write_report
 
-        write_release(path, self, title=title)
+        write_report(path, self, title=title, metadata=metadata, language=language)
 
     def _repr_html_(self) -> str:
-        cards = [self.ledger.html_card(self.budget.delta), *(c._repr_html_() for c in self.certificates)]
-        return html_cards(cards)
+        return self._cards()
 
     def warn_if_full(self) -> Self:
         """Return the release; warn if some promise is kept without a finite threshold only."""
@@ -214,6 +280,7 @@ def release_counts(
         announce("search the thresholds")
         values, found, score_range = _search(plan, counted, random_state, observer)
     facts = _list_search_facts(plan, found, score_range)
+    facts |= {"date": datetime.now(UTC).date().isoformat(), "dpscp": version("dpscp")}
     # what one row meets becomes the promise to a person without ids
     ledger = plan.ledger().declare(**facts).convert_unit(problem.unit)
     ledger = ledger.declare(**problem.unit.limit_facts, **problem.group_facts, **counted.facts)
@@ -237,6 +304,7 @@ def release_counts(
         problem.accountant,
         problem.task.name,
         tuple(q for row in found for q in row),
+        problem.group_values,
     )
 
 

@@ -5,14 +5,17 @@ from dpscp.deployment.monitoring import CoverageMonitor, MonitorStep
 from dpscp.deployment.recalibration import recalibrate
 from dpscp.deployment.risk import control_risk
 from dpscp.deployment.statement import privacy_statement, statement_markdown, statement_schema
+from dpscp.deployment.verdict import Verdict, judge
 
 __all__ = [
     "CoverageMonitor",
     "MonitorStep",
     "PrivateEstimate",
     "PrivateEvaluation",
+    "Verdict",
     "control_risk",
     "evaluate",
+    "judge",
     "privacy_statement",
     "recalibrate",
     "statement_markdown",

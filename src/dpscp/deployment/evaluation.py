@@ -16,12 +16,12 @@ from dpscp._base.checks import check_probability
 from dpscp.core.evaluation import (
     LabeledOutcomes,
     OutcomeCounts,
-    PrivateEstimate,
     PrivateEvaluation,
     outcomes_of_intervals,
     outcomes_of_sets,
     sensitive_sums,
 )
+from dpscp.core.findings import PrivateEstimate
 from dpscp.data.groups import RowGroups, read_groups
 from dpscp.data.persons import keep_rows
 from dpscp.data.used_records import Sketch, has_trained, remember_use, sketch_rows, warn_if_used

@@ -8,25 +8,27 @@ nothing is computed from records. ``statement.schema.json`` beside this file is 
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
+from importlib import metadata as metadata_of
 from pathlib import Path
 from typing import Any
 
 from dp_accounting.dp_event import DpEvent
-from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.assumptions import Assumption, first_words
-from dpscp._base.format import at_least, at_most, format_epsilon
+from dpscp._base.format import at_least, at_most, format_epsilon, format_level
 from dpscp.core.release import Release
 from dpscp.core.tasks import FOUND_RANGE
+from dpscp.data.schema_text import METADATA_KEYS, check_metadata
+from dpscp.deployment.verdict import ATTACKS, judge
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Certificate, Promise
-from dpscp.privacy import Budget, Ledger, SecretSplitDpEvent
+from dpscp.privacy import Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant
 from dpscp.privacy.events import composed_parts, describe_event, event_to_dict, parallel_parts
 from dpscp.privacy.tradeoff import gdp_mu
 
-FORMAT, VERSION = "dpscp-statement", 1
+FORMAT, VERSION = "dpscp-statement", 2
+NOT_DECLARED = "not declared"
 SCHEMA_FILE = Path(__file__).with_name("statement.schema.json")
 
 DECLARED, COUNTED, FOUND = "declared", "counted", "found in the records"
@@ -97,68 +99,55 @@ _OUTSIDE = (
 )
 
 
-def privacy_statement(released: Any, *, study: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def privacy_statement(
+    released: Any, *, study: Mapping[str, Any] | None = None, metadata: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return the privacy statement of a release, as JSON values.
 
     Parameters
     ----------
     released : Release, or fitted or loaded estimator
     study : budget of all releases about these records, see ``dpscp.report.study_budget``; None where nobody knows.
+    metadata : declarations by key, such as purpose and responsible. They come before those of the schema of a fit.
 
     Returns
     -------
     dict, as ``statement.schema.json`` describes it; epsilons are rounded up, and None stands for infinity.
     """
-    if isinstance(released, Release):
-        kind, parameters, evaluation, budget = released.kind, {}, None, released.budget
-        ledger, certificates = released.ledger, released.certificates
-    else:
-        check_is_fitted(released)
-        kind, parameters, evaluation = released.task_.name, released.get_params(deep=False), released.evaluation_
-        ledger, certificates = released.ledger_, released.certificates_
-        budget = Budget(float(released.epsilon), float(released.delta))
-    accountant, delta = as_accountant(released.accountant), budget.delta
+    release: Release = released.as_release()
+    ledger, certificates, budget = release.ledger, release.certificates, release.budget
+    accountant, delta = as_accountant(release.accountant), budget.delta
     spent = ledger.epsilon(delta, accountant)
-    found = None if evaluation is None else evaluation.to_dict()
+    found = None if release.evaluation is None else release.evaluation.to_dict()
+    declared = {**release.declared, **check_metadata(metadata or {})}
     return {
         "format": FORMAT,
         "version": VERSION,
-        "made_with": {name: metadata.version(name) for name in ("dpscp", "dp-accounting", "numpy", "scipy")},
-        "release": _release(kind, certificates, released.digest()),
+        "made_with": {name: metadata_of.version(name) for name in ("dpscp", "dp-accounting", "numpy", "scipy")},
+        "declared": {name: declared.get(name, NOT_DECLARED) for name in METADATA_KEYS},
+        "release": _release(release),
+        "verdict": judge(release).to_dict(),
         "is_private": ledger.is_private,
         "not_private_because": list(ledger.not_private_because),
-        "privacy": {
-            "definition": "(epsilon, delta)-differential privacy",
-            "epsilon": _above(spent),
-            "delta": delta,
-            "budget": {"epsilon": budget.epsilon, "delta": delta},
-            "unit": {"kind": ledger.unit.kind, "protects": ledger.unit.protected, **ledger.unit.limit_facts},
-            "neighbor_relation": {"relation": f"{ledger.relation} unit", "words": ledger.neighbors},
-            "replace_one": {
-                "epsilon": _above(accountant.replacement_epsilon(ledger.event, delta, ledger.rows)),
-                "delta": delta,
-                "words": "replacing one unit by another is removing one and adding one: two chained steps",
-            },
-        },
+        "privacy": _privacy(release, spent),
         "accountant": {
             "name": accountant.name,
             "library": "dpscp over dp-accounting",
-            "version": metadata.version("dp-accounting"),
+            "version": metadata_of.version("dp-accounting"),
             "composition": _composition(ledger),
+            "parts": explain_parts(ledger),
         },
         "mechanisms": list(_mechanisms(ledger, delta)),
-        "public": [
-            {"name": name, "value": _finite(value), "source": _source(name, value, ledger, parameters)}
-            for name, value in ledger.public_facts.items()
-        ],
+        "public": list(_public_facts(released, ledger)),
         "trust_model": {"kind": "trusted curator (central model)", "words": _TRUST},
         "assumptions": [assumption.to_dict() for assumption in ledger.assumptions],
         "side_channels_not_protected": list(_SIDE_CHANNELS),
         "not_covered": list(_OUTSIDE),
         "study_budget": None if study is None else _finite(study),
+        "thresholds": _finite(release.thresholds.tolist()),
         "coverage": [_coverage(certificate) for certificate in certificates],
         "evaluation": found and {name: value for name, value in found.items() if name != "ledger"},
-        "checks": _checks(ledger, certificates, evaluation, is_within=spent <= budget.epsilon),
+        "checks": _checks(ledger, certificates, release.evaluation, is_within=spent <= budget.epsilon),
     }
 
 
@@ -191,14 +180,23 @@ def statement_markdown(statement: Mapping[str, Any]) -> str:
     first = [*first_words(assumed), statement["release"]["words"]]
     if not statement["is_private"]:
         first.append(f"**NOT private**: {'; '.join(statement['not_private_because'])}.")
+    released, attacks = statement["release"], privacy["attacks"]
     answers = {
-        "SHA-256 of the release": statement["release"]["sha256"],
+        **{name.replace("_", " "): text for name, text in statement["declared"].items()},
+        "date of the release": f"{released['date']}, dpscp {released['fitted_with']}",
+        "SHA-256 of the release": released["sha256"],
+        "SHA-256 of the model": released["model_sha256"] or "not part of this release",
         "guarantee": f"{privacy['definition']}: epsilon {_word(privacy['epsilon'])} at delta {privacy['delta']:g}",
+        "as Gaussian differential privacy": f"mu {_word(privacy['mu'])} at this delta",
+        "best attacker": "; ".join(
+            f"finds at most {at_most(one['found_at_most'])} with {format_level(one['false_alarms'])} false alarms"
+            for one in attacks
+        ),
         "protected unit": privacy["unit"]["protects"],
         "neighbors": privacy["neighbor_relation"]["words"],
         "replacing one unit": f"epsilon {_word(privacy['replace_one']['epsilon'])}, same delta",
         "accountant": f"{accountant['name']}, dp-accounting {accountant['version']}",
-        "composition": accountant["composition"],
+        "composition": f"{accountant['composition']}. {accountant['parts']}",
         "trust model": statement["trust_model"]["words"],
     }
     spent = study and (
@@ -210,6 +208,11 @@ def statement_markdown(statement: Mapping[str, Any]) -> str:
         "Privacy statement": [
             *(line for text in first for line in (text, "")),
             *_table(["question", "answer"], answers.items()),
+        ],
+        "Verdict": [
+            f"- **{name.replace('_', ' ')}**: {line['grade']}. {line['words']}"
+            for name, line in statement["verdict"].items()
+            if name != "has_exact_numbers"
         ],
         "Mechanisms": _table(noise, [[found[name] for name in noise] for found in statement["mechanisms"]]),
         "Public facts": _table(["fact", "value", "source"], map(dict.values, facts)),
@@ -238,13 +241,65 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _release(kind: str, certificates: Sequence[Certificate], digest: str) -> dict[str, Any]:
+def _release(release: Release) -> dict[str, Any]:
     """Return what was released, for which task."""
-    levels = [certificate.target for certificate in certificates]
-    model = [] if kind in ("scores", "losses") else ["model parameters"]
+    levels = [certificate.target for certificate in release.certificates]
+    model = [] if release.kind in ("scores", "losses") else ["model parameters"]
     artifacts = [*model, "thresholds", "ledger of what was spent", "certificates"]
-    words = _KINDS[kind].format(", ".join(f"{level:g}" for level in levels))
-    return {"task": kind, "levels": levels, "artifacts": artifacts, "words": words, "sha256": digest}
+    words = _KINDS[release.kind].format(", ".join(f"{level:g}" for level in levels))
+    return {
+        "task": release.kind,
+        "levels": levels,
+        "artifacts": artifacts,
+        "words": words,
+        "sha256": release.digest(),
+        "model_sha256": release.model_sha256,
+        "date": release.ledger.public_facts.get("date"),
+        "fitted_with": release.ledger.public_facts.get("dpscp"),
+    }
+
+
+def _privacy(release: Release, spent: float) -> dict[str, Any]:
+    """Return the promise of privacy."""
+    ledger, delta, accountant = release.ledger, release.budget.delta, as_accountant(release.accountant)
+    return {
+        "definition": "(epsilon, delta)-differential privacy",
+        "epsilon": _above(spent),
+        "delta": delta,
+        "mu": _mu(spent, delta),
+        "attacks": _attacks(ledger),
+        "budget": {"epsilon": release.budget.epsilon, "delta": delta},
+        "unit": {"kind": ledger.unit.kind, "protects": ledger.unit.protected, **ledger.unit.limit_facts},
+        "neighbor_relation": {"relation": f"{ledger.relation} unit", "words": ledger.neighbors},
+        "replace_one": {
+            "epsilon": _above(accountant.replacement_epsilon(ledger.event, delta, ledger.rows)),
+            "delta": delta,
+            "words": "replacing one unit by another is removing one and adding one: two chained steps",
+        },
+    }
+
+
+def _mu(epsilon: float, delta: float) -> float | None:
+    """Return the mu of Gaussian DP with this epsilon at delta, rounded up; None without privacy."""
+    return math.ceil(1000 * gdp_mu(epsilon, delta)) / 1000 if 0 < epsilon < math.inf else None if epsilon else 0.0
+
+
+def _attacks(ledger: Ledger) -> list[dict[str, float]]:
+    """Return how many members the best attacker finds at each false-alarm rate, rounded up."""
+    found = [(rate, 1 - float(ledger.tradeoff(rate))) for rate in ATTACKS]
+    return [{"false_alarms": rate, "found_at_most": min(1.0, math.ceil(1e4 * share) / 1e4)} for rate, share in found]
+
+
+def explain_parts(ledger: Ledger) -> str:
+    """Return why the epsilon of a part may be above the total."""
+    if any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries):
+        return (
+            "The epsilon of a part would apply if an attacker knew that a record is in it. A secret coin decides, and "
+            "nobody knows it, so the total is below the epsilon of its parts."
+        )
+    if any(len(parallel_parts(entry.event)) > 1 for entry in ledger.entries):
+        return "Each record is in one part only. The total is the larger cost, not the sum."
+    return "The epsilons of the steps do not add up. The total is smaller than their sum."
 
 
 def _composition(ledger: Ledger) -> str:
@@ -310,14 +365,20 @@ def _share(event: DpEvent, alone: float, delta: float, ledger: Ledger) -> float 
     return round((gdp_mu(own, delta) / gdp_mu(alone, delta)) ** 2, 4) if own > 0 else 0.0
 
 
-def _source(name: str, value: Any, ledger: Ledger, parameters: Mapping[str, Any]) -> str:
-    """Return who made a fact public."""
+def _public_facts(released: Any, ledger: Ledger) -> Iterator[dict[str, Any]]:
+    """Return each public fact, and who made it public."""
+    for name, value in ledger.public_facts.items():
+        source = _source(name, value, ledger, getattr(released, name, None))
+        yield {"name": name, "value": _finite(value), "source": source}
+
+
+def _source(name: str, value: Any, ledger: Ledger, chosen: Any) -> str:
+    """Return who made a fact public; ``chosen`` is the parameter of the same name."""
     if name in ledger.taken_from_data:
         return COUNTED if name in _COUNTS else FOUND
     if name in (*_NOISY, *ledger.found_privately):
         facts = ledger.public_facts
         return PARTLY if name == "feature_bounds" and _SOME_FOUND in facts else RELEASED
-    chosen = parameters.get(name)
     is_parameter = isinstance(chosen, str | float | int) and chosen == value
     return DECLARED if is_parameter or name in _DECLARATIONS else SET
 

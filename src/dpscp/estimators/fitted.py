@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp._base.format import html_cards
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.evaluation import PrivateEvaluation
+from dpscp.core.release import Documented, Release
 from dpscp.core.tasks import Prediction
 from dpscp.data import model_files as persistence
 from dpscp.data.groups import LABEL, Groups, RowGroups, largest_thresholds, read_groups
@@ -29,10 +29,9 @@ from dpscp.data.table_writer import open_writer
 from dpscp.data.validation import dense_rows
 from dpscp.estimators.prefit import Prefit
 from dpscp.guarantees import Certificate, Guarantee
-from dpscp.guarantees.certificate import Promise
-from dpscp.privacy import Accountant, Ledger
+from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.store import BudgetStore
-from dpscp.training.model import Model, load_model, require_loadable
+from dpscp.training.model import Model, digest_parameters, load_model, require_loadable
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class _Parameters(BaseEstimator):
     verbose: int = 0
 
 
-class FittedEstimator(_Parameters, ABC):
+class FittedEstimator(Documented, _Parameters, ABC):
     """Hold the parameters of an estimator and the results of a fit or a file."""
 
     model_: Model
@@ -323,6 +322,24 @@ class FittedEstimator(_Parameters, ABC):
             own |= {"classes": classes.astype(str) if objects else classes, "classes_objects": np.array(objects)}
         return header, own
 
+    def as_release(self) -> Release:
+        """Return what the fit released, without the model."""
+        check_is_fitted(self)
+        return Release(
+            self.threshold_,
+            self.ledger_,
+            self.certificates_,
+            Budget(float(self.epsilon), float(self.delta)),
+            self.accountant,
+            self.task_.name,
+            group_values=self.group_values_,
+            groups_are_classes=self._groups_are_labels,
+            evaluation=self.evaluation_,
+            declared={} if self.schema_ is None else self.schema_.metadata or {},
+            sha256=self.digest(),
+            model_sha256=digest_parameters(self.model_),
+        )
+
     def report(
         self,
         path: str | PathLike[str],
@@ -331,11 +348,13 @@ class FittedEstimator(_Parameters, ABC):
         *,
         title: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        language: str = "en",
     ) -> None:
         """Write an HTML page about this fit; needs the extra ``dpscp[report]``.
 
-        With labeled records the page shows how the sets perform on them. These numbers are exact and NOT private; the
-        page says so.
+        Without records it is the public edition: no number in it was computed without noise. With labeled records it is
+        the internal edition, which shows how the sets perform on them. These numbers are exact and NOT private; a
+        banner says so.
 
         Parameters
         ----------
@@ -348,36 +367,21 @@ class FittedEstimator(_Parameters, ABC):
         title : str, optional
         metadata : mapping of str to str, optional
             Descriptions by key: purpose, data, responsible, contact, legal_basis, collection_period, recipients.
+        language : {"en", "de"}
         """
         from dpscp.report.numbers import evaluate
-        from dpscp.report.page import write_release, write_report
+        from dpscp.report.page import write_report
 
         check_is_fitted(self)
         if (X is None) != (y is None):
             raise ValueError("pass both X and y for an evaluation, or neither")
-        if self.certificate_.promise is not Promise.COVERAGE:  # pictures and evaluation are those of coverage
-            write_release(path, self, title=title or "Private release")
-            return
         evaluation = None if X is None else evaluate(self, X, self._read_targets(X, y))
-        write_report(path, self, evaluation=evaluation, title=title, metadata=metadata)
-
-    def statement(self, *, study: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the privacy statement of this fit as JSON values: the promise, its mechanisms, what is not protected.
-
-        Nothing in it is computed from records. ``study``: what all fits on these records may spend and have spent
-        (``dpscp.report.study_budget(store)``). ``dpscp.deployment.statement_markdown`` writes it for a model card.
-        """
-        from dpscp.deployment.statement import privacy_statement
-
-        return privacy_statement(self, study=study)
+        write_report(path, self, evaluation=evaluation, title=title, metadata=metadata, language=language)
 
     def _repr_html_(self) -> str:
         """Return scikit-learn's diagram and, once fitted, a card for each promise."""
         diagram = str(estimator_html_repr(self))
-        if not self.__sklearn_is_fitted__():
-            return diagram
-        promises = [self.ledger_.html_card(float(self.delta)), *(c._repr_html_() for c in self.certificates_)]
-        return diagram + html_cards(promises)
+        return diagram + self._cards() if self.__sklearn_is_fitted__() else diagram
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """Return what a notebook shows, with ledger and certificates."""

@@ -9,7 +9,7 @@ import numpy as np
 from dpscp._base.format import format_level
 from dpscp.data.feature_bounds import stated_bounds
 from dpscp.data.groups import read_groups
-from dpscp.estimators import PrivateConformalClassifier
+from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.estimators.prefit import Prefit
 
 __all__ = ["Example", "predict_examples"]
@@ -45,6 +45,8 @@ def predict_examples(estimator: Any) -> tuple[Example, ...]:
     Returns an empty tuple where such rows make no sense (images, embeddings), or where the caller's own functions would
     be called (groups, scores, models).
     """
+    if not isinstance(estimator, PrivateConformalClassifier | PrivateConformalRegressor):
+        return ()
     groups = read_groups(estimator.groups)
     own_functions = isinstance(estimator.estimator, Prefit) or bool(estimator.task_.score_assumptions)
     own_functions = own_functions or (groups is not None and groups.calls_functions)

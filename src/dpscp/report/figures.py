@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpscp._base.format import format_rate
+from dpscp.deployment.verdict import ATTACKS
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger
-from dpscp.report.numbers import ATTACKS, LevelEvaluation
+from dpscp.report.numbers import LevelEvaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

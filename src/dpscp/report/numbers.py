@@ -9,18 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpscp.core.evaluation import PrivateEstimate
+from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size
+from dpscp.core.release import Release
 from dpscp.data.groups import RowGroups, is_member
+from dpscp.data.validation import validate_targets
 from dpscp.deployment.evaluation import labeled_outcomes, size_limit
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy.store import BudgetStore
 
-# False-alarm rates at which the attacker's best detection rate is printed.
-ATTACKS = (0.01, 0.05, 0.1)
 # Numbers of records of one person for which the page prints the group epsilon.
 GROUP_SIZES = (1, 2, 5, 10)
 _BINS = 20
+# The normal quantile of a 95 % interval.
+_Z = 1.96
 
 # The meaning of each number of a certificate.
 TERMS: Mapping[str, str] = {
@@ -53,15 +55,6 @@ TERMS: Mapping[str, str] = {
     "finite_threshold_expected": "whether sets smaller than full are expected at these numbers",
 }
 
-# Possible reasons for an evaluation below the promise, the most likely first.
-WHY_BELOW = (
-    "the declared n_records is wrong, these records differ from those of the fit (other people, another time, an "
-    "unshuffled table), or, if the difference is small, chance: the promise is an average over releases"
-)
-FULL_SETS = "The promise holds only because the sets contain nearly every answer, so it is not useful."
-_TOO_LITTLE = "Too little coverage is proven for the promise to be useful."
-_LABELS_FROM_RECORDS = "No coverage is proven, because the list of labels was taken from the records."
-
 
 @dataclass(frozen=True)
 class LevelEvaluation:
@@ -71,7 +64,8 @@ class LevelEvaluation:
     ----------
     target, promised : the requested level, and the level that the certificate proves.
     coverage, interval : share of covered records, with its 95 % Clopper-Pearson interval.
-    mean_size : mean number of labels in a set, or mean width of an interval.
+    mean_size, size_error : mean number of labels in a set, or mean width of an interval, and the reach of its 95 %
+        interval.
     single : share of sets with one label; None for intervals.
     sizes, shares : set sizes, or left edges of equal bins of widths, and the share of records in each.
     widest : right edge of the last bin.
@@ -82,6 +76,7 @@ class LevelEvaluation:
     coverage: float
     interval: tuple[float, float]
     mean_size: float
+    size_error: float
     single: float | None
     sizes: tuple[float, ...]
     shares: tuple[float, ...]
@@ -115,6 +110,10 @@ class PartEvaluation:
     interval: tuple[float, float]
     mean_size: tuple[float, ...]
 
+    def as_part(self, kind: str) -> Part:
+        """Return the coverage at the first level, as a verdict uses it."""
+        return Part(kind, self.name, PrivateEstimate(self.coverage[0], self.interval))
+
     def is_below(self, target: float) -> bool:
         """Whether the whole interval lies below a level."""
         return self.interval[1] < target
@@ -133,6 +132,9 @@ class Evaluation:
     reference : results of a non-private method.
     accuracy : share of right predictions; None for intervals.
     mean_absolute_error : mean distance of the prediction to the target; None for sets.
+    full, empty : share of the sets with every answer, and without any, at the first level.
+    constant_width : width of the shortest interval that, as the same answer for everybody, has the same coverage, and
+        at the ends of its interval; None for sets.
     """
 
     n: int
@@ -143,6 +145,37 @@ class Evaluation:
     reference: Reference | None = None
     accuracy: float | None = None
     mean_absolute_error: float | None = None
+    full: float = 0.0
+    empty: float = 0.0
+    constant_width: PrivateEstimate | None = None
+
+    @property
+    def findings(self) -> Findings:
+        """What the verdict about the release uses; not private."""
+        first, n = self.levels[0], self.n
+        kinds = (("class", self.by_label), ("group", self.by_group))
+        shares = [part.n / n for part in self.by_label]
+
+        def rate(share: float) -> PrivateEstimate:
+            return PrivateEstimate(share, clopper_pearson(round(share * n), n))
+
+        is_classifier = self.accuracy is not None
+        coverages = tuple(PrivateEstimate(level.coverage, level.interval) for level in self.levels)
+        coverage, reach = coverages[0], first.size_error
+        constant = self.constant_width
+        if is_classifier:
+            constant = around(coverage, lambda level: constant_set_size(shares, level))
+        return Findings(
+            is_private=False,
+            coverages=coverages,
+            set_size=PrivateEstimate(first.mean_size, (first.mean_size - reach, first.mean_size + reach)),
+            constant_size=constant,
+            accuracy=None if self.accuracy is None else rate(self.accuracy),
+            most_frequent=rate(max(shares)) if is_classifier else None,
+            full=rate(self.full),
+            empty=rate(self.empty),
+            parts=tuple(part.as_part(kind) for kind, parts in kinds for part in parts),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results of all records as JSON values."""
@@ -160,12 +193,12 @@ class Evaluation:
         return {"n": self.n, "is_private": False, "levels": levels, "reference": reference}
 
 
-def nominal_size(estimator: Any) -> dict[str, Any] | None:
-    """Return the public number of records or persons of a fit, and whether it was declared; None if there is none."""
-    terms = estimator.certificates_[0].terms
+def nominal_size(release: Release) -> dict[str, Any] | None:
+    """Return the public number of records or persons, and whether it was declared; None if there is none."""
+    terms = release.certificate.terms
     if terms.n_units is None:
         return None
-    is_declared = terms.unit.count_name not in estimator.ledger_.taken_from_data
+    is_declared = terms.unit.count_name not in release.ledger.taken_from_data
     return {"count": terms.n_units, "noun": f"{terms.unit.noun}s", "is_declared": is_declared}
 
 
@@ -186,77 +219,6 @@ def study_budget(store: BudgetStore | None) -> dict[str, Any] | None:
     spent = float("inf") if state["spent"] is None else state["spent"]
     budget = {"epsilon": state["epsilon"], "delta": state["delta"]}
     return {**budget, "spent": spent, "left": store.remaining(), "fits": len(state["entries"])}
-
-
-def explain_useless_promise(estimator: Any) -> str | None:
-    """Explain in one sentence why a coverage promise of a fit is not useful; return None if all are."""
-    levels = np.reshape(estimator.threshold_, (-1, len(estimator.certificates_))).T
-    for certificate, thresholds in zip(estimator.certificates_, levels, strict=True):
-        if certificate.void_because:
-            return f"No coverage is proven: {certificate.void_because}."
-        if not certificate.classes_declared:
-            return _LABELS_FROM_RECORDS
-        if not certificate.terms.finite_threshold_expected or np.isinf(thresholds).all():
-            return FULL_SETS
-        if certificate.is_vacuous:
-            return _TOO_LITTLE
-    return None
-
-
-def judge_release(estimator: Any, evaluation: Evaluation | None) -> tuple[str, str]:
-    """Give a verdict on a release: one or two words, and a sentence with the reason."""
-    if evaluation is not None and any(level.is_below_promise for level in evaluation.levels):
-        return "contradicted", "The evaluation shows coverage below the promise. Do not rely on these sets."
-    if estimator.ledger_.non_private_stages:
-        return "not private", f"Neither promise is proven: {'; '.join(estimator.ledger_.not_private_because)}."
-    measured = estimator.evaluation_
-    if measured is not None and any(map(_is_below_promise, measured.coverages, estimator.certificates_)):
-        return "contradicted", "The private evaluation shows coverage below the promise. Do not rely on these sets."
-    useless = explain_useless_promise(estimator)
-    if useless:
-        return "vacuous", useless
-    if estimator.ledger_.seeded:
-        return (
-            "for tests only",
-            "Privacy is not proven: the noise came from a seed. Fit without random_state to publish.",
-        )
-    if not all(certificate.is_certified for certificate in estimator.certificates_):
-        return "not certified", "Privacy is proven. The requested coverage is expected, but not proven."
-    if evaluation is None and measured is not None:
-        return "usable", "Both promises are proven, and the private evaluation does not contradict them."
-    if evaluation is None:
-        return "usable", "Both promises are proven. This page contains no evaluation on labeled records."
-    return "usable", "Both promises are proven, and the evaluation does not contradict them."
-
-
-@dataclass(frozen=True)
-class LowPart:
-    """Hold a class or group whose coverage is clearly below the target; ``high`` is the upper end of its interval."""
-
-    kind: str
-    name: str
-    coverage: float
-    high: float
-    is_private: bool
-
-
-def find_low_parts(estimator: Any, evaluation: Evaluation | None) -> list[LowPart]:
-    """List the classes and groups whose whole coverage interval is below the first target, in either evaluation."""
-    found, target, measured = [], estimator.certificates_[0].target, estimator.evaluation_
-    if measured is not None:
-        for kind, parts in (("class", measured.by_class), ("group", measured.by_group)):
-            low = {name: rate for name, rate in parts.items() if rate.interval[1] < target}
-            found += [LowPart(kind, str(name), rate.estimate, rate.interval[1], True) for name, rate in low.items()]
-    if evaluation is not None:
-        for kind, results in (("class", evaluation.by_label), ("group", evaluation.by_group)):
-            below = [part for part in results if part.is_below(target)]
-            found += [LowPart(kind, part.name, part.coverage[0], part.interval[1], False) for part in below]
-    return found
-
-
-def _is_below_promise(measured: PrivateEstimate, certificate: Certificate) -> bool:
-    """Return whether the whole interval is below the proven coverage."""
-    return measured.interval[1] < certificate.coverage
 
 
 def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
@@ -282,7 +244,8 @@ def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
     limit, n, covered = size_limit(estimator), len(outcomes), outcomes.covered
     sizes, is_classifier = outcomes.sizes * limit, outcomes.labels is not None
     classes, group_names = getattr(estimator, "classes_", ()), () if groups is None else groups.names
-    error = float(outcomes.errors.mean())
+    error, hits = float(outcomes.errors.mean()), int(covered[:, 0].sum())
+    first = PrivateEstimate(hits / n, clopper_pearson(hits, n))
     return Evaluation(
         n,
         "set" if is_classifier else "interval",
@@ -294,6 +257,9 @@ def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
         by_group=tuple(_measure_parts(group_names, outcomes.groups, covered, sizes)),
         accuracy=1 - error if is_classifier else None,
         mean_absolute_error=None if is_classifier else error * limit,
+        full=float((sizes[:, 0] >= limit).mean()),
+        empty=float((sizes[:, 0] <= 0).mean()),
+        constant_width=None if is_classifier else around(first, lambda level: shortest_width(y, level)),
     )
 
 
@@ -314,6 +280,7 @@ def _measure_level(
         coverage=float(covered.mean()),
         interval=clopper_pearson(int(covered.sum()), len(covered)),
         mean_size=float(sizes.mean()),
+        size_error=float(_Z * sizes.std() / np.sqrt(len(sizes))),
         single=None if n_classes is None else shares[1],
         sizes=tuple(places.tolist()),
         shares=shares,
@@ -332,6 +299,12 @@ def _measure_parts(
         if n:
             interval = clopper_pearson(int(hits[:, 0].sum()), n)
             yield PartEvaluation(str(name), n, tuple(hits.mean(axis=0)), interval, tuple(sizes[member].mean(axis=0)))
+
+
+def shortest_width(targets: Any, level: float) -> float:
+    """Return the width of the shortest interval that holds a share of the targets."""
+    ordered, kept = np.sort(validate_targets(targets, len(targets))), max(1, int(np.ceil(level * len(targets) - 1e-9)))
+    return float((ordered[kept - 1 :] - ordered[: len(ordered) - kept + 1]).min())
 
 
 def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -13,8 +13,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sklearn.utils.validation import check_is_fitted
-
 from dpscp._base.assumptions import first_words
 from dpscp._base.format import (
     at_least,
@@ -25,16 +23,17 @@ from dpscp._base.format import (
     html_paragraph,
     html_table,
 )
+from dpscp.core.evaluation import PrivateEvaluation
 from dpscp.core.plan_rows import plan_others
 from dpscp.core.problem import FitProblem
+from dpscp.core.release import Release
 from dpscp.core.tasks import Classification, Regression
 from dpscp.data.model_files import open_atomically
-from dpscp.data.schema_text import METADATA_KEYS, check_metadata
 from dpscp.deployment.statement import privacy_statement
-from dpscp.estimators import PrivateConformalClassifier
+from dpscp.deployment.verdict import ATTACKS, judge
 from dpscp.guarantees import guarantee_of
-from dpscp.guarantees.certificate import require_coverage, term_text
-from dpscp.privacy import Budget, SecretSplitDpEvent
+from dpscp.guarantees.certificate import Promise, term_text
+from dpscp.privacy import SecretSplitDpEvent
 from dpscp.privacy.events import parallel_parts
 from dpscp.report.examples import predict_examples
 from dpscp.report.figures import (
@@ -48,14 +47,9 @@ from dpscp.report.figures import (
     tradeoff_figure,
 )
 from dpscp.report.numbers import (
-    ATTACKS,
     GROUP_SIZES,
     TERMS,
-    WHY_BELOW,
     Evaluation,
-    explain_useless_promise,
-    find_low_parts,
-    judge_release,
     nominal_size,
 )
 from dpscp.report.spending import DEPLOYMENTS, budget_bar, scale_place
@@ -68,44 +62,49 @@ _LIBRARIES = ("dpscp", "numpy", "scipy", "scikit-learn", "dp-accounting", "rando
 _HIDDEN_FACTS = ("schema",)
 # Multiples of this budget, and levels, for which the page states the expected coverage.
 _OTHER_BUDGETS, _OTHER_LEVELS = (0.5, 1.0, 2.0, 4.0), (0.8, 0.9, 0.95, 0.99)
+# What a release of each kind answers with: one of it, and several.
+_ANSWERS = {
+    "classification": ("set", "sets"),
+    "regression": ("interval", "intervals"),
+    "multilabel": ("label set", "label sets"),
+    "scores": ("threshold", "thresholds"),
+    "losses": ("threshold", "thresholds"),
+}
 # Colors of the short pages in the dark scheme.
 _DARK = {"ink": "#e6eaf0", "muted": "#a3adbb", "line": "#3a4350", "soft": "#24405f", "one": "#6aa9ea", "two": "#f0965a"}
 
 
 def html_report(
-    estimator: Any,
+    released: Any,
     *,
-    evaluation: Evaluation | None = None,
+    evaluation: Evaluation | PrivateEvaluation | None = None,
     title: str | None = None,
     metadata: Mapping[str, str] | None = None,
     study: Mapping[str, Any] | None = None,
+    language: str = "en",
 ) -> str:
-    """Write an HTML page about a fitted estimator.
+    """Write an HTML page about a release.
 
-    The page shows promises, ledger, certificate, public facts, and what is not protected. It loads no other file and
-    runs no script. Needs the extra ``dpscp[report]``.
+    The page shows verdict, promises, ledger, certificates, public facts, and what is not protected. It loads no other
+    file and runs no script. Needs the extra ``dpscp[report]``.
 
     Parameters
     ----------
-    estimator : fitted PrivateConformalClassifier or PrivateConformalRegressor
-    evaluation : results on labeled records, which are NOT private; the page marks them as such.
+    released : Release, or fitted or loaded estimator
+    evaluation : results on labeled records. A private one may be published with the page. One without privacy makes
+        the internal edition, with a banner on top.
     title : title of the page.
     metadata : declarations of the author by key: purpose, data, responsible, contact, legal_basis, collection_period,
         recipients. A schema may declare them as well; ``metadata`` comes first.
     study : budget of all releases about these records and what is spent, see ``study_budget``.
+    language : {"en", "de"}
 
     Returns
     -------
     str
     """
-    check_is_fitted(estimator)
-    require_coverage(estimator.certificate_, type(estimator).__name__)
-    template = _page_template()
-    in_schema = {} if estimator.schema_ is None else estimator.schema_.metadata or {}
-    about = {**in_schema, **check_metadata(metadata or {})}
-    declared = {key.replace("_", " ").capitalize(): about[key] for key in METADATA_KEYS if key in about}
-    content = _collect_content(estimator, evaluation, study) | {"declared": declared, "today": date.today().isoformat()}
-    return str(template.render(**content, title=title or "Private prediction sets"))
+    content = _collect_content(released, evaluation, study, metadata)
+    return str(_page_template().render(**content, title=title or "Private release", language=language))
 
 
 @lru_cache(maxsize=1)
@@ -126,6 +125,7 @@ def _page_template() -> Any:
     )
     environment.filters["plain"] = format_value
     environment.filters["spent"] = format_epsilon
+    environment.filters["json"] = lambda value: json.dumps(value, indent=1)
     environment.filters["base64"] = lambda text: base64.b64encode(text.encode()).decode()
     environment.filters["words"] = lambda name: str(name).replace("_", " ")
     environment.globals |= {"number": _number, "term": _term, "format_level": format_level, "format_rate": format_rate}
@@ -135,25 +135,16 @@ def _page_template() -> Any:
     return environment.get_template("template.html")
 
 
-def write_report(
-    path: str | PathLike[str],
-    estimator: Any,
-    *,
-    evaluation: Evaluation | None = None,
-    title: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-    study: Mapping[str, Any] | None = None,
-) -> None:
+def write_report(path: str | PathLike[str], released: Any, **options: Any) -> None:
     """Write ``html_report`` to exactly ``path``; a failure leaves no partial file.
 
     Parameters
     ----------
     path : str or path
-    estimator, evaluation, title, metadata, study
+    released, options
         See ``html_report``.
     """
-    page = html_report(estimator, evaluation=evaluation, title=title, metadata=metadata, study=study)
-    write_atomically(path, page.encode())
+    write_atomically(path, html_report(released, **options).encode())
 
 
 def write_atomically(path: str | PathLike[str], data: bytes) -> None:
@@ -199,63 +190,74 @@ def _term(place: int, name: str, value: Any) -> Any:
     )
 
 
-def _collect_content(estimator: Any, evaluation: Evaluation | None, study: Mapping[str, Any] | None) -> dict[str, Any]:
-    ledger, epsilon, delta = estimator.ledger_, float(estimator.epsilon), float(estimator.delta)
-    spent, statement = ledger.epsilon(delta, estimator.accountant), privacy_statement(estimator, study=study)
-    certificates = []
-    for place, certificate in enumerate(estimator.certificates_):
+def _collect_content(
+    released: Any,
+    evaluation: Evaluation | PrivateEvaluation | None,
+    study: Mapping[str, Any] | None,
+    metadata: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    release: Release = released.as_release()
+    ledger, delta, kind = release.ledger, release.budget.delta, release.kind
+    spent = ledger.epsilon(delta, release.accountant)
+    measured = evaluation if isinstance(evaluation, PrivateEvaluation) else release.evaluation
+    exact = evaluation if isinstance(evaluation, Evaluation) else None
+    schema = getattr(released, "schema_", None)
+    return {
+        "kind": kind,
+        "is_risk": release.certificate.promise is Promise.RISK,
+        "answers": _ANSWERS[kind],
+        "release": release,
+        "ledger": ledger,
+        "first_words": first_words(ledger.assumptions),
+        "spent": spent,
+        "groups": [(rows, ledger.epsilon(delta, release.accountant, rows=rows)) for rows in GROUP_SIZES],
+        "budget_epsilon": release.budget.epsilon,
+        "delta": delta,
+        "is_divided": any(len(parallel_parts(entry.event)) > 1 for entry in ledger.entries),
+        "secret_parts": any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries),
+        "bar": budget_bar(ledger, release.budget.epsilon, delta),
+        "colors": stage_colors(ledger),
+        "deployments": _place_on_scale(spent),
+        "examples": predict_examples(released),
+        "tradeoff_picture": inline_svg(tradeoff_figure(ledger), "tradeoff", "Trade-off function of the release"),
+        "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
+        "certificates": _explain_certificates(release),
+        "unit": ledger.unit,
+        "verdict": judge(released, evaluation),
+        "measured": measured,
+        "nominal": nominal_size(release),
+        "what_if": _plan_alternatives(released),
+        "terms": TERMS,
+        "thresholds": _list_thresholds(release),
+        "evaluation": exact,
+        "size_pictures": [] if exact is None else _draw_sizes(exact),
+        "facts": {name: value for name, value in ledger.public_facts.items() if name not in _HIDDEN_FACTS},
+        "statement": privacy_statement(released, study=study, metadata=metadata),
+        "study": study,
+        "schema": None if schema is None else schema.to_dict(),
+        "today": date.today().isoformat(),
+        "versions": {name: version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
+    }
+
+
+def _explain_certificates(release: Release) -> list[dict[str, Any]]:
+    """Return each certificate with its proof and the picture of its search."""
+    found = []
+    for place, certificate in enumerate(release.certificates):
         picture = None
         if certificate.terms.rank_target is not None:
             aimed = format_level(certificate.target)
             label = f"Target of the search at level {aimed}: inner level, offset, noise of a count"
             picture = inline_svg(calibration_figure(certificate), f"calibration{place}", label)
-        certificates.append(
-            {"certificate": certificate, "proof": _explain_proof(certificate.guarantee), "picture": picture}
-        )
-    sizes = []
-    if evaluation is not None:
-        sizes = [
-            inline_svg(size_figure(level, evaluation.kind), f"sizes{place}", f"Distribution of {evaluation.kind} sizes")
-            for place, level in enumerate(evaluation.levels)
-        ]
-    facts = {name: value for name, value in ledger.public_facts.items() if name not in _HIDDEN_FACTS}
-    return {
-        "is_classifier": isinstance(estimator, PrivateConformalClassifier),
-        "ledger": ledger,
-        "digest": estimator.digest(),
-        "first_words": first_words(ledger.assumptions),
-        "spent": spent,
-        "groups": [(rows, ledger.epsilon(delta, estimator.accountant, rows=rows)) for rows in GROUP_SIZES],
-        "budget_epsilon": epsilon,
-        "delta": delta,
-        "mechanisms": statement["mechanisms"],
-        "is_divided": any(len(parallel_parts(entry.event)) > 1 for entry in ledger.entries),
-        "secret_parts": any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries),
-        "bar": budget_bar(ledger, epsilon, delta),
-        "colors": stage_colors(ledger),
-        "deployments": _place_on_scale(spent),
-        "examples": predict_examples(estimator),
-        "low_parts": find_low_parts(estimator, evaluation),
-        "tradeoff_picture": inline_svg(tradeoff_figure(ledger), "tradeoff", "Trade-off function of the release"),
-        "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
-        "certificates": certificates,
-        "unit": ledger.unit,
-        "verdict": judge_release(estimator, evaluation),
-        "measured": estimator.evaluation_,
-        "useless": explain_useless_promise(estimator),
-        "nominal": nominal_size(estimator),
-        "what_if": _plan_alternatives(estimator),
-        "terms": TERMS,
-        "why_below": WHY_BELOW,
-        "thresholds": _list_thresholds(estimator),
-        "evaluation": evaluation,
-        "size_pictures": sizes,
-        "facts": facts,
-        "statement": json.dumps(statement, indent=1),
-        "study": study,
-        "schema": None if estimator.schema_ is None else estimator.schema_.to_dict(),
-        "versions": {name: version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
-    }
+        found.append({"certificate": certificate, "proof": _explain_proof(certificate.guarantee), "picture": picture})
+    return found
+
+
+def _draw_sizes(evaluation: Evaluation) -> list[str]:
+    """Return the pictures of the set sizes, one for each level."""
+    label = f"Distribution of {evaluation.kind} sizes"
+    levels = enumerate(evaluation.levels)
+    return [inline_svg(size_figure(level, evaluation.kind), f"sizes{place}", label) for place, level in levels]
 
 
 def _place_on_scale(spent: float) -> list[tuple[Any, float, float]]:
@@ -271,45 +273,38 @@ def _explain_proof(guarantee: str) -> str:
     return f"{words[0].upper()}{words[1:]} ({result})" if words else proof
 
 
-def _plan_alternatives(estimator: Any) -> list[tuple[float, list[tuple[float, Any]]]]:
+def _plan_alternatives(released: Any) -> list[tuple[float, list[tuple[float, Any]]]]:
     """Plan other budgets and levels, from public numbers only.
 
-    A plan covers neither groups nor persons without ids: the list is empty for such fits.
+    A plan covers neither groups, nor persons without ids, nor thresholds without a model: the list is then empty.
     """
-    nominal, certificate, unit = nominal_size(estimator), estimator.certificates_[0], estimator.ledger_.unit
-    if nominal is None or estimator.group_values_ is not None or unit.group > 1:
+    release: Release = released.as_release()
+    nominal, certificate = nominal_size(release), release.certificate
+    if nominal is None or release.group_values is not None or release.ledger.unit.group > 1:
         return []
-    epsilon = float(estimator.epsilon)
-    is_classifier = isinstance(estimator, PrivateConformalClassifier)
+    if release.kind not in ("classification", "regression"):
+        return []
+    classes = getattr(released, "classes_", None)
     problem = FitProblem(
-        task=Classification(tuple(estimator.classes_.tolist())) if is_classifier else Regression((0.0, 1.0)),
-        budget=Budget(epsilon, float(estimator.delta)),
+        task=Regression((0.0, 1.0)) if classes is None else Classification(tuple(classes.tolist())),
+        budget=release.budget,
         alphas=(0.1,),  # each row has its own
         n_records=nominal["count"],
-        n_features=int(estimator.n_features_in_),
+        n_features=int(released.n_features_in_),
     )
-    epsilons = [epsilon * times for times in _OTHER_BUDGETS]
+    epsilons = [release.budget.epsilon * times for times in _OTHER_BUDGETS]
     rows = plan_others(certificate.guarantee, problem, epsilons, _OTHER_LEVELS)
     return [(e, list(zip(_OTHER_LEVELS, row, strict=True))) for e, row in zip(epsilons, rows, strict=True)]
 
 
-def _list_thresholds(estimator: Any) -> list[tuple[str, float, float]]:
+def _list_thresholds(release: Release) -> list[tuple[str, float, float]]:
     """List group name, level and value of every released threshold."""
-    levels = [certificate.target for certificate in estimator.certificates_]
-    if estimator.group_values_ is None:
-        return [("", level, float(t)) for level, t in zip(levels, estimator.threshold_, strict=True)]
+    groups = [""] if release.group_values is None else list(map(str, release.group_values))
     return [
-        (str(group), level, float(t))
-        for group, row in zip(estimator.group_values_, estimator.threshold_, strict=True)
-        for level, t in zip(levels, row, strict=True)
+        (group, certificate.target, float(value))
+        for group, row in zip(groups, release.thresholds, strict=True)
+        for certificate, value in zip(release.certificates, row, strict=True)
     ]
-
-
-def write_release(path: str | PathLike[str], released: Any, *, title: str) -> None:
-    """Write a page about a release that promises no coverage of a model: ledger, certificates and statement."""
-    statement = html.escape(json.dumps(released.statement(), indent=1))
-    body = f"{released._repr_html_()}<h2>Privacy statement</h2><pre>{statement}</pre>"
-    write_atomically(path, _short_page(title, body).encode())
 
 
 def monitor_page(monitor: "CoverageMonitor") -> str:

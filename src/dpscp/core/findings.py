@@ -1,0 +1,98 @@
+"""What any evaluation of a release found, private or not, as a verdict uses it."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PrivateEstimate:
+    """A private estimate and an interval that holds the true mean with the stated confidence.
+
+    Attributes
+    ----------
+    estimate : float
+        NaN where the noisy number of records is not positive.
+    interval : (low, high)
+    """
+
+    estimate: float
+    interval: tuple[float, float]
+
+    def scaled(self, factor: float) -> "PrivateEstimate":
+        """Return the same in other units."""
+        low, high = self.interval
+        return PrivateEstimate(factor * self.estimate, (factor * low, factor * high))
+
+    def complement(self) -> "PrivateEstimate":
+        """Return the estimate of one minus this rate."""
+        low, high = self.interval
+        return PrivateEstimate(1 - self.estimate, (1 - high, 1 - low))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; None stands for NaN."""
+        return {"estimate": None if math.isnan(self.estimate) else self.estimate, "interval": list(self.interval)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "PrivateEstimate":
+        """Return the estimate that ``to_dict`` wrote."""
+        estimate, (low, high) = data["estimate"], data["interval"]
+        return cls(float("nan") if estimate is None else float(estimate), (float(low), float(high)))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Hold the coverage of one class, range or group at the first level."""
+
+    kind: str
+    name: str
+    rate: PrivateEstimate
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Hold what any evaluation says about a release, as a verdict uses it.
+
+    Attributes
+    ----------
+    is_private : whether noise protects the numbers.
+    coverages : coverage at each level.
+    set_size : mean set size at the first level; None where nobody knows.
+    constant_size : size of the smallest set that, as the same answer for everybody, has the same coverage.
+    accuracy, most_frequent : share of right predictions, and of the most frequent label; None for intervals.
+    full, empty : share of the sets with every answer, and without any.
+    parts : coverage by class and group.
+    """
+
+    is_private: bool
+    coverages: tuple[PrivateEstimate, ...]
+    set_size: PrivateEstimate | None = None
+    constant_size: PrivateEstimate | None = None
+    accuracy: PrivateEstimate | None = None
+    most_frequent: PrivateEstimate | None = None
+    full: PrivateEstimate | None = None
+    empty: PrivateEstimate | None = None
+    parts: tuple[Part, ...] = ()
+
+
+def constant_set_size(shares: Iterable[float], level: float) -> float:
+    """Return the mean size of the smallest set that, as the same answer for everybody, reaches a level.
+
+    ``shares`` are those of the labels. The last label is in the set as often as the level needs it.
+
+    >>> constant_set_size([0.2, 0.7, 0.1], 0.8)
+    1.5
+    """
+    size, reached = 0.0, 0.0
+    for share in sorted((max(0.0, share) for share in shares), reverse=True):
+        if reached + share >= level:
+            return size + (level - reached) / share if share else size
+        size, reached = size + 1, reached + share
+    return size
+
+
+def around(rate: PrivateEstimate, size_at: Callable[[float], float]) -> PrivateEstimate:
+    """Return a size that grows with a rate, at the estimate and at both ends of the interval."""
+    low, high = rate.interval
+    return PrivateEstimate(size_at(rate.estimate), (size_at(low), size_at(high)))
