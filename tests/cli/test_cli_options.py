@@ -80,8 +80,9 @@ def test_every_option_of_fit_reaches_the_estimator(succeed, folder):
     assert facts["n_records"] == 450
     assert model.classes_.tolist() == ["yes", "no", "maybe"]
     assert not model.ledger_.taken_from_data
-    assert (told["budget_epsilon"], told["delta"], told["is_private"]) == (0.7, 1e-7, False)
-    assert len(told["certificates"]) == 2
+    told = told["statement"]
+    assert (told["privacy"]["budget"], told["is_private"]) == ({"epsilon": 0.7, "delta": 1e-7}, False)
+    assert len(told["coverage"]) == 2
 
 
 def test_score_groups_and_unknown_reach_the_estimator(succeed, folder):
@@ -96,7 +97,7 @@ def test_score_groups_and_unknown_reach_the_estimator(succeed, folder):
     )
     model = dp.load(folder / "regions.dpscp")
     assert (model.conformity_score, model.groups, model.group_values_) == ("raps", "region", ("north", "south"))
-    assert len(told["thresholds"]) == 2
+    assert len(told["statement"]["thresholds"]) == 2
     assert {c.unknown for c in model.schema_.columns if c.type == "categorical"} == {"other"}
     assert model.schema_.feature_names[-2:] == ("region=north", "region=south")
     succeed("predict regions.dpscp regions.csv -o regions.out.csv")
@@ -116,7 +117,7 @@ def test_what_one_release_covers_is_asked_for_and_told(succeed, folder):
 
 def test_without_a_seed_a_fit_is_private(succeed, folder):
     told = succeed("fit people.csv --schema people.toml --epsilon 1 --confidence 0.5 -o private.dpscp --json")
-    assert told["is_private"]
+    assert told["statement"]["is_private"]
     assert dp.load(folder / "private.dpscp").ledger_.is_private
 
 
@@ -136,7 +137,7 @@ def test_the_separator_is_used_for_header_and_records(succeed, folder):
     common = "--schema people.toml --epsilon 4 --guarantee universal --confidence 0.5 --seed 1 --json"
     comma = succeed(f"fit people.csv {common} -o comma.dpscp")
     semicolon = succeed(f"fit semicolons.csv {common} --separator ';' -o semicolon.dpscp")
-    assert comma["thresholds"] == semicolon["thresholds"]
+    assert comma["statement"]["thresholds"] == semicolon["statement"]["thresholds"]
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +166,7 @@ def test_each_printed_level_has_its_own_numbers(succeed, three_levels):
     lines = [
         x
         for x in succeed("report three.dpscp --evaluate new.csv -o three.html").splitlines()
-        if x.startswith("coverage")
+        if x.startswith("evaluation:")
     ]
     assert len(lines) == 3
     for line, level in zip(lines, three_levels[2].levels, strict=True):

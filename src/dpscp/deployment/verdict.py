@@ -233,7 +233,8 @@ def _judge_privacy(release: Release) -> Line:
     grade = Grade.STRONG if epsilon <= _STRONG else Grade.MODERATE if epsilon <= _MODERATE else Grade.WEAK
     words = {"epsilon": format_epsilon(epsilon), "delta": f"{delta:g}", "n": "" if n is None else f"{n:,}"}
     comparison = "above 10" if epsilon > _MODERATE else "above 1" if epsilon > _STRONG else "at most 1"
-    sentences = [Sentence.of("Epsilon {epsilon} is {comparison}.", comparison=comparison, **words)]
+    text = "Epsilon {epsilon} is {comparison}, for {neighbors}."
+    sentences = [Sentence.of(text, comparison=comparison, neighbors=ledger.neighbors, **words)]
     if n is not None and delta <= 1 / n:
         sentences.append(Sentence.of("Delta {delta} is at most 1 / n, for n = {n}.", **words))
     elif n is not None:
