@@ -115,8 +115,6 @@ def test_a_stage_without_protection_promises_nothing_about_attackers(model):
     assert not re.search("(holds|hold) for anybody", shown)
 
 
-
-
 def test_accuracy_is_counted_by_hand(model, evaluation, page):
     right = model.predict(FRAME[1500:]) == FRAME.visits[1500:].to_numpy()
     assert evaluation.accuracy == pytest.approx(right.mean())
