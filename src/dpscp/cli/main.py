@@ -157,8 +157,9 @@ COMMANDS = {
     ),
     "fit": _Command(
         "train and calibrate a private model on a table",
-        "table --schema --target --confidence --guarantee --score --groups --unknown --clip-to-bounds --output --report "
-        f"--release-confidence --purpose --responsible --data-name --force --evaluate --header --quiet {_PAYMENT}",
+        "table --schema --target --confidence --guarantee --score --groups --unknown --clip-to-bounds --output "
+        "--report --release-confidence "
+        f"--purpose --responsible --data-name --force --evaluate --header --quiet {_PAYMENT}",
         {"epsilon": 1.0, "delta": 1e-5, "confidence": [0.9], "guarantee": "auto", "output": Path("model.dpscp")},
         (
             f"{_FIT} --epsilon 1 --delta 1e-6",
