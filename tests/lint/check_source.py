@@ -296,6 +296,7 @@ OPEN_BASES = {
     "ColumnType",
     "GaussianSums",
     "Mechanism",
+    "RecordSource",
     "Model",
     "Prediction",
     "PublicStep",

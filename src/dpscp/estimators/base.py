@@ -25,8 +25,7 @@ from dpscp.data.named_inputs import NamedInputs, count_numbers
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
-from dpscp.data.sources import DistributedSource, find_source
-from dpscp.data.sources.base import is_source
+from dpscp.data.sources import DistributedSource, RecordSource, find_source
 from dpscp.data.sources.files import is_table
 from dpscp.data.sources.scanner import replace_patterns
 from dpscp.data.used_records import remember_use, warn_if_refit
@@ -160,14 +159,14 @@ class PrivateConformal(FittedEstimator):
         limits = {name: self._declared(name) for name in ("n_records", "n_persons")}
         unit = choose_unit(persons, self._declared("rows_per_person"), **limits)
         rows = None
-        if not is_source(X):
+        if not isinstance(X, RecordSource):
             rows = self._validate_table(X, reset=True)
             require_counted(len(rows), limits[unit.count_name], unit.count_name)
             y = self._validate_y(y, len(rows))
         elif self._prefit is not None:
             raise ValueError("dp.Prefit needs X and y in memory, because the estimator predicts all rows at once")
         else:
-            self.input_shape_ = getattr(X, "input_shape", None)
+            self.input_shape_ = X.input_shape
             self.n_features_in_ = X.width
         # the rows of a prefit estimator are its outputs
         return FitInput(table, X, y, persons, rows, unit, rows if self._prefit is None else table)
@@ -283,7 +282,7 @@ class PrivateConformal(FittedEstimator):
             )
         self.schema_ = schema
         if not by_name:
-            return X, y, schema.person if is_source(X) else persons
+            return X, y, schema.person if isinstance(X, RecordSource) else persons
         source = find_source(X, schema=schema) if targets is None else None
         if source is not None:
             return source, None, schema.person
@@ -440,7 +439,7 @@ class PrivateConformal(FittedEstimator):
     def _read_new_rows(self, X: Any) -> NewRows:
         """Validate rows to predict; those of a frame that do not fit the schema are marked."""
         check_is_fitted(self)
-        if is_source(X):
+        if isinstance(X, RecordSource):
             raise TypeError(
                 f"X must be rows to predict, got the record source {type(X).__name__}; pass an array, a frame, a "
                 "tensor, a Dataset (a DatasetSource was made from one), or the path of a table"

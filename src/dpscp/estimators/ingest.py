@@ -12,8 +12,7 @@ from dpscp.data.groups import RowGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.populations import Thinning
 from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource, find_source
-from dpscp.data.sources.base import is_source
-from dpscp.data.sources.digests import FirstReading, is_fixed, watch_changes
+from dpscp.data.sources.digests import FirstReading, watch_changes
 from dpscp.data.sources.persons import KeptRows
 from dpscp.data.sources.places import BlockCounts, Places, UnitSource, is_in_memory, take_census
 from dpscp.data.used_records import RowDigests, Sketch, sketch_rows
@@ -126,7 +125,7 @@ def read_without_schema(X: Any, y: Any, persons: Any) -> tuple[Any, Any, Any]:
             "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets as an array"
         )
     source = find_source(X, y)
-    if persons is not None and (source is not None or is_source(X)):
+    if persons is not None and (source is not None or isinstance(X, RecordSource)):
         raise ValueError(
             "persons needs X and y in memory, because a person's rows may be in several blocks of a source. Pass a "
             "path or a frame with a schema that declares the column of ids, schema=dp.Schema..."
@@ -146,7 +145,7 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
             "DistributedSource(X, y, persons=ids), or files with a schema that declares the column of ids"
         )
     look = _FirstLook(reading, by_person)
-    if is_fixed(source):
+    if source.is_fixed:
         found, sketch = source.sum(look)
     else:
         key = secure_bytes()(32)

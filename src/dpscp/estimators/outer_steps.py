@@ -37,8 +37,7 @@ from dpscp._base.assumptions import (
 from dpscp._base.callers import is_of_caller
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.fit import Fit
-from dpscp.data.sources import is_dask
-from dpscp.data.sources.base import is_source
+from dpscp.data.sources import RecordSource, is_dask
 from dpscp.estimators.prefit import Prefit
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.privacy import Ledger, non_private_event
@@ -287,8 +286,8 @@ def list_record_assumptions(original: Any) -> Iterator[Assumption]:
         yield OWN_DATASET
     if is_dask(original):
         yield DASK
-    elif is_source(original):
-        assumption = getattr(original, "assumption", None)
+    elif isinstance(original, RecordSource):
+        assumption = original.assumption
         if isinstance(assumption, Assumption):
             yield assumption
         if is_of_caller(original):

@@ -1,10 +1,12 @@
-"""Define the protocol of sources: blocks, a lazy ``map`` and a ``sum``. Read records from arrays.
+"""Define the base class of sources: blocks, a lazy ``map`` and a ``sum``. Read records from arrays.
 
-Your own source (files, a cluster, a database) has three members, see ``RecordSource``:
+Your own source (files, a cluster, a database) is a subclass of ``RecordSource`` with two members:
 
-``width``           the number of features of a row: a public number, known without reading a record;
-``map(function)``   a source of ``function(block)``, computed when it is read;
-``sum(function)``   ``added(function(block) for each block, in the order of their ids)``.
+``width``   the number of features of a row: a public number, known without reading a record;
+``read()``  the blocks, in the order of their ids.
+
+From these follow ``map(function)``, a source of ``function(block)``, computed when it is read, and ``sum(function)``:
+``added(function(block) for each block, in the order of their ids)``.
 
 It makes these promises:
 
@@ -23,25 +25,25 @@ It makes these promises:
 * If a schema declares a person column, ``Block.persons`` says which rows belong to whom. All rows of a person are side
   by side in one block, before any cap (``persons.join_person_block`` builds such blocks). Else it is None.
 
-It may also have ``assumption`` (what a ledger states about its other processes) and ``input_shape`` (of records that
-are images, sequences or the like, laid out as rows).
-
 Rows are real numbers (any float or integer type), with one target for each row. The user of the source checks once,
 before anything is spent, that numbers are finite and labels are among the declared classes. A source only reads.
 """
 
 import math
 import pickle
+from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
+from dpscp._base.assumptions import Assumption
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
 
@@ -187,16 +189,37 @@ class Block:
             start = stop
 
 
-@runtime_checkable
-class RecordSource(Protocol):
-    """Read records in blocks, wherever they are stored.
+class RecordSource(ABC):
+    """The base class of sources: records in blocks, wherever they are stored.
 
-    The docstring of the module lists what an implementation promises.
+    Write ``width`` and ``read``, and ``keep`` where the memory of this process is not the place for what is kept. A
+    source whose blocks are in other processes writes ``sum`` in place of ``read``. The docstring of the module lists
+    what a source promises.
+
+    Attributes
+    ----------
+    width : int
+        The number of features of a row.
+    assumption : Assumption or None
+        What a ledger states about the source.
+    input_shape : tuple or None
+        The shape of records that are images, sequences or the like, laid out as rows.
+    is_fixed : bool
+        Whether the source itself notices a change of its records. Otherwise ``fit`` compares digests of the blocks.
+    change_remedy : str
+        What a caller can do about such a change.
     """
 
-    @property
-    def width(self) -> int:
-        """Return the number of features of a row."""
+    width: int
+    assumption: Assumption | None = None
+    input_shape: tuple[Any, ...] | None = None
+    is_fixed: bool = False
+    change_remedy: str = "Persist the collection or write it to Parquet, then fit"
+    _functions: tuple[Callable[[Any], Any], ...] = ()
+
+    def read(self) -> Iterable[Block]:
+        """Return the stored blocks, in the order of their ids."""
+        raise NotImplementedError(f"{type(self).__name__} must define read or sum")
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "RecordSource":
         """Return the source of ``function(block)``, computed when it is read.
@@ -212,12 +235,27 @@ class RecordSource(Protocol):
         -------
         RecordSource
         """
+        mapped = copy(self)
+        vars(mapped)["_functions"] = (*self._functions, function)
+        return mapped.keep() if keep else mapped
+
+    def keep(self) -> "RecordSource":
+        """Return a source of the same blocks, computed once."""
+        return ArraySource.of_blocks(list(self.mapped()))
+
+    def mapped(self) -> Iterator[Block]:
+        """Yield the blocks with the functions of ``map`` applied."""
+        for block in self.read():
+            for function in self._functions:
+                block = function(block)
+            yield block
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """Return the total of ``function(block)`` over the blocks.
 
         Blocks are added by ``added`` in the order of their ids.
         """
+        return added(map(function, self.mapped()))
 
 
 def for_block(function: Callable[[Block], Total], number: int) -> Callable[[Block], Total]:
@@ -227,15 +265,6 @@ def for_block(function: Callable[[Block], Total], number: int) -> Callable[[Bloc
     """
     narrow = getattr(function, "for_block", None)
     return function if narrow is None else narrow(number)
-
-
-def is_source(X: Any) -> bool:
-    """Return whether X is a source.
-
-    A frame is not one, though its columns may have the names of a source's methods.
-    """
-    has_methods = callable(getattr(X, "map", None)) and callable(getattr(X, "sum", None))
-    return has_methods and isinstance(X, RecordSource) and getattr(X, "columns", None) is None
 
 
 @dataclass(frozen=True)
@@ -314,7 +343,7 @@ def _plus(first: Any, second: Any) -> Any:
     return first + second
 
 
-class ArraySource:
+class ArraySource(RecordSource):
     """Read records from arrays or memory-mapped files, in one or several blocks.
 
     Blocks are views of the arrays; nothing is copied. A memmap is read block by block.
@@ -334,6 +363,8 @@ class ArraySource:
     [30.0, 36.0]
     """
 
+    is_fixed = True
+
     def __init__(self, X: Any, y: Any, *, n_blocks: int = 1) -> None:
         rows, targets = np.asanyarray(X), np.asanyarray(y)
         if rows.ndim != 2 or rows.dtype.kind not in "fiub":
@@ -348,7 +379,6 @@ class ArraySource:
                 f"n_blocks={n_blocks} puts more than {MOST_IN_A_BLOCK} records in a block; use a larger n_blocks"
             )
         self._blocks = [Block(i, rows[part], targets[part]) for i, part in enumerate(parts)]
-        self._functions: tuple[Callable[[Block], Block], ...] = ()
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[Block]) -> "ArraySource":
@@ -357,30 +387,19 @@ class ArraySource:
         Their ids are 0, 1, 2, ...
         """
         source = cls.__new__(cls)
-        source._blocks, source._functions = list(blocks), ()
+        source._blocks = list(blocks)
         return source
 
     @property
-    def width(self) -> int:
+    def width(self) -> int:  # type: ignore[override]  # that of the blocks, which does not change
         """Return the number of features of a row."""
         return self._blocks[0].width
 
     @property
     def blocks(self) -> list[Block]:
         """Return the blocks, which are in the memory of this process."""
-        blocks = []
-        for block in self._blocks:
-            for function in self._functions:
-                block = function(block)
-            blocks.append(block)
-        return blocks
+        return list(self.mapped())
 
-    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ArraySource":
-        """Return the source of ``function(block)``."""
-        source = ArraySource.of_blocks(self._blocks)
-        source._functions = (*self._functions, function)
-        return ArraySource.of_blocks(source.blocks) if keep else source
-
-    def sum(self, function: Callable[[Block], Total]) -> Total:
-        """Return the total over the blocks, see ``RecordSource``."""
-        return added(map(function, self.blocks))
+    def read(self) -> list[Block]:
+        """Return the blocks as they were given."""
+        return self._blocks

@@ -7,23 +7,22 @@ stay in the workers. The scheduler is the one that Dask uses: threads of this pr
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from dpscp._base.assumptions import DASK, Assumption
+from dpscp._base.assumptions import DASK
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import Block, added, capture_error, for_block, unwrap_results
+from dpscp.data.sources.base import Block, RecordSource, added, capture_error, for_block, unwrap_results
 from dpscp.data.sources.persons import PersonRows, join_person_block, split_by_person
 from dpscp.threshold.counts import DaskArray
 
 Total = TypeVar("Total")
-Functions = tuple[Callable[[Block], Block], ...]
 # The pieces that go from partition to partition are as many as their square.
 _MOST_PARTITIONS = 500
 
 
-class DaskSource:
+class DaskSource(RecordSource):
     """Read records from Dask arrays or frames, in the workers that hold them.
 
     A block is a chunk of rows of ``X`` with the targets of the same rows. Columns are joined into one chunk. The
@@ -45,7 +44,7 @@ class DaskSource:
     the trusted side. Use encrypted connections (``distributed.Security``) where the network of the cluster is shared.
     """
 
-    assumption: ClassVar[Assumption] = DASK
+    assumption = DASK
 
     def __init__(self, X: Any, y: Any) -> None:
         rows, targets = _chunks(X, 2), _chunks(y, 1)
@@ -81,22 +80,16 @@ class DaskSource:
             parts = _person_blocks(given, schema)
         return cls.__new__(cls)._set(parts, len(schema.feature_names))
 
-    def _set(self, parts: list[tuple[Any, ...]], width: int, functions: Functions = ()) -> Self:
-        """Set the blocks, as functions of Dask's pieces, and the functions to apply."""
-        self._parts, self.width, self._functions = parts, width, functions
+    def _set(self, parts: list[tuple[Any, ...]], width: int) -> Self:
+        """Set the blocks, as functions of Dask's pieces."""
+        self._parts, self.width = parts, width
         return self
 
-    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DaskSource":
-        """Return the source of ``function(block)``.
-
-        What is to be kept stays in the memory of the workers.
-        """
+    def keep(self) -> "DaskSource":
+        """Return the same blocks, computed once; they stay in the memory of the workers."""
         import dask
 
-        new = DaskSource.__new__(DaskSource)
-        if not keep:
-            return new._set(self._parts, self.width, (*self._functions, function))
-        return new._set([(_identity, part) for part in dask.persist(*self._tasks(function))], self.width)
+        return DaskSource.__new__(DaskSource)._set([(_identity, p) for p in dask.persist(*self._tasks())], self.width)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """Return the total over the blocks in one round, see ``RecordSource``."""
@@ -105,11 +98,11 @@ class DaskSource:
         result: Total = added(unwrap_results(dask.compute(*self._tasks(function))))
         return result
 
-    def _tasks(self, function: Callable[[Block], Any]) -> list[Any]:
+    def _tasks(self, *more: Callable[[Block], Any]) -> list[Any]:
         """Return one task for each block, to be computed where its rows are."""
         import dask
 
-        functions = (*self._functions, function)
+        functions = (*self._functions, *more)
         return [
             dask.delayed(
                 partial(_run_functions, (make, *(for_block(f, i) for f in functions))), pure=False, traverse=False

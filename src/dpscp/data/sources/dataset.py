@@ -1,8 +1,8 @@
 """Read records item by item from a data set of torch, block by block."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,8 @@ from dpscp._base.progress import show_pass
 from dpscp.data.named_inputs import NamedInputs, count_numbers, is_named, split_target
 from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block
 from dpscp.data.sources.scanner import BLOCK_NUMBERS
-from dpscp.data.sources.spill import ReadSource
+from dpscp.data.sources.spill import LocalSource
 
-Total = TypeVar("Total")
 # Items that are read twice before anything else: a random change of one in two items shows here.
 READ_TWICE = 16
 _REMEDY = (
@@ -28,7 +27,7 @@ _ITEMS = (
 )
 
 
-class DatasetSource:
+class DatasetSource(LocalSource):
     """Read records from a ``torch.utils.data.Dataset`` that does not fit into memory.
 
     An item is one record: (input, target), or a dictionary of several inputs with the target under "labels" or "label".
@@ -54,6 +53,7 @@ class DatasetSource:
     """
 
     assumption = OWN_DATASET
+    is_fixed = False
     change_remedy = _REMEDY
 
     def __init__(
@@ -67,21 +67,13 @@ class DatasetSource:
         self._dataset, self._count = dataset, len(dataset)
         shape = _record_shape(dataset)
         refuse_changing_items(dataset, min(self._count, READ_TWICE))
-        self.input_shape: tuple[Any, ...] | None = tuple(shape) if len(shape) > 1 or is_named(shape) else None
+        self.input_shape = tuple(shape) if len(shape) > 1 or is_named(shape) else None
         self.width = count_numbers(shape)
         rows = BLOCK_NUMBERS // max(1, self.width) if block_rows is None else check_count("block_rows", block_rows)
         self._shape, self._rows = shape, min(max(1, rows), MOST_IN_A_BLOCK)
-        self._source = ReadSource(self._blocks, self.width, scratch)
+        self._folder = scratch
 
-    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> ReadSource:
-        """Return the source of ``function(block)``, see ``RecordSource``."""
-        return self._source.map(function, keep=keep)
-
-    def sum(self, function: Callable[[Block], Total]) -> Total:
-        """Return the total over the blocks, see ``RecordSource``."""
-        return self._source.sum(function)
-
-    def _blocks(self) -> Iterator[Block]:
+    def read(self) -> Iterator[Block]:
         if not self._count:
             yield Block(0, np.empty((0, self.width)), np.empty(0, dtype=np.int64))
         stop = 0

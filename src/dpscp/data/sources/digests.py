@@ -13,29 +13,18 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.data.sources.base import ArraySource, Block, RecordSource
-from dpscp.data.sources.spark import SparkSource
-from dpscp.data.sources.spill import ReadSource
+from dpscp.data.sources.base import Block, RecordSource
 
 _BYTES = 16
-_PERSIST = "Persist the collection or write it to Parquet, then fit"
 # Arrays of these kinds are compared by their bytes, others as text.
 _PLAIN = "biufcUSmM"
 Found = TypeVar("Found")
 Digests = list[tuple[int, bytes]]
 
 
-def is_fixed(source: RecordSource) -> bool:
-    """Return whether a source itself detects a change of its records.
-
-    An array is one object, a file has a size and times that are looked at with each block, Spark's frame was written.
-    """
-    return isinstance(source, ArraySource | ReadSource | SparkSource)
-
-
 def watch_changes(source: RecordSource, digests: Digests, key: bytes) -> RecordSource:
     """Return the source, whose blocks are compared with those of the first reading."""
-    return source.map(SameBlocks(dict(digests), key, getattr(source, "change_remedy", _PERSIST)))
+    return source.map(SameBlocks(dict(digests), key, source.change_remedy))
 
 
 @dataclass(frozen=True)
@@ -55,7 +44,7 @@ class SameBlocks:
 
     digests: Mapping[int, bytes] = field(repr=False)
     key: bytes = field(repr=False)
-    remedy: str = _PERSIST
+    remedy: str
 
     def __call__(self, block: Block) -> Block:
         if self.digests.get(block.id) != digest(block, self.key):

@@ -9,13 +9,14 @@ is sent to every process.
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
-from typing import Any, ClassVar, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
-from dpscp._base.assumptions import PROCESSES, Assumption
+from dpscp._base.assumptions import PROCESSES
 from dpscp._base.checks import check_count
 from dpscp.data.persons import number_persons
 from dpscp.data.sources.base import (
@@ -25,7 +26,6 @@ from dpscp.data.sources.base import (
     RecordSource,
     added,
     capture_error,
-    is_source,
     unwrap_results,
 )
 from dpscp.data.sources.persons import PersonRows, join_persons, split_by_person
@@ -35,7 +35,7 @@ Total = TypeVar("Total")
 Functions = tuple[Callable[[Block], Any], ...]
 
 
-class DistributedSource:
+class DistributedSource(RecordSource):
     """Read the records of all processes of a ``torch.distributed`` group.
 
     The default group must be initialized. Every process makes the source from its own records and then calls the same::
@@ -68,14 +68,14 @@ class DistributedSource:
     the trusted side.
     """
 
-    assumption: ClassVar[Assumption] = PROCESSES
+    assumption = PROCESSES
 
     def __init__(self, X: Any, y: Any = None, *, persons: Any = None, n_blocks: int = 1) -> None:
         def own() -> tuple[_OwnedRows | TableSource | RecordSource, int]:
             if persons is not None:
                 owned = _OwnedRows(X, y, persons, n_blocks)
                 return owned, owned.places()
-            source = X if is_source(X) else ArraySource(X, y, n_blocks=n_blocks)
+            source = X if isinstance(X, RecordSource) else ArraySource(X, y, n_blocks=n_blocks)
             return source, source.places() if _has_persons(source) else source.sum(_count_block)
 
         self._group = _Group()
@@ -93,7 +93,7 @@ class DistributedSource:
         assert not isinstance(source, _OwnedRows)
         before = list(accumulate(counts, initial=0))[self._group.rank]
         self._group.kept[0] = source.map(_ShiftIds(before))
-        self.width, self.by_person, self._number, self._functions = source.width, shapes[0][1], 0, ()
+        self.width, self.by_person, self._number = source.width, shapes[0][1], 0
 
     @property
     def is_leading(self) -> bool:
@@ -115,18 +115,11 @@ class DistributedSource:
         """
         _pickle_value(code)
 
-    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DistributedSource":
-        """Return the source of ``function(block)``.
-
-        What is to be kept stays with the process that has the block.
-        """
-        number, functions = self._number, (*self._functions, function)
-        if keep:
-            number, functions = self._group.keep(_Request(number, functions)), ()
-        new = DistributedSource.__new__(DistributedSource)
-        new._group, new._number, new._functions = self._group, number, functions
-        new.width, new.by_person = self.width, self.by_person
-        return new
+    def keep(self) -> "DistributedSource":
+        """Return the same blocks, computed once; each stays with the process that has it."""
+        kept = copy(self)
+        kept._number, kept._functions = self._group.keep(_Request(self._number, self._functions)), ()
+        return kept
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """Return the total over the blocks of all processes, see ``RecordSource``.
@@ -136,7 +129,6 @@ class DistributedSource:
         result: Total = added(self._group.request_results(_Request(self._number, (*self._functions, function))))
         return result
 
-    _functions: Functions
     by_person: bool
     """Whether all rows of a person are in one block."""
 
@@ -145,7 +137,7 @@ class _OwnedRows:
     """Rows in memory with the ids of their persons."""
 
     def __init__(self, X: Any, y: Any, persons: Any, n_blocks: int) -> None:
-        if is_source(X):
+        if isinstance(X, RecordSource):
             raise ValueError(
                 "persons needs the rows of this process as an array; for files, declare the person column in the schema"
             )

@@ -145,7 +145,7 @@ def _runs(starts: Index, sizes: Index) -> Index:
 
 
 @dataclass(frozen=True)
-class UnitSource:
+class UnitSource(RecordSource):
     """A source with its unit of privacy and, if known, its places and the width of its rows after a step.
 
     Where the unit is a person, every person has all their rows in one block, side by side, at most ``unit.cap`` of
@@ -158,7 +158,7 @@ class UnitSource:
     n_columns: int | None = None
 
     @property
-    def width(self) -> int:
+    def width(self) -> int:  # type: ignore[override]  # that of the source, which does not change
         return self.source.width if self.n_columns is None else self.n_columns
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "UnitSource":

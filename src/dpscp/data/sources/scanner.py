@@ -16,7 +16,7 @@ from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources.base import ArraySource, Block, RecordSource
 from dpscp.data.sources.files import ONE_BATCH, TableError, TableFile, are_paths, is_path, list_files, read_files
 from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
-from dpscp.data.sources.spill import ReadSource, Scratch
+from dpscp.data.sources.spill import LocalSource, ReadSource, Scratch
 
 # Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
 BLOCK_NUMBERS = 2**21
@@ -26,7 +26,7 @@ _MOST_PLACES = 256
 _IN_MEMORY = 2**28
 
 
-class TableSource(ReadSource):
+class TableSource(LocalSource):
     """Read records of a table through a schema, block by block.
 
     Types and ranges come from the schema, never from the data. A block has the same public number of records, however
@@ -76,9 +76,9 @@ class TableSource(ReadSource):
             self._columns = self._find_columns(_stream_names(table), f"the {type(table).__name__}")
             self._read_once = Scratch(_stream_batches(table, self._columns, self._rows), scratch)
         self._states = {file.path: file.state() for file in self._files}
-        self._kept: Scratch[Block] | None = None
+        self._kept: list[Scratch[Block]] = []  # also of the sources that are mapped from this one
         self._path = ""  # of the file that is read now
-        super().__init__(self._read_blocks, width, scratch)
+        self.width, self._folder = width, scratch
 
     def _find_columns(self, names: Sequence[str], said: str) -> list[str]:
         """Return the names of the columns that the schema declares."""
@@ -136,11 +136,11 @@ class TableSource(ReadSource):
         if len(rows) or not number:
             yield Block(number, rows, targets)
 
-    def _read_blocks(self) -> Iterable[Block]:
+    def read(self) -> Iterable[Block]:
         """Return the blocks from a scratch file, which the first reading of the table writes."""
-        if self._kept is None:
-            self._kept = self._join_persons() if self.by_person else Scratch(self._table(), self._folder)
-        return self._kept
+        if not self._kept:
+            self._kept.append(self._join_persons() if self.by_person else Scratch(self._table(), self._folder))
+        return self._kept[0]
 
     def _join_persons(self) -> Scratch[Block]:
         count = self.places()
@@ -180,7 +180,7 @@ class TableSource(ReadSource):
     def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ReadSource:
         """Return the source of the rows that several senders sent to this process."""
         written = spill_person_blocks(pieces, count, self._folder, senders=senders)
-        return ReadSource(written.__iter__, self.width, self._folder)
+        return ReadSource(written, self.width, self._folder)
 
 
 def or_no_records(batches: Iterable[Any], names: Sequence[str]) -> Iterator[Any]:

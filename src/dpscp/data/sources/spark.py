@@ -10,6 +10,7 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import Block, Failure, added, capture_error, unwrap_results
+from dpscp.data.sources.base import Block, Failure, RecordSource, added, capture_error, unwrap_results
 from dpscp.data.sources.persons import join_person_block, split_by_person
 from dpscp.data.sources.scanner import as_frame
 
@@ -27,7 +28,7 @@ Functions = tuple[Callable[[Any], Any], ...]
 _ANSWER, _PIECE_BYTES = "id long, place long, piece binary", 1 << 24
 
 
-class SparkSource:
+class SparkSource(RecordSource):
     """Read records from a Spark frame, in the executors that hold them.
 
     Blocks are the partitions of the frame: at most 2^25 records each, and a worker holds one at a time. Executors cache
@@ -52,6 +53,8 @@ class SparkSource:
     encrypted connections (``spark.network.crypto.enabled``) where the network is shared.
     """
 
+    is_fixed = True
+
     def __init__(self, frame: Any, schema: Schema) -> None:
         if frame.sparkSession.sparkContext.getCheckpointDir() is None:
             raise ValueError(
@@ -65,23 +68,16 @@ class SparkSource:
         if schema.person in names:  # all rows of a person into one partition
             chosen = chosen.repartition(chosen.rdd.getNumPartitions(), str(names.index(schema.person)))
         written = chosen.checkpoint(eager=True)
-        self._set(written, len(schema.feature_names), (partial(_block_from_partition, schema, names),), {})
+        self._frame, self.width, self._known = written, len(schema.feature_names), dict[str, list[int]]()
+        self._functions = (partial(_block_from_partition, schema, names),)
 
-    def _set(self, frame: Any, width: int, functions: Functions, known: dict[str, list[int]]) -> "SparkSource":
-        self._frame, self.width, self._functions, self._known = frame, width, functions, known
-        return self
-
-    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "SparkSource":
-        """Return the source of ``function(block)``.
-
-        What is to be kept is cached by the executors.
-        """
-        new, functions = SparkSource.__new__(SparkSource), (*self._functions, function)
-        if not keep:
-            return new._set(self._frame, self.width, functions, self._known)
-        kept = self._frame.mapInArrow(partial(_run_partition, functions), _ANSWER).persist()
-        weakref.finalize(new, _unpersist, kept).atexit = False
-        return new._set(kept, self.width, (_read_kept_block,), self._known)
+    def keep(self) -> "SparkSource":
+        """Return the same blocks, computed once and cached by the executors."""
+        kept = copy(self)
+        kept._frame = self._frame.mapInArrow(partial(_run_partition, self._functions), _ANSWER).persist()
+        kept._functions = (_read_kept_block,)
+        weakref.finalize(kept, _unpersist, kept._frame).atexit = False
+        return kept
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """Return the total over the blocks in one job, see ``RecordSource``."""

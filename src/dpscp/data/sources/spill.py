@@ -4,15 +4,14 @@ import mmap
 import pickle
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from typing import IO, Generic, TypeVar
 
 from dpscp._base.progress import show_pass
-from dpscp.data.sources.base import Block, added
+from dpscp.data.sources.base import Block, RecordSource
 
-Total = TypeVar("Total")
 Item = TypeVar("Item")
 # Arrays start at multiples of this, so that the engine reads them without a copy.
 _ALIGNED = 64
@@ -82,33 +81,21 @@ class Scratch(Generic[Item]):
         return memoryview(whole)[start - page :]
 
 
-class ReadSource:
-    """Blocks that are read again, in the same order, for every sum.
+class LocalSource(RecordSource):
+    """The base class of sources that hold one block at a time, and keep blocks in a scratch file."""
 
-    One block at a time is in memory.
-    """
+    is_fixed = True
+    _folder: str | PathLike[str] | None
 
-    def __init__(self, read: Callable[[], Iterable[Block]], width: int, folder: str | PathLike[str] | None) -> None:
-        self._read, self.width, self._folder = read, width, folder
-        self._functions: tuple[Callable[[Block], Block], ...] = ()
+    def keep(self) -> "ReadSource":
+        return ReadSource(Scratch(self.mapped(), self._folder), self.width, self._folder)
 
-    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ReadSource":
-        """Return the source of ``function(block)``.
 
-        What is to be kept goes to a scratch file.
-        """
-        mapped = ReadSource(self._read, self.width, self._folder)
-        mapped._functions = (*self._functions, function)
-        if not keep:
-            return mapped
-        return ReadSource(Scratch(mapped._blocks(), self._folder).__iter__, self.width, self._folder)
+class ReadSource(LocalSource):
+    """Blocks that are read again, in the same order, for every sum."""
 
-    def sum(self, function: Callable[[Block], Total]) -> Total:
-        """Return the total over the blocks, see ``RecordSource``."""
-        return added(function(block) for block in self._blocks())
+    def __init__(self, blocks: Iterable[Block], width: int, folder: str | PathLike[str] | None) -> None:
+        self._stored, self.width, self._folder = blocks, width, folder
 
-    def _blocks(self) -> Iterator[Block]:
-        for block in self._read():
-            for function in self._functions:
-                block = function(block)
-            yield block
+    def read(self) -> Iterable[Block]:
+        return self._stored
