@@ -49,6 +49,26 @@ def test_questions_complete_a_schema_and_show_it(tmp_path, capsys):
         assert line in shown
 
 
+def test_dates_are_asked_for_as_dates(tmp_path, capsys):
+    answers = [
+        "y",
+        "no",
+        "",
+        "class",
+        "no, yes",
+        "date",
+        "soon",
+        "2020-01-01 to 2030-12-31",
+        "never",
+        "2025-01-01",
+        "yes",
+    ]
+    found, questions = ask(answers, names=["visit", "y"], path=tmp_path / "s.toml")
+    assert found.columns == (Column("visit", "date", ("2020-01-01", "2030-12-31"), "2025-01-01"),)
+    assert "or a public date to fill in" in questions[-2]
+    assert "must be a pair of dates" in capsys.readouterr().err
+
+
 def test_bad_answers_are_asked_again_and_lose_nothing(tmp_path, capsys):
     answers = ["target", "y", "perhaps", "yes", "patients", "y", "patient", "0", "3", "x", "500"]
     answers += ["maybe", "regr", "low", "5 1", "0 to 1", "what", "num", "1, 0", "0 110", "yes", "7.5"]

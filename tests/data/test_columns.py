@@ -110,6 +110,8 @@ def test_dates_are_declared_as_texts_or_as_dates_of_toml():
     assert written.columns[0] == Column("day", "date", ("2010-01-01", "2025-12-31T12:00:00"), "2015-01-01")
     assert parse_schema(written.to_toml()) == written == Schema.from_dict(written.to_dict())
     assert written.matrix(pd.DataFrame({"day": [None, "1999-01-01"]})).tolist() == [[16436], [14610]]
+    draft = parsed("[columns.day]\nbounds = [2010-01-01, 2025-12-31]")  # its type is not declared yet
+    assert parse_schema(draft.to_toml()).columns == (Column("day", bounds=("2010-01-01", "2025-12-31")),)
     shown = day_schema(format="%d.%m.%Y").matrix(pd.DataFrame({"day": ["29.02.2024"]}))
     assert shown.tolist() == [[19782]]
 
@@ -123,6 +125,8 @@ def test_dates_are_declared_as_texts_or_as_dates_of_toml():
         ({"bounds": ["2025-01-01"]}, "pair of dates"),
         ({"missing": "never"}, '"refuse", "indicator" or a date'),
         ({"parts": ["month"]}, "parts of column 'day'"),
+        ({"parts": [["weekday"]]}, "parts of column 'day'"),
+        ({"type": ["date"]}, "type of column 'day'"),
         ({"format": "dd.mm"}, "format of column 'day'"),
         ({"scale": "log"}, "scale of column 'day' is for type 'numeric'"),
         ({"cells": 4}, "cells of column 'day' is for type 'categorical'"),

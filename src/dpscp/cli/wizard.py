@@ -168,13 +168,14 @@ class _Wizard:
     def _ask_column(self, column: Column) -> Column:
         name = column.name
         column = replace(column, type=column.type or self._choose(f"column {name}", _TYPE_MEANINGS))
-        if column.type == "numeric":
-            bounded = self._answer(f"  {_BOUNDS.format(name)}", lambda text: replace(column, bounds=parse_bounds(text)))
+        if "bounds" in column.kind.keys:
+            read = parse_dates if column.type == "date" else parse_bounds
+            bounded = self._answer(f"  {_BOUNDS.format(name)}", lambda text: replace(column, bounds=read(text)))
             question = (
                 f"  can {name} be missing? no (a missing value is an error), mark (adds a 0/1 feature), or a public "
-                "number to fill in: "
+                f"{'date' if column.type == 'date' else 'number'} to fill in: "
             )
-            return self._answer(question, lambda text: replace(bounded, missing=parse_missing(text)))
+            return self._answer(question, lambda text: replace(bounded, missing=parse_missing(text, column.type)))
         if column.type == "categorical":
             labels = self._answer(f"  all values of {name}, separated by commas: ", parse_list)
             other = self._confirm(f"  can {name} be missing or have another value?")
@@ -237,11 +238,18 @@ def parse_bounds(text: str) -> tuple[float, float] | str:
     return low, high
 
 
-def parse_missing(text: str) -> str | float:
-    """Read what a missing value means: an error, a feature of its own, or a number."""
+def parse_dates(text: str) -> tuple[str, ...] | str:
+    """Split two dates, low and high; nothing stands for private bounds."""
+    return tuple(text.replace(",", " ").replace(";", " ").replace(" to ", " ").split()) or PRIVATE
+
+
+def parse_missing(text: str, kind: str = "numeric") -> str | float:
+    """Read what a missing value means: an error, a feature of its own, or a public value, which a column checks."""
     answer = text.lower()
     if answer in (*_NO, "m", "mark", "indicator"):
         return "refuse" if answer in _NO else "indicator"
+    if kind == "date":
+        return answer
     try:
         return float(answer)
     except ValueError:

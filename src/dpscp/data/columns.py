@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import timedelta
+from datetime import date, time, timedelta
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -171,7 +171,7 @@ class Column:
         """Return plain JSON values of everything that is declared."""
         declared = {name: getattr(self, name) for name in _DEFAULTS}
         found = {name: value for name, value in declared.items() if value != _DEFAULTS[name]}
-        return {"type": self.type} | {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+        return {"type": self.type} | {name: _plain_declaration(value) for name, value in found.items()}
 
     @classmethod
     def from_dict(cls, name: str, data: Any) -> "Column":
@@ -257,7 +257,7 @@ class _Bounded(ColumnType, ABC):
     def numbers(self, column: Column, values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return the values as numbers, with NaN for missing and invalid ones; mark the invalid ones."""
 
-    def _mark_outside(self, column: Column, values: Any) -> NDArray[np.float64]:
+    def outside(self, column: Column, values: Any) -> NDArray[np.float64]:
         numbers, _ = self.numbers(column, values)
         low, high = self.ends(column)
         return np.where(np.isnan(numbers), np.nan, (numbers < low) | (numbers > high))
@@ -325,9 +325,6 @@ class _Numeric(_Bounded):
 
     def spread(self, column: Column, shares: NDArray[np.float64]) -> Any:
         return self._spread_numbers(column, shares)
-
-    def outside(self, column: Column, values: Any) -> NDArray[np.float64]:
-        return self._mark_outside(column, values)
 
     def numbers(self, column: Column, values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         refuse_values(values, column.name)
@@ -403,7 +400,7 @@ class _Date(_Bounded):
         missing, parts = column.missing, column.parts
         if missing not in ("refuse", "indicator"):
             missing = check_declaration(lambda: _date_text(f"missing of {column.where}", missing))
-        if not isinstance(parts, tuple) or not set(parts) <= {_DAY_OF_YEAR, _WEEKDAY} or len(set(parts)) < len(parts):
+        if parts not in ((), (_DAY_OF_YEAR,), (_WEEKDAY,), (_DAY_OF_YEAR, _WEEKDAY), (_WEEKDAY, _DAY_OF_YEAR)):
             raise SchemaError(f'parts of {column.where} must be a list of "{_DAY_OF_YEAR}" and "{_WEEKDAY}"')
         if column.format is not None and (not isinstance(column.format, str) or "%" not in column.format):
             raise SchemaError(f'format of {column.where} must be like "%d.%m.%Y", got {column.format!r}')
@@ -426,9 +423,6 @@ class _Date(_Bounded):
         if _WEEKDAY in column.parts:
             found += tuple(Feature(f"{column.name} weekday={day}") for day in _WEEKDAYS)
         return found
-
-    def outside(self, column: Column, values: Any) -> NDArray[np.float64]:
-        return self._mark_outside(column, values)
 
     def numbers(self, column: Column, values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         refuse_values(values, column.name, dates=True)
@@ -519,6 +513,13 @@ def read_labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
     if len(set(labels)) != len(labels) or len(labels) < least:
         raise SchemaError(f"{where} must have at least {least} labels, each once")
     return labels
+
+
+def _plain_declaration(value: Any) -> Any:
+    """Return a JSON value of a declaration; dates of TOML become texts."""
+    if isinstance(value, list | tuple):
+        return [_plain_declaration(part) for part in value]
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
 def _date_text(name: str, value: Any) -> str:

@@ -74,7 +74,7 @@ def merge_shared(data: Mapping[str, Any]) -> dict[str, Any]:
 def _merge_column(name: str, column: Any, defaults: Mapping[str, Any], lists: Mapping[str, Any]) -> Any:
     if not isinstance(column, Mapping):
         return column
-    kind = TYPES.get(column.get("type") or defaults.get("type", ""))
+    kind = TYPES.get(str(column.get("type") or defaults.get("type")))
     merged = {key: value for key, value in defaults.items() if kind and key in ("type", *kind.keys)} | dict(column)
     chosen = merged.get("categories")
     if not isinstance(chosen, str) or chosen == HASH:
