@@ -129,9 +129,9 @@ def _parts(records: RecordSource, plan: FitPlan, seed: int | None) -> tuple[Reco
     third source is then not used.
     """
     parts = plan.parts
-    if parts is None or parts.fraction is None:
+    if parts is None or parts.fraction is None or parts.held_out is None:
         return records, records, records
-    fraction, held_out = parts.fraction, parts.fraction + parts.measured
+    fraction, held_out = parts.fraction, parts.held_out
     coins, places, here = PlacedDraws.of(seed), places_of(records), is_in_memory(records)
     faces = ((held_out, 1.0), (0.0, fraction), (fraction, held_out))
     return tuple(records.map(_Part(coins, places, low, high), keep=here) for low, high in faces)

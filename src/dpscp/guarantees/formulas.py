@@ -4,7 +4,6 @@ Every function takes public numbers only and can be called before any record is 
 """
 
 import math
-from collections.abc import Callable
 
 from dpscp._base.checks import check_count, check_nonnegative, check_positive, check_probability, real_number
 from dpscp.privacy.tradeoff import Tradeoff, last_where
@@ -156,18 +155,6 @@ def minimax_miss_bound(n: int, rank_target: float, count_noise: float, steps: in
     target = real_number("rank_target", rank_target)
     worst = count_noise * float(worst_final_gap((target - n - 1) / count_noise, steps))
     return min(1.0, max(0.0, 1 - (target - worst) / (n + 1)))
-
-
-def smallest_where(holds: Callable[[int], bool]) -> int:
-    """Return the smallest positive integer from which on ``holds`` is true."""
-    high = 1
-    while not holds(high):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def value_buffer(score_lipschitz: float, shift_bound: float) -> float:

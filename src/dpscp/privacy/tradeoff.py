@@ -284,3 +284,15 @@ def last_where(holds: Callable[[float], bool], good: float, bad: float, *, withi
             return good
         bad, good = (bad, middle) if holds(middle) else (middle, good)
     return good
+
+
+def smallest_where(holds: Callable[[int], bool]) -> int:
+    """Return the smallest positive integer from which on ``holds`` is true."""
+    high = 1
+    while not holds(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
