@@ -83,14 +83,14 @@ def test_the_learning_rate_of_a_partial_is_used_and_stated():
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"optimizer": "AdamW"}, ValueError, "got 'AdamW'; pass torch.optim.AdamW, without quotes"),
+        ({"optimizer": "AdamW"}, ValueError, "got 'AdamW'; pass torch.optim.AdamW itself"),
         ({"optimizer": "Optimizer7"}, ValueError, "pass torch.optim.AdamW"),
         (
             {"optimizer": optim.SGD(head().parameters(), lr=4711.0)},
             TypeError,
             "an instance of SGD.*pass torch.optim.SGD",
         ),
-        ({"optimizer": 3}, TypeError, "function of .parameters, lr., got int"),
+        ({"optimizer": 3}, TypeError, "function of .parameters, lr., got an instance of int"),
         (
             {"scheduler": schedulers.StepLR(optim.SGD(head().parameters(), lr=0.1), 5)},
             TypeError,

@@ -43,6 +43,7 @@ def check_graph(
     """
     secret = _dependents(graph, records)
     draws = list[Draw]()
+    allow_strides(graph)
     for node in list(graph.graph.nodes):
         if node.op in ("placeholder", "get_attr", "output"):
             continue
@@ -158,9 +159,7 @@ def allow_strides(graph: GraphModule) -> None:
 
 def _rewrite(graph: GraphModule, node: Any) -> None:
     target = node.target
-    if target in _VIEWS:
-        node.target = _aten.reshape.default
-    elif target in _EMPTY:
+    if target in _EMPTY:
         node.target = _EMPTY[target]
     elif target in _STRIDED:
         node.target, node.args = _STRIDED[target], node.args[:-1]

@@ -68,7 +68,7 @@ def find_rule(operation: Any) -> "tuple[Callable[..., Any], bool, bool] | None":
     """
     name = operation._schema.name.partition("::")[2]
     rule = _RULES.get(f"{name}.{operation._overloadname}", _RULES.get(name))
-    return None if rule is None else (rule, rule in _NORMAL, rule in _WIDE)
+    return None if rule is None else (rule, name in _NORMAL, rule in _WIDE)
 
 
 # ---- what replaces a draw: functions of the numbers and of the arguments of the operation
@@ -89,10 +89,6 @@ def _bernoulli_p(u: Tensor, x: Tensor, p: Any = 0.5) -> Tensor:
 
 def _numbers(u: Tensor, first: Any, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
     return u.to(dtype or (first.dtype if isinstance(first, torch.Tensor) else torch.get_default_dtype()))
-
-
-def _standard_normal(z: Tensor, first: Any, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return _numbers(z, first, dtype=dtype)
 
 
 def _uniform(u: Tensor, x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -148,8 +144,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "rand": _numbers,
     "rand_like": _numbers,
     "uniform": _uniform,
-    "randn": _standard_normal,
-    "randn_like": _standard_normal,
+    "randn": _numbers,
+    "randn_like": _numbers,
     "normal": _normal,
     "normal_functional": _normal_like,
     "randint": _integers,
@@ -164,7 +160,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "normal_": _normal_like,
     "exponential_": _exponential,
 }
-_NORMAL = (_standard_normal, _normal, _normal_like)
+_NORMAL = ("randn", "randn_like", "normal", "normal_functional", "normal_")
 _WIDE = (_integers, _permutation, _multinomial)
 
 

@@ -194,18 +194,13 @@ def _state_arrays(module: Any) -> dict[str, NDArray[Any]]:
 
 def _require_same_state(own: Mapping[str, NDArray[Any]], saved: Mapping[str, NDArray[Any]]) -> None:
     for name in sorted(own.keys() | saved.keys()):
-        if name not in saved:
+        here, there = (
+            f"{arrays[name].dtype} of shape {arrays[name].shape}" if name in arrays else "missing"
+            for arrays in (own, saved)
+        )
+        if here != there:
             raise ValueError(
-                f"module has {name!r} in its state dict, and the file has not; give the saved architecture"
-            )
-        if name not in own:
-            raise ValueError(
-                f"the file has {name!r}, and the state dict of module has not; give the saved architecture"
-            )
-        if own[name].shape != saved[name].shape or own[name].dtype != saved[name].dtype:
-            raise ValueError(
-                f"{name!r} is {saved[name].dtype} of shape {saved[name].shape} in the file and {own[name].dtype} of "
-                f"shape {own[name].shape} in module; give the saved architecture"
+                f"{name!r} of the state dict is {there} in the file and {here} in module; give the saved architecture"
             )
 
 

@@ -84,48 +84,41 @@ def check_loss(loss: str | Callable[..., Any]) -> None:
 
 def check_optimizer(optimizer: Any, momentum: float) -> None:
     """Refuse what is neither a name nor a function, and a momentum that would not be used."""
-    if isinstance(optimizer, str) or not callable(optimizer):
-        _check_optimizer_name(optimizer)
+    is_name = isinstance(optimizer, str)
+    if optimizer not in OPTIMIZERS if is_name else not callable(optimizer):
+        given = optimizer if is_name else type(optimizer).__name__
+        example = given if isinstance(getattr(torch.optim, given, None), type) else "AdamW"
+        error = ValueError if is_name else TypeError
+        raise error(
+            f"optimizer must be 'sgd', 'adam' or a function of (parameters, lr), got "
+            f"{repr(given) if is_name else f'an instance of {given}'}; pass torch.optim.{example} itself, or "
+            f"functools.partial(torch.optim.{example}, ...) with its other arguments"
+        )
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must lie in [0, 1), got {momentum:g}")
     if momentum and optimizer != "sgd":
-        if optimizer == "adam":
-            given, remedy = "'adam'", "remove momentum"
-        else:
-            given = getattr(optimizer, "__name__", type(optimizer).__name__)
-            remedy = f"pass functools.partial(torch.optim.SGD, momentum={momentum:g}) as optimizer"
-        raise ValueError(f"momentum={momentum:g} is used by optimizer='sgd' only, got optimizer={given}; {remedy}")
-
-
-def _check_optimizer_name(optimizer: Any) -> None:
-    if isinstance(optimizer, str) and optimizer in OPTIMIZERS:
-        return
-    needed = "optimizer must be 'sgd', 'adam' or a function of (parameters, lr)"
-    optimizers = torch.optim
-    if isinstance(optimizer, str):
-        own = getattr(optimizers, optimizer, None)
-        example = optimizer if isinstance(own, type) and issubclass(own, optimizers.Optimizer) else "AdamW"
-        raise ValueError(f"{needed}, got {optimizer!r}; pass torch.optim.{example}, without quotes")
-    name = type(optimizer).__name__
-    if isinstance(optimizer, optimizers.Optimizer):
-        raise TypeError(
-            f"{needed}, got an instance of {name}, whose parameters are not those of the copy that is trained; pass "
-            f"torch.optim.{name}, or functools.partial(torch.optim.{name}, ...) with its other arguments"
+        raise ValueError(
+            f"momentum={momentum:g} is used by optimizer='sgd' only, got optimizer={name_of(optimizer)}; remove "
+            f"momentum, or pass functools.partial(torch.optim.SGD, momentum={momentum:g}) as optimizer"
         )
-    raise TypeError(f"{needed}, got {name}; pass torch.optim.AdamW, for example")
 
 
 def check_scheduler(scheduler: Any) -> None:
     """Refuse a scheduler that is not a function of the optimizer."""
     if scheduler is None or callable(scheduler):
         return
-    name, example = type(scheduler).__name__, "StepLR"
-    if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
-        example = name
+    name = type(scheduler).__name__
+    example = name if hasattr(torch.optim.lr_scheduler, name) else "StepLR"
     raise TypeError(
         f"scheduler must be a function that is called with the optimizer and returns a scheduler, got an instance of "
         f"{name}; pass lambda optimizer: torch.optim.lr_scheduler.{example}(optimizer, ...)"
     )
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a caller's function, for messages."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    return repr(inner) if isinstance(inner, str) else getattr(inner, "__name__", type(inner).__name__)
 
 
 def check_labels(classes: tuple[Any, ...] | None, labels: tuple[Any, ...] | None) -> None:

@@ -14,7 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpscp.torch.checks import RefusedError, check_graph, find_tables
@@ -302,12 +302,9 @@ def trace_outputs(module: Any, form: RecordForm) -> ScoreGraph:
 
 
 def trace_gradients(
-    module: Any, losses: Losses, form: RecordForm, target: tuple[tuple[int, ...], str], others: Sequence[str] = ()
+    module: Any, losses: Losses, form: RecordForm, target: tuple[tuple[int, ...], str]
 ) -> GradientGraph:
-    """Return the graph of the gradient of one record's loss; ``module`` is a copy of its own, in training mode.
-
-    ``others``: parameters whose gradient must come from the graph.
-    """
+    """Return the graph of the gradient of one record's loss; ``module`` is a copy of its own, in training mode."""
     own = TracedModule(module, training=True)
     fixed, count, records = own.fixed, len(own.fixed), len(form.inputs)
 
@@ -334,7 +331,7 @@ def trace_gradients(
     _require_same(*graphs)
     if found[0].calls != found[1].calls:
         raise RefusedError(_CHANGES)
-    direct = found[0].direct | set(others)
+    direct = found[0].direct
     watched = [name for name in own.trained if name not in direct]
     calls = _calls_of(found[0].calls, watched)
     rest = [name for name in own.trained if name in direct]
@@ -380,18 +377,15 @@ def synthetic_record(form: RecordForm, target: tuple[tuple[int, ...], str], seed
 def _calls_of(calls: Sequence[Call], watched: Sequence[str]) -> tuple[Call, ...]:
     """Return the calls that use watched parameters, with those alone."""
     kept = set(watched)
-    own = [
-        Call(
-            c.kind,
-            c.weight if c.weight in kept else None,
-            c.bias if c.bias in kept else None,
-            c.options,
-            c.shape,
-            c.dtype,
+    return tuple(
+        replace(
+            call,
+            weight=call.weight if call.weight in kept else None,
+            bias=call.bias if call.bias in kept else None,
         )
-        for c in calls
-    ]
-    return tuple(call for call in own if call.weight or call.bias)
+        for call in calls
+        if kept & {call.weight, call.bias}
+    )
 
 
 def _require_reached(trained: Sequence[str], calls: Sequence[Call], direct: set[str]) -> None:

@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, repeat
 from typing import Any, Self
 
@@ -48,7 +49,7 @@ from dpscp.torch.settings import (
 )
 from dpscp.torch.terms import MOST_BLOCKS
 from dpscp.torch.trace import GradientGraph, ScoreGraph, trace_gradients
-from dpscp.torch.updates import RecordLosses, Updates, set_gradients
+from dpscp.torch.updates import Updates, record_losses, set_gradients
 from dpscp.training.base import (
     Checked,
     GaussianSums,
@@ -392,8 +393,8 @@ class TorchDPSGD(GaussianSums):
         return islice(poisson_batches(rng, n, self.sampling_rate), self.steps)
 
     @property
-    def _losses(self) -> RecordLosses:
-        return RecordLosses(self.loss)
+    def _losses(self) -> Callable[..., Any]:
+        return partial(record_losses, self.loss)
 
     @property
     def _updates(self) -> Updates:

@@ -8,29 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpscp.torch.library import torch
+from dpscp.torch.settings import name_of
 
 
-@dataclass(frozen=True)
-class RecordLosses:
-    """One loss for each record, from outputs and targets."""
-
-    loss: str | Callable[..., Any]
-
-    def __call__(self, outputs: Any, target: Any) -> Any:
-        """Return the losses, (records,)."""
-        if callable(self.loss):
-            return self.loss(outputs, target)
-        functional = torch.nn.functional
-        if self.loss == "cross_entropy":
-            if outputs.ndim != 2:
-                raise ValueError("cross_entropy needs module outputs of shape (records, classes)")
-            return functional.cross_entropy(outputs, target, reduction="none")
-        column = outputs if outputs.ndim == 1 else outputs.flatten(1)
-        target = target.to(column.dtype)
-        target = target if column.ndim == 1 else target[:, None].expand_as(column)
-        name = functional.mse_loss if self.loss == "squared" else functional.huber_loss
-        losses = name(column, target, reduction="none")
-        return losses if losses.ndim == 1 else losses.sum(1)
+def record_losses(loss: str | Callable[..., Any], outputs: Any, target: Any) -> Any:
+    """Return one loss for each record, (records,)."""
+    if callable(loss):
+        return loss(outputs, target)
+    functional = torch.nn.functional
+    if loss == "cross_entropy":
+        if outputs.ndim != 2:
+            raise ValueError("cross_entropy needs module outputs of shape (records, classes)")
+        return functional.cross_entropy(outputs, target, reduction="none")
+    columns = outputs.reshape(len(outputs), -1)
+    target = target.to(columns.dtype)[:, None].expand_as(columns)
+    name = functional.mse_loss if loss == "squared" else functional.huber_loss
+    return name(columns, target, reduction="none").sum(1)
 
 
 @dataclass(frozen=True)
@@ -77,7 +70,7 @@ class Updates:
             return self.optimizer(parameters, lr=rate)
         except Exception as error:  # it speaks of shapes and arguments, which are public
             raise ValueError(
-                f"optimizer={_name(self.optimizer)} failed for the parameters of this module ({error}). It is called "
+                f"optimizer={name_of(self.optimizer)} failed for the parameters of this module ({error}). It is called "
                 "with the parameters and lr=learning_rate, and returns an optimizer of torch for them all"
             ) from error
 
@@ -89,7 +82,7 @@ class Updates:
             scheduler = self.scheduler(optimizer, **count)
         except Exception as error:
             raise ValueError(
-                f"scheduler={_name(self.scheduler)} failed ({error}). It is called with the optimizer, and with the "
+                f"scheduler={name_of(self.scheduler)} failed ({error}). It is called with the optimizer, and with the "
                 "number of training steps where it has a parameter of the name steps: lambda optimizer, steps: "
                 "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)"
             ) from error
@@ -122,8 +115,8 @@ class Updates:
                     optimizer.step()
                 except Exception as error:
                     raise ValueError(
-                        f"optimizer={_name(self.optimizer)} failed in its {name} step, on synthetic gradients of this "
-                        f"module ({error}); give another one, such as torch.optim.AdamW"
+                        f"optimizer={name_of(self.optimizer)} failed in its {name} step, on synthetic gradients of "
+                        f"this module ({error}); give another one, such as torch.optim.AdamW"
                     ) from error
             if scheduler is not None and self.steps is not None:
                 self._run_schedule(scheduler, self.steps)
@@ -134,7 +127,7 @@ class Updates:
                 scheduler.step()
             except Exception as error:
                 raise ValueError(
-                    f"scheduler={_name(self.scheduler)} failed after step {step + 1} of {steps} training steps "
+                    f"scheduler={name_of(self.scheduler)} failed after step {step + 1} of {steps} training steps "
                     f"({error}). A scheduler makes one step after each step of training, not after each epoch; a "
                     "function of (optimizer, steps) gets the number of steps"
                 ) from error
@@ -148,11 +141,6 @@ def _takes_steps(factory: Callable[..., Any]) -> bool:
         return "steps" in inspect.signature(factory).parameters
     except (TypeError, ValueError):  # a function of C has none
         return False
-
-
-def _name(function: Any) -> str:
-    inner = function.func if isinstance(function, functools.partial) else function
-    return repr(inner) if isinstance(inner, str) else getattr(inner, "__name__", type(inner).__name__)
 
 
 def set_gradients(parameters: list[Any], sums: list[Any], scale: float) -> None:
