@@ -70,8 +70,8 @@ __all__ = ["TorchDPSGD", "TorchModel"]
 _AT_ONCE, _FEWEST_AT_ONCE, _CACHED_NUMBERS = 320, 32, 2**21
 # Standard deviations of the size of a batch that blocks allow for: more is more padding, less one more block.
 _SPREAD = 1.5
-# What the graph returns for a block, at most so many numbers.
-_MOST_HELD = 2**26
+# What the graph returns for a block, at most so many numbers: a bound of its memory.
+_MOST_HELD, _MOST_HELD_ON_GPU = 2**24, 2**26
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
 _MORE_RECORDS = 2**12
 
@@ -330,7 +330,8 @@ class TorchDPSGD(GaussianSums):
         needed = math.ceil(most_records / MOST_BLOCKS)
         most = min(_AT_ONCE, max(_FEWEST_AT_ONCE, _CACHED_NUMBERS // numbers, needed))
         most = most if self.physical_batch is None else min(most, self.physical_batch)
-        most = max(1, min(most, _MOST_HELD // numbers))
+        held = _MOST_HELD if next(state.parameters()).device.type == "cpu" else _MOST_HELD_ON_GPU
+        most = max(1, min(most, held // numbers))
         # most batches fill a whole number of blocks, with little padding
         usual = batch + _SPREAD * math.sqrt(batch) + 1
         most = math.ceil(usual / math.ceil(usual / most))
