@@ -69,8 +69,12 @@ def are_paths(table: Any) -> bool:
 
 def is_table(table: Any) -> bool:
     """Return whether ``TableSource`` reads this: paths, and data sets of other libraries. Frames are none."""
-    classes = {(kind.__module__.partition(".")[0].strip("_"), kind.__name__) for kind in type(table).__mro__}
-    return is_path(table) or are_paths(table) or not classes.isdisjoint(_STREAMS)
+    if is_path(table) or are_paths(table):
+        return True
+    for kind in type(table).__mro__:
+        if (kind.__module__.partition(".")[0].strip("_"), kind.__name__) in _STREAMS:
+            return True
+    return False
 
 
 def is_url(table: str | PathLike[str]) -> bool:

@@ -67,11 +67,11 @@ class Places:
     def of(cls, counted: list[BlockCounts]) -> Self:
         """Return the places that follow from the counts of all blocks."""
         blocks = sorted(counted, key=attrgetter("number"))
-        if not all(block.order is None for block in blocks):
-            return cls._from_orders(blocks)
         persons, rows = {}, {}
         n_persons = n_rows = 0
         for block in blocks:
+            if block.order is not None:
+                return cls._from_orders(blocks)
             persons[block.number] = range(n_persons, n_persons + block.persons)
             rows[block.number] = range(n_rows, n_rows + block.rows)
             n_persons, n_rows = n_persons + block.persons, n_rows + block.rows
@@ -181,11 +181,7 @@ def innermost(source: RecordSource) -> RecordSource:
 def resize_rows(source: RecordSource, width: int) -> UnitSource:
     """Return the same source, whose last step gives rows of this public width."""
     whole = source if isinstance(source, UnitSource) else UnitSource(source)
-    return replace(whole, source=whole.source.map(partial(_resize_block, width)), n_columns=width)
-
-
-def _resize_block(width: int, block: Block) -> Block:
-    return replace(block, n_columns=width)
+    return replace(whole, source=whole.source.map(partial(replace, n_columns=width)), n_columns=width)
 
 
 def places_of(source: RecordSource) -> Places:
