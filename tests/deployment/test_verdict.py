@@ -79,11 +79,11 @@ def test_a_rare_class_is_lifted_by_its_own_threshold():
     one, each = fit(records), fit(records, groups="label", epsilon=2.0)
     line = judge(one, evaluate(one, new[["a", "b"]], new["y"])).served_worse
     assert line.grade is Grade.SOMEBODY
-    assert re.match("Not for class rare: [0-3]?[0-9] of 100.", line.reason())
-    assert 'groups="label"' in line.reason()
+    assert re.match("Not for class rare: [0-3]?[0-9] of 100.", line.reason)
+    assert 'groups="label"' in line.reason
     line = judge(each, evaluate(each, new[["a", "b"]], new["y"])).served_worse
-    assert "Not for class rare" not in line.reason()
-    assert "holds for each class" in judge(each).served_worse.reason()
+    assert "Not for class rare" not in line.reason
+    assert "holds for each class" in judge(each).served_worse.reason
 
 
 def test_a_good_release_is_called_useful_and_strong():
@@ -91,7 +91,7 @@ def test_a_good_release_is_called_useful_and_strong():
     verdict = judge(model, evaluate(model, new[["a", "b"]], new["y"]))
     assert [line.grade for line in verdict.lines[:3]] == [Grade.PROVEN, Grade.STRONG, Grade.USEFUL]
     assert verdict.is_internal
-    assert "without noise" in verdict.usefulness.reason()
+    assert "without noise" in verdict.usefulness.reason
     assert not judge(model).is_internal
     assert "without noise" not in str(judge(model))
 
@@ -113,13 +113,13 @@ def test_a_promise_that_an_evaluation_contradicts():
     turned = new["y"].map({"yes": "no", "no": "yes"})
     line = judge(model, evaluate(model, new[["a", "b"]], turned)).proven
     assert (line.grade, line.grade.tone) == (Grade.CONTRADICTED, "bad")
-    assert "below the promise of at least 90.0%" in line.reason()
+    assert "below the promise of at least 90.0%" in line.reason
     low = PrivateEstimate(0.5, (0.4, 0.6))
     named = {"no": low, "yes": low, "rare": low}
     ledger = model.ledger_
     measured = PrivateEvaluation((low,), (low,), low, None, named, {}, named, low, (0.9,), 0.95, ledger, 1e-5)
     assert judge(model, measured).proven.grade is Grade.CONTRADICTED
-    assert "not private" not in judge(model, measured).served_worse.reason()
+    assert "not private" not in judge(model, measured).served_worse.reason
 
 
 def test_runs_without_privacy_protect_nobody():
@@ -129,13 +129,13 @@ def test_runs_without_privacy_protect_nobody():
     leaking = fit(people(2000, 0))
     leaking.ledger_ = leaking.ledger_.add("scaler", dp.privacy.non_private_event())
     assert [line.grade for line in judge(leaking).lines[:2]] == [Grade.NOTHING, Grade.NONE]
-    assert "may find everybody" in judge(leaking).privacy.reason()
+    assert "may find everybody" in judge(leaking).privacy.reason
 
 
 def test_full_sets_are_not_useful():
     small = fit(people(30, 0), n=30, epsilon=0.1)
     assert judge(small).usefulness.grade is Grade.NOT_USEFUL
-    assert "sets contain nearly every answer" in judge(small).usefulness.reason()
+    assert "sets contain nearly every answer" in judge(small).usefulness.reason
 
 
 def test_every_kind_of_release_is_judged():
@@ -148,7 +148,7 @@ def test_every_kind_of_release_is_judged():
         (losses, "Mean loss of a new record"),
     ):
         verdict = judge(released)
-        assert words in verdict.proven.reason()
+        assert words in verdict.proven.reason
         assert verdict.privacy.grade is Grade.STRONG
         assert verdict.html_card() in released._repr_html_()
         assert json.loads(json.dumps(released.statement()))["verdict"] == verdict.to_dict()

@@ -36,13 +36,20 @@ from dpscp.core.planning import plan
 from dpscp.data.groups import Groups
 from dpscp.data.schema import Schema
 from dpscp.data.table_writer import open_writer
-from dpscp.deployment import CoverageMonitor, evaluate, judge, recalibrate, statement_markdown
+from dpscp.deployment import (
+    CoverageMonitor,
+    evaluate,
+    judge,
+    model_card,
+    recalibrate,
+    registry_yaml,
+    statement_markdown,
+)
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.privacy import Ledger
 from dpscp.privacy.store import BudgetStore
 from dpscp.report import numbers
-from dpscp.report.numbers import study_budget
 from dpscp.report.page import monitor_page, write_atomically, write_report
 
 _OUT_OF_MEMORY = (
@@ -195,9 +202,7 @@ def _report(options: argparse.Namespace) -> Result:
         records = _new_records(options, options.evaluate, released)
         evaluation = numbers.evaluate(released, *records)
     about = describe_release(options, None if options.budget is None else BudgetStore.open(options.budget))
-    write_report(
-        options.output, released, evaluation=evaluation, title=options.title, language=options.language, **about
-    )
+    write_report(options.output, released, evaluation=evaluation, title=options.title, **about)
     values, lines = describe(released, evaluation, **about)
     return {"report": str(options.output), **values}, [*lines, *report_line(options.output)]
 
@@ -319,9 +324,13 @@ def _recalibrate(options: argparse.Namespace) -> Result:
 
 def _statement(options: argparse.Namespace) -> Result:
     check_output(options.output, options.model)
-    store = None if options.budget is None else BudgetStore.open(options.budget)
-    statement = load_release(options.model).statement(study=study_budget(store))
-    text = statement_markdown(statement) if options.markdown else json.dumps(statement, indent=2) + "\n"
+    writers = {"markdown": statement_markdown, "registry": registry_yaml, "model_card": model_card}
+    chosen = [name for name in writers if getattr(options, name)]
+    if len(chosen) > 1:
+        raise CommandError(f"choose one of {', '.join('--' + name.replace('_', '-') for name in chosen)}")
+    about = describe_release(options, None if options.budget is None else BudgetStore.open(options.budget))
+    statement = load_release(options.model).statement(**about)
+    text = writers[chosen[0]](statement) if chosen else json.dumps(statement, indent=2) + "\n"
     if options.output is None:
         return statement, [text.rstrip("\n")]
     write_atomically(options.output, text.encode())

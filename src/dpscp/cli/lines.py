@@ -7,7 +7,6 @@ from typing import Any
 
 from dpscp._base.format import format_rate
 from dpscp._base.progress import clear_activity
-from dpscp._base.words import translate
 from dpscp.data.table_check import NOT_PRIVATE
 from dpscp.deployment.verdict import Line, Verdict, judge
 from dpscp.report.numbers import Evaluation, nominal_size
@@ -57,12 +56,11 @@ def brief(verdict: Verdict) -> list[str]:
     return [text for line in verdict.lines if line.grade.tone == "bad" for text in verdict_lines(line)]
 
 
-def verdict_lines(line: Line, language: str = "en") -> list[str]:
+def verdict_lines(line: Line) -> list[str]:
     """Return a line of a verdict as texts, one for each sentence; a bad one is red on a terminal."""
-    grade = translate(line.grade, language).upper() if line.grade.tone == "bad" else translate(line.grade, language)
-    first = _named(translate(line.title, language), f"{grade}.")
-    texts = [" " * _WIDTH + sentence.say(language) for sentence in line.sentences]
-    return [_highlight(first) if line.grade.tone == "bad" else first, *texts]
+    is_bad = line.grade.tone == "bad"
+    first = _named(line.title, f"{line.grade.upper() if is_bad else line.grade}.")
+    return [_highlight(first) if is_bad else first, *(" " * _WIDTH + str(sentence) for sentence in line.sentences)]
 
 
 def _named(name: str, text: str) -> str:

@@ -78,7 +78,6 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--title": (str, "title of the report"),
     "--purpose": (str, "purpose of the release, for report and statement"),
     "--responsible": (str, "who is responsible for the release, for report and statement"),
-    "--language": (str, "language of the page (default en)", {"choices": ("en", "de")}),
     "--data-name": (str, "name of the records, for the report (default: that of the budget store)"),
     "--evaluate": (Path, "labeled table for an evaluation without privacy; not the records of the fit"),
     "--size-is-public": (bool, "the number of evaluated records (or persons) may be published; narrower intervals"),
@@ -100,6 +99,8 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--level": (float, "probability that a new monitor ever raises a false alarm (default 0.05)"),
     "--follow": (float, "let the thresholds of a new monitor follow, by steps of this size (1 is a good start)"),
     "--markdown": (bool, "write Markdown instead of JSON"),
+    "--registry": (bool, "write the draft of an entry of the OpenDP deployments registry (YAML)"),
+    "--model-card": (bool, "write a model card for Hugging Face"),
     "--n": (int, "public number of records, or of persons"),
     "--rows-per-person": (int, "limit on the records of one person"),
     "--overshoot": (float, "accepted overshoot; computes the one of --n and --epsilon that is missing"),
@@ -176,8 +177,8 @@ COMMANDS = {
     ),
     "report": _Command(
         "write an HTML report about a model",
-        f"model --output --evaluate --title --purpose --responsible --data-name --budget --language {_CSV}",
-        {"output": Path("report.html"), "language": "en"},
+        f"model --output --evaluate --title --purpose --responsible --data-name --budget {_CSV}",
+        {"output": Path("report.html")},
         ("dpscp report model.dpscp", "dpscp report model.dpscp -o report.html --evaluate heldout.csv"),
     ),
     "evaluate": _Command(
@@ -205,9 +206,13 @@ COMMANDS = {
     ),
     "statement": _Command(
         "write the privacy statement of a release, as JSON or as Markdown for a model card",
-        "model --markdown --output --budget",
+        "model --markdown --registry --model-card --output --purpose --responsible --data-name --budget",
         {},
-        ("dpscp statement model.dpscp", "dpscp statement model.dpscp --markdown -o privacy.md"),
+        (
+            "dpscp statement model.dpscp",
+            "dpscp statement model.dpscp --markdown -o privacy.md",
+            "dpscp statement model.dpscp --registry -o entry.yaml",
+        ),
     ),
     "plan": _Command(
         "compute what a budget can achieve, without any data",

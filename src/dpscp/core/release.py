@@ -176,7 +176,6 @@ class Release(Documented):
         *,
         title: str | None = None,
         metadata: Mapping[str, str] | None = None,
-        language: str = "en",
     ) -> None:
         """Write an HTML page about this release; needs the extra ``dpscp[report]``.
 
@@ -187,11 +186,10 @@ class Release(Documented):
         title : str, optional
         metadata : mapping of str to str, optional
             Declarations by key, such as purpose and responsible.
-        language : {"en", "de"}
         """
         from dpscp.report.page import write_report
 
-        write_report(path, self, title=title, metadata=metadata, language=language)
+        write_report(path, self, title=title, metadata=metadata)
 
     def _repr_html_(self) -> str:
         return self._cards()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_odds, format_rate, html_card
-from dpscp._base.words import Sentence, translate
 from dpscp.core.findings import Findings, Part
 from dpscp.core.release import Release
 from dpscp.guarantees import Certificate
@@ -63,6 +62,22 @@ class Grade(StrEnum):
 
 
 @dataclass(frozen=True)
+class Sentence:
+    """Hold a sentence with places in braces, and the words that fill them."""
+
+    pattern: str
+    values: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, pattern: str, **values: Any) -> "Sentence":
+        """Return a sentence whose places have these words."""
+        return cls(pattern, tuple((name, str(value)) for name, value in values.items()))
+
+    def __str__(self) -> str:
+        return self.pattern.format(**dict(self.values))
+
+
+@dataclass(frozen=True)
 class Line:
     """Hold one line of a verdict."""
 
@@ -70,14 +85,13 @@ class Line:
     grade: Grade
     sentences: tuple[Sentence, ...]
 
-    def reason(self, language: str = "en") -> str:
-        """Return the sentences of the line."""
-        return " ".join(sentence.say(language) for sentence in self.sentences)
+    @property
+    def reason(self) -> str:
+        """The sentences of the line."""
+        return " ".join(map(str, self.sentences))
 
-    def say(self, language: str = "en") -> str:
-        """Return the whole line."""
-        head = f"{translate(self.title, language)}: {translate(self.grade, language)}."
-        return f"{head} {self.reason(language)}".rstrip()
+    def __str__(self) -> str:
+        return f"{self.title}: {self.grade}. {self.reason}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -108,16 +122,16 @@ class Verdict:
         """Return the lines as JSON values, in English."""
         names = ("proven", "privacy", "usefulness", "served_worse")
         lines = zip(names, self.lines, strict=True)
-        found = {name: {"grade": str(line.grade), "words": line.reason()} for name, line in lines}
+        found = {name: {"grade": str(line.grade), "words": line.reason} for name, line in lines}
         return {**found, "has_exact_numbers": self.is_internal}
 
     def html_card(self) -> str:
         """Return the lines as a card for a notebook."""
         headline = f"{self.proven.grade}; privacy {self.privacy.grade}; usefulness {self.usefulness.grade}"
-        return html_card("Verdict", headline, [line.say() for line in self.lines])
+        return html_card("Verdict", headline, [str(line) for line in self.lines])
 
     def __str__(self) -> str:
-        return "\n".join(line.say() for line in self.lines)
+        return "\n".join(str(line) for line in self.lines)
 
 
 def judge(released: Any, evaluation: Any = None) -> Verdict:

@@ -81,7 +81,6 @@ def html_report(
     title: str | None = None,
     metadata: Mapping[str, str] | None = None,
     study: Mapping[str, Any] | None = None,
-    language: str = "en",
 ) -> str:
     """Write an HTML page about a release.
 
@@ -97,14 +96,13 @@ def html_report(
     metadata : declarations of the author by key: purpose, data, responsible, contact, legal_basis, collection_period,
         recipients. A schema may declare them as well; ``metadata`` comes first.
     study : budget of all releases about these records and what is spent, see ``study_budget``.
-    language : {"en", "de"}
 
     Returns
     -------
     str
     """
     content = _collect_content(released, evaluation, study, metadata)
-    return str(_page_template().render(**content, title=title or "Private release", language=language))
+    return str(_page_template().render(**content, title=title or "Private release"))
 
 
 @lru_cache(maxsize=1)
