@@ -38,7 +38,7 @@ def test_runs_and_covers(path, monkeypatch, capsys):
 
 
 def test_every_script_is_on_the_gallery_page():
-    page = (EXAMPLES[0].parents[2] / "docs" / "gallery.md").read_text()
+    page = (EXAMPLES[0].parents[1] / "docs" / "gallery.md").read_text()
     for path in EXAMPLES:
         assert f"examples/{path.name}" in page
         assert f"docs/outputs/{path.stem}.txt" in page
@@ -46,7 +46,7 @@ def test_every_script_is_on_the_gallery_page():
 
 def test_every_script_has_a_thumbnail_that_shows_what_it_printed(load_script):
     """``python docs/pictures.py gallery`` draws them."""
-    docs = EXAMPLES[0].parents[2] / "docs"
+    docs = EXAMPLES[0].parents[1] / "docs"
     pictures = load_script("docs/pictures.py")
     for path in EXAMPLES:
         assert (docs / "img" / "gallery" / f"{path.stem}.svg").exists()
@@ -56,7 +56,7 @@ def test_every_script_has_a_thumbnail_that_shows_what_it_printed(load_script):
 
 
 def test_the_picture_of_the_sizes_reads_the_tables_of_the_results(load_script):
-    root = EXAMPLES[0].parents[2]
+    root = EXAMPLES[0].parents[1]
     pictures = load_script("docs/pictures.py")
     housing = root / "results" / "housing.csv"
     # the paper's own table: one width for each epsilon, and one for all of them
