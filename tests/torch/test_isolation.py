@@ -139,6 +139,14 @@ def test_refuses(trace, name):
         trace(Forward(forward, n=torch.zeros(1)), (5,))
 
 
+def test_a_refusal_names_the_layer_and_what_to_write(trace):
+    module = nn.Sequential(nn.Linear(5, 5), Forward(REFUSED["branch on a value"][0]))
+    with pytest.raises(RefusedError) as refused:
+        trace(module, (5,))
+    assert str(refused.value).startswith("Forward at '1': the code branches on a value of a record")
+    assert "tracing" not in str(refused.value)  # the words of torch are about its own tools
+
+
 def fill_partly(self, x):
     held = torch.empty(64, 5)
     held[:1] = x

@@ -183,8 +183,9 @@ def _tensors(args: Any, kwargs: Any) -> Iterator[Tensor]:
 
 _CHANGES = (
     "the module or its loss computes something else at every call (random numbers of Python or NumPy, a counter, a "
-    "cache), and what it computes for a record must not depend on earlier records. Draw with torch, and remove state "
-    "from forward; for a cache that the first call fills, call the module on a synthetic record before fit"
+    "cache, numbers that left torch by .numpy()), and what it computes for a record must not depend on earlier "
+    "records. Stay in torch, and remove state from forward; for a cache that the first call fills, call the module on "
+    "a synthetic record before fit"
 )
 
 # ---- graphs
@@ -445,9 +446,9 @@ def explain_failure(error: BaseException, module: Any) -> str:
     """Return what failed on a synthetic record, in which layer, and what may help."""
     if isinstance(error, RefusedError):
         return _place_of(error, module) + str(error)
-    words = shorten(error)
-    remedy = next((text for parts, text in _REMEDIES if any(part in words for part in parts)), "")
-    return f"{_place_of(error, module)}{type(error).__name__} on a synthetic record: {words}{remedy and '. '}{remedy}"
+    words = str(error)
+    known = next((text for parts, text in _REMEDIES if any(part in words for part in parts)), None)
+    return _place_of(error, module) + (known or f"{type(error).__name__} on a synthetic record: {shorten(error)}")
 
 
 def shorten(error: BaseException) -> str:
@@ -459,18 +460,18 @@ def shorten(error: BaseException) -> str:
 _REMEDIES = (
     (
         ("value out of a tracing tensor", "data-dependent", ".item()", "_local_scalar_dense", "is_nonzero", "tolist()"),
-        "The code branches on a value of a record or reads it (if, .item(), .tolist()); use torch.where, or multiply "
+        "the code branches on a value of a record or reads it (if, .item(), .tolist()); use torch.where, or multiply "
         "by a mask",
     ),
-    (("numpy()", "Can't call numpy"), "The code leaves torch (.numpy()); write it with operations of torch"),
+    (("numpy()", "Can't call numpy"), "the code leaves torch (.numpy()); write it with operations of torch"),
     (
         ("mutating", "in-place", "inplace", "Cannot assign", "non-functional tensor"),
-        "The code changes a parameter, a buffer or another tensor of its own in place; remove every update of state "
+        "the code changes a parameter, a buffer or another tensor of its own in place; remove every update of state "
         "from forward and from the loss",
     ),
     (
         ("autograd.Function", "custom_function", "saved tensor hooks"),
-        "Functions with a gradient of their own are not supported; write them with operations of torch",
+        "functions with a gradient of their own are not supported; write them with operations of torch",
     ),
 )
 
