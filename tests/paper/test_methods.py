@@ -565,3 +565,75 @@ def test_an_empty_half_is_no_error():
     for seed in range(10):
         model = DPSplit(DPSGD(steps=2), epsilon=0.5, accountant="rdp", random_state=seed).fit([[0.0], [1.0]], [0, 1])
         assert model.predict_set([[0.5]])[1].shape == (1, 2, 1)
+
+
+def reachable(value, seen=None):
+    """Every array, list and mapping that hangs on a fitted object."""
+    seen = {} if seen is None else seen
+    if id(value) in seen or isinstance(value, type | str | bytes | int | float | bool | None.__class__):
+        return
+    seen[id(value)] = value
+    yield value
+    if isinstance(value, dict):
+        children = [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple | set):
+        children = list(value)
+    elif isinstance(value, np.ndarray):
+        children = []
+    else:
+        children = list(getattr(value, "__dict__", {}).values())
+    for child in children:
+        yield from reachable(child, seen)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_dp_split_keeps_nothing_of_the_size_of_the_data(task):
+    if task == "classification":
+        X, y = classification(n=700)
+        model = DPSplit(head()).fit(X, y)
+    else:
+        X, y = regression(700)
+        model = DPSplit(DPSGD(loss="squared", steps=10), score_range=(0, 40)).fit(X, y)
+    for thing in reachable(model):
+        size = thing.size if isinstance(thing, np.ndarray) else len(thing) if hasattr(thing, "__len__") else 0
+        assert size < 100
+    # the halves' sizes are random and secret: only the nominal numbers appear
+    facts = model.ledger_.public_facts
+    assert {facts["n_records"], facts["n_records_training"]} == {700, 350}
+    assert model.ledger_.taken_from_data[0] == "n_records"
+
+
+SECRET = 8765.4321
+
+
+@pytest.mark.parametrize("method", [*NON_PRIVATE, DPSplit])
+def test_messages_about_records_carry_nothing_from_them(method):
+    X, y = classification()
+    estimator = head() if method is DPSplit else LogisticRegression()
+    number = DPSGD(loss="squared", steps=3) if method is DPSplit else Ridge()
+    extra = {"score_range": (0, 1)} if method is DPSplit else {}
+    bad_rows, bad_text = X.copy(), X.astype(object)
+    bad_rows[3, 1], bad_text[3, 1] = np.nan, f"secret {SECRET}"
+    infinite, text = X[:, 0].copy(), X[:, 0].astype(object)
+    infinite[2], text[2] = np.inf, f"secret {SECRET}"
+    cases = [
+        (estimator, bad_rows, y),
+        (estimator, bad_text, y),
+        (estimator, X[:, 0], y),
+        (estimator, X, y[:-1]),
+        (estimator, X, np.column_stack([y, y])),
+        (estimator, X, [[0, 1], [SECRET]] * 30),
+        (number, X, infinite),
+        (number, X, text),
+    ]
+    if method is not DPSplit:
+        cases.append((estimator, X, np.full(len(y), SECRET)))  # a single class
+    for model, rows, target in cases:
+        with pytest.raises((ValueError, TypeError)) as caught:
+            method(model, **extra).fit(rows, target)
+        assert str(SECRET) not in str(caught.value)
+        assert "60" not in str(caught.value)
+        assert "59" not in str(caught.value)
+    fitted = method(estimator).fit(X, y)
+    with pytest.raises(ValueError, match="features"):
+        fitted.predict(X[:, :2])

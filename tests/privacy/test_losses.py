@@ -8,7 +8,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 from dpscp.privacy import gdp_delta
 from dpscp.privacy import pld as losses
-from dpscp.privacy.pld import _compose_two, _connect_dots, _self_compose
+from dpscp.privacy.pld import DensePLDPmf, Loss, _compose_two, _connect_dots, _self_compose
 from dpscp.privacy.tradeoff import gdp_deltas
 
 BUCKET = 1e-3
@@ -53,3 +53,10 @@ def test_many_epsilons_at_once_are_those_one_by_one(mu):
     epsilons = np.array([-3.0, -1e-9, 0.0, 0.2, 5.0, 700.0])
     one_by_one = [gdp_delta(e, mu) for e in epsilons]
     np.testing.assert_allclose(gdp_deltas(epsilons, mu), one_by_one, rtol=1e-14, atol=1e-300)
+
+
+def test_what_counts_as_infinite_adds_up():
+    """One release names the record with probability .1, the other with .2."""
+    few = [Loss(DensePLDPmf(BUCKET, 0, np.full(2000, (1 - rare) / 2000), rare, True)) for rare in (0.1, 0.2)]
+    assert _compose_two(*few)._pmf_remove._infinity_mass == pytest.approx(1 - 0.9 * 0.8, abs=1e-9)
+    assert _self_compose(few[0], 3)._pmf_remove._infinity_mass == pytest.approx(1 - 0.9**3, abs=1e-9)
