@@ -12,7 +12,7 @@ from trees import PACKAGE, Place, Scope, blocks, module_name, normal, parse, sco
 # Files and folders of the package whose numbers or words are promises.
 PROMISES = (
     "privacy", "threshold", "guarantees", "estimators", "data", "core", "deployment", "report/numbers.py",
-    "training/mechanism.py", "training/mechanisms", "training/engine/loop.py", "training/engine/gradients.py",
+    "training/base.py", "training/mechanisms", "training/engine/loop.py", "training/engine/gradients.py",
     "training/engine/noise.py", "training/preprocessing/private_bounds.py",
     "training/preprocessing/rescaled.py", "torch",
 )  # fmt: skip
