@@ -138,7 +138,7 @@ def test_a_batch_that_became_unpredictable_raises_the_alarm(folder, capsys):
         "--epsilon",
         "1",
     )
-    assert code == 0
+    assert code == 4
     assert out.startswith("ALARM")
     assert "dpscp recalibrate" in out
 

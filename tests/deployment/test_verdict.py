@@ -80,16 +80,29 @@ def test_a_rare_class_is_lifted_by_its_own_threshold():
     line = judge(one, evaluate(one, new[["a", "b"]], new["y"])).served_worse
     assert line.grade is Grade.SOMEBODY
     assert re.match("Not for class rare: [0-3]?[0-9] of 100.", line.reason)
-    assert 'groups="label"' in line.reason
     line = judge(each, evaluate(each, new[["a", "b"]], new["y"])).served_worse
     assert "Not for class rare" not in line.reason
+    assert "Under 10 %" not in line.reason
     assert "holds for each class" in judge(each).served_worse.reason
+
+
+def test_a_rare_class_gets_a_hint_although_nothing_is_low():
+    model, rate = fit(people(2000, 0)), PrivateEstimate(0.92, (0.88, 0.96))
+    named = dict.fromkeys(("no", "yes", "rare"), rate)
+    shares = {"no": rate, "yes": rate, "rare": PrivateEstimate(0.08, (0.05, 0.1))}
+    ledger = model.ledger_
+    measured = PrivateEvaluation((rate,), (rate,), rate, None, named, {}, shares, rate, (0.9,), 0.95, ledger, 1e-5)
+    line = judge(model, measured).served_worse
+    assert line.grade is Grade.NOBODY
+    assert "Under 10 % of the records: rare." in line.reason
+    each = fit(people(2000, 0), groups="label", epsilon=2.0)
+    assert "Under 10 %" not in judge(each, measured).served_worse.reason
 
 
 def test_a_good_release_is_called_useful_and_strong():
     model, new = fit(people(2000, 0)), people(1500, 1)
     verdict = judge(model, evaluate(model, new[["a", "b"]], new["y"]))
-    assert [line.grade for line in verdict.lines[:3]] == [Grade.PROVEN, Grade.STRONG, Grade.USEFUL]
+    assert [line.grade for line in verdict.lines[1:3]] == [Grade.STRONG, Grade.USEFUL]
     assert verdict.is_internal
     assert "without noise" in verdict.usefulness.reason
     assert not judge(model).is_internal
@@ -115,6 +128,12 @@ def test_a_promise_that_an_evaluation_contradicts():
     assert (line.grade, line.grade.tone) == (Grade.CONTRADICTED, "bad")
     assert "below the promise of at least 90.0%" in line.reason
     low = PrivateEstimate(0.5, (0.4, 0.6))
+    level = model.certificate_.terms.release_level
+    assert level < 0.9
+    for high, grade in ((level - 1e-6, Grade.CONTRADICTED), (level + 1e-6, Grade.PROVEN)):
+        rate = PrivateEstimate(0.8, (0.7, high))
+        reached = PrivateEvaluation((rate,), (low,), low, None, {}, {}, {}, low, (0.9,), 0.95, model.ledger_, 1e-5)
+        assert judge(model, reached).proven.grade is grade
     named = {"no": low, "yes": low, "rare": low}
     ledger = model.ledger_
     measured = PrivateEvaluation((low,), (low,), low, None, named, {}, named, low, (0.9,), 0.95, ledger, 1e-5)

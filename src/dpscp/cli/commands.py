@@ -56,7 +56,7 @@ _OUT_OF_MEMORY = (
     "not enough memory for this table; remove columns that the schema does not use from the file, or split a table "
     "for prediction into several files"
 )
-REFUSED, USAGE, OVER_BUDGET, INTERRUPTED = 1, 2, 3, 130
+REFUSED, USAGE, OVER_BUDGET, ALARM, INTERRUPTED = 1, 2, 3, 4, 130
 # A shorter command writes no line of progress where standard error is no terminal.
 _QUIET_SECONDS = 15.0
 
@@ -228,7 +228,7 @@ def _evaluate(options: argparse.Namespace) -> Result:
     return evaluation.to_dict() | {"verdict": verdict.to_dict()}, [str(evaluation), "", *brief(verdict)]
 
 
-def _monitor(options: argparse.Namespace) -> Result:
+def _monitor(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     for path in (options.state, options.report, options.output):
         check_output(path, options.model, options.table, *([] if path is options.state else [options.state]))
     monitor = _open_monitor(options, load_model(options.model))
@@ -266,15 +266,19 @@ def _monitor(options: argparse.Namespace) -> Result:
     rise = monitor.smallest_rise
     seen = "no rise is" if rise is None else f"a rise to {rise:.3g} is"
     verdict = "ALARM: coverage fell below the tolerated level" if step.alarm else "no alarm"
-    return data, [
-        f"{verdict} after {step.n_batches} batches (tolerated miss rate {monitor.tolerated:.3g})",
-        f"evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and stays on",
-        f"power:    {seen} seen within 12 batches of {monitor.expected_batch:,} with probability .9",
-        *following,
-        _cost_line(ledger, ledger.epsilon(delta), delta, "for records of this batch"),
-        *report_line(options.report),
-        *(["next:     find out what changed, then run dpscp recalibrate on new records"] if step.alarm else []),
-    ]
+    return (
+        data,
+        [
+            f"{verdict} after {step.n_batches} batches (tolerated miss rate {monitor.tolerated:.3g})",
+            f"log evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and stays on",
+            f"power:    {seen} seen within 12 batches of {monitor.expected_batch:,} with probability .9",
+            *following,
+            _cost_line(ledger, ledger.epsilon(delta), delta, "for records of this batch"),
+            *report_line(options.report),
+            *(["next:     find out what changed, then run dpscp recalibrate on new records"] if step.alarm else []),
+        ],
+        ALARM if step.alarm else 0,
+    )
 
 
 def _cost_line(ledger: Ledger, epsilon: float, delta: float, payer: str) -> str:

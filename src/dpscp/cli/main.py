@@ -255,7 +255,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="dpscp",
         description="Train differentially private models with prediction sets, and prove privacy and coverage.",
-        epilog="Start with dpscp demo or dpscp schema TABLE. Exit codes: 0 success, 1 refused, 2 usage, 3 over budget.",
+        epilog="Start with dpscp demo or dpscp schema TABLE. Exit codes: 0 success, 1 refused, 2 usage, 3 over budget, "
+        "4 alarm of a monitor.",
     )
     parser.add_argument("--version", action="version", version=f"dpscp {dpscp.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

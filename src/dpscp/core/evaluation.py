@@ -19,7 +19,7 @@ from scipy import special
 from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
-from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size
+from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size, rare_names
 from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import has_group, largest_thresholds
 from dpscp.data.sources import Block, added
@@ -142,6 +142,7 @@ class PrivateEvaluation:
             accuracy=self.accuracy,
             most_frequent=max(shares, key=lambda rate: rate.estimate, default=None),
             parts=tuple(Part(kind, str(name), rate) for kind, named in parts for name, rate in named.items()),
+            rare_classes=rare_names((name, rate.estimate) for name, rate in self.class_shares.items()),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class Findings:
     accuracy, most_frequent : share of right predictions, and of the most frequent label; None for intervals.
     full, empty : share of the sets with every answer, and without any.
     parts : coverage by class and group.
+    rare_classes : classes with few of the records, by ``RARE``.
     """
 
     is_private: bool
@@ -74,6 +75,20 @@ class Findings:
     full: PrivateEstimate | None = None
     empty: PrivateEstimate | None = None
     parts: tuple[Part, ...] = ()
+    rare_classes: tuple[str, ...] = ()
+
+
+# A class with a smaller share of the records may be covered far less than the average.
+RARE = 0.1
+
+
+def rare_names(shares: Iterable[tuple[Any, float]]) -> tuple[str, ...]:
+    """Return the names of the classes whose share is small, but not zero.
+
+    >>> rare_names([("a", 0.8), ("b", 0.15), ("c", 0.05), ("d", 0.0)])
+    ('c',)
+    """
+    return tuple(str(name) for name, share in shares if 0 < share < RARE)
 
 
 def constant_set_size(shares: Iterable[float], level: float) -> float:

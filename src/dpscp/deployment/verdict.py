@@ -224,13 +224,20 @@ def _one_release(certificate: Certificate) -> Sentence:
 
 
 def _contradictions(release: Release, found: Findings) -> Iterator[Sentence]:
-    """Return a sentence for each level whose whole interval is below the promise."""
+    """Return a sentence for each level whose whole interval is below what a single release reaches.
+
+    The promise is an average. Where no level of a single release is known, the average takes its place.
+    """
     text = (
         "The evaluation shows coverage of at most {high}, below the promise of at least {promise}. Do not rely on "
         "these sets before you know the reason."
     )
     for certificate, rate in zip(release.certificates, found.coverages, strict=True):
-        if rate.interval[1] < certificate.coverage:
+        terms = certificate.terms
+        reached = (
+            certificate.coverage if terms.release_level is None else min(terms.release_level, certificate.coverage)
+        )
+        if rate.interval[1] < reached:
             yield Sentence.of(text, high=at_most(rate.interval[1]), promise=at_least(certificate.coverage))
             yield Sentence.of(WHY_BELOW)
 
@@ -341,15 +348,17 @@ def _judge_parts(release: Release, found: tuple[Findings, ...]) -> Line:
     low.sort(key=lambda pair: pair[0].rate.estimate)
     if not measured:
         return Line(title, Grade.NOT_MEASURED, (Sentence.of(scope),))
+    rare = [] if release.groups_are_classes else [_rare_classes(one) for one in found if one.rare_classes]
+    rare = [] if any(part.kind == "class" for part, _ in low) else rare  # their advice is the same
     if not low:
         text = "No class or group is clearly below the target of {target}."
-        return Line(title, Grade.NOBODY, (Sentence.of(text, target=format_level(target)), Sentence.of(scope)))
+        return Line(title, Grade.NOBODY, (Sentence.of(text, target=format_level(target)), Sentence.of(scope), *rare))
     sentences = [_low_part(part) for part, _ in low[:_MOST_PARTS]]
     if len(low) > _MOST_PARTS:
         sentences.append(Sentence.of("And {count} more.", count=len(low) - _MOST_PARTS))
     sentences.append(Sentence.of("The target is {target}.", target=format_level(target)))
     advice = "Find the reason before you use these sets." if is_grouped else _advice(low[0][0])
-    sentences.append(Sentence.of(advice))
+    sentences += [Sentence.of(advice), *rare]
     if any(not one.is_private for _, one in low):
         sentences.append(Sentence.of(WITHOUT_NOISE))
     return Line(title, Grade.SOMEBODY, tuple(sentences))
@@ -362,6 +371,12 @@ def _scope(release: Release) -> str:
     if release.groups_are_classes:
         return "The promise holds for each class."
     return "The promise holds for each group of the fit."
+
+
+def _rare_classes(found: Findings) -> Sentence:
+    """Return a hint for classes with few records."""
+    text = 'Under 10 % of the records: {names}. groups="label" gives each class a promise of its own.'
+    return Sentence.of(text, names=", ".join(found.rare_classes))
 
 
 def _low_part(part: Part) -> Sentence:

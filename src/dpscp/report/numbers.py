@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size
+from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size, rare_names
 from dpscp.core.release import Release
 from dpscp.data.groups import RowGroups, is_member
 from dpscp.data.validation import validate_targets
@@ -175,6 +175,7 @@ class Evaluation:
             full=rate(self.full),
             empty=rate(self.empty),
             parts=tuple(part.as_part(kind) for kind, parts in kinds for part in parts),
+            rare_classes=rare_names((part.name, part.n / n) for part in self.by_label),
         )
 
     def to_dict(self) -> dict[str, Any]:
