@@ -49,7 +49,7 @@ _OBJECT_IDS = (
     "persons must be text, integers, booleans or dates, and not other objects (tuples, bytes, decimal numbers, "
     "tensors, your own classes). Convert each id to text, for example f'{clinic}/{patient}'"
 )
-_MISSING_IDS = (
+MISSING_IDS = (
     "persons has a missing id (None, NaN, NaT, null, empty text, or a mark such as 'NA'). Give each row the id of its "
     "person, or drop the rows of unknown persons"
 )
@@ -159,7 +159,7 @@ def _is_of(value: Any, library: str, *names: str) -> bool:
 
 def _read_objects(ids: Sequence[Any]) -> PersonIds:
     if any(map(_is_missing, ids)):
-        raise ValueError(_MISSING_IDS)
+        raise ValueError(MISSING_IDS)
     kinds = {_find_kind(one) for one in ids}
     if not kinds:
         return PersonIds(None, np.empty(0, dtype=np.int64))
@@ -221,7 +221,7 @@ def _convert_time(one: Any) -> int:
 def _read_texts(ids: Sequence[Any]) -> PersonIds:
     texts = [str(one) for one in ids]
     if any(text.strip().lower() in _MISSING_TEXTS for text in set(texts)):
-        raise ValueError(_MISSING_IDS)
+        raise ValueError(MISSING_IDS)
     characters = set("".join(texts))
     if "\0" in characters or any("\ud800" <= character <= "\udfff" for character in characters):
         raise ValueError(
@@ -250,7 +250,7 @@ def _read_array(ids: NDArray[Any]) -> PersonIds:
         raise TypeError("persons must have one id for each row of X: pass a list, a one-dimensional array or a column")
     if isinstance(ids, np.ma.MaskedArray):
         if np.ma.getmaskarray(ids).any():
-            raise ValueError(_MISSING_IDS)
+            raise ValueError(MISSING_IDS)
         ids = ids.filled()
     kind = ids.dtype.kind
     if kind in "iu":
@@ -260,10 +260,10 @@ def _read_array(ids: NDArray[Any]) -> PersonIds:
         return PersonIds(IdKind.BOOLEAN, ids.astype(np.int64))
     if kind == "M":
         if np.isnat(ids).any():
-            raise ValueError(_MISSING_IDS)
+            raise ValueError(MISSING_IDS)
         return PersonIds(_find_time_kind(ids.dtype), _convert_times(ids))
     if kind in "fc":
-        raise ValueError(_MISSING_IDS if np.isnan(ids).any() else _FLOAT_IDS)
+        raise ValueError(MISSING_IDS if np.isnan(ids).any() else _FLOAT_IDS)
     if kind in "UOT":
         return _read_objects(ids.tolist())
     raise TypeError(_OBJECT_IDS)
@@ -342,7 +342,7 @@ def _decode_chunk(chunk: Any) -> Any:
     while pa.types.is_dictionary(chunk.type):
         chunk = chunk.dictionary_decode()
     if chunk.null_count or pa.types.is_null(chunk.type):
-        raise ValueError(_MISSING_IDS)
+        raise ValueError(MISSING_IDS)
     return chunk
 
 

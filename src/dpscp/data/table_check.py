@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import Frame, SchemaError, list_columns, select_columns
-from dpscp.data.persons import read_person_ids
+from dpscp.data.persons import MISSING_IDS, read_person_ids
 from dpscp.data.schema import Schema
 from dpscp.data.sources.files import BLOCK_ROWS, TableError, TableFile, list_files
 from dpscp.data.sources.scanner import as_frame, replace_patterns
@@ -37,7 +37,8 @@ class TableProblem:
     n_records : int, optional
         How many records have this problem; None if it is none of single records.
     place : str
-        The file and the number of the first of these records, counted from 1; "" if there is none.
+        The number of the first of these records, counted from 1, or the line or the row group, and the file; "" if
+        there is none.
     """
 
     message: str
@@ -46,7 +47,7 @@ class TableProblem:
 
     def __str__(self) -> str:
         if self.n_records is None:
-            return self.message
+            return f"{self.message} [first found in {self.place}]" if self.place else self.message
         return f"{self.message} [{self.n_records:,} record{'s' * (self.n_records > 1)}, the first is {self.place}]"
 
 
@@ -129,8 +130,10 @@ class _Checking:
                     if most is not None and self.n_records >= most:
                         return
                     self.look(*values)
-            except (TableError, SchemaError) as error:
-                self._note(str(error))
+            except TableError as error:
+                self._note(str(error), file.find_damage())
+            except SchemaError as error:
+                self._note(str(error), repr(file.path))
 
     def _read_file(self, file: TableFile, csv: CSVFormat) -> Iterator[tuple[dict[str, Any], str, int]]:
         first = 0
@@ -152,19 +155,21 @@ class _Checking:
         """Look at the columns of some records; ``first`` is the number of the first one."""
         for column in self.schema.feature_columns:
             if column.name in values:
-                with self._noting():
+                with self._noting(where):
                     self._note_records(column.read(values[column.name], column.unknown)[1], where, first)
                     is_outside = column.kind.outside(column, values[column.name])
                     count = np.array([np.isfinite(is_outside).sum(), np.nansum(is_outside)], dtype=np.int64)
                     self._clipped[column.name] = self._clipped.get(column.name, 0) + count
         if set(self.schema.target_names) <= set(values):
-            with self._noting():
+            with self._noting(where):
                 columns = {name: values[name] for name in self.schema.target_names}
                 self._note_records(self.schema.read_targets(columns)[1], where, first)
         person = self.schema.person
         if person is not None and person in values:
-            with self._noting():
-                read_person_ids(values[person])
+            with self._noting(where):
+                is_missing = np.asarray(values[person].isna(), dtype=bool)
+                self._note_records({MISSING_IDS: is_missing}, where, first)
+                read_person_ids(values[person][~is_missing])
         elif person is None and self.n_records < _MOST_RECORDS:
             for name in values:
                 if name not in self._used:
@@ -172,14 +177,14 @@ class _Checking:
         self.n_records += len(next(iter(values.values()), ()))
 
     @contextmanager
-    def _noting(self) -> Iterator[None]:
+    def _noting(self, where: str) -> Iterator[None]:
         try:
             yield
         except (ValueError, TypeError) as error:  # of this package: it contains no value
-            self._note(str(error))
+            self._note(str(error), where)
 
-    def _note(self, message: str) -> None:
-        self._problems.setdefault(message, TableProblem(message))
+    def _note(self, message: str, place: str = "") -> None:
+        self._problems.setdefault(message, TableProblem(message, place=place))
 
     def _note_records(self, wrong: Mapping[str, NDArray[np.bool_]], where: str, first: int) -> None:
         for message, is_wrong in wrong.items():

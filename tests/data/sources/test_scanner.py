@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -40,6 +41,9 @@ DECLARED = {
     },
 }
 SCHEMA = dp.Schema.from_dict(DECLARED)
+PERSONS = dp.Schema.from_dict(
+    {**DECLARED, "n_records": None, "person": "who", "rows_per_person": 2, "n_persons": N // 2}
+)
 
 
 def made(n=N):
@@ -264,24 +268,74 @@ def test_a_damaged_file_is_named_without_its_content(ending, tmp_path):
 
 
 def test_a_changed_page_of_parquet_is_refused(tmp_path):
-    pa.parquet.write_table(
-        pa.Table.from_pandas(made()), tmp_path / "t.parquet", write_page_checksum=True, compression="none"
-    )
-    content = bytearray((tmp_path / "t.parquet").read_bytes())
-    content[200] ^= 1
-    (tmp_path / "t.parquet").write_bytes(content)
-    refused(tmp_path / "t.parquet", "cannot be read as Parquet")
+    path, whole = tmp_path / "t.parquet", pa.Table.from_pandas(made())
+    pa.parquet.write_table(whole, path, write_page_checksum=True, compression="none", row_group_size=300)
+    content = bytearray(path.read_bytes())
+    content[pa.parquet.read_metadata(path).row_group(1).column(0).data_page_offset + 100] ^= 1
+    path.write_bytes(content)
+    refused(path, "cannot be read as Parquet")
+    (problem,) = dp.check_table(path, SCHEMA).problems
+    assert problem.place == f"row group 1 (the first is 0), column 'a' of {str(path)!r}"
 
 
-def test_an_error_of_a_record_names_the_file(tmp_path, folder):
-    bad = made()
-    bad.loc[690, "b"] = CANARY
-    for number, part in enumerate((made()[:300], bad[300:])):
-        part.to_parquet(tmp_path / f"{number}.parquet", index=False)
-    with pytest.raises(dp.data.schema.SchemaError, match="column 'b' has a missing value") as found:
-        TableSource(tmp_path, SCHEMA).sum(len)
-    assert "1.parquet" in found.value.__notes__[0]
-    assert CANARY not in str(found.value) + found.value.__notes__[0]
+def test_a_check_names_the_line_of_a_short_record(tmp_path):
+    path, lines = tmp_path / "t.csv", made().to_csv(index=False).splitlines()
+    lines[500] = CANARY
+    path.write_text("\n".join(lines))
+    with pytest.raises(TableError, match="all rows have the same length") as found:
+        TableSource(path, SCHEMA).sum(len)
+    said = "".join(traceback.format_exception(found.value))
+    assert ("dpscp check" in said, CANARY in said, "501" in str(found.value)) == (True, False, False)
+    (problem,) = dp.check_table(path, SCHEMA).problems
+    assert (problem.place, CANARY in str(problem)) == (f"line 501 of {str(path)!r}", False)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "schema", "said"),
+    [
+        ("b", CANARY, SCHEMA, "column 'b' has a missing value"),
+        ("a", CANARY, SCHEMA, "column 'a' is declared numeric but has a value that is not a number"),
+        ("a", None, SCHEMA, "column 'a' has missing values"),
+        ("a", {CANARY: 1}, SCHEMA, "column 'a' is nested"),
+        ("label", CANARY, SCHEMA, "the target column 'label' has a missing label"),
+        ("who", None, PERSONS, "persons has a missing id"),
+    ],
+)
+def test_an_error_of_a_record_names_file_and_column_and_a_check_names_the_record(column, cell, schema, said, tmp_path):
+    bad = made().assign(who=np.arange(len(made())) // 2)
+    parts = [bad[:300], bad[300:].astype({column: object})]
+    parts[1].loc[690:692, column] = pd.Series([cell] * 3, index=[690, 691, 692])
+    if isinstance(cell, dict):
+        parts[1][column] = [cell] * len(parts[1])
+    for number, part in enumerate(parts):
+        texts = part.astype({column: "str"}) if cell == CANARY else part
+        texts.to_parquet(tmp_path / f"{number}.parquet", index=False)
+    with pytest.raises(ValueError, match=said) as found:
+        classifier().fit(tmp_path, "label", schema=schema)
+    (note,) = found.value.__notes__
+    text = "".join(traceback.format_exception(found.value))
+    assert "1.parquet" in note
+    assert "dpscp check" in note
+    assert not any(secret in str(found.value) + note for secret in ("391", "691", CANARY))
+    assert CANARY not in text
+    (problem,) = dp.check_table(tmp_path, schema).problems
+    assert (said in problem.message, CANARY in str(problem)) == (True, False)
+    place = repr(str(tmp_path / "1.parquet"))
+    assert problem.place == (place if isinstance(cell, dict) else f"record 391 of {place}")
+    assert problem.n_records == (None if isinstance(cell, dict) else 3)
+
+
+def test_an_error_of_another_library_is_not_shown(tmp_path):
+    """It contains the cell that does not fit the type of the first file."""
+    made().to_parquet(tmp_path / "1.parquet", index=False)
+    bad = made().astype({"a": str})
+    bad.loc[100, "a"] = CANARY
+    bad.to_parquet(tmp_path / "2.parquet", index=False)
+    query = f"select cast(a as double) as a, b, year, label from '{tmp_path}/2.parquet'"
+    for table in (ds.dataset(tmp_path), duckdb.sql(query)):
+        with pytest.raises(TableError, match="different types") as found:
+            TableSource(table, SCHEMA)
+        assert CANARY not in "".join(traceback.format_exception(found.value))
 
 
 def test_a_table_is_read_once(folder, monkeypatch):

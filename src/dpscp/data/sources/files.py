@@ -9,10 +9,11 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, product
 from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,6 +31,14 @@ _KINDS = {
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "ipc"),
     ".orc": "orc",
     ".xlsx": "excel",
+}
+# What a file that cannot be read is expected to be.
+_FORMATS = {
+    "csv": "CSV; check that all rows have the same length, and the separator",
+    "parquet": "Parquet; it may be damaged, or have another format",
+    "ipc": "an Arrow file; it may be damaged, or have another format",
+    "orc": "ORC; it may be damaged, or have another format",
+    "excel": "an Excel file; it may be damaged, or have another format",
 }
 # Classes of other libraries that yield the records of a table, by the first part of their module.
 _STREAMS = {
@@ -50,6 +59,8 @@ ONE_BATCH = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/.*")
 # What may be a key in a URL: the part before the host, and the options at the end.
 _SECRETS = re.compile(r"(?<=://)[^/@]*@|(?<!/)\?[^/]*=.*$")
+# The note of an error that has a place in a file. The place depends on the records, so no error names it.
+SEE_CHECK = "`dpscp check TABLE --schema FILE` names the place in it, for the curator only."
 _WILDCARDS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 
 
@@ -194,19 +205,21 @@ class TableFile:
                 yield share, batch.slice(start, rows)
 
     def _read_parquet(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
-        import pyarrow.parquet as pq
-
-        # read as it is needed, through a small buffer for each column: by default the reader holds all it has read
-        with (
-            self.system.open_input_file(self.path) as opened,
-            pq.ParquetFile(
-                opened, buffer_size=_COLUMN_BYTES, pre_buffer=False, page_checksum_verification=True
-            ) as file,
-        ):
+        with self._open_parquet() as file:
             n_rows, total = 0, max(1, file.metadata.num_rows)
             for batch in file.iter_batches(rows, columns=list(names), use_threads=False):
                 n_rows += len(batch)
                 yield n_rows / total, batch
+
+    @contextmanager
+    def _open_parquet(self) -> Iterator[Any]:
+        """Open a file that is read as it is needed, with its checksums."""
+        import pyarrow.parquet as pq
+
+        # through a small buffer for each column: by default the reader holds all it has read
+        settings = {"buffer_size": _COLUMN_BYTES, "pre_buffer": False, "page_checksum_verification": True}
+        with self.system.open_input_file(self.path) as opened, pq.ParquetFile(opened, **settings) as file:
+            yield file
 
     def _read_csv(self, names: Sequence[str], _: int) -> Iterator[tuple[float, Any]]:
         import pyarrow as pa
@@ -286,14 +299,36 @@ class TableFile:
             )
         if isinstance(failure, ImportError):
             raise TableError(f"{self.path!r} needs pandas and pyarrow; install them with pip install 'dpscp[report]'")
-        if not self.is_csv:
-            kind = {"parquet": "Parquet", "ipc": "an Arrow file", "orc": "ORC", "excel": "an Excel file"}[
-                find_kind(self.path)
-            ]
-            raise TableError(f"{self.path!r} cannot be read as {kind}; it may be damaged, or have another format")
-        raise TableError(
-            f"{self.path!r} cannot be read as CSV; check that all rows have the same length, and the separator"
-        )
+        unreadable = TableError(f"{self.path!r} cannot be read as {_FORMATS[find_kind(self.path)]}")
+        unreadable.add_note(SEE_CHECK)
+        raise unreadable
+
+    def find_damage(self) -> str:
+        """Return the line, or the row group and column, that cannot be read; "" if it is not known.
+
+        It depends on the records: for the curator only.
+        """
+        find = {"csv": self._find_uneven_line, "parquet": self._find_damaged_group}.get(find_kind(self.path))
+        found = ""
+        with suppress(Exception):  # without a header or an end there is no place
+            found = find() if find is not None else ""
+        return f"{found} of {self.path!r}" if found else ""
+
+    def _find_uneven_line(self) -> str:
+        with self.open_text() as file:
+            records = csv.reader(file, delimiter=self.csv_format.separator_in(self.path))
+            width = len(next(records))
+            is_uneven = any(len(cells) not in (0, width) for cells in records)
+            return f"line {records.line_num:,}" if is_uneven else ""
+
+    def _find_damaged_group(self) -> str:
+        with self._open_parquet() as file:
+            for group, name in product(range(file.num_row_groups), file.schema_arrow.names):
+                try:
+                    file.read_row_group(group, columns=[name], use_threads=False)
+                except Exception:
+                    return f"row group {group} (the first is 0), column {name!r}"
+        return ""
 
 
 def _cell_text(cell: Any) -> str | None:

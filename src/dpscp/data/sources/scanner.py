@@ -1,7 +1,7 @@
 """Read tables through a schema: files, folders, URLs, and data sets of other libraries."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from os import PathLike
 from typing import Any
@@ -14,7 +14,16 @@ from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import Frame, list_columns, table_to_pandas
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources.base import ArraySource, Block, RecordSource
-from dpscp.data.sources.files import ONE_BATCH, TableError, TableFile, are_paths, is_path, list_files, read_files
+from dpscp.data.sources.files import (
+    ONE_BATCH,
+    SEE_CHECK,
+    TableError,
+    TableFile,
+    are_paths,
+    is_path,
+    list_files,
+    read_files,
+)
 from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
 from dpscp.data.sources.spill import LocalSource, ReadSource, Scratch
 
@@ -74,7 +83,7 @@ class TableSource(LocalSource):
                 require_same_columns(self._columns, file)
         else:
             self._columns = self._find_columns(_stream_names(table), f"the {type(table).__name__}")
-            self._read_once = Scratch(_stream_batches(table, self._columns, self._rows), scratch)
+            self._read_once = Scratch(_read_stream(table, self._columns, self._rows), scratch)
         self._states = {file.path: file.state() for file in self._files}
         self._kept: list[Scratch[Block]] = []  # also of the sources that are mapped from this one
         self._path = ""  # of the file that is read now
@@ -110,15 +119,22 @@ class TableSource(LocalSource):
             yield as_frame(batch, self._schema, written)
 
     def _encoded(self) -> Iterator[tuple[Any, Any, Any]]:
-        """Yield matrix, targets and person ids of the batches; a note on an error names the file, and no record."""
-        for frame in self.frames():
-            try:
-                found = self._schema.encode(frame)
-            except SchemaError as error:
-                if len(self._files) > 1:
-                    error.add_note(f"This was found in the file {self._path!r}.")
-                raise
-            yield found
+        """Yield matrix, targets and person ids of the batches."""
+        with self._naming_file():
+            for frame in self.frames():
+                yield self._schema.encode(frame)
+
+    @contextmanager
+    def _naming_file(self) -> Iterator[None]:
+        """Name the file in an error about its records, as a note: the message is that of a table in memory."""
+        try:
+            yield
+        except TableError:  # it names the file
+            raise
+        except (ValueError, TypeError) as error:
+            if self._path:
+                error.add_note(f"This was found in the file {self._path!r}. {SEE_CHECK}")
+            raise
 
     def _table(self) -> Iterator[Block]:
         """Yield blocks of the public number of records, whatever the files and batches are."""
@@ -162,7 +178,9 @@ class TableSource(LocalSource):
         The first row has the number ``first``.
         """
         for rows, targets, ids in self._encoded():
-            yield split_by_person(rows, targets, ids, count, first)
+            with self._naming_file():
+                pieces = split_by_person(rows, targets, ids, count, first)
+            yield pieces
             first += len(rows)
 
     def in_memory(self) -> RecordSource:
@@ -245,6 +263,27 @@ def _stream_names(table: Any) -> list[str]:
     if isinstance(names, dict):
         raise TableError("X is a DatasetDict; pass one of its data sets, such as X['train']")
     return list(table.schema.names if names is None else names)
+
+
+def _read_stream(table: Any, names: list[str], rows: int) -> Iterator[Any]:
+    """Yield the chosen columns once; an error of the library that reads them is named without its text.
+
+    The text may contain a cell, such as one that another file stores in another type.
+    """
+    stream, failure = _stream_batches(table, names, rows), ""
+    while not failure:
+        try:
+            yield next(stream)
+        except StopIteration:
+            return
+        except (MemoryError, TableError):
+            raise
+        except Exception as error:
+            failure = type(error).__name__
+    raise TableError(
+        f"the {type(table).__name__} cannot be read ({failure}): its query fails, or its files store a column in "
+        "different types. Read it alone to see the error, which may contain cells, or pass the paths of the files"
+    )
 
 
 def _stream_batches(table: Any, names: list[str], rows: int) -> Iterator[Any]:
