@@ -56,7 +56,7 @@ def select_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
         import pandas as pd
         import pyarrow as pa
     except ImportError:  # pragma: no cover (the test environment has both)
-        raise SchemaError("a frame needs pandas and pyarrow; run: pip install 'dpscp[report]'") from None
+        raise SchemaError("a frame needs pandas and pyarrow; run: pip install 'dpscp[tables]'") from None
     if not isinstance(frame, Frame):
         raise SchemaError(f"with a schema, pass a frame (pandas, polars, Arrow), got {type(frame).__name__}")
     if not isinstance(frame, pd.DataFrame):

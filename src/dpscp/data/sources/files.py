@@ -262,7 +262,7 @@ class TableFile:
             import openpyxl
         except ImportError:
             raise TableError(
-                f"{self.path!r} needs openpyxl; install it with pip install openpyxl, or save the file as CSV UTF-8"
+                f"{self.path!r} needs openpyxl; pip install 'dpscp[tables]', or save the file as CSV UTF-8"
             ) from None
         with self.system.open_input_file(self.path) as file:
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
@@ -298,7 +298,7 @@ class TableFile:
                 f"{self.path!r} contains a record of more than {BLOCK_BYTES // 2**20} megabytes; remove or shorten it"
             )
         if isinstance(failure, ImportError):
-            raise TableError(f"{self.path!r} needs pandas and pyarrow; install them with pip install 'dpscp[report]'")
+            raise TableError(f"{self.path!r} needs pandas and pyarrow; install them with pip install 'dpscp[tables]'")
         unreadable = TableError(f"{self.path!r} cannot be read as {_FORMATS[find_kind(self.path)]}")
         unreadable.add_note(SEE_CHECK)
         raise unreadable
@@ -376,7 +376,7 @@ def _locate(table: str | PathLike[str]) -> tuple[Any, str, str]:
     try:
         from pyarrow import fs
     except ImportError:  # pragma: no cover (the test environment has it)
-        raise TableError("a table needs pandas and pyarrow; install them with pip install 'dpscp[report]'") from None
+        raise TableError("a table needs pandas and pyarrow; install them with pip install 'dpscp[tables]'") from None
     if not str(table):
         raise TableError("the path of the table is empty; give the path of a file or folder")
     if not is_url(table):
