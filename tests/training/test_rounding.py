@@ -121,8 +121,8 @@ def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
 
     monkeypatch.setattr(ClippedGradient, "_backward", edge({48}))
     gradient = ClippedGradient(network, loss, 1.0, "float32", batch=100)
-    assert gradient._blocks.size(40) == gradient.chunk > 48
-    assert gradient._blocks.size(60) == 64
+    assert gradient.size(40) == gradient.chunk > 48
+    assert gradient.size(60) == 64
     X, y = ordinary(300)
     mechanism = DPSGD(classes=(0, 1), hidden=(8,), noise_multiplier=1.0)
     whole = clipped_sum(mechanism, X, y, 300)

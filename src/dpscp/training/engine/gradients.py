@@ -18,9 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
-from dpscp.training.engine.networks import MOST_ROWS, AlikeBlocks, Loss, Network, synthetic_rows, whole_lanes
+from dpscp.training.engine.networks import (
+    MOST_ROWS,
+    WIDE_INPUT,
+    AlikeBlocks,
+    LayerValues,
+    Loss,
+    Network,
+    synthetic_rows,
+    whole_lanes,
+)
 from dpscp.training.engine.rows import CHUNK_NUMBERS, EngineBlock, aligned_empty, is_aligned, restore_rows
-from dpscp.training.engine.threads import SecondThread, blas_threads
+from dpscp.training.engine.threads import SecondThread
 
 # The clipped sum's sensitivity is at most clip_norm * (1 + CLIP_SLACK) in floating point: the noise is scaled for it.
 # Proven for batches of at most MOST_RECORDS: see `ClippedGradient`.
@@ -46,14 +55,11 @@ _FEWEST_ROWS = 512
 _FEWEST_SHORT_ROWS, _MOST_SHORT_ROWS = 528, 992
 # A first layer with so many times more units than inputs: clipping factors go to its inputs, which are fewer numbers.
 _MANY_UNITS = 4
-# From this many inputs on BLAS is about twice as fast with the rows on the left.
-_WIDE_INPUT = 64
-# OpenBLAS has kernels for products of few numbers and little work that need no copy: two to three times as fast.
-_SMALL_PRODUCT, _SMALL_WORK = 1 << 10, 900_000
-_FEWEST_SMALL_ROWS, _FEWEST_ADDED_ROWS = 32, 64
+# OpenBLAS has kernels for products of little work that need no copy: two to three times as fast.
+_SMALL_WORK, _FEWEST_ADDED_ROWS = 900_000, 64
 
 
-class ClippedGradient:
+class ClippedGradient(AlikeBlocks):
     """Sum gradients clipped to `clip_norm` over records, by ghost norms.
 
     Gradients are taken at `parameters`, memory that the caller changes in place. Errors and layer inputs are computed
@@ -76,18 +82,16 @@ class ClippedGradient:
 
         Blocks need not be much larger than that.
         """
-        self.network, self.loss = network, loss
+        self.loss, self._batch = loss, batch
         self.second: SecondThread | None = None
         self.thread = threading.get_ident()
         self._limit = np.array(clip_norm, dtype=np.float64)
         self._target_dtype = np.dtype(np.int64 if loss.name == "cross_entropy" else dtype)
-        self._allocate(dtype, batch)
-        if self.chunk == 1 and dtype == "float32":
-            self._allocate("float64", batch)
+        super().__init__(network, dtype, loss, clip_norm, type(self)._backward)
 
-    def _allocate(self, dtype: str, batch: float) -> None:
-        """Allocate the memory of blocks in this precision, and find the sizes that round alike in it."""
-        self.dtype, network, clip_norm = dtype, self.network, float(self._limit)
+    def _allocate(self) -> float:
+        """Allocate the memory of blocks in this precision."""
+        network, dtype, batch, clip_norm = self.network, self.dtype, self._batch, float(self._limit)
         self._outs, self._ins = zip(*network.shapes, strict=True)
         (first, *_), (inputs, *hidden) = self._outs, self._ins
         widest, units = max((*self._outs, *hidden)), sum((*self._outs, *hidden))
@@ -99,8 +103,6 @@ class ClippedGradient:
         if self._short:  # fewer numbers a record are float64
             most = max(most, _FEWEST_SHORT_ROWS, min(_MOST_SHORT_ROWS, CHUNK_NUMBERS // (inputs + 2 * units)))
         self.chunk = whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
-        small = min(_SMALL_PRODUCT // first, _SMALL_WORK // (first * inputs))
-        self._rows_at_once = small - small % 16 if small >= _FEWEST_SMALL_ROWS else self.chunk
         small = _SMALL_WORK // (first * inputs)
         self._rows_a_product = small if small >= _FEWEST_ADDED_ROWS else self.chunk
         self._scale_rows = first >= _MANY_UNITS * inputs
@@ -110,8 +112,6 @@ class ClippedGradient:
         self._rows.fill(0)
         self._norms, self._target = np.zeros(self.chunk), np.zeros(self.chunk, dtype=self._target_dtype)
         self._columns = np.arange(self.chunk)
-        self.parameters = aligned_empty((network.n_parameters,), dtype)
-        self._layers = network.layers(self.parameters)
         self._back = [layer[:, : layer.shape[1] - network.intercept].T for layer in self._layers]
         self._total, self._extra = np.empty(network.n_parameters), np.empty(network.n_parameters)
         self._total_layers, self._extra_layers = network.layers(self._total), network.layers(self._extra)
@@ -123,10 +123,7 @@ class ClippedGradient:
         self._slice_rows = len(self._slice) if large else max(16, _SLICE_NUMBERS // inputs)
         by_slices = self._short and self._scale_rows
         self._slice_errors = aligned_empty((first * min(self.chunk, self._rows_a_product) * by_slices,), "float64")
-        self._sign_shift = np.array(8 * self._rows.itemsize - 1, dtype=f"int{8 * self._rows.itemsize}")
-        what = network, self.loss, clip_norm, dtype, self.chunk, blas_threads(), type(self)._backward
-        self._blocks = AlikeBlocks(what, self.chunk, self._synthetic_results)
-        self.chunk = self._blocks.chunk
+        return self.chunk
 
     def _allocate_views(self, units: int) -> None:
         """Allocate what is cut anew for each number of records, and the constants that reduce it."""
@@ -137,7 +134,7 @@ class ClippedGradient:
         self._hidden_layer = np.repeat(np.eye(n - 1, dtype=squares), hidden, axis=1)
         self._each_layer = np.ones(n)
         self._views: dict[int, _Views] = {}
-        heights = {"every": (units, self.dtype), "wide": (units, "float64"), "slopes": (sum(hidden), self.dtype)}
+        heights = {"every": (units, self.dtype), "wide": (units, "float64")}
         heights |= {"product": (self._outs[0], self.dtype), "squares": (units, squares), "factors": (1, "float64")}
         heights |= {"sums": (2 * n, squares), "norms": (2 * n, "float64")}
         self._memory = {name: (h, aligned_empty((h * self.chunk,), dtype)) for name, (h, dtype) in heights.items()}
@@ -202,11 +199,11 @@ class ClippedGradient:
         """Return rows, squared norms and targets of a block of these records, padded, and their weights."""
         if isinstance(where, slice):
             m, weights = where.stop - where.start, records.owners.weights[where]
-            if aligned and m == self._blocks.size(m):
+            if aligned and m == self.size(m):
                 return records.rows[where], records.squared_norms[where], records.targets[where], weights
         else:
             m, weights = len(where), records.owners.weights_of(where)
-        size = self._blocks.size(m)
+        size = self.size(m)
         if records.scales is None:
             _copy_records(records.rows, where, self._rows[:m])
         else:
@@ -215,53 +212,22 @@ class ClippedGradient:
         _copy_records(records.targets, where, self._target[:m])
         return self._rows[:size], self._norms[:size], self._target[:size], weights
 
-    def _forward(self, rows: Array) -> "_Views":
-        """Compute the inputs of the later layers and the outputs, which take the place of the last errors."""
-        m = len(rows)
+    def _backward(self, loss: Loss, rows: Array, target: Array) -> "_Views":
+        """Compute the errors of all layers, which take the place of the outputs, and the inputs of the later ones."""
+        m, last = len(rows), len(self._layers) - 1
         if m not in self._views:
             self._views[m] = _Views(
                 self.network, {n: array[: h * m].reshape(h, m) for n, (h, array) in self._memory.items()}
             )
         v = self._views[m]
-        inputs: Array = rows.T
-        for depth, layer in enumerate(self._layers):
-            out = v.outputs[depth]
-            if depth == 0 and self._ins[0] >= _WIDE_INPUT:
-                for start in range(0, m, self._rows_at_once):
-                    few = slice(start, start + self._rows_at_once)
-                    rows[few].dot(layer.T, v.product[few])
-                np.copyto(out, v.product_across)
-            else:
-                layer.dot(inputs, out)
-            if depth == len(self._layers) - 1:
-                break
-            if self.network.activation == "relu":
-                # All ones where the value is positive: the sign bit of minus its bits, spread. Faster than
-                # comparing and multiplying, here and again on the way back.
-                bits, slope = v.active_bits[depth], v.slope_bits[depth]
-                np.negative(bits, out=slope)
-                np.right_shift(slope, self._sign_shift, out=slope)
-                np.bitwise_and(bits, slope, out=bits)
-            else:
-                np.tanh(out, out=out)
-            inputs = v.hidden[depth]
-            if self.network.intercept:
-                inputs[-1].fill(1)
-        return v
-
-    def _backward(self, loss: Loss, rows: Array, target: Array) -> "_Views":
-        """Compute the errors of all layers and the inputs of the later ones."""
-        v, last = self._forward(rows), len(self._layers) - 1
-        loss.error(v.errors[last], target, self._columns[: len(rows)])
+        self._forward(self._layers, rows, v)
+        loss.error(v.errors[last], target, self._columns[:m])
         for depth in range(last - 1, -1, -1):
             self._back[depth + 1].dot(v.errors[depth + 1], v.errors[depth])
             if self.network.activation == "relu":
-                np.bitwise_and(v.error_bits[depth], v.slope_bits[depth], out=v.error_bits[depth])
+                np.bitwise_and(v.error_bits[depth], v.slopes[depth], out=v.error_bits[depth])
             else:
-                slope = v.slope[depth]
-                np.multiply(v.outputs[depth], v.outputs[depth], out=slope)
-                np.subtract(1, slope, out=slope)
-                np.multiply(v.errors[depth], slope, out=v.errors[depth])
+                np.multiply(v.errors[depth], 1 - v.outputs[depth] ** 2, out=v.errors[depth])
         if not self._short and self.dtype == "float32":
             np.copyto(v.wide, v.every)
         return v
@@ -389,7 +355,7 @@ def _copy_records(values: Array, where: slice | NDArray[np.int64], out: Array) -
         values.take(where, axis=0, out=out, mode="clip")
 
 
-class _Views:
+class _Views(LayerValues):
     """The memory of `ClippedGradient` cut for one number of records; the lists are views, one a layer."""
 
     def __init__(self, network: Network, arrays: dict[str, Array]) -> None:
@@ -406,19 +372,11 @@ class _Views:
         self.error_norms, self.input_norms = self.norms[:n], self.norms[n:]
         self.row_norms, self.later_norms = self.norms[n], self.norms[n + 1 :]
         self.factors, self.factors_down = arrays["factors"][0], arrays["factors"].T
-        self.product = arrays["product"].reshape(-1, first)
-        self.product_across = self.product.T
-        self.errors, self.hidden = _split(self.every, outs), _split(self.every[units:], inputs)
+        self.errors = _split(self.every, outs)
+        product = arrays["product"].reshape(-1, first) if network.shapes[0][1] >= WIDE_INPUT else None
+        super().__init__(network, _split(self.every[units:], inputs), self.errors[-1], product)
         self.wide_errors, self.wide_inputs = _split(self.wide, outs), _split(self.wide[units:], inputs)
-        # without the bias coordinate, which is the last one
-        active = [h[: len(h) - network.intercept] for h in self.hidden]
-        self.slope = [s[: len(s) - network.intercept] for s in _split(arrays["slopes"], inputs)]
-        # where each layer's product goes: among the next layer's inputs, and the last one among the errors
-        self.outputs = [*active, self.errors[-1]]
-        integer = f"int{8 * self.every.itemsize}"
-        self.error_bits = [a.view(integer) for a in self.errors]
-        self.active_bits = [a.view(integer) for a in active]
-        self.slope_bits = [a.view(integer) for a in self.slope]
+        self.error_bits = [a.view(f"int{8 * a.itemsize}") for a in self.errors]
 
 
 def _split(array: Array, lengths: Sequence[int]) -> list[Array]:

@@ -7,7 +7,8 @@ sizes of blocks for which a product rounds a record alike in every place.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from threading import Lock
@@ -35,43 +36,8 @@ _SIZE_CHECK = Lock()  # several threads may look at the same sizes
 # Sizes of blocks are multiples of this, and so many records fill whole cache lines.
 LANES = 16
 MOST_ROWS = 8192
-
-
-class AlikeBlocks:
-    """Block sizes in which synthetic records get the same bits in every place.
-
-    The bits are those in a block of `chunk`.
-
-    What a product does depends on sizes, places, alignment and threads and not on values, so that with these sizes a
-    record's results are a function of that record. If a full block fails, records go one at a time (`chunk` is 1).
-    """
-
-    def __init__(self, what: Hashable, most: float, synthetic_results: Callable[[int], Iterable[Array]]) -> None:
-        """Check the largest block size.
-
-        `synthetic_results(size)` puts each synthetic record in every place and yields arrays (units, places). Each size
-        is checked once in a process for `what`: the shapes, the library's threads and the code.
-        """
-        self._synthetic_results = synthetic_results
-        self._alike, self._expected = _known_sizes(what)
-        self.chunk = whole_lanes(most)
-        if not self._rounds_alike(self.chunk):
-            self.chunk = 1  # one place rounds like itself, and `size` asks for no other
-
-    def size(self, m: int) -> int:
-        """Return the number of places, padding included, of a block for m records."""
-        size = min(whole_lanes(m), self.chunk)
-        return size if size == self.chunk or self._rounds_alike(size) else self.chunk
-
-    def _rounds_alike(self, size: int) -> bool:
-        if size not in self._alike:
-            results = list(self._synthetic_results(size))
-            with _SIZE_CHECK:
-                if not self._expected:
-                    self._expected.extend(result[:, :1].copy() for result in results)
-            pairs = zip(results, self._expected, strict=True)
-            self._alike[size] = all(bool((result == expected).all()) for result, expected in pairs)
-        return self._alike[size]
+# From this many inputs on BLAS is about twice as fast with the rows on the left.
+WIDE_INPUT = 64
 
 
 @lru_cache(maxsize=256)
@@ -129,63 +95,139 @@ class Network:
             layer *= scale / math.sqrt(fan_in)
         return flat
 
-    def forward(self, layers: Sequence[Array], values: Sequence[Array]) -> Array:
-        """Fill the values of every layer, (records, units), from values[0].
 
-        The last are the outputs.
+class AlikeBlocks(ABC):
+    """The layers of a network, for blocks of sizes in which a record gets the same bits in every place.
+
+    What a product does depends on sizes, places, alignment and threads and not on values, so that sizes are chosen in
+    which synthetic records get the bits that they get in a block of `chunk`. A record's results are then a function of
+    that record. If a full block fails in float32, blocks are float64; if it fails in both, records go one at a time
+    (`chunk` is 1).
+    """
+
+    def __init__(self, network: Network, dtype: str, *what: Hashable) -> None:
+        """Allocate memory, and check the largest block size.
+
+        Each size is checked once in a process for the shapes, the library's threads and ``what``, which names all else
+        that decides.
         """
-        for depth, layer in enumerate(layers):
-            out = values[depth + 1]
-            np.matmul(values[depth], (layer[:, :-1] if self.intercept else layer).T, out=out)
-            if self.intercept:
-                out += layer[:, -1]
-            if depth < len(layers) - 1:
-                if self.activation == "relu":
-                    np.maximum(out, 0, out=out)
-                else:
-                    np.tanh(out, out=out)
-        return values[-1]
+        self.network = network
+        for self.dtype in (dtype, "float64"):
+            self.parameters = aligned_empty((network.n_parameters,), self.dtype)
+            self._layers = network.layers(self.parameters)
+            self.chunk = whole_lanes(self._allocate())
+            key = type(self), network, self.dtype, self.chunk, blas_threads(), AlikeBlocks._forward, *what
+            self._alike, self._expected = _known_sizes(key)
+            if self._rounds_alike(self.chunk):
+                return
+        self.chunk = 1  # one place rounds like itself, and `size` asks for no other
+
+    @abstractmethod
+    def _allocate(self) -> float:
+        """Allocate what depends on the precision, and return the largest number of records of a block."""
+
+    @abstractmethod
+    def _synthetic_results(self, size: int) -> Iterator[Array]:
+        """Put each synthetic record in every place of a block, and yield arrays (units, places)."""
+
+    def size(self, m: int) -> int:
+        """Return the number of places, padding included, of a block for m records."""
+        size = min(whole_lanes(m), self.chunk)
+        return size if size == self.chunk or self._rounds_alike(size) else self.chunk
+
+    def _rounds_alike(self, size: int) -> bool:
+        if size not in self._alike:
+            results = list(self._synthetic_results(size))
+            with _SIZE_CHECK:
+                if not self._expected:
+                    self._expected.extend(result[:, :1].copy() for result in results)
+            pairs = zip(results, self._expected, strict=True)
+            self._alike[size] = all(bool((result == expected).all()) for result, expected in pairs)
+        return self._alike[size]
+
+    def _forward(self, layers: Sequence[Array], rows: Array, values: "LayerValues") -> None:
+        """Compute the outputs of every layer from rows with their bias coordinate."""
+        inputs: Array = rows.T
+        for depth, (layer, out) in enumerate(zip(layers, values.outputs, strict=True)):
+            if depth == 0 and values.product is not None:
+                np.matmul(rows, layer.T, out=values.product)
+                if values.copies_product:
+                    np.copyto(out, values.product.T)
+            else:
+                layer.dot(inputs, out)
+            if depth == len(values.hidden):
+                return
+            if self.network.activation == "relu":
+                # All ones where the value is positive: the sign bit of minus its bits, spread. Faster than a maximum,
+                # or comparing and multiplying, here and on the way back.
+                bits = values.active_bits[depth]
+                slope = values.slopes[depth] = np.negative(bits)
+                np.right_shift(slope, values.sign_shift, out=slope)
+                np.bitwise_and(bits, slope, out=bits)
+            else:
+                np.tanh(out, out=out)
+            inputs = values.hidden[depth]
+            if self.network.intercept:
+                inputs[-1].fill(1)
 
 
-class RowOutputs:
-    """A network's outputs, a row's the same bits whatever the other rows are.
+class LayerValues:
+    """Memory of a forward pass: the outputs of all layers, (units, records), and views of it, one a layer.
 
-    A function of row and parameters.
+    ``hidden`` are the inputs of the later layers, each with its bias coordinate, ``last`` the outputs of the last one.
+    ``product`` (records, units) is memory for the first layer, where that order is faster and not the order in memory.
+    """
 
-    Rows go through the layers in padded, aligned blocks of sizes that round alike in every place (see `AlikeBlocks`).
-    Where no size does so in float32, the layers are computed in float64, and the outputs rounded.
+    def __init__(self, network: Network, hidden: Sequence[Array], last: Array, product: Array | None = None) -> None:
+        self.hidden, self.slopes = hidden, [last] * len(hidden)
+        self.outputs = [*(inputs[: len(inputs) - network.intercept] for inputs in hidden), last]
+        first = self.outputs[0].T
+        self.product = first if first.strides[0] > first.strides[1] else product
+        self.copies_product = self.product is not first
+        integer = f"int{8 * last.itemsize}"
+        self.active_bits = [active.view(integer) for active in self.outputs[:-1]]
+        self.sign_shift = np.array(8 * last.itemsize - 1, dtype=integer)
+
+
+class RowOutputs(AlikeBlocks):
+    """A network's outputs, a row's the same bits whatever the other rows are: a function of row and parameters.
+
+    Several threads may use it at once. Where the layers are float64 instead of float32, the outputs are rounded.
 
     Theory: Result B
     """
 
     def __init__(self, network: Network, parameters: Array) -> None:
-        self._network, self._out_dtype = network, parameters.dtype
-        self._allocate(parameters, str(parameters.dtype))
-        if self._blocks.chunk == 1 and self._dtype == "float32":
-            self._allocate(parameters, "float64")
+        self._out_dtype = parameters.dtype
+        super().__init__(network, str(parameters.dtype))
+        self.parameters[:] = parameters
 
-    def _allocate(self, parameters: Array, dtype: str) -> None:
-        flat = aligned_empty(parameters.shape, dtype)
-        flat[:] = parameters
-        self._layers, self._dtype = self._network.layers(flat), dtype
-        most = max(128, min(MOST_ROWS, CHUNK_NUMBERS // sum(self._network.widths)))
-        what = self._network, dtype, most, blas_threads(), type(self._network).forward
-        self._blocks = AlikeBlocks(what, most, self._synthetic_results)
+    def _allocate(self) -> float:
+        return max(128, min(MOST_ROWS, CHUNK_NUMBERS // sum(self.network.widths)))
 
     def _synthetic_results(self, size: int) -> Iterator[Array]:
         """Yield outputs and probabilities of synthetic records in every place of a block."""
-        network = self._network
-        flat = aligned_empty((network.n_parameters,), self._dtype)
+        network = self.network
+        flat = aligned_empty((network.n_parameters,), self.dtype)
         flat[:] = network.initial(0, 1.0)
-        values = self._layer_values(size)
+        layers, (rows, values) = network.layers(flat), self._memory(size)
         for i in range(1 + 12 // network.widths[-1]):
-            values[0][:] = synthetic_rows(1 + i, network.widths[0])
-            z = network.forward(network.layers(flat), values)
-            yield z.T.copy()
-            yield softmax(with_zero_column(z)).T
+            rows[:, : network.widths[0]] = synthetic_rows(1 + i, network.widths[0])
+            self._forward(layers, rows, values)
+            z = values.outputs[-1]
+            yield z.copy()
+            yield softmax(with_zero_column(z.T)).T
 
-    def _layer_values(self, size: int) -> list[Array]:
-        return [aligned_empty((size, width), self._dtype) for width in self._network.widths]
+    def _memory(self, size: int) -> tuple[Array, LayerValues]:
+        """Return memory for rows, which have their bias coordinate, and for the values of the layers."""
+        network = self.network
+        (_, width), *later = network.shapes
+        rows = aligned_empty((size, width), self.dtype)
+        rows[:, network.widths[0] :] = 1
+        values = [aligned_empty((n, size), self.dtype) for n in (*(n for _, n in later), network.widths[-1])]
+        if width >= WIDE_INPUT or not later:
+            values[0] = aligned_empty((size, len(values[0])), self.dtype).T
+        return rows, LayerValues(network, values[:-1], values[-1])
 
     def parts(self, n: int, fill: Callable[[slice, Array], None]) -> Iterator[tuple[slice, Array]]:
         """Yield the n rows block by block.
@@ -194,20 +236,21 @@ class RowOutputs:
 
         `fill(part, into)` writes these rows, without bias coordinate, into a block. Outputs last until the next block.
         """
-        values: list[Array] = []
-        for start in range(0, n, self._blocks.chunk):
-            part = slice(start, min(n, start + self._blocks.chunk))
+        rows = np.empty((0, 0))
+        for start in range(0, n, self.chunk):
+            part = slice(start, min(n, start + self.chunk))
             m = part.stop - start
-            size = self._blocks.size(m)
-            if not values or len(values[0]) != size:
-                values = self._layer_values(size)
-            fill(part, values[0][:m])
-            values[0][m:] = values[0][0]  # padding overflows and warns only where a row does
-            yield part, self._network.forward(self._layers, values)
+            size = self.size(m)
+            if len(rows) != size:
+                rows, values = self._memory(size)
+            fill(part, rows[:m, : self.network.widths[0]])
+            rows[m:] = rows[0]  # padding overflows and warns only where a row does
+            self._forward(self._layers, rows, values)
+            yield part, values.outputs[-1].T
 
     def __call__(self, rows: Array) -> Array:
         """Return the outputs (records, units) of finished rows."""
-        out = np.empty((len(rows), self._network.widths[-1]), dtype=self._out_dtype)
+        out = np.empty((len(rows), self.network.widths[-1]), dtype=self._out_dtype)
         for part, z in self.parts(len(rows), lambda which, into: np.copyto(into, rows[which])):
             out[part] = z[: part.stop - part.start]
         return out
