@@ -367,7 +367,7 @@ class AboveMean(dp.training.SummedStep):
 
     def part_moments(self, rows, weights):
         rows = np.clip(rows, -1, 1)
-        return (rows if weights is None else rows * weights[:, None]).sum(axis=0)
+        return weights @ rows
 
     def release(self, total, *, n_records, rng):
         noise = self.noise_multiplier * np.sqrt(len(total)) * rng.normal(size=len(total))

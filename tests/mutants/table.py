@@ -529,8 +529,8 @@ mutant(
 
 mutant(
     "training.recalibration:block_sums",
-    "block.weights is None",
-    "True",
+    "block.owners.weights",
+    "np.ones(len(block))",
     "every row of a person counts in full",
     "tests/training/test_recalibration.py::test_neighbors_differ_by_the_sensitivity_at_most",
 )

@@ -37,12 +37,12 @@ def in_noise_units(mechanism, gram, cross):
 def test_one_record_moves_the_release_by_at_most_one_noise_multiplier(share, intercept):
     mechanism = SufficientStatistics(1.5, (0.0, 10.0), noise_multiplier=2.0, gram_share=share, fit_intercept=intercept)
     X, y = problem(20)
-    base, worst = in_noise_units(mechanism, *mechanism.moments(X, y)), 0.0
+    base, worst = in_noise_units(mechanism, *mechanism.moments(X, y, np.ones(20))), 0.0
     for seed in range(200):
         r = generator(seed)
         row = r.normal(size=(1, 3)) * r.choice([1.0, 1e6])
         target = r.choice([-1e9, 0.0, 5.0, 1e9])
-        moved = in_noise_units(mechanism, *mechanism.moments(np.vstack([X, row]), np.append(y, target)))
+        moved = in_noise_units(mechanism, *mechanism.moments(np.vstack([X, row]), np.append(y, target), np.ones(21)))
         worst = max(worst, np.linalg.norm(moved - base))
     assert 0.95 / 2.0 < worst <= 1 / 2.0 + 1e-9
 

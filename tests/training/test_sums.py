@@ -76,11 +76,11 @@ def test_more_nominal_records_get_more_noise_and_a_source_far_beyond_them_is_ref
 def test_bounds_far_from_zero_and_close_together_keep_the_sensitivity(value):
     X = np.full((1, 2), value)
     step = PrivateStandardize(*FAR)
-    assert np.linalg.norm(step.part_moments(X, None)) <= step.sensitivity(2)
+    assert np.linalg.norm(step.part_moments(X, np.ones(1))) <= step.sensitivity(2)
     target = PrivateTarget(DPSGD(loss="huber"), FAR)
     assert np.linalg.norm(target.moments(Block(0, X, np.array([value])))) <= MOMENT_SENSITIVITY
     statistics = SufficientStatistics(1.0, FAR)
-    gram, cross = statistics.moments(np.ones((1, 2)), [value])
+    gram, cross = statistics.moments(np.ones((1, 2)), [value], np.ones(1))
     assert np.linalg.norm(gram) <= statistics.row_bound**2
     assert np.linalg.norm(cross) <= statistics.row_bound * statistics.target_bound
 

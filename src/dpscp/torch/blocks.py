@@ -276,7 +276,7 @@ class Engine:
                     *draw_numbers(traced.draws, len(part), generator),
                 ]
                 terms, _ = self.terms(parameters, records)
-                weights = None if block.weights is None else torch.from_numpy(np.take(block.weights, part)).to(device)
+                weights = None if block.persons is None else torch.from_numpy(block.persons.weights[part]).to(device)
                 self._add(terms, weights, totals)
         return totals
 

@@ -77,7 +77,6 @@ def test_a_part_is_remembered_and_read_with_its_steps(table):
     np.testing.assert_array_equal(part.read(), 2 * X[drawn])
     np.testing.assert_array_equal(part.part(np.arange(len(part)) > 4).read(1, 2), 2 * X[[19]])
     assert pickle.loads(pickle.dumps(part)).read(2, 3).tolist() == part.read(2, 3).tolist()
-    assert part.weights is None
     assert part.owners.count == len(part)
 
 
@@ -91,7 +90,7 @@ def test_parts_hold_whole_persons(table, most):
     assert {part.start for part, _ in parts} | {23} <= set(offsets.tolist())
     assert all(len(rows) <= max(most, 7) for _, rows in parts)
     drawn = block.part(np.arange(8) == 3)
-    assert drawn.weights.tolist() == [0.2] * 5
+    assert drawn.owners.weights.tolist() == [0.2] * 5
     assert drawn.owners.count == 1
 
 

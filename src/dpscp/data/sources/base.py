@@ -112,11 +112,6 @@ class Block:
         """Return the persons to whom these rows belong."""
         return Persons.of_rows(self.persons, len(self))
 
-    @property
-    def weights(self) -> NDArray[np.float64] | None:
-        """Return the weights of records, one in sum per person; None: one each."""
-        return None if self.persons is None else self.persons.weights
-
     def with_steps(self, *steps: Rows) -> Self:
         """Return the block with more functions to apply when rows are read."""
         return replace(self, steps=(*self.steps, *steps))

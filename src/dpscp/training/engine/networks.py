@@ -160,8 +160,8 @@ class AlikeBlocks(ABC):
             if self.network.activation == "relu":
                 # All ones where the value is positive: the sign bit of minus its bits, spread. Faster than a maximum,
                 # or comparing and multiplying, here and on the way back.
-                bits = values.active_bits[depth]
-                slope = values.slopes[depth] = np.negative(bits)
+                bits, slope = values.active_bits[depth], values.slopes[depth]
+                np.negative(bits, out=slope)
                 np.right_shift(slope, values.sign_shift, out=slope)
                 np.bitwise_and(bits, slope, out=bits)
             else:
@@ -179,13 +179,14 @@ class LayerValues:
     """
 
     def __init__(self, network: Network, hidden: Sequence[Array], last: Array, product: Array | None = None) -> None:
-        self.hidden, self.slopes = hidden, [last] * len(hidden)
+        self.hidden = hidden
         self.outputs = [*(inputs[: len(inputs) - network.intercept] for inputs in hidden), last]
         first = self.outputs[0].T
         self.product = first if first.strides[0] > first.strides[1] else product
         self.copies_product = self.product is not first
         integer = f"int{8 * last.itemsize}"
         self.active_bits = [active.view(integer) for active in self.outputs[:-1]]
+        self.slopes = [np.empty_like(bits) for bits in self.active_bits]
         self.sign_shift = np.array(8 * last.itemsize - 1, dtype=integer)
 
 

@@ -36,12 +36,7 @@ _MORE_THAN_NOMINAL = 4
 _RECORDS_PER_PART = 1 << 10
 
 
-def weighted_rows(rows: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[Any]:
-    """Return the rows, each times its weight; None is a weight of one for all."""
-    return rows if weights is None else (rows.T * weights).T
-
-
-PartSum = Callable[[NDArray[Any], NDArray[np.float64] | None], NDArray[np.float64]]
+PartSum = Callable[[NDArray[Any], NDArray[np.float64]], NDArray[np.float64]]
 
 
 def sum_slack(n_records: int) -> float:
@@ -64,10 +59,8 @@ def source_sum(part_sum: PartSum, source: RecordSource, n_records: int) -> NDArr
 
 
 def _sum_block(part_sum: PartSum, block: Block) -> NDArray[np.float64]:
-    weights = block.weights
-    return _pairwise_sum(
-        lambda i, j: part_sum(block.read(i, j), None if weights is None else weights[i:j]), 0, len(block)
-    )
+    weights = block.owners.weights
+    return _pairwise_sum(lambda i, j: part_sum(block.read(i, j), weights[i:j]), 0, len(block))
 
 
 def total_of_blocks(

@@ -113,7 +113,7 @@ class SufficientStatistics(GaussianSums):
         size = n_features + self.fit_intercept
         return max(self.row_bound**2, self.gram_noise * math.sqrt(2 * size))
 
-    def moments(self, X: ArrayLike, y: ArrayLike, weights: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+    def moments(self, X: ArrayLike, y: ArrayLike, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the exact weighted Gram matrix and cross moments.
 
         ``train`` adds noise to them; they are never released without it.
@@ -125,10 +125,9 @@ class SufficientStatistics(GaussianSums):
         target = np.clip(bounded_targets(y, self.y_bounds) - self._center, -self.target_bound, self.target_bound)
         if len(target) != len(rows):
             raise ValueError("X and y must hold the same number of records")
-        if weights is not None:
-            # the square root on both sides: the product of an array with itself is symmetric to the last bit
-            roots = np.sqrt(weights)
-            rows, target = rows * roots[:, None], target * roots
+        # the square root on both sides: the product of an array with itself is symmetric to the last bit
+        roots = np.sqrt(weights)
+        rows, target = rows * roots[:, None], target * roots
         return sum_in_parts(lambda part: part.T @ part, rows), sum_in_parts(lambda part, y: part.T @ y, rows, target)
 
     def train_on(self, run: TrainingRun) -> Trained:

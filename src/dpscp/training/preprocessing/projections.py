@@ -108,12 +108,11 @@ class SecondMomentStep(SummedStep):
         check_positive("bound", self.bound)
         check_noise(self)
 
-    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray) -> FloatArray:
         """Return the weighted sum of outer products."""
         scaled = scaled_rows(rows, self.bound, unit=False)
         scaled /= self.bound
-        if weights is not None:
-            scaled *= np.sqrt(weights)[:, None]
+        scaled *= np.sqrt(weights)[:, None]
         return np.asarray(scaled.T @ scaled)
 
     def release_moment(

@@ -276,9 +276,8 @@ def block_sums(block: Block, classes: tuple[Any, ...], place: FloatArray) -> Flo
 
     ``place`` is the logarithm of the factor, then the intercepts, all released before.
     """
-    weights = np.ones(len(block)) if block.weights is None else block.weights
     labels = encode_labels(block.targets, classes)
-    return sum_in_parts(lambda z, y, w: w @ record_sums(z, y, place), block.rows, labels, weights)
+    return sum_in_parts(lambda z, y, w: w @ record_sums(z, y, place), block.rows, labels, block.owners.weights)
 
 
 def record_sums(logits: FloatArray, labels: NDArray[np.int64], place: FloatArray) -> FloatArray:

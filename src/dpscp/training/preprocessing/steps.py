@@ -34,7 +34,7 @@ from dpscp.training.base import (
     array_source,
     require_noise,
 )
-from dpscp.training.engine.noise import gaussian_release, source_sum, sum_slack, weighted_rows
+from dpscp.training.engine.noise import gaussian_release, source_sum, sum_slack
 from dpscp.training.engine.rows import check_rows, scaled_rows
 
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
@@ -214,7 +214,7 @@ class SummedStep(Step):
     noise_multiplier: float | None
 
     @abstractmethod
-    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray) -> FloatArray:
         """Return the exact weighted sums over some rows, which are never released as they are.
 
         A function of them alone, and so of each row alone. The weights of one person add up to at most one.
@@ -412,9 +412,9 @@ class PrivateCentering(SummedStep):
         check_positive("bound", self.bound)
         check_noise(self)
 
-    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray) -> FloatArray:
         """Return the weighted sum of the rows."""
-        return np.asarray(weighted_rows(scaled_rows(rows, self.bound, unit=False), weights).sum(axis=0))
+        return weights @ scaled_rows(rows, self.bound, unit=False)
 
     def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> CenteredRows:
         """Return the transform with the private mean in it."""
@@ -463,7 +463,7 @@ class PrivateStandardize(SummedStep):
         """Return the number of features with bounds of their own; None where all have the same."""
         return width_of_bounds(self)
 
-    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray) -> FloatArray:
         """Return the weighted sums of (v, v^2 - 1/2), shape (2, features)."""
         unit = PublicBounds(self.low, self.high).transform_of(rows.shape[1]).apply(rows)
         return unit_moments(unit, weights)
@@ -482,9 +482,9 @@ class PrivateStandardize(SummedStep):
         return FeatureTransform(low, high, middle + mean * half, scale * half, float(self.limit))
 
 
-def unit_moments(v: FloatArray, weights: FloatArray | None) -> FloatArray:
+def unit_moments(v: FloatArray, weights: FloatArray) -> FloatArray:
     """Return the weighted sums of (v, v^2 - 1/2) over records with numbers v in [-1, 1], shape (2, ...)."""
-    return np.stack([weighted_rows(part, weights).sum(axis=0) for part in (v, v**2 - 0.5)])
+    return np.stack([weights @ v, weights @ (v**2 - 0.5)])
 
 
 def release_mean_and_scale(
