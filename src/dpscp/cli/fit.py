@@ -187,12 +187,14 @@ def _estimator_options(options: argparse.Namespace, schema: Schema) -> dict[str,
     }
     if options.score is not None:
         found["conformity_score"] = options.score
-    if options.clip_to_bounds and schema.task != "regression":
-        raise CommandError(
-            "--clip-to-bounds cuts intervals at the bounds of the target; remove it: this schema "
-            f"declares a {schema.task}"
-        )
-    return found | ({"clip_to_bounds": True} if options.clip_to_bounds else {})
+    intervals = {"clip_to_bounds": options.clip_to_bounds or None, "side": options.side}
+    for name, value in intervals.items():
+        if value is not None and schema.task != "regression":
+            raise CommandError(
+                f"--{name.replace('_', '-')} is about intervals of a regression; remove it: this schema declares a "
+                f"{schema.task}"
+            )
+    return found | {name: value for name, value in intervals.items() if value is not None}
 
 
 def _save_model(estimator: Estimator, path: Path) -> Path:

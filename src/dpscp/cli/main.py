@@ -65,6 +65,7 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--confidence": (float, "requested coverage, or confidence of each interval of an evaluation"),
     "--guarantee": (str, "proof of the coverage", {"metavar": "NAME"}),
     "--score": (str, "conformity score: lac, aps, raps; for regression absolute, cqr, ..."),
+    "--side": (str, "give intervals of a regression one end only", {"choices": ("both", "upper", "lower")}),
     "--groups": (str, "cover each category of this column, or each 'label'", {"metavar": "COLUMN", "action": "append"}),
     "--unknown": (
         str,
@@ -158,7 +159,7 @@ COMMANDS = {
     ),
     "fit": _Command(
         "train and calibrate a private model on a table",
-        "table --schema --target --confidence --guarantee --score --groups --unknown --clip-to-bounds --output "
+        "table --schema --target --confidence --guarantee --score --side --groups --unknown --clip-to-bounds --output "
         "--report --release-confidence "
         f"--purpose --responsible --data-name --force --evaluate --header --quiet {_PAYMENT}",
         {"epsilon": 1.0, "delta": 1e-5, "confidence": [0.9], "guarantee": "auto", "output": Path("model.dpscp")},

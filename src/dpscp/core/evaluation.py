@@ -268,12 +268,17 @@ def outcomes_of_sets(
 
 
 def outcomes_of_intervals(
-    intervals: Array, predicted: Array, truth: Array, limit: float, groups: NDArray[np.int64] | None
+    intervals: Array, predicted: Array, truth: Array, bounds: tuple[float, float], groups: NDArray[np.int64] | None
 ) -> LabeledOutcomes:
-    """Return the outcomes of intervals, (n, 2, levels); sizes and errors are cut at ``limit``, the public width."""
+    """Return the outcomes of intervals, (n, 2, levels); sizes and errors are cut at the width of the public bounds.
+
+    An interval with one end is measured from the other end of the bounds.
+    """
+    limit = bounds[1] - bounds[0]
     covered = metrics.covered(truth, intervals)
     covered = covered if covered.ndim == 2 else covered[:, None]
-    sizes = np.clip(intervals[:, 1] - intervals[:, 0], 0.0, limit) / limit
+    low, high = (np.where(np.isinf(intervals[:, end]), bounds[end], intervals[:, end]) for end in (0, 1))
+    sizes = np.clip(high - low, 0.0, limit) / limit
     errors = np.clip(np.abs(truth - predicted), 0.0, limit) / limit
     # what a model that overflows says counts as the worst
     sizes, errors = np.nan_to_num(sizes, nan=1.0), np.nan_to_num(errors, nan=1.0)
@@ -484,7 +489,7 @@ class CountOutcomes:
         assert isinstance(self.task, Regression)
         pair, (low, high) = self.task.pair(np.asarray(model.outputs(rows))), self.task.y_bounds
         intervals = self.task.intervals(pair, thresholds)
-        return outcomes_of_intervals(intervals, self.task.predictions(pair), targets, high - low, groups)
+        return outcomes_of_intervals(intervals, self.task.predictions(pair), targets, (low, high), groups)
 
     def _row_thresholds(self, groups: Array | None) -> NDArray[np.float64]:
         """One threshold for each level, for each row and level, or (by label) for each class and level."""

@@ -417,7 +417,9 @@ def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
     elif problem.feature_bound is not None:
         features = "clipped"
     signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta)
-    quantiles = pair_levels(problem.alphas[0], signal) if problem.task.n_outputs == 2 else None
+    # a limit on one side spends the whole miscoverage there: its pair is that of twice as much
+    alpha = problem.alphas[0] * (2 if problem.task.is_one_sided else 1)
+    quantiles = pair_levels(min(alpha, 1.0), signal) if problem.task.n_outputs == 2 else None
     return recipe(
         problem.task.trains,
         n_records=problem.n_records,

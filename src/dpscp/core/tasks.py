@@ -16,7 +16,7 @@ from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, 
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
 from dpscp.scores import INTERVAL_SCORES, LABEL_SCORES, IntervalScore, LabelScore, Pair, interval_score, label_score
-from dpscp.scores.intervals import check_interval_score, score_intervals, score_targets
+from dpscp.scores.intervals import OneSided, check_interval_score, score_intervals, score_targets
 from dpscp.scores.labels import check_label_score, score_labels, score_name
 from dpscp.training.base import Mechanism, Trained
 from dpscp.training.engine.influence import corrected_outputs
@@ -164,6 +164,11 @@ class Prediction(Task):
     def natural_score(self) -> bool:
         """Whether a mechanism's Lipschitz constant is about this score."""
         return self.score is not None and bool(self.score.natural)
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether sets are intervals with one end."""
+        return False
 
     @property
     def n_outputs(self) -> int | None:
@@ -409,6 +414,11 @@ class Regression(Prediction):
     def n_outputs(self) -> int:
         """One output, or two for a pair of quantiles."""
         return self.score.outputs
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether intervals have one end."""
+        return isinstance(self.score, OneSided)
 
     @property
     def scaled_bounds(self) -> tuple[float, float]:

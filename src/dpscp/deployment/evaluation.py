@@ -223,7 +223,7 @@ def labeled_outcomes(
         outcomes = outcomes_of_sets(sets, label_index(np.asarray(predicted), names), labels, places)
     else:
         truth = validate_targets(y, n)
-        outcomes = outcomes_of_intervals(sets, predicted, truth, size_limit(estimator), places)
+        outcomes = outcomes_of_intervals(sets, predicted, truth, estimator.y_bounds_, places)
     if persons is None:
         return outcomes
     kept, _ = keep_rows(persons, n_rows=n, rows_per_person=1, random_state=random_state)

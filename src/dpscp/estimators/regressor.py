@@ -19,7 +19,7 @@ from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
-from dpscp.scores import INTERVAL_SCORES, IntervalScore, interval_score
+from dpscp.scores import INTERVAL_SCORES, SIDES, IntervalScore, interval_score, sided_score
 from dpscp.torch.records import inputs_of
 
 
@@ -51,6 +51,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     clip_to_bounds : bool, default False
         Declares that no target can lie outside ``y_bounds`` and cuts the intervals there. The certificate then states
         this assumption: a target outside is in no interval.
+    side : {"both", "upper", "lower"}, default "both"
+        ``"upper"`` gives intervals (-inf, u] for promises such as "at most u", ``"lower"`` gives [l, inf). The whole
+        miscoverage is spent on that end. It needs ``conformity_score`` ``"auto"``, ``"absolute"`` or ``"cqr"``.
     epsilon, delta, train_share, accountant, confidence_level, guarantee, calibration_fraction, evaluation_fraction, \
     release_confidence, groups, population, feature_bounds, n_records, rows_per_person, n_persons, random_state, verbose
         See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
@@ -82,6 +85,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     y_bounds: tuple[float, float] | str | None = None
     clip_to_bounds: bool = False
     y_scale: str | None = None
+    side: str = "both"
 
     task_: Regression = field(init=False)
     _name = "regression"
@@ -89,6 +93,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     def _check_score(self) -> None:
         if isinstance(self.conformity_score, str):
             check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
+        check_choice("side", self.side, SIDES)
 
     _validate_y = staticmethod(validate_targets)
 
@@ -108,7 +113,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private, y_scale=scale)
         problem = self._problem(task, records)
         auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO
-        task = replace(task, score=interval_score(choose_score(problem) if auto else self.conformity_score))
+        score = sided_score(choose_score(problem) if auto else self.conformity_score, self.side)
+        task = replace(task, score=interval_score(score))
         return replace(problem, task=task), records
 
     @property

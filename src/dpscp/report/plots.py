@@ -66,8 +66,10 @@ def plot_intervals(y: ArrayLike, intervals: ArrayLike, *, most: int = 200) -> "F
     -------
     matplotlib.figure.Figure
     """
-    array, truth = np.asarray(intervals, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    array, truth = np.array(intervals, dtype=np.float64), np.asarray(y, dtype=np.float64)
     inside = metrics.covered(truth, array)
+    known = np.concatenate([array[np.isfinite(array)], truth])
+    array = np.clip(array, min(known, default=0.0), max(known, default=0.0))  # ends at infinity leave the plot
     if array.ndim != 2:
         raise ValueError("intervals must be (n, 2) of one level: use intervals[:, :, level]")
     order = np.argsort(array.mean(axis=1), kind="stable")

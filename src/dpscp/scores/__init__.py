@@ -7,12 +7,14 @@ probabilities. To add a score, write its class and add a line to the table of it
 
 from dpscp.scores.intervals import (
     INTERVAL_SCORES,
+    SIDES,
     IntervalScore,
     Pair,
     absolute_residual,
     cqr,
     interval_score,
     normalized_residual,
+    sided_score,
 )
 from dpscp.scores.labels import (
     LABEL_SCORES,
@@ -32,6 +34,7 @@ from dpscp.scores.losses import class_costs, false_discoveries, missed_labels
 __all__ = [
     "INTERVAL_SCORES",
     "LABEL_SCORES",
+    "SIDES",
     "IntervalScore",
     "LabelScore",
     "Pair",
@@ -51,4 +54,5 @@ __all__ = [
     "raps",
     "raps_of_labels",
     "raps_range",
+    "sided_score",
 ]

@@ -194,11 +194,71 @@ class _Cqr:
         return quantile_interval(pair.lower, pair.upper, thresholds)
 
 
+@dataclass(frozen=True)
+class OneSided:
+    """Score by the distance beyond one predicted end, negative inside; the interval has no limit on the other side.
+
+    Attributes
+    ----------
+    side : str
+        "upper" or "lower": the end that the interval has.
+    outputs : int
+        1 for the prediction, 2 for the outer quantile of a pair.
+    """
+
+    side: str
+    outputs: int
+
+    @property
+    def natural(self) -> bool:
+        """A prediction moves this score as it moves the absolute residual."""
+        return self.outputs == 1
+
+    def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:
+        """Return the public range of the score."""
+        return y_bounds[0] - y_bounds[1], y_bounds[1] - y_bounds[0]
+
+    def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
+        """Compute the distance of each target beyond the end."""
+        return np.asarray(targets - pair.upper if self.side == "upper" else pair.lower - targets)
+
+    def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
+        """Return the half-lines of targets whose score is at most the threshold."""
+        ends = quantile_interval(pair.lower, pair.upper, thresholds)
+        if self.side == "upper":
+            ends[:, 0] = -np.inf
+        else:
+            ends[:, 1] = np.inf
+        return ends
+
+
+SIDES = ("both", "upper", "lower")
 INTERVAL_SCORES: Mapping[str, IntervalScore] = {
     "absolute": _Absolute(),
     "normalized": _Normalized(),
     "cqr": _Cqr(),
+    **{f"absolute_{side}": OneSided(side, 1) for side in SIDES[1:]},
+    **{f"cqr_{side}": OneSided(side, 2) for side in SIDES[1:]},
 }
+
+
+def sided_score(score: str | IntervalScore, side: str) -> str | IntervalScore:
+    """Return the score for one side of the interval, or for both.
+
+    Parameters
+    ----------
+    score : str or IntervalScore
+    side : str
+        "both", "upper" or "lower".
+    """
+    if check_choice("side", side, SIDES) == "both" or (isinstance(score, str) and score.endswith(f"_{side}")):
+        return score
+    if isinstance(score, str) and f"{score}_{side}" in INTERVAL_SCORES:
+        return f"{score}_{side}"
+    shown = repr(score) if isinstance(score, str) else "your own score"
+    raise ValueError(
+        f"side={side!r} needs conformity_score='absolute', 'cqr' or 'auto', got {shown}; remove one of both"
+    )
 
 
 def interval_score(score: str | IntervalScore) -> IntervalScore:
