@@ -16,7 +16,7 @@ from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, 
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
 from dpscp.scores import INTERVAL_SCORES, LABEL_SCORES, IntervalScore, LabelScore, Pair, interval_score, label_score
-from dpscp.scores.intervals import OneSided, check_interval_score, score_intervals, score_targets
+from dpscp.scores.intervals import ONE_SIDED_SCORES, check_interval_score, score_intervals, score_targets
 from dpscp.scores.labels import check_label_score, score_labels, score_name
 from dpscp.training.base import Mechanism, Trained
 from dpscp.training.engine.influence import corrected_outputs
@@ -418,7 +418,7 @@ class Regression(Prediction):
     @property
     def is_one_sided(self) -> bool:
         """Whether intervals have one end."""
-        return isinstance(self.score, OneSided)
+        return self.score_name in ONE_SIDED_SCORES
 
     @property
     def scaled_bounds(self) -> tuple[float, float]:

@@ -233,12 +233,14 @@ class OneSided:
 
 
 SIDES = ("both", "upper", "lower")
+ONE_SIDED_SCORES: Mapping[str, IntervalScore] = {
+    f"{name}_{side}": OneSided(side, outputs) for name, outputs in (("absolute", 1), ("cqr", 2)) for side in SIDES[1:]
+}
 INTERVAL_SCORES: Mapping[str, IntervalScore] = {
     "absolute": _Absolute(),
     "normalized": _Normalized(),
     "cqr": _Cqr(),
-    **{f"absolute_{side}": OneSided(side, 1) for side in SIDES[1:]},
-    **{f"cqr_{side}": OneSided(side, 2) for side in SIDES[1:]},
+    **ONE_SIDED_SCORES,
 }
 
 
@@ -250,6 +252,10 @@ def sided_score(score: str | IntervalScore, side: str) -> str | IntervalScore:
     score : str or IntervalScore
     side : str
         "both", "upper" or "lower".
+
+    Returns
+    -------
+    str or IntervalScore
     """
     if check_choice("side", side, SIDES) == "both" or (isinstance(score, str) and score.endswith(f"_{side}")):
         return score
