@@ -156,8 +156,8 @@ def validate_labels(y: Any, n: int) -> NDArray[Any]:
         return labels
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("Input y contains NaN or infinity.")
-    kind = "mixed"
-    if labels.dtype.kind != "O" or all(isinstance(label, str) for label in labels):
+    kind = "multiclass" if labels.dtype.kind in "biuU" else "mixed"  # whose labels are always discrete
+    if kind == "mixed" and (labels.dtype.kind != "O" or all(isinstance(label, str) for label in labels)):
         with np.errstate(all="ignore"), warnings.catch_warnings():
             # it warns about many distinct labels, which would reveal something about the records
             warnings.simplefilter("ignore", UserWarning)

@@ -26,7 +26,6 @@ from dpscp.privacy.random_streams import QUANTILES, stream_seed
 from dpscp.training.engine.noise import Counts, one_row_each, release_counts
 from dpscp.training.engine.rows import check_rows
 from dpscp.training.preprocessing.steps import (
-    FeatureTransform,
     Step,
     Transform,
     broadcast_bounds,
@@ -91,16 +90,19 @@ class QuantileRows(Transform):
     def apply(self, X: ArrayLike) -> FloatArray:
         rows = check_rows(X, len(self.shift), finite=False)
         out = np.empty((len(rows), self.width))
-        out[:, : rows.shape[1]] = FeatureTransform(self.low, self.high, self.shift, self.scale, self.limit).apply(rows)
+        scaled = np.clip(rows, self.low, self.high, dtype=np.float64)
         if self.columns:
             lookup, (starts, slopes) = CellLookup.of(self.levels.shape[1] - 1), self._lines
-            places = unit_places(rows, self.low, self.high, self.columns)
+            places = unit_places(scaled, self.low, self.high, self.columns)
             cells = lookup.cells(places)
             places -= lookup.edges.take(cells)
             cells += lookup.offsets(len(self.columns))
             places *= slopes.take(cells)
             places += starts.take(cells)
             out[:, rows.shape[1] :] = places
+        scaled -= self.shift
+        scaled /= self.scale
+        np.clip(scaled, -self.limit, self.limit, out=out[:, : rows.shape[1]])
         return out
 
 
@@ -193,7 +195,8 @@ class QuantileTransform(Step):
         low, high = broadcast_bounds(self, self.n_features)
         leaves = np.zeros((n_columns, math.prod(self.branching)), dtype=np.int64)
         for _, rows in block.parts():
-            cells = lookup.cells(unit_places(check_rows(rows, self.n_features), low, high, self.columns))
+            clipped = np.clip(check_rows(rows, self.n_features), low, high, dtype=np.float64)
+            cells = lookup.cells(unit_places(clipped, low, high, self.columns))
             cells += lookup.offsets(n_columns)
             leaves += np.bincount(cells.ravel(), minlength=leaves.size).reshape(leaves.shape)
         levels = [leaves]
@@ -241,12 +244,14 @@ class QuantileTransform(Step):
 
 
 def unit_places(rows: Array, low: FloatArray, high: FloatArray, columns: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return where numbers lie between the public bounds of these columns: -1 at the lower, 1 at the upper one."""
+    """Return where numbers lie between the public bounds of these columns: -1 at the lower, 1 at the upper one.
+
+    The rows were clipped to the bounds before.
+    """
     if len(columns) < rows.shape[1]:
         rows, low, high = rows[:, columns], low[list(columns)], high[list(columns)]
-    places = np.clip(rows, low, high, dtype=np.float64)
     # halves first: low + high would overflow for the widest bounds
-    places -= low / 2 + high / 2
+    places = rows - (low / 2 + high / 2)
     places /= high / 2 - low / 2
     return np.asarray(np.clip(places, -1, 1, out=places), dtype=np.float32)
 
