@@ -318,7 +318,7 @@ class TrainingRatio:
     ) -> None:
         setup = mechanism.prepare(X, y, n_records=n_records, persons=owners)
         self._shadow = Descent(setup)
-        self._last = np.array([setup.records.owners.count - 1])
+        self._last = np.array([setup.places.count - 1])
         self._rate = mechanism.sampling_rate
         self._noise = (mechanism.noise_multiplier or 0.0) * mechanism.clip_norm
         self._constants: tuple[tuple[Any, ...], ...] = ((), ())
@@ -338,7 +338,7 @@ class TrainingRatio:
             known = [view.constants in world for world in (without, with_record)]
             return math.inf if known == [False, True] else -math.inf if known == [True, False] else 0.0
         # the clipping code of the library computes what the record would add
-        self._shadow.go_to(view.parameters)
+        self._shadow.gradient.parameters[:] = view.parameters
         own = self._shadow.clipped_sum(self._last).astype(np.float64)
         gauss = float(own @ view.noisy_sum - own @ own / 2) / self._noise**2
         if self._rate == 1:

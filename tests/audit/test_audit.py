@@ -304,7 +304,7 @@ def test_catches_clipping_switched_off(monkeypatch):
 
 def test_catches_a_normalizer_that_depends_on_n(monkeypatch):
     monkeypatch.setattr(
-        loop.Setup, "normalizer", property(lambda self: self.mechanism.sampling_rate * len(self.records.rows))
+        loop.Setup, "normalizer", property(lambda self: self.mechanism.sampling_rate * self.places.count)
     )
     assert caught(TrainingGame(), 2000)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from dpscp.data.sources.places import blocks_in_memory
 from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient
 from dpscp.training.engine.loop import Descent
@@ -203,7 +204,7 @@ def test_a_finite_record_never_decides_whether_training_raises_or_warns(large, d
 
 def test_rows_are_scaled_onto_their_bound_before_they_are_cast():
     mechanism = DPSGD(classes=(0, 1), noise_multiplier=1.0, feature_bound=1.0, fit_intercept=False)
-    rows = mechanism.prepare(np.array([[3e39, 4e39]]), [0], n_records=1).records.rows
+    rows = blocks_in_memory(mechanism.prepare(np.array([[3e39, 4e39]]), [0], n_records=1).source)[0].rows
     np.testing.assert_allclose(rows, [[0.6, 0.8]], rtol=1e-5)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpscp.data.persons import keep_rows
+from dpscp.data.sources.places import blocks_in_memory
 from dpscp.training import DPSGD
 from dpscp.training.engine import rows as rows_module
 from dpscp.training.engine.rows import is_large_table, restore_rows, shorten_rows, squared_norms
@@ -14,6 +15,11 @@ from dpscp.training.engine.rows import is_large_table, restore_rows, shorten_row
 HEAD = DPSGD(
     classes=(0, 1, 2), sampling_rate=0.3, steps=40, noise_multiplier=1.0, feature_bound=2.0, clip_norm=0.5
 )  # fmt: skip
+
+
+def engine_block(setup):
+    (block,) = blocks_in_memory(setup.source)
+    return block
 
 
 @pytest.fixture
@@ -64,30 +70,30 @@ def test_only_large_tables_are_kept_short():
     assert not is_large_table(32_767, 512)
     assert is_large_table(32_768, 512)
     X, y = records()
-    assert HEAD.prepare(X, y).records.scales is None
+    assert engine_block(HEAD.prepare(X, y)).scales is None
     # by the nominal number, whatever the records are
-    assert HEAD.prepare(X, y, n_records=10**7).records.scales is not None
-    assert HEAD.prepare(X[:0], y[:0], n_records=10**7).records.scales is not None
-    assert HEAD.prepare(X, y, n_records=10**6).records.scales is None
+    assert engine_block(HEAD.prepare(X, y, n_records=10**7)).scales is not None
+    assert engine_block(HEAD.prepare(X[:0], y[:0], n_records=10**7)).scales is not None
+    assert engine_block(HEAD.prepare(X, y, n_records=10**6)).scales is None
 
 
 def test_persons_count_with_all_their_rows():
     X, y = records()
     kept, persons = keep_rows(np.arange(len(X)) // 3, n_rows=len(X), rows_per_person=3, random_state=0)
-    assert HEAD.prepare(X[kept], y[kept], n_records=10**6, persons=persons).records.scales is not None
+    assert engine_block(HEAD.prepare(X[kept], y[kept], n_records=10**6, persons=persons)).scales is not None
 
 
 @pytest.mark.parametrize("changes", [{"feature_bound": None}, {"dtype": "float64"}, {"sampling_rate": 1.0}])
 def test_rows_stay_as_they_are_where_16_bits_cost_more_than_memory(changes, every_table_is_large):
     X, y = records()
-    assert HEAD.prepare(X, y).records.scales is not None
-    assert replace(HEAD, **changes).prepare(X, y).records.scales is None
+    assert engine_block(HEAD.prepare(X, y)).scales is not None
+    assert engine_block(replace(HEAD, **changes).prepare(X, y)).scales is None
 
 
 def test_norms_are_those_of_the_rows_that_are_multiplied(every_table_is_large):
     X, y = records(1500, 40)
     for mechanism in (HEAD, replace(HEAD, fit_intercept=False)):
-        block = mechanism.prepare(X, y).records
+        block = engine_block(mechanism.prepare(X, y))
         assert block.rows.dtype == np.int16
         rows = engine_rows(block)[:, : None if mechanism.fit_intercept else -1]
         assert (block.squared_norms == squared_norms(rows)).all()
@@ -102,7 +108,7 @@ def test_training_on_short_rows_is_training_on_these_numbers(hidden, monkeypatch
     mechanism = replace(HEAD, hidden=hidden)
     whole = mechanism.train(X, y, random_state=0)
     monkeypatch.setattr(rows_module, "_LARGE_TABLE", 1)
-    block = mechanism.prepare(X, y).records
+    block = engine_block(mechanism.prepare(X, y))
     short = mechanism.train(X, y, random_state=0)
     monkeypatch.undo()
     # the same numbers in float32: the same bits
@@ -131,6 +137,6 @@ def test_kept_rows_need_little_more_than_half_of_a_float32_table(monkeypatch):
 
 def test_a_block_prints_nothing_of_its_records(every_table_is_large):
     X, y = records(3)
-    block = HEAD.prepare(X, y, n_records=3).records
+    block = engine_block(HEAD.prepare(X, y, n_records=3))
     assert "scales" not in repr(block)
     assert "norms" not in repr(block)

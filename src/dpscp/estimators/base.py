@@ -462,7 +462,7 @@ class PrivateConformal(FittedEstimator):
     def _reads_parts(self, *, fitted: bool) -> bool:
         """Whether only code of this package reads the rows, and casts them in parts."""
         if fitted:
-            return bool(self.model_.checks_rows)
+            return bool(self.model_.is_row_wise)
         return self.estimator is None or (isinstance(self.estimator, Mechanism) and self.estimator.trains_sources)
 
 

@@ -124,12 +124,10 @@ class Model(ABC):
 
     @property
     def is_row_wise(self) -> bool:
-        """Return whether only code of this package reads the rows, so that they may come in parts."""
-        return False
+        """Return whether only code of this package reads the rows.
 
-    @property
-    def checks_rows(self) -> bool:
-        """Return whether the model refuses NaN and infinity itself and casts rows of float32 or float64 in parts."""
+        They may then come in parts, and the model refuses NaN and infinity itself.
+        """
         return False
 
     def influence_form(self) -> InfluenceForm:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.places import Places, blocks_in_memory, innermost, places_of
+from dpscp.data.sources.places import Places, innermost, places_of
 from dpscp.privacy.random_streams import secure_bytes
 from dpscp.training.base import require_noise
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient, check_batch
@@ -118,13 +118,6 @@ class Setup:
         `GRID` of the noise, which pays for the rounding of the sum too.
         """
         return GRID * require_noise(self.mechanism.noise_multiplier) * self.mechanism.clip_norm * (1 + CLIP_SLACK)
-
-    @property
-    def records(self) -> EngineBlock:
-        """Return the only block of records in memory."""
-        (block,) = blocks_in_memory(self.source)
-        assert isinstance(block, EngineBlock)
-        return block
 
     @cached_property
     def places(self) -> Places:
@@ -324,11 +317,6 @@ class Descent:
     def current(self) -> Array:
         """Return the current iterate, in the precision the gradients see."""
         return self._fast.copy()
-
-    def go_to(self, parameters: Array) -> None:
-        """Continue from these parameters."""
-        self.parameters[:] = parameters
-        np.copyto(self._fast, parameters, casting="same_kind")
 
     def released(self) -> Array:
         """Return the average of the last iterates, after all steps."""

@@ -346,7 +346,6 @@ class DenseModel(Model):
     feature_bound: float | None = None
 
     is_row_wise: ClassVar[bool] = True
-    checks_rows: ClassVar[bool] = True
 
     @property
     def task(self) -> str:

@@ -44,11 +44,6 @@ class LabelHeads(Model):
         """Return whether only code of this package reads the rows, so that they may come in parts."""
         return all(head.is_row_wise for head in self.heads)
 
-    @property
-    def checks_rows(self) -> bool:
-        """Return whether every head refuses NaN and infinity itself."""
-        return all(head.checks_rows for head in self.heads)
-
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the probability of each label, (n, n_labels)."""
         # a head of the caller's own gets copies of the rows

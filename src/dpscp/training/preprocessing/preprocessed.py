@@ -100,10 +100,6 @@ class PreprocessedModel(Model):
     def is_row_wise(self) -> bool:
         return self.inner.is_row_wise
 
-    @property
-    def checks_rows(self) -> bool:
-        return bool(self.transforms) or self.inner.checks_rows
-
     def influence_form(self) -> InfluenceForm:
         form = self.inner.influence_form()
         steps = (*(step.apply_to_records for step in self.transforms), *form.row_steps)
