@@ -101,7 +101,6 @@ def size(X, y, options, n, epsilon, guarantee, seed, *, fraction=None, share=Non
         epsilon=epsilon,
         delta=DELTA,
         guarantee=guarantee,
-        features="unit" if bounds is None else "bounded",
         feature_bounds=bounds and tuple(np.broadcast_to(np.asarray(end, float), X.shape[1]) for end in bounds),
         y_bounds=y_bounds,
         held_out_fraction=fraction,

@@ -108,7 +108,7 @@ def standardized_recipe(task: str, X: Array, epsilon: float) -> Callable[[str], 
             epsilon=epsilon,
             delta=DELTA,
             guarantee=guarantee,
-            features="standardized",
+            feature_bounds="standardized",
         )
         return plan.mechanism
 

@@ -228,7 +228,6 @@ def changed_settings(case: Case, width: int, epsilon: float, change: dict[str, A
         classes=None if classes is None else tuple(range(len(classes))),
         epsilon=epsilon,
         delta=DELTA,
-        features="bounded",
         feature_bounds=bounds.pair,
         indicators=bounds.indicators,
         y_bounds=case.declared.get("y_bounds"),

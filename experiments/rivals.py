@@ -292,7 +292,6 @@ def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[
         y, y_test = standardized(y, y_test)
         y_bounds = tuple(float((end - mean) / scale) for end in housing.TARGET_BOUNDS)
         score_range = (0.0, y_bounds[1] - y_bounds[0])
-    features = "standardized" if task == "regression" else "unit" if bounds is None else "bounded"
     ends = column_bounds(bounds, X.shape[1], None)
     for epsilon in EPSILONS:
         own = seed_of(seed, NAME, "library", epsilon)
@@ -304,8 +303,7 @@ def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[
             classes=classes,
             epsilon=epsilon,
             delta=DELTA,
-            features=features,
-            feature_bounds=None if ends is None else ends.pair,
+            feature_bounds="standardized" if task == "regression" else None if ends is None else ends.pair,
             indicators=() if ends is None else ends.indicators,
         )
         # held out: each record by its own secret coin, as the library does; each rule has what the mixture leaves it

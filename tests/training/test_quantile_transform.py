@@ -284,7 +284,6 @@ def test_the_recipe_adds_quantiles_where_public_numbers_say_so():
             n_features=n_features,
             epsilon=epsilon,
             delta=1e-5,
-            features="bounded",
             feature_bounds=(0.0, 1.0),
         )
         return [type(step).__name__ for step in plan.mechanism.steps if not step.is_public]
@@ -321,7 +320,6 @@ def planned_step(task, width, *, n=8000, indicators=(), bounds=None):
         classes=None if task == "regression" else (0, 1),
         epsilon=1.0,
         delta=1e-5,
-        features="bounded",
         feature_bounds=bounds or (low, high),
         indicators=indicators,
     ).mechanism

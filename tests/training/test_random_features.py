@@ -79,7 +79,7 @@ def test_a_shift_bound_counts_the_added_columns():
 
 
 def plan_of(**changes):
-    declared = {"n_records": 500, "n_features": 3, "epsilon": 1.0, "delta": 1e-6, "features": "bounded"}
+    declared = {"n_records": 500, "n_features": 3, "epsilon": 1.0, "delta": 1e-6}
     declared |= {"feature_bounds": (-1.0, 1.0), "y_bounds": (-4.0, 4.0)}
     return recipe("regression", **declared | changes)
 
@@ -138,7 +138,7 @@ def test_no_random_features_below_a_signal_of_60():
 
 
 def test_rows_that_are_already_standardized_have_no_other_step():
-    plan = plan_of(features="standardized", feature_bounds=None, y_bounds=None)
+    plan = plan_of(feature_bounds="standardized", y_bounds=None)
     assert [type(step) for step in plan.mechanism.steps] == [RandomFeatures]
     assert "preprocessing_share" not in plan.reasons
 

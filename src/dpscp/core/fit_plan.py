@@ -16,6 +16,7 @@ from dp_accounting.dp_event import DpEvent
 from dpscp.core.evaluation import EvaluationPlan, sensitive_sums
 from dpscp.core.plan import Plan, plan_rows
 from dpscp.core.problem import FitProblem
+from dpscp.data.feature_bounds import RowNorm
 from dpscp.data.persons import require_unit
 from dpscp.data.scales import LINEAR
 from dpscp.data.sources import DistributedSource, RecordSource
@@ -411,11 +412,8 @@ def _check_shape(problem: FitProblem, taken: tuple[Any, ...] | None) -> None:
 
 def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
     """Return the library's own model for this fit."""
-    features, bounds = "unit", problem.scaled_feature_bounds
-    if bounds is not None:
-        features = "bounded"
-    elif problem.feature_bound is not None:
-        features = "clipped"
+    bounds = problem.scaled_feature_bounds
+    norm = None if problem.feature_bound is None else RowNorm(problem.feature_bound)
     signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta)
     # a limit on one side spends the whole miscoverage there: its pair is that of twice as much
     alpha = problem.alphas[0] * (2 if problem.task.is_one_sided else 1)
@@ -428,9 +426,7 @@ def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
         epsilon=problem.budget.epsilon,
         delta=problem.budget.delta,
         guarantee=guarantee,
-        features=features,
-        feature_bound=problem.feature_bound,
-        feature_bounds=None if bounds is None else bounds.pair,
+        feature_bounds=norm if bounds is None else bounds.pair,
         indicators=() if bounds is None else bounds.indicators,
         y_bounds=problem.task.scaled_bounds,
         quantiles=quantiles,

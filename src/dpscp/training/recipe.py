@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_positive, check_probability
+from dpscp.data.feature_bounds import RowNorm
 from dpscp.guarantees.registry import Guarantee, guarantee_of
 from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
 from dpscp.training.base import Mechanism
@@ -31,7 +32,6 @@ from dpscp.training.preprocessing.steps import (
 )
 
 TASKS = ("classification", "regression")
-FEATURES = ("unit", "clipped", "bounded", "standardized")
 
 # Rows wider than this are treated as embeddings (a linear head behind whitening), narrower ones as tables. A
 # classifier on one-hot tables gains more from whitening than from hidden layers; a regression needs the
@@ -191,9 +191,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     epsilon: float,
     delta: float,
     guarantee: str | Guarantee = "split",
-    features: str = "unit",
-    feature_bound: float | None = None,
-    feature_bounds: tuple[Any, Any] | None = None,
+    feature_bounds: tuple[Any, Any] | RowNorm | str | None = None,
     indicators: tuple[int, ...] = (),
     y_bounds: tuple[float, float] | None = None,
     quantiles: tuple[float, ...] | None = None,
@@ -209,9 +207,9 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     classes : the public labels in order; None: the labels found in y are declared public when training runs
     epsilon, delta : the whole budget, training and calibration
     guarantee : it decides the training share, and `stability` and `corrected` restrict training
-    features : how rows are bounded. "unit": rows are scaled to norm one; "clipped": rows are shortened to
-        `feature_bound`; "bounded": public `feature_bounds` (low, high) for each feature; "standardized": features have
-        about mean 0 and spread 1, and the caller answers for the privacy of that
+    feature_bounds : how rows are bounded. None: they are scaled to norm one; `RowNorm`: longer ones are shortened;
+        (low, high): public bounds of each feature; "standardized": features have about mean 0 and spread 1, and the
+        caller answers for the privacy of that
     indicators : the columns that are declared to be 0 or 1, such as those of categories; they cost nothing
     y_bounds : public bounds of the target, inside which its mean and scale are released privately; None: the target
         has about mean 0 and spread 1. Not used under `stability`: put `ScaledTarget` in front
@@ -220,7 +218,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     held_out_fraction : the part held out under `split`; None: `calibration_fraction`
 
     >>> plan = recipe("regression", n_records=16_512, n_features=8, epsilon=1.0, delta=1e-5,
-    ...               guarantee="corrected", features="standardized")
+    ...               guarantee="corrected", feature_bounds="standardized")
     >>> plan.mechanism.hidden, plan.train_share
     ((32, 16), 0.9)
     >>> plan = recipe("classification", n_records=13_671, n_features=512, epsilon=1.0, delta=1e-5)
@@ -230,13 +228,10 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     Theory: Fact 1; Results A to E; Which one to use
     """
     check_choice("task", task, TASKS)
-    check_choice("features", features, FEATURES)
     chosen = guarantee_of(guarantee)
     n, d = check_count("n_records", n_records), check_count("n_features", n_features)
-    if features == "clipped":
-        check_positive("feature_bound", feature_bound)
-    if features == "bounded" and feature_bounds is None:
-        raise ValueError("features='bounded' needs feature_bounds=(low, high), public bounds of every feature")
+    if not (isinstance(feature_bounds, (tuple, RowNorm)) or feature_bounds in (None, "standardized")):
+        raise ValueError("feature_bounds must be None, (low, high), dp.RowNorm(bound) or 'standardized'")
     share, whole = train_share(chosen, epsilon, delta, n), gdp_mu(epsilon, delta)
     why: dict[str, tuple[object, str]] = {}
     fraction = None
@@ -252,10 +247,8 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
         "train_share": (share, "share of mu^2 for training; the search for the threshold gets the rest"),
         "signal": (n * mu, "nominal records in training times mu of the training budget: what noise is compared with"),
     }
-    norms = {"unit": 1.0, "clipped": feature_bound, "bounded": math.sqrt(d), "standardized": 4 * math.sqrt(d)}
-    norm, bounds = float(norms[features] or 0), feature_bounds if features == "bounded" else None
     numeric = numeric_columns(d, indicators)
-    problem = _Problem(task, n, mu, classes, quantiles, chosen, d, features, norm, bounds, numeric, why)
+    problem = _Problem(task, n, mu, classes, quantiles, chosen, d, feature_bounds, numeric, why)
     if train_epsilon is None:
         train_epsilon = epsilon if chosen.held_out else gdp_epsilon(delta, mu)
     return Recipe(problem.mechanism(y_bounds), float(train_epsilon), float(delta), share, fraction, n, why)
@@ -268,10 +261,7 @@ def numeric_columns(n_features: int, indicators: tuple[int, ...]) -> tuple[int, 
 
 @dataclass(frozen=True)
 class _Problem:
-    """The public numbers that decide, and ``why``, where each choice is noted.
-
-    ``norm`` bounds the norm of a row behind `public_steps`; for standardized rows it rarely acts.
-    """
+    """The public numbers that decide, and ``why``, where each choice is noted."""
 
     task: str
     n: int
@@ -280,15 +270,22 @@ class _Problem:
     quantiles: tuple[float, ...] | None
     guarantee: Guarantee
     width: int
-    rows: str
-    norm: float
-    bounds: tuple[Any, Any] | None
+    bounds: tuple[Any, Any] | RowNorm | str | None
     numeric_columns: tuple[int, ...]
     why: dict[str, tuple[object, str]]
 
     @property
     def signal(self) -> float:
         return self.n * self.mu
+
+    @property
+    def norm(self) -> float:
+        """Return the bound on the norm of a row behind `public_steps`; for standardized rows it rarely acts."""
+        if isinstance(self.bounds, RowNorm):
+            return self.bounds.bound
+        if self.bounds is None:
+            return 1.0
+        return math.sqrt(self.width) * (2 if self.bounds == "standardized" else 1)
 
     def mechanism(self, y_bounds: tuple[float, float] | None) -> Mechanism:
         """Return the mechanism without its noise."""
@@ -405,10 +402,10 @@ class _Problem:
         Indicators stay 0 or 1 where the other columns get quantiles: standardized, an indicator of a rare category
         would be the longest number of its rows.
         """
-        if self.rows == "standardized":
+        if self.bounds == "standardized":
             return ()
         weak = self.signal < WEAK_SIGNAL
-        if self.bounds is None:
+        if not isinstance(self.bounds, tuple):
             # inside a ball every feature lies within the radius; a typical one within radius / sqrt(width) times a few
             reach = min(self.norm, 5 * self.norm / math.sqrt(self.width))
             return (*self.public_steps(), PrivateStandardize(-reach, reach))
@@ -421,9 +418,9 @@ class _Problem:
 
     def public_steps(self) -> tuple[Step, ...]:
         """Return steps that bound a row with public constants only."""
-        if self.bounds is not None:
+        if isinstance(self.bounds, tuple):
             return (PublicBounds(*self.bounds),)
-        return (UnitNorm(),) if self.rows == "unit" else (NormClip(self.norm),)
+        return (UnitNorm(),) if self.bounds is None else (NormClip(self.norm),)
 
     def embedding(self) -> Mechanism:
         """Return a linear head on centered and whitened rows of norm one, by full-batch private gradient descent."""
@@ -463,9 +460,9 @@ class _Problem:
 
         Numeric columns beside indicators are scaled and get their quantiles first, where these pay.
         """
-        private = [] if self.rows == "standardized" else [PrivateCentering(), UnitNorm()]
+        private = [] if self.bounds == "standardized" else [PrivateCentering(), UnitNorm()]
         last: list[Step] = [UnitNorm(), *private, *([PrivateWhitening()] if whiten else [])]
-        if self.bounds is None:
+        if not isinstance(self.bounds, tuple):
             return tuple(last)
         share = EMBEDDING_SHARE / (1 + sum(not step.is_public for step in last))
         columns = self.numeric_columns
@@ -475,7 +472,7 @@ class _Problem:
 
     def stable(self) -> Mechanism:
         """Return a linear model with a proven shift bound: full batches, plain SGD, public preprocessing."""
-        bound = self.norm if self.rows != "standardized" else 2 * math.sqrt(self.width)
+        bound = self.norm
         reach2 = bound**2 + 1
         if self.task == "classification":
             # buffer 2 h = reach^2 * sum(step sizes) / n for the score 1 - p_y; slightly above the largest gradient
