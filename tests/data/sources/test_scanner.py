@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import dask.dataframe as dd
 import datasets
 import duckdb
 import fsspec
@@ -333,9 +334,23 @@ def test_an_error_of_another_library_is_not_shown(tmp_path):
     bad.to_parquet(tmp_path / "2.parquet", index=False)
     query = f"select cast(a as double) as a, b, year, label from '{tmp_path}/2.parquet'"
     for table in (ds.dataset(tmp_path), duckdb.sql(query)):
-        with pytest.raises(TableError, match="different types") as found:
+        with pytest.raises(ValueError, match="different types") as found:
             TableSource(table, SCHEMA)
         assert CANARY not in "".join(traceback.format_exception(found.value))
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, PERSONS])
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_an_error_in_a_graph_of_dask_is_not_shown(schema, is_shuffled):
+    bad = made().astype({"a": str}).assign(who=np.arange(N) // 2)
+    bad.loc[100, "a"] = CANARY
+    frame = dd.from_pandas(bad, npartitions=3)
+    frame["a"] = frame["a"].astype(float)
+    if is_shuffled:
+        frame = frame.shuffle("who")
+    with pytest.raises(ValueError, match="the Dask collection cannot be read") as found:
+        classifier().fit(frame, "label", schema=schema)
+    assert CANARY not in "".join(traceback.format_exception(found.value))
 
 
 def test_a_table_is_read_once(folder, monkeypatch):

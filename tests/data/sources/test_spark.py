@@ -6,6 +6,7 @@ Needs pyspark and Java, which are not among the libraries of the tests: ``make t
 import os
 import signal
 import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
 
@@ -128,6 +129,7 @@ def test_the_bits_of_the_same_blocks_in_memory_also_when_an_executor_is_killed(f
     assert set(executors(os.getpid())) != set(victims)
 
 
+@pytest.mark.usefixtures("frame")  # it sets the checkpoint folder
 def test_a_partition_that_is_read_again_has_the_same_rows_in_the_same_order(spark):
     """A frame that gives other rows each time it is computed, read three times from one source."""
     drawn = spark.range(200, numPartitions=2).selectExpr(
@@ -177,3 +179,12 @@ def test_totals_larger_than_a_piece_arrive_whole(frame):
 
 def many(block):
     return np.full(5_000_000, len(block))  # 40 MB
+
+
+@pytest.mark.usefixtures("frame")
+def test_an_error_of_a_query_is_not_shown(spark):
+    texts = spark.range(9).selectExpr("'canary-4711' AS text", "'u' AS c", "'no' AS label")
+    query = texts.selectExpr("CAST(text AS DOUBLE) AS `a.b`", "c", "label")
+    with pytest.raises(ValueError, match="the Spark frame cannot be read") as found:
+        SparkSource(query, SCHEMA)
+    assert "canary" not in "".join(traceback.format_exception(found.value))

@@ -302,6 +302,24 @@ def unwrap_results(results: Iterable[Total | Failure]) -> list[Total]:
     return found
 
 
+def hide_message(work: Callable[[], Total], where: str) -> Total:
+    """Return the result of a library that computes the caller's records, or raise an error without its text.
+
+    The text may contain a cell, such as one that cannot be converted.
+    """
+    failure = ""
+    try:
+        return work()
+    except MemoryError:
+        raise
+    except Exception as error:
+        failure = type(error).__name__
+    raise ValueError(
+        f"{where} cannot be read ({failure}): its query fails, or its parts store a column in different types. Compute "
+        "it alone to see the message, which is hidden because it may contain values of records"
+    )
+
+
 def added(values: Iterable[Total]) -> Total:
     """Add numbers, arrays, or tuples of these by pairs.
 

@@ -13,13 +13,14 @@ import numpy as np
 
 from dpscp._base.assumptions import DASK
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import Block, RecordSource, added, capture_error, for_block, unwrap_results
+from dpscp.data.sources.base import Block, RecordSource, added, capture_error, for_block, hide_message, unwrap_results
 from dpscp.data.sources.persons import PersonRows, join_person_block, split_by_person
 from dpscp.threshold.counts import DaskArray
 
 Total = TypeVar("Total")
 # The pieces that go from partition to partition are as many as their square.
 _MOST_PARTITIONS = 500
+_WHERE = "the Dask collection"
 
 
 class DaskSource(RecordSource):
@@ -89,13 +90,14 @@ class DaskSource(RecordSource):
         """Return the same blocks, computed once; they stay in the memory of the workers."""
         import dask
 
-        return DaskSource.__new__(DaskSource)._set([(_identity, p) for p in dask.persist(*self._tasks())], self.width)
+        kept = hide_message(lambda: dask.persist(*self._tasks()), _WHERE)
+        return DaskSource.__new__(DaskSource)._set([(_identity, part) for part in kept], self.width)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """Return the total over the blocks in one round, see ``RecordSource``."""
         import dask
 
-        result: Total = added(unwrap_results(dask.compute(*self._tasks(function))))
+        result: Total = added(unwrap_results(hide_message(lambda: dask.compute(*self._tasks(function)), _WHERE)))
         return result
 
     def _tasks(self, *more: Callable[[Block], Any]) -> list[Any]:
@@ -146,7 +148,7 @@ def _person_blocks(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
     blocks = [
         task(partial(_join_block, i), *(task(itemgetter(i), pieces) for pieces in split)) for i in range(len(given))
     ]
-    return [(_identity, block) for block in dask.persist(*blocks)]
+    return [(_identity, block) for block in hide_message(lambda: dask.persist(*blocks), _WHERE)]
 
 
 def _split_frame(schema: Schema, count: int, number: int, frame: Any) -> list[PersonRows]:
@@ -184,7 +186,7 @@ def _fuse_tasks(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def _compute_block(make: Callable[..., Block], graph: Any, keys: list[Any]) -> Block:
     import dask
 
-    return make(*dask.get(graph, keys))
+    return make(*hide_message(lambda: dask.get(graph, keys), _WHERE))
 
 
 def _is_on_workers(piece: Any) -> bool:

@@ -13,7 +13,7 @@ from dpscp._base.progress import announce
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import Frame, list_columns, table_to_pandas
 from dpscp.data.schema import Schema, SchemaError
-from dpscp.data.sources.base import ArraySource, Block, RecordSource
+from dpscp.data.sources.base import ArraySource, Block, RecordSource, hide_message
 from dpscp.data.sources.files import (
     ONE_BATCH,
     SEE_CHECK,
@@ -266,28 +266,14 @@ def _stream_names(table: Any) -> list[str]:
 
 
 def _read_stream(table: Any, names: list[str], rows: int) -> Iterator[Any]:
-    """Yield the chosen columns once; an error of the library that reads them is named without its text.
-
-    The text may contain a cell, such as one that another file stores in another type.
-    """
-    stream, failure = _stream_batches(table, names, rows), ""
-    while not failure:
-        try:
-            yield next(stream)
-        except StopIteration:
-            return
-        except (MemoryError, TableError):
-            raise
-        except Exception as error:
-            failure = type(error).__name__
-    raise TableError(
-        f"the {type(table).__name__} cannot be read ({failure}): its query fails, or its files store a column in "
-        "different types. Read it alone to see the error, which may contain cells, or pass the paths of the files"
-    )
+    """Yield the chosen columns of all records once, as Arrow batches in the order of the data set."""
+    _require_same_fragments(table, names)
+    stream = _stream_batches(table, names, rows)
+    while (batch := hide_message(lambda: next(stream, None), f"the {type(table).__name__}")) is not None:
+        yield batch
 
 
 def _stream_batches(table: Any, names: list[str], rows: int) -> Iterator[Any]:
-    """Yield the chosen columns of all records once, as Arrow batches in the order of the data set."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -298,20 +284,19 @@ def _stream_batches(table: Any, names: list[str], rows: int) -> Iterator[Any]:
         for part in table.select_columns(names).with_format("arrow").iter(rows):
             yield from part.to_batches()
     elif isinstance(table, ds.Dataset):
-        _require_same_fragments(table, names)
         yield from table.to_batches(columns=names, batch_size=rows, **ONE_BATCH)
     else:
         for batch in pa.RecordBatchReader.from_stream(table):
             yield batch.select(names)
 
 
-def _require_same_fragments(dataset: Any, names: Sequence[str]) -> None:
+def _require_same_fragments(table: Any, names: Sequence[str]) -> None:
     """Refuse an Arrow dataset with a file that lacks a column: Arrow would fill it with missing values."""
     import pyarrow.dataset as ds
 
     fragments: list[Any] = []
     with suppress(ValueError):  # Arrow does not list the files of a filtered dataset
-        fragments = list(dataset.get_fragments())
+        fragments = list(table.get_fragments()) if isinstance(table, ds.Dataset) else []
     for fragment in fragments:
         known = {*fragment.physical_schema.names, *ds.get_partition_keys(fragment.partition_expression)}
         missing = [name for name in names if name not in known]

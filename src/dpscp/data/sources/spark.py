@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import Block, Failure, RecordSource, added, capture_error, unwrap_results
+from dpscp.data.sources.base import Block, Failure, RecordSource, added, capture_error, hide_message, unwrap_results
 from dpscp.data.sources.persons import join_person_block, split_by_person
 from dpscp.data.sources.scanner import as_frame
 
@@ -67,7 +67,7 @@ class SparkSource(RecordSource):
         chosen = frame.select(*quoted).toDF(*map(str, range(len(names))))
         if schema.person in names:  # all rows of a person into one partition
             chosen = chosen.repartition(chosen.rdd.getNumPartitions(), str(names.index(schema.person)))
-        written = chosen.checkpoint(eager=True)
+        written = hide_message(lambda: chosen.checkpoint(eager=True), "the Spark frame")
         self._frame, self.width, self._known = written, len(schema.feature_names), dict[str, list[int]]()
         self._functions = (partial(_block_from_partition, schema, names),)
 
