@@ -5,7 +5,6 @@ of a row and the class list.
 """
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +21,6 @@ from dpscp.data.scales import LINEAR
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
-from dpscp.exceptions import HintWarning
 from dpscp.guarantees.certificate import Promise, check_release_confidence
 from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, Guarantee, automatic, guarantee_of
 from dpscp.privacy import (
@@ -51,8 +49,6 @@ from dpscp.training.preprocessing.rescaled import PrivateTarget, Recalibrated, S
 from dpscp.training.preprocessing.steps import ColumnScales, Step
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
 
-# Farther from zero, targets are out of reach of the steps that are usual for a new module.
-_FAR_TARGET = 10.0
 # Of the mu that a plan gives the search of a held-out part, what training must have left.
 _LEAST_ROOM = 0.8
 _STAGE_NOTES = {
@@ -324,8 +320,14 @@ def _mechanism(
         facts["bounds_share"] = mechanism.share
     if problem.feature_scales is not None:
         mechanism = Preprocessed((ColumnScales(problem.feature_scales),), mechanism)
-    indices, labels = problem.task.training_labels, problem.task.classes
-    needs = Needs(indices, guarantee.needs_trajectory, problem.input_shape, n_training, labels)
+    needs = Needs(
+        problem.task.training_labels,
+        guarantee.needs_trajectory,
+        problem.input_shape,
+        n_training,
+        problem.task.classes,
+        None if problem.task.private_range else problem.task.scaled_bounds,
+    )
     mechanism = mechanism.configured(needs)
     if problem.unit.by_person:
         require_persons(mechanism)
@@ -365,13 +367,16 @@ def _with_noise(problem: FitProblem, mechanism: Mechanism, parts: Parts) -> Mech
 
 def _run_dry(problem: FitProblem, mechanism: Mechanism) -> None:
     """Run the caller's code on synthetic records before any budget is reserved."""
+    if mechanism.task not in (None, problem.task.name):
+        raise ValueError(
+            f"estimator must train a {problem.task.name} model, this one trains a {mechanism.task} model; pass a loss "
+            f"for {problem.task.trains}"
+        )
     shape = problem.input_shape or (problem.n_features,)
     seen = mechanism.check(shape)
     _check_shape(problem, None if seen is None else shape)
     if seen is None:
         return
-    if seen.task != problem.task.trains:
-        raise ValueError(f"estimator must train a {problem.task.trains} model, this one trains a {seen.task} model")
     problem.task.check_outputs(seen.n_outputs)
     if seen.looks_up_rows:
         _refuse_scaled_ids(problem)
@@ -447,8 +452,6 @@ def _own_mechanism(problem: FitProblem) -> Mechanism:
             "dp.training.DPSGD), a list of private steps and a mechanism, a torch.nn.Module, a PrivateModel, or "
             f"dp.Prefit(estimator) for a fitted scikit-learn estimator, got {kind}"
         )
-    _check_task(problem, mechanism)
-    _hint_at_scaled_targets(problem, mechanism)
     found = Preprocessed(steps, mechanism) if steps else mechanism
     bounds = problem.scaled_feature_bounds
     if bounds is not None and len(bounds.private) < problem.n_features:
@@ -470,42 +473,6 @@ def _train_module(problem: FitProblem, module: Any) -> Mechanism:
     training = TorchDPSGD(module, loss="squared")
     bounds = problem.task.scaled_bounds
     return training if bounds is None or problem.task.private_range else ScaledTarget(training, bounds)
-
-
-def _check_task(problem: FitProblem, mechanism: Any) -> None:
-    """Refuse a mechanism for the other task before any budget is reserved, where it says what it trains."""
-    while not isinstance(trains := getattr(mechanism, "task", None), str):
-        if (mechanism := getattr(mechanism, "mechanism", None)) is None:
-            return
-    loss = getattr(mechanism, "loss", None)
-    if callable(loss):  # a function may be for either task; the dry run shows whether it fits
-        return
-    if trains != problem.task.trains:
-        remedy = "'cross_entropy'" if problem.task.trains == "classification" else "'squared' or 'huber'"
-        raise ValueError(
-            f"estimator must train a {problem.task.trains} model, this one trains a {trains} model; its loss is "
-            f"{loss!r}, pass loss={remedy}"
-        )
-
-
-def _hint_at_scaled_targets(problem: FitProblem, mechanism: Any) -> None:
-    """Hint at targets that are far from the outputs of a new torch module, by their public bounds."""
-    while (inner := getattr(mechanism, "mechanism", None)) is not None:
-        if hasattr(mechanism, "y_bounds"):
-            return
-        mechanism = inner
-    own = comes_from_torch(getattr(mechanism, "module", None)) and not callable(mechanism.loss)
-    if not own or problem.task.scaled_bounds is None or problem.task.private_range:
-        return
-    low, high = problem.task.scaled_bounds
-    if max(-low, high) > _FAR_TARGET:
-        warnings.warn(
-            f"TorchDPSGD trains the module on targets between {low:g} and {high:g}, and outputs of a new module "
-            "are near 0, so noisy steps may not reach them. Pass dp.training.ScaledTarget(training, "
-            f"({low:g}, {high:g})) as estimator: it trains on targets in [-1, 1] and predicts in their units",
-            HintWarning,
-            stacklevel=2,
-        )
 
 
 def _separate_steps(problem: FitProblem) -> tuple[tuple[Any, ...], Any]:

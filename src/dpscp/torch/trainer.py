@@ -222,6 +222,8 @@ class TorchDPSGD(GaussianSums):
     def configured(self, needs: Needs) -> Self:
         """Return a copy for these classes, this shape of a record and this number of records."""
         check_labels(self.classes, needs.labels)
+        if needs.y_bounds is not None and not callable(self.loss):
+            _hint_at_scaled_targets(*needs.y_bounds)
         own = self if needs.n_records is None else self.with_records(needs.n_records)
         return replace(own, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
 
@@ -240,7 +242,7 @@ class TorchDPSGD(GaussianSums):
         self._traced["last"] = shape, self.classes, traced
         if self.loss == "cross_entropy" and traced.scores.ends_in_softmax:
             warnings.warn(_SOFTMAX, HintWarning, stacklevel=2)
-        return Checked(self.task, traced.scores.n_outputs, traced.gradients.looks_up)
+        return Checked(traced.scores.n_outputs, traced.gradients.looks_up)
 
     def _shape(self, found: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the shape of one record as the module sees it."""
@@ -410,6 +412,22 @@ def _check_device(name: str) -> None:
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise ValueError(f"device={name!r} cannot be used ({reason}); leave it out to train on the CPU") from None
+
+
+# Farther from zero, targets are out of reach of the steps that are usual for a new module.
+_FAR_TARGET = 10.0
+
+
+def _hint_at_scaled_targets(low: float, high: float) -> None:
+    """Hint at public bounds of targets that are far from the outputs of a new module."""
+    if max(-low, high) > _FAR_TARGET:
+        warnings.warn(
+            f"TorchDPSGD trains the module on targets between {low:g} and {high:g}, and outputs of a new module "
+            "are near 0, so noisy steps may not reach them. Pass dp.training.ScaledTarget(training, "
+            f"({low:g}, {high:g})) as estimator: it trains on targets in [-1, 1] and predicts in their units",
+            HintWarning,
+            stacklevel=2,
+        )
 
 
 _SOFTMAX = (

@@ -111,6 +111,8 @@ class Needs:
         The public nominal number of records, or persons, that training reads.
     labels : tuple or None
         The labels that ``classes`` stand for, in the same order; None where they are not known.
+    y_bounds : (low, high) or None
+        The public range of the targets as this mechanism sees them; None where there is none, or it is scaled.
     """
 
     classes: tuple[Any, ...] | None = None
@@ -118,13 +120,13 @@ class Needs:
     input_shape: tuple[Any, ...] | None = None
     n_records: int | None = None
     labels: tuple[Any, ...] | None = None
+    y_bounds: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What is known of a caller's own module before training: the task, and the number of outputs."""
+    """What is known of a caller's own module before training: the number of outputs."""
 
-    task: str
     n_outputs: int
     looks_up_rows: bool = False
     """Whether numbers of a row are indices (token ids, categories), so that no step may scale them."""
@@ -582,11 +584,7 @@ def paid_event(part: Any) -> "DpEvent":
 
 
 TrainingCost = tuple[Callable[["DpEvent"], float], float]
-"""The epsilon of training by an event, and its delta.
-
-A fit counts its own way: with its accountant, its unit of privacy and the secret of its parts. A mechanism alone does
-not know these, so the fit passes them around the training.
-"""
+"""The epsilon of training by an event, and its delta: a fit counts with its accountant, unit and secret parts."""
 training_cost: ContextVar[TrainingCost | None] = ContextVar("dpscp_training_cost", default=None)
 
 

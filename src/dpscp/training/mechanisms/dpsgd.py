@@ -200,7 +200,9 @@ class DPSGD(GaussianSums):
         check_probability("delta_n", self.delta_n)
         if self.classes is not None:
             if self.task == "regression":
-                raise ValueError(f"classes must be left out for loss={self.loss!r}, a regression loss")
+                raise ValueError(
+                    f"loss={self.loss!r} is for regression; leave classes out, or use loss='cross_entropy'"
+                )
             object.__setattr__(self, "classes", check_classes(self.classes, self.loss))
 
     @property

@@ -30,7 +30,7 @@ from dpscp.exceptions import HintWarning
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import gaussian_event, secure_generator
 from dpscp.privacy.random_streams import RECALIBRATION, TARGET_SCALE, stream_seed
-from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, require_mechanism, require_noise
+from dpscp.training.base import Around, Mechanism, Needs, Trained, TrainingRun, require_mechanism, require_noise
 from dpscp.training.engine.noise import gaussian_release, sum_in_parts, sum_slack, total_of_blocks
 from dpscp.training.engine.rows import encode_labels, unit_targets
 from dpscp.training.model import Model
@@ -92,6 +92,9 @@ class ScaledTarget(Around):
         require_mechanism(self.mechanism)
         check_range("y_bounds", self.y_bounds)
 
+    def configured(self, needs: Needs) -> Self:
+        return super().configured(replace(needs, y_bounds=None))
+
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the inner bound; the score's Lipschitz constant is in the target's own units."""
         return self._in_target_units(self.mechanism.stability(n_features, n_records, classes))
@@ -142,6 +145,9 @@ class PrivateTarget(Around):
         check_probability("share", self.share)
         check_positive("scale_floor", self.scale_floor)
         check_noise(self)
+
+    def configured(self, needs: Needs) -> Self:
+        return super().configured(replace(needs, y_bounds=None))
 
     @property
     def own_parts(self) -> tuple[tuple[str, DpEvent | None], ...]:
