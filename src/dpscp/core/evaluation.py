@@ -8,7 +8,7 @@ Theory: Private evaluation
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constan
 from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import has_group, largest_thresholds
 from dpscp.data.sources import Block, added
-from dpscp.data.sources.places import Places
+from dpscp.data.sources.places import PlacedFunction, Places
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.pld import discrete_gaussian_cdf
@@ -434,7 +434,7 @@ class EvaluationPlan:
 
 
 @dataclass(frozen=True)
-class CountOutcomes:
+class CountOutcomes(PlacedFunction):
     """Count the outcomes of the records of a block, which has one record of each person.
 
     ``thresholds`` is (n_groups, n_levels). ``by_label``: the groups are the classes, each with its own threshold.
@@ -450,10 +450,6 @@ class CountOutcomes:
     draws: PlacedDraws
     places: Places
     by_ratio: bool = False
-
-    def for_block(self, number: int) -> "CountOutcomes":
-        """Return the same with the places of one block alone."""
-        return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> tuple[NDArray[np.float64], ...]:
         """Return the counts of one block."""

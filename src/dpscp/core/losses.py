@@ -6,7 +6,7 @@ Theory: Result J
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from dpscp.data.groups import is_member
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import Places, places_of, unit_of_blocks
+from dpscp.data.sources.places import PlacedFunction, Places, places_of, unit_of_blocks
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import Ledger
@@ -257,7 +257,7 @@ def count_losses(
 
 
 @dataclass(frozen=True)
-class _BlockLosses:
+class _BlockLosses(PlacedFunction):
     """Add up the rounded losses of the units of a block at every threshold, for each group."""
 
     task: Multilabel
@@ -266,10 +266,6 @@ class _BlockLosses:
     steps: int
     draws: PlacedDraws
     places: Places
-
-    def for_block(self, number: int) -> "_BlockLosses":
-        """Return the same with the places of one block alone."""
-        return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the number of units of each group, and their sums, (n_groups, n_thresholds)."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, chain, pairwise
 from typing import Any, TypeGuard, TypeVar
 
@@ -92,7 +93,7 @@ class DistributedSource(RecordSource):
         source = self._group.exchange_rows(here[0], counts) if _has_persons(here[0]) else here[0]
         assert not isinstance(source, _OwnedRows)
         before = list(accumulate(counts, initial=0))[self._group.rank]
-        self._group.kept[0] = source.map(_ShiftIds(before))
+        self._group.kept[0] = source.map(partial(_shift_id, before))
         self.width, self.by_person, self._number = source.width, shapes[0][1], 0
 
     @property
@@ -253,7 +254,7 @@ class _Group:
         for function in before:
             source = source.map(function)
         if request.keep_as is None:
-            return source.sum(_AsList(last))
+            return source.sum(partial(_as_list, last))
         self.kept[request.keep_as] = source.map(last, keep=True)
         return []
 
@@ -314,27 +315,14 @@ class _Group:
                 yield from pickle.loads(found[0]) if sends else nothing
 
 
-@dataclass(frozen=True)
-class _AsList:
-    """A function whose result is a list, so that results are joined, not added.
-
-    Process 0 adds them in its own order.
-    """
-
-    function: Callable[[Block], Any]
-
-    def __call__(self, block: Block) -> list[Any]:
-        return [self.function(block)]
+def _as_list(function: Callable[[Block], Any], block: Block) -> list[Any]:
+    """Return the result as a list: results are joined, and process 0 adds them in its own order."""
+    return [function(block)]
 
 
-@dataclass(frozen=True)
-class _ShiftIds:
-    """The blocks of one process, numbered after those of the processes before it."""
-
-    before: int
-
-    def __call__(self, block: Block) -> Block:
-        return replace(block, id=self.before + block.id)
+def _shift_id(before: int, block: Block) -> Block:
+    """Return the block with a number after those of the processes before this one."""
+    return replace(block, id=before + block.id)
 
 
 def _count_block(block: Block) -> int:  # noqa: ARG001 (a function of a block)

@@ -9,7 +9,7 @@ whatever block; and the rounding of sums is bounded, and charged, for any order 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from os import PathLike
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from dpscp._base.arrays import Array
 from dpscp.data.persons import PersonIds, Persons, choose_kept_rows, read_person_ids
 from dpscp.data.sources.base import Block
-from dpscp.data.sources.places import Places
+from dpscp.data.sources.places import PlacedFunction, Places
 from dpscp.data.sources.spill import Scratch
 from dpscp.privacy.random_streams import PlacedDraws
 
@@ -28,7 +28,7 @@ PersonRows = tuple[Array, Array, PersonIds, Array]
 
 
 @dataclass(frozen=True)
-class KeptRows:
+class KeptRows(PlacedFunction):
     """Limit the rows of each person to a uniform choice, equal at each reading.
 
     Theory: Result H
@@ -38,10 +38,6 @@ class KeptRows:
     places: Places
     rows_per_person: int
 
-    def for_block(self, number: int) -> "KeptRows":
-        """Return the same with the places of one block alone."""
-        return replace(self, places=self.places.for_block(number))
-
     def __call__(self, block: Block) -> Block:
         sizes = block.owners.sizes
         number = np.repeat(np.arange(len(sizes)), sizes)
@@ -50,7 +46,7 @@ class KeptRows:
 
 
 @dataclass(frozen=True)
-class OneRowEach:
+class OneRowEach(PlacedFunction):
     """Choose one row of each person uniformly.
 
     A count of these rows changes by at most one with a person.
@@ -60,10 +56,6 @@ class OneRowEach:
 
     draws: PlacedDraws
     places: Places
-
-    def for_block(self, number: int) -> "OneRowEach":
-        """Return the same with the places of one block alone."""
-        return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
         drawn = self.draws.uniform(self.places.persons[block.id])

@@ -138,6 +138,16 @@ class Places:
         return holder, own_place
 
 
+class PlacedFunction:
+    """Base class, for frozen dataclasses, of functions of a block that use places; a block gets only its own."""
+
+    places: Places
+
+    def for_block(self, number: int) -> Self:
+        """Return the same with the places of one block alone."""
+        return replace(self, places=self.places.for_block(number))  # type: ignore[type-var]  # a dataclass
+
+
 def _runs(starts: Index, sizes: Index) -> Index:
     """Return one run of consecutive numbers for each start and size."""
     offsets = np.cumsum(sizes) - sizes
