@@ -38,10 +38,6 @@ MOST_RECORDS = 1 << 25
 SMALLEST_CLIP_NORM = 1e-30
 # Sums of squares beyond this belong to records that count as zero: below it no square that matters underflows.
 LARGEST_SQUARES = 2.0**500
-# Networks whose layers are not wider than that, with a clip norm of at least this, take norms in their own precision.
-_WIDEST_SHORT, _SMALLEST_SHORT_CLIP = 1 << 12, 2.0**-10
-# A record with a sum of squares beyond this gets its norms in float64.
-_LARGEST_SHORT = 2.0**60
 # Products added up before they go into the total: two levels keep the chain of additions short.
 _PRODUCTS_PER_PART = 1 << 12
 # Numbers of a slice of rows that is turned into float64 for the product: it stays in cache. Where the product is large
@@ -50,9 +46,6 @@ _SLICE_NUMBERS, _LONG_SLICE_NUMBERS = 1 << 16, 1 << 21
 _LARGE_PRODUCT = 1 << 15
 # A block of fewer records pays more for the product's result, as long as the parameters, than for the records.
 _FEWEST_ROWS = 512
-# The same for networks with float32 norms, and where more bring nothing. Not a power of two: rows of units that lie as
-# many bytes apart push each other out of the cache.
-_FEWEST_SHORT_ROWS, _MOST_SHORT_ROWS = 528, 992
 # A first layer with so many times more units than inputs: clipping factors go to its inputs, which are fewer numbers.
 _MANY_UNITS = 4
 # OpenBLAS has kernels for products of little work that need no copy: two to three times as fast.
@@ -65,9 +58,8 @@ class ClippedGradient(AlikeBlocks):
     Gradients are taken at `parameters`, memory that the caller changes in place. Errors and layer inputs are computed
     in `dtype`, in blocks of sizes whose products round alike in every place (`AlikeBlocks`). Where float32 products
     round by the place in every size, as those of OpenBLAS for AVX2 do, all of it is float64. Clipping factors and sums
-    are float64. So are norms, except in the layers of a float32 network: their sums of squares are float32, and the
-    limit is lower by what these may lose. With a `second` thread the layers' products are shared with it. Each product
-    is computed by one thread, so the rounding is the same.
+    are float64, and so are norms. With a `second` thread the layers' products are shared with it. Each product is
+    computed by one thread, so the rounding is the same.
 
     Privacy: a record adds its clipped gradient times its weight, which is at most one; the weights of a person's
     records add up to one. Adding or removing a person changes the sum of at most MOST_RECORDS records by at most
@@ -91,17 +83,11 @@ class ClippedGradient(AlikeBlocks):
 
     def _allocate(self) -> float:
         """Allocate the memory of blocks in this precision."""
-        network, dtype, batch, clip_norm = self.network, self.dtype, self._batch, float(self._limit)
+        network, dtype, batch = self.network, self.dtype, self._batch
         self._outs, self._ins = zip(*network.shapes, strict=True)
         (first, *_), (inputs, *hidden) = self._outs, self._ins
-        widest, units = max((*self._outs, *hidden)), sum((*self._outs, *hidden))
-        # not for a head: its clip norm may be the largest norm that there is, and must then not act
-        short_network = len(self._outs) > 1 and widest <= _WIDEST_SHORT
-        self._short = dtype == "float32" and short_network and clip_norm >= _SMALLEST_SHORT_CLIP
-        self._lowered = self._limit / (1 + (widest + 4) * 2.0**-24) if self._short else self._limit
+        units = sum((*self._outs, *hidden))
         most = max(_FEWEST_ROWS, min(MOST_ROWS, CHUNK_NUMBERS // (inputs + 4 * units)))
-        if self._short:  # fewer numbers a record are float64
-            most = max(most, _FEWEST_SHORT_ROWS, min(_MOST_SHORT_ROWS, CHUNK_NUMBERS // (inputs + 2 * units)))
         self.chunk = whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
         small = _SMALL_WORK // (first * inputs)
         self._rows_a_product = small if small >= _FEWEST_ADDED_ROWS else self.chunk
@@ -121,27 +107,22 @@ class ClippedGradient(AlikeBlocks):
         self._slice_product = np.empty(network.shapes[0])
         large = first * inputs >= _LARGE_PRODUCT
         self._slice_rows = len(self._slice) if large else max(16, _SLICE_NUMBERS // inputs)
-        by_slices = self._short and self._scale_rows
-        self._slice_errors = aligned_empty((first * min(self.chunk, self._rows_a_product) * by_slices,), "float64")
         return self.chunk
 
     def _allocate_views(self, units: int) -> None:
         """Allocate what is cut anew for each number of records, and the constants that reduce it."""
         # Indicator rows: one product sums the squares of every layer at once.
-        squares = "float32" if self._short else "float64"
         n, hidden = len(self._outs), self._ins[1:]
-        self._error_layer = np.repeat(np.eye(n, dtype=squares), self._outs, axis=1)
-        self._hidden_layer = np.repeat(np.eye(n - 1, dtype=squares), hidden, axis=1)
+        self._error_layer = np.repeat(np.eye(n), self._outs, axis=1)
+        self._hidden_layer = np.repeat(np.eye(n - 1), hidden, axis=1)
         self._each_layer = np.ones(n)
         self._views: dict[int, _Views] = {}
         heights = {"every": (units, self.dtype), "wide": (units, "float64")}
-        heights |= {"product": (self._outs[0], self.dtype), "squares": (units, squares), "factors": (1, "float64")}
-        heights |= {"sums": (2 * n, squares), "norms": (2 * n, "float64")}
+        heights |= {"product": (self._outs[0], self.dtype), "squares": (units, "float64"), "factors": (1, "float64")}
+        heights |= {"norms": (2 * n, "float64")}
         self._memory = {name: (h, aligned_empty((h * self.chunk,), dtype)) for name, (h, dtype) in heights.items()}
         if self.dtype == "float64":
             self._memory["wide"] = self._memory["every"]
-        if not self._short:
-            self._memory["sums"] = self._memory["norms"]
 
     def _synthetic_results(self, size: int) -> Iterator[Array]:
         """Yield errors and inputs of synthetic records in every place of a block."""
@@ -156,7 +137,7 @@ class ClippedGradient(AlikeBlocks):
             with np.errstate(all="ignore"):
                 v = self._backward(loss, rows, target)
                 self._clip(v, long, np.ones(size))
-                self._scale_errors(v)
+                v.wide_error *= v.factors
             yield v.wide.copy()
         self.parameters[:] = kept
 
@@ -166,7 +147,7 @@ class ClippedGradient(AlikeBlocks):
         rows, squared_norms, target, weights = self._read(records, part, aligned=self._has_aligned(records))
         v = self._backward(self.loss, rows, target)
         self._clip(v, squared_norms, weights)
-        self._scale_errors(v)
+        v.wide_error *= v.factors
         return v.wide_errors[0][:, : len(weights)]
 
     def sum(self, records: EngineBlock, persons: NDArray[np.int64] | None) -> tuple[Array, int]:
@@ -228,50 +209,34 @@ class ClippedGradient(AlikeBlocks):
                 np.bitwise_and(v.error_bits[depth], v.slopes[depth], out=v.error_bits[depth])
             else:
                 np.multiply(v.errors[depth], 1 - v.outputs[depth] ** 2, out=v.errors[depth])
-        if not self._short and self.dtype == "float32":
+        if self.dtype == "float32":
             np.copyto(v.wide, v.every)
         return v
 
     def _clip(self, v: "_Views", squared_norms: Array, weights: Array) -> None:
         """Compute each record's clipping factor times its weight, 0 for padding."""
-        values = v.every if self._short else v.wide
-        np.multiply(values, values, out=v.squares)
-        self._error_layer.dot(v.error_squares, v.error_sums)
+        np.multiply(v.wide, v.wide, out=v.squares)
+        self._error_layer.dot(v.error_squares, v.error_norms)
         if v.hidden:
-            self._hidden_layer.dot(v.hidden_squares, v.later_sums)
-        if self._short:
-            np.copyto(v.error_norms, v.error_sums)
-            np.copyto(v.later_norms, v.later_sums)
+            self._hidden_layer.dot(v.hidden_squares, v.later_norms)
         np.copyto(v.row_norms, squared_norms)
         # One look at all: if a single one were as large as allowed this would be. A NaN is not below anything.
-        if not v.flat_norms.dot(v.flat_norms) < (_LARGEST_SHORT if self._short else LARGEST_SQUARES) ** 2 / 2:
+        if not v.flat_norms.dot(v.flat_norms) < LARGEST_SQUARES**2 / 2:
             self._clear_extreme_records(v)
         np.multiply(v.error_norms, v.input_norms, out=v.error_norms)
         factors = v.factors
         self._each_layer.dot(v.error_norms, factors)
         np.sqrt(factors, out=factors)
-        np.maximum(factors, self._lowered, out=factors)
-        np.divide(self._lowered, factors, out=factors)
+        np.maximum(factors, self._limit, out=factors)
+        np.divide(self._limit, factors, out=factors)
         factors[: len(weights)] *= weights
         factors[len(weights) :] = 0
 
     def _clear_extreme_records(self, v: "_Views") -> None:
-        """Compute large norms in float64; set records beyond any norm to zero."""
-        if self._short:
-            far = ~np.all(v.norms < _LARGEST_SHORT, axis=0)
-            starts = np.cumsum([0, *self._outs, *self._ins[1:-1]])[: len(v.errors) + len(v.hidden)]
-            norms = np.add.reduceat(np.square(v.every, dtype=np.float64), starts, axis=0)
-            n_layers = len(v.errors)
-            v.error_norms[:, far], v.later_norms[:, far] = norms[:n_layers, far], norms[n_layers:, far]
+        """Set records beyond any norm to zero."""
         broken = ~np.all(v.norms < LARGEST_SQUARES, axis=0)
         for values in (v.wide, v.every, v.norms):
             values[:, broken] = 0
-
-    def _scale_errors(self, v: "_Views") -> None:
-        """Convert errors and inputs to float64 and multiply errors by factors."""
-        if self._short:
-            np.copyto(v.wide, v.every)
-        np.multiply(v.wide_error, v.factors, out=v.wide_error)
 
     def _add(
         self, rows: Array, squared_norms: Array, target: Array, weights: Array, *, first: bool, is_cached: bool
@@ -288,15 +253,11 @@ class ClippedGradient(AlikeBlocks):
             inputs[...] = rows
         v = self._backward(self.loss, rows, target)
         self._clip(v, squared_norms, weights)
-        errors = v.wide_errors
         if self._scale_rows and inputs is not rows:
             inputs *= v.factors_down
-            if self._short:  # the first layer's errors turn into float64 a slice at a time
-                errors = [v.errors[0], *errors[1:]]
-                np.copyto(v.later_wide, v.later_every)
-            np.multiply(v.later_error, v.factors, out=v.later_error)
+            v.later_error *= v.factors
         else:
-            self._scale_errors(v)
+            v.wide_error *= v.factors
         if self._products == _PRODUCTS_PER_PART:
             self._parts = self._total.copy() if self._parts is None else self._parts + self._total
             self._total.fill(0)
@@ -304,8 +265,8 @@ class ClippedGradient(AlikeBlocks):
         self._products += 1
         into = self._total_layers if first else self._extra_layers
         jobs: list[tuple[Callable[..., object], tuple[Any, ...]]] = [
-            (self._first_product, (errors[0], inputs, len(weights), into[0])),
-            *[(errors[i].dot, (a.T, into[i])) for i, a in enumerate(v.wide_inputs, start=1)],
+            (self._first_product, (v.wide_errors[0], inputs, len(weights), into[0])),
+            *[(v.wide_errors[i].dot, (a.T, into[i])) for i, a in enumerate(v.wide_inputs, start=1)],
         ]
         if self.second is None:
             for work, given in jobs:
@@ -329,10 +290,6 @@ class ClippedGradient(AlikeBlocks):
             if not wide:
                 np.copyto(self._slice[: len(part)], part)
                 part = self._slice[: len(part)]
-            if few.dtype != np.float64:
-                slice_errors = self._slice_errors[: few.size].reshape(few.shape)
-                np.copyto(slice_errors, few)
-                few = slice_errors
             if start:
                 into += few.dot(part, self._slice_product)
             else:
@@ -364,10 +321,8 @@ class _Views(LayerValues):
         # errors and layer inputs as they are computed, and the same in float64
         self.every, self.wide = arrays["every"], arrays["wide"]
         self.wide_error, self.later_error = self.wide[:units], self.wide[first:units]
-        self.later_every, self.later_wide = self.every[first:], self.wide[first:]
         self.squares = arrays["squares"]
         self.error_squares, self.hidden_squares = self.squares[:units], self.squares[units:]
-        self.error_sums, self.later_sums = arrays["sums"][:n], arrays["sums"][n + 1 :]
         self.norms, self.flat_norms = arrays["norms"], arrays["norms"].reshape(-1)
         self.error_norms, self.input_norms = self.norms[:n], self.norms[n:]
         self.row_norms, self.later_norms = self.norms[n], self.norms[n + 1 :]
