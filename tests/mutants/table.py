@@ -66,14 +66,14 @@ mutant(
 # ---- calibration
 
 mutant(
-    "core.release:_search_all",
+    "core.release:_search",
     "child_seeds(seed, n_searches)",
     "[seed] * n_searches",
     "all groups share one noise",
     "tests/core/test_wiring.py::test_each_search_draws_its_own_noise",
 )
 mutant(
-    "core.release:_search_all",
+    "core.release:_search",
     "noise",
     "plan.noises[-1]",
     "every level is searched with the last one's noise",
@@ -87,7 +87,7 @@ mutant(
     "tests/core/test_calibration.py::TestBudget::test_with_the_default_accountant",
 )
 mutant(
-    "core.release:_search_all",
+    "core.release:_search",
     "plan.problem.release_confidence",
     "None",
     "the certificate promises what the search did not aim at",
@@ -317,8 +317,8 @@ mutant(
     "tests/core/test_wiring.py::test_training_assignment_and_search_are_seeded_apart",
 )
 mutant(
-    "core.tasks:Task.finish",
-    "self.classes_found",
+    "core.release:_make_certificate",
+    "task.classes_found",
     "False",
     "found classes are certified",
     "tests/estimators/test_found_classes.py::test_found_classes_are_never_certified",

@@ -33,10 +33,10 @@ from dpscp.core.problem import Problem
 from dpscp.data.model_files import digest_of
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Stability
-from dpscp.guarantees.certificate import RELEASE_CONFIDENCE, Terms
+from dpscp.guarantees.certificate import RELEASE_CONFIDENCE, Promise, Terms
 from dpscp.guarantees.formulas import minimax_miss_bound, universal_floor
 from dpscp.privacy import Accountant, Budget, Ledger
-from dpscp.privacy.budgets import check_budget, warn_of_failures
+from dpscp.privacy.budgets import BudgetCheck, check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.tradeoff import smallest_where
@@ -277,7 +277,9 @@ def release_counts(
         counted, problem = count(), plan.problem
         plan = plan.after(counted.spent, counted.stability)
         announce("search the thresholds")
-        values, found, score_range = _search(plan, counted, random_state, observer)
+        score_range = check_range("score_range", counted.score_range or problem.task.score_range)
+        found = _search(plan, counted.counts, score_range, random_state, observer)
+    values = _read_thresholds(plan, found)
     facts = _list_search_facts(plan, found, score_range)
     facts |= {"date": datetime.now(UTC).date().isoformat(), "dpscp": version("dpscp")}
     # what one row meets becomes the promise to a person without ids
@@ -294,11 +296,11 @@ def release_counts(
     certificates = []
     for i in range(len(problem.alphas)):
         level = [row[plan.level_indices.index(i)] for row in found] if i in plan.level_indices else []
-        certificates.append(replace(_make_certificate(plan, i, level, assumed), checks=checks))
+        certificates.append(_make_certificate(plan, i, level, assumed, checks))
     return Release(
         values if counted.threshold_at is None else counted.threshold_at(values),
         ledger,
-        tuple(map(problem.task.finish, certificates)),
+        tuple(certificates),
         budget,
         problem.accountant,
         problem.task.name,
@@ -328,28 +330,9 @@ def release_scores(
 
 
 def _search(
-    plan: Plan, counted: Counted, random_state: int | None, observer: SearchObserver | None
-) -> tuple[NDArray[np.float64], list[list[PrivateQuantile]], tuple[float, float]]:
-    """Return the thresholds, (n_groups, n_levels), the searches of each group and the range of the scores."""
-    task = plan.problem.task
-    score_range = check_range("score_range", task.score_range if counted.score_range is None else counted.score_range)
-    values = np.full((len(counted.counts), len(plan.problem.alphas)), np.inf)
-    found = _search_all(plan, counted.counts, score_range, task.fine_near, random_state, observer)
-    if plan.level_indices:
-        values[:, plan.level_indices] = [
-            [q.threshold + plan.shift if q.is_finite else np.inf for q in row] for row in found
-        ]
-        # levels with separate noise: raise each threshold to those of lower levels, so that sets are nested
-        rising = np.argsort([-a for a in plan.problem.alphas], kind="stable")
-        values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
-    return values, found, score_range
-
-
-def _search_all(
     plan: Plan,
-    scores_by_group: Sequence[Any],
+    counts: Sequence[Any],
     score_range: tuple[float, float],
-    fine_near: float | tuple[float, float] | None,
     random_state: int | None,
     observer: SearchObserver | None,
 ) -> list[list[PrivateQuantile]]:
@@ -362,15 +345,15 @@ def _search_all(
     if plan.problem.n_groups is not None and not plan.has_released_size:
         # the paper's variants promise nothing for groups; an empty group is searched as well
         known = KnownSize(plan.n_nominal, 0.0)
-    n_searches = len(scores_by_group) * len(plan.level_indices)
+    n_searches = len(counts) * len(plan.level_indices)
     seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
     found: list[list[PrivateQuantile]] = []
     with warnings.catch_warnings():
         # the caller warns once, from the certificate and the released thresholds
         warnings.simplefilter("ignore", GuaranteeWarning)
-        for scores in scores_by_group:
+        for scores in counts:
             row: list[PrivateQuantile] = []
-            counts = SharedCounts() if plan.rank.is_same_at_all_levels else None
+            shared = SharedCounts() if plan.rank.is_same_at_all_levels else None
             for i, noise in zip(plan.level_indices, plan.noises, strict=True):
                 row.append(
                     private_quantile(
@@ -387,14 +370,27 @@ def _search_all(
                         size=row[0].aim.size if row else known,
                         size_noise=None if row else plan.size_noise,
                         release_confidence=plan.problem.release_confidence,
-                        asked=counts,
-                        fine_near=fine_near,
+                        asked=shared,
+                        fine_near=plan.problem.task.fine_near,
                         random_state=next(seeds),
                         observer=observer,
                     )
                 )
             found.append(row)
     return found
+
+
+def _read_thresholds(plan: Plan, found: Sequence[Sequence[PrivateQuantile]]) -> NDArray[np.float64]:
+    """Return the thresholds of the searches, (n_groups, n_levels)."""
+    values = np.full((len(found), len(plan.problem.alphas)), np.inf)
+    if plan.level_indices:
+        values[:, plan.level_indices] = [
+            [q.threshold + plan.shift if q.is_finite else np.inf for q in row] for row in found
+        ]
+        # levels with separate noise: raise each threshold to those of lower levels, so that sets are nested
+        rising = np.argsort([-a for a in plan.problem.alphas], kind="stable")
+        values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
+    return values
 
 
 def _list_search_facts(
@@ -415,13 +411,17 @@ def _list_search_facts(
 
 
 def _make_certificate(
-    plan: Plan, index: int, searches: Sequence[PrivateQuantile], extra_assumptions: tuple[Assumption, ...]
+    plan: Plan,
+    index: int,
+    searches: Sequence[PrivateQuantile],
+    extra_assumptions: tuple[Assumption, ...],
+    checks: tuple[BudgetCheck, ...],
 ) -> Certificate:
-    """Make the certificate of one level.
+    """Make the certificate of one level, in words about the task.
 
     ``searches`` has one search for each group, and none for an impossible level.
     """
-    problem, guarantee, unit = plan.problem, plan.guarantee, plan.problem.unit
+    problem, guarantee, unit, task = plan.problem, plan.guarantee, plan.problem.unit, plan.problem.task
     alpha, by_ratio = problem.alphas[index], problem.population is not None
     exchangeable, *others = unit.assumptions
     if by_ratio:
@@ -440,6 +440,9 @@ def _make_certificate(
         n_units=problem.n_records,
         calibration_units=plan.n_nominal if plan.part < 1 else None,
         ratio_bound=None if problem.population is None else problem.population.bound,
+        conformity_score=task.score_facts.get("conformity_score"),
+        resolution=task.resolution if task.promise is Promise.RISK else None,
+        running_maximum=task.running_maximum,
         inner_level=1.0,
         finite_threshold_expected=False,
     )
@@ -449,8 +452,10 @@ def _make_certificate(
         if terms.release_level is not None:
             assumptions.append(INDEPENDENT(unit.noun))
     assumed = (*assumptions, *extra_assumptions, *plan.spent.assumptions)
-    found = Certificate(guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
-    return replace(found, advice=_WEAK_PROOF_ADVICE) if found.is_vacuous and not advice else found
+    found = Certificate(guarantee.name, 1 - alpha, coverage, assumed, terms, advice, task.promise, checks=checks)
+    if found.is_vacuous and not advice:
+        found = replace(found, advice=_WEAK_PROOF_ADVICE)
+    return found.with_found_classes() if task.classes_found else found
 
 
 def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], terms: Terms) -> tuple[float, str, Terms]:

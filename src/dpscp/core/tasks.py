@@ -13,7 +13,6 @@ from dpscp._base.checks import check_count, check_range
 from dpscp.data.model_files import plain
 from dpscp.data.persons import Persons
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, to_scale
-from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
 from dpscp.scores import INTERVAL_SCORES, LABEL_SCORES, IntervalScore, LabelScore, Pair, interval_score, label_score
 from dpscp.scores.intervals import ONE_SIDED_SCORES, check_interval_score, score_intervals, score_targets
@@ -64,14 +63,6 @@ class Task:
     def running_maximum(self) -> bool:
         """Whether the promise is about the running maximum of a loss that may rise with the threshold."""
         return False
-
-    def finish(self, certificate: Certificate) -> Certificate:
-        """Return the certificate of a search, in words about this task."""
-        terms = replace(certificate.terms, conformity_score=self.score_facts.get("conformity_score"))
-        if self.promise is Promise.RISK:
-            terms = replace(terms, resolution=self.resolution, running_maximum=self.running_maximum)
-        found = replace(certificate, terms=terms, promise=self.promise)
-        return found.with_found_classes() if self.classes_found else found
 
 
 @dataclass(frozen=True)

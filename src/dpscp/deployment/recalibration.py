@@ -164,12 +164,8 @@ def _with_thresholds(
 ) -> Any:
     """Return a copy of the estimator with other thresholds and their promises; warn if its sets are full."""
     new = copy.copy(estimator)
-    score = estimator.certificate_.terms.conformity_score
     new.threshold_ = values if estimator.group_values_ is not None else values[0]
-    new.certificates_ = tuple(replace(c, terms=replace(c.terms, conformity_score=score)) for c in certificates)
-    if not estimator.certificate_.classes_declared:
-        new.certificates_ = tuple(c.with_found_classes() for c in new.certificates_)
-    new.certificate_, new.ledger_, new.evaluation_ = new.certificates_[0], ledger, None
+    new.certificates_, new.certificate_, new.ledger_, new.evaluation_ = certificates, certificates[0], ledger, None
     new.epsilon, new.delta = max(estimator.epsilon, limit.epsilon), max(estimator.delta, limit.delta)
     if new.certificate_.is_vacuous or not np.isfinite(values).all():
         warnings.warn(str(new.certificate_), GuaranteeWarning, stacklevel=3)
