@@ -463,7 +463,8 @@ def test_budget_store_is_spent(run):
     # reserved and committed, with what each costs alone; a person reads what counts
     reserved, committed = (x["epsilon"] for x in told["lines"][1:])
     assert reserved == committed <= 1.0 < told["spent"] / committed < 1.01
-    text = run("budget show study.budget")[1].splitlines()[-1]
+    text, explained = run("budget show study.budget")[1].splitlines()[-2:]
+    assert explained.startswith("Each epsilon alone is at delta 1e-05, that of the store.")
     assert re.fullmatch(r"2: \d{4}-\d\d-\d\dT\S+ commit epsilon [01]\.\d{3} alone: \w+\.fit", text)
     refused(run("budget create other.budget"), "--epsilon, --delta")
     refused(run("budget create other.budget --epsilon 3 --delta 1e-5"), "--dataset")
@@ -507,6 +508,8 @@ def test_warnings_are_one_line_and_vacuous_is_said(run, folder):
     assert err.startswith("dpscp: warning:")
     assert "VACUOUS" in err
     assert len(err.strip().splitlines()) == 1
+    assert "More records" in err
+    assert "Numbers:" not in err  # the certificate in the model has them
     assert json.loads(out)["statement"]["coverage"][0]["is_vacuous"]
 
 

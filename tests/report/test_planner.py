@@ -15,8 +15,9 @@ import dpscp as dp
 from dpscp.cli.main import main
 from dpscp.core.plan import Plan
 from dpscp.core.plan_rows import plan_others
+from dpscp.core.planning import PLANNED
 from dpscp.core.problem import Problem
-from dpscp.core.tasks import OwnScores, Regression
+from dpscp.core.tasks import OwnScores
 from dpscp.privacy import Budget, Ledger, epsilon_delta_tradeoff, gaussian_tradeoff, gdp_epsilon, gdp_mu
 from dpscp.privacy.noise_search import split_budget
 from dpscp.report import planner
@@ -139,6 +140,9 @@ def test_set_sizes_are_read_and_interpolated():
     assert exact == task["size"][1][2][0]
     assert between == pytest.approx((task["size"][0][2][0] + task["size"][1][2][0]) / 2)
     assert outside == task["size"][-1][0][-1]
+    found, classes, name = planner.nearest_set_size(task["classes"], n[0], epsilon[2], level[0])
+    assert (found, classes, name) == (task["size"][0][2][0], task["classes"], task["name"])
+    assert planner.nearest_set_size(classes, math.sqrt(n[0] * n[1]), epsilon[2], level[0])[0] == pytest.approx(between)
 
 
 def test_the_page_stands_alone_and_starts_at_the_plan(tmp_path, plan, capsys):
@@ -148,14 +152,13 @@ def test_the_page_stands_alone_and_starts_at_the_plan(tmp_path, plan, capsys):
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"|url\(|@import|fetch\(|XMLHttp', page)
     start = json.loads(re.search(r'"start":(\{[^}]*\})', page)[1])
     assert start == {"n": 3000, "epsilon": 1.0, "delta": 1e-6, "level": 0.9, "classes": 2, "rows": 1}
-    with pytest.raises(ValueError, match="sets of labels"):
-        planner.planner_page(replace(plan, problem=replace(plan.problem, task=Regression())))
+    assert all(f"<td>{name}" in page for name in PLANNED)
     assert main(["plan", "--n", "500", "--epsilon", "2", "--html", str(path), "--rows-per-person", "3"]) == 0
     assert f"page:   {path}" in capsys.readouterr().out
     start = json.loads(re.search(r'"start":(\{[^}]*\})', path.read_text())[1])
     assert (start["n"], start["rows"]) == (500, 3)
-    assert main(["plan", "--n", "500", "--epsilon", "2", "--regression", "--html", str(path)]) == 1
-    assert "sets of labels" in capsys.readouterr().err
+    assert main(["plan", "--n", "500", "--epsilon", "2", "--regression", "--html", str(path)]) == 0
+    assert json.loads(re.search(r'"start":(\{[^}]*\})', path.read_text())[1])["classes"] == 1
 
 
 def test_a_level_of_the_plan_that_the_table_has_not_is_added(plan):
@@ -177,7 +180,7 @@ const slider = document.querySelector("input[name=epsilon]");
 slider.value = slider.max;
 slider.dispatchEvent(new Event("input"));
 update();
-const wide = [...document.querySelectorAll("main *")].filter(e => !e.closest("svg")
+const wide = [...document.querySelectorAll("main *")].filter(e => !e.closest("svg, .scroll")
   && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName);
 document.title = JSON.stringify([...document.querySelectorAll(".fact b")].map(b => b.textContent).concat(wide.join(),
   document.querySelectorAll("svg path").length, document.getElementById("command").textContent));

@@ -139,6 +139,7 @@ class BudgetPlan:
         else:
             head = "Plan of the budget: " + ", ".join(conditions)
         lines: list[dict[str, str]] = []
+        size = self._measured_size()
         for index, row in enumerate(self.rows):
             star = " *" if row.guarantee == self.automatic else ""
             overshoot = None if row.overshoot is None or not row.useful else max(0.0, row.overshoot)
@@ -153,6 +154,7 @@ class BudgetPlan:
                     "inner level": at_least(row.inner_level, 2) if row.inner_level < 1 else "none",
                     "noise": f"{row.count_noise:.3g}" if row.count_noise is not None else "-",
                     "overshoot": "full sets" if overshoot is None else f"+{format_rate(overshoot, 2)}",
+                    **({} if size is None else {"set size": size[0] if row.guarantee == SPLIT.name else "-"}),
                     "one release": at_least(row.release_level) if row.release_level is not None and row.useful else "-",
                     "smallest n": f"{row.smallest_n:,}" if row.smallest_n is not None else "-",
                 }
@@ -161,11 +163,12 @@ class BudgetPlan:
         if self.automatic:
             notes.append(f"* chosen by guarantee='auto'. {self._advice()}".rstrip())
         notes.append(
-            "overshoot: expected coverage above the target; noise: of each count; smallest n: fewer records give full "
-            f"sets; one release: what {self._describe_confidence} releases cover at least; "
+            "overshoot: expected coverage above the target; noise: of each count; smallest n: fewer "
+            f"{self._units} give full sets; one release: what {self._describe_confidence} releases cover at least; "
             "best share: the share of epsilon for training that train_share='auto' chooses."
         )
-        notes += [*self._persons_note(), *self._groups_note(), *self._evaluation_note()]
+        notes += [] if size is None else [size[1]]
+        notes += [*self._training_note(), *self._persons_note(), *self._groups_note(), *self._evaluation_note()]
         return head, list(lines[0]), [list(line.values()) for line in lines], notes
 
     def __str__(self) -> str:
@@ -175,6 +178,34 @@ class BudgetPlan:
     def _repr_html_(self) -> str:
         head, titles, lines, notes = self._describe_table()
         return html_paragraph(head) + html_table(titles, lines) + "".join(map(html_paragraph, notes))
+
+    @property
+    def _units(self) -> str:
+        return f"{self.problem.unit.protected}s"
+
+    def _measured_size(self) -> tuple[str, str] | None:
+        """Return the mean set size of the nearest measured fit, and a note; None where there is none."""
+        labels, row = self.problem.task.classes, self.row(SPLIT.name)
+        if labels is None or not row.useful or self.n is None or self.epsilon is None or self.problem.n_groups:
+            return None
+        from dpscp.report.planner import nearest_set_size
+
+        size, classes, name = nearest_set_size(len(labels), self.n, self.epsilon, 1 - self.alpha)
+        return (
+            f"{size:.2f}",
+            f"set size: mean of {classes} labels in the nearest measurement ({name}); yours will differ.",
+        )
+
+    def _training_note(self) -> list[str]:
+        """Explain why training may have more than the whole epsilon."""
+        total = self.problem.budget.epsilon
+        if self.solved_for or self.row(SPLIT.name).train_epsilon <= total:
+            return []
+        unit = self.problem.unit.protected
+        return [
+            f"train eps above {total:g}: in a split a {unit} is in one part only, and nobody learns in which. So each "
+            f"part may cost more, and the whole release costs epsilon {total:g}."
+        ]
 
     def _persons_note(self) -> list[str]:
         """Describe the cap on the rows of a person; Result H."""
@@ -202,7 +233,9 @@ class BudgetPlan:
         fraction = self.problem.evaluation_fraction
         if fraction is None:
             return []
-        text = f"evaluation: {format_rate(fraction, 0)} of the records measure a split privately, and do not train."
+        text = (
+            f"evaluation: {format_rate(fraction, 0)} of the {self._units} measure a split privately, and do not train."
+        )
         interval = self.row(SPLIT.name).evaluation_interval
         if interval is not None:
             low, high = interval
@@ -366,7 +399,7 @@ def _format_needed(value: float | None) -> str:
 
 def _describe_remedies(row: PlanRow, problem: FitProblem) -> str:
     """Describe what gives this guarantee smaller sets; each remedy was tried."""
-    ways = [] if row.smallest_n is None else [f"{row.smallest_n:,} records"]
+    ways = [] if row.smallest_n is None else [f"{row.smallest_n:,} {problem.unit.protected}s"]
     tried = (("epsilon", problem.budget.epsilon, _TRIED_EPSILONS), ("alpha", problem.alphas[0], _TRIED_ALPHAS))
     for name, now, values in tried:
         larger = (value for value in values if value > now)

@@ -197,7 +197,7 @@ class Release(Documented):
     def warn_if_full(self) -> Self:
         """Return the release; warn if some promise is kept without a finite threshold only."""
         if any(c.is_vacuous for c in self.certificates) or not np.isfinite(self.threshold).all():
-            warnings.warn(str(self.certificate), GuaranteeWarning, stacklevel=3)
+            warnings.warn(self.certificate.summary, GuaranteeWarning, stacklevel=3)
         return self
 
     def __str__(self) -> str:

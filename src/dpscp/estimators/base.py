@@ -420,7 +420,7 @@ class PrivateConformal(FittedEstimator):
         # at or, with the buffer of Result C, beyond the largest score
         ended = self.threshold_ >= task.score_range[1]
         if vacuous:
-            warnings.warn(str(vacuous[0]), GuaranteeWarning, stacklevel=4)
+            warnings.warn(vacuous[0].summary, GuaranteeWarning, stacklevel=4)
         elif ended.any():
             named = ""
             if self.group_values_ is not None:
@@ -431,7 +431,7 @@ class PrivateConformal(FittedEstimator):
                 remedy = "y_bounds was found privately and may miss the targets: pass a public y_bounds=(low, high). "
             warnings.warn(
                 f"the threshold{named} is at the end of the score range, so its prediction sets are full. {remedy}"
-                f"{self.certificate_}",
+                f"{self.certificate_.summary}",
                 GuaranteeWarning,
                 stacklevel=4,
             )

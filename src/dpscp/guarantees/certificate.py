@@ -363,6 +363,12 @@ class Certificate:
         shown = {name: value for name, value in self.terms.items() if not isinstance(value, bool)}
         return [[name.replace("_", " "), term_text(name, value)] for name, value in shown.items()]
 
+    @property
+    def summary(self) -> str:
+        """The promise and the advice, for a warning; ``str()`` adds reasons, assumptions and numbers."""
+        parts = [*first_words(self.assumptions), self._head(), *([self.advice] if self.advice else [])]
+        return " ".join(parts)
+
     def __str__(self) -> str:
         numbers = "; ".join(" ".join(pair) for pair in self._numbers())
         parts = [*first_words(self.assumptions), self._head(), *self._reasons(), f"Numbers: {numbers}."]

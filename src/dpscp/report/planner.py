@@ -15,6 +15,8 @@ from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dpscp.core.plan import Plan
 from dpscp.core.plan_rows import SEARCH_MARGIN
 from dpscp.core.problem import Problem
@@ -29,7 +31,7 @@ from dpscp.training.recipe import LEAST_HELD_OUT, SEARCH_COST
 if TYPE_CHECKING:
     from dpscp.core.planning import BudgetPlan
 
-__all__ = ["planner_page", "planner_tables", "write_planner"]
+__all__ = ["nearest_set_size", "planner_page", "planner_tables", "write_planner"]
 
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.98, 0.99)
 # The signal of a search is (scores + 1) times mu. Offsets times mu depend on it alone, except for very weak signals,
@@ -38,6 +40,8 @@ _LOG_SIGNALS = tuple(math.log(2) * k / 2 for k in range(48))
 _TABLE_SCORES = 1_000
 # Two points of the grid enclose each jump of the number of steps, so that nothing is interpolated across it.
 _JUMP = 1e-6
+# The number of classes that stands for intervals.
+_REGRESSION = 1
 _DEFAULTS = {"n": 10_000, "epsilon": 1.0}
 _TITLES = {
     "adult": "Adult census, is the income above 50K?",
@@ -57,15 +61,8 @@ def planner_page(plan: "BudgetPlan") -> str:
     Returns
     -------
     str
-
-    Raises
-    ------
-    ValueError
-        For the plan of a regression, which the page does not have.
     """
     labels = plan.problem.task.classes
-    if labels is None:
-        raise ValueError("the interactive page plans sets of labels; make the plan with a number of classes")
     folder = resources.files("dpscp.report")
     level = round(1 - plan.alpha, 12)
     start = {
@@ -73,13 +70,16 @@ def planner_page(plan: "BudgetPlan") -> str:
         "epsilon": plan.epsilon or _DEFAULTS["epsilon"],
         "delta": plan.delta,
         "level": level,
-        "classes": len(labels),
+        "classes": _REGRESSION if labels is None else len(labels),
         "rows": plan.problem.unit.rows_per_person or 1,
     }
     page = folder.joinpath("planner.html").read_text(encoding="utf-8")
     script = folder.joinpath("planner.js").read_text(encoding="utf-8")
     numbers = json.dumps({"tables": _with_level(planner_tables(), level), "start": start}, separators=(",", ":"))
-    return page.replace("/*NUMBERS*/", numbers).replace("/*PLANNER*/", script)
+    parts = {"/*NUMBERS*/": numbers, "/*PLANNER*/": script, "<!--PLAN-->": plan._repr_html_()}
+    for mark, text in parts.items():
+        page = page.replace(mark, text)
+    return page
 
 
 def write_planner(path: str | PathLike[str], plan: "BudgetPlan") -> None:
@@ -171,6 +171,19 @@ def _find_jump(left: float, right: float) -> float | None:
     if fewer == steps(right):
         return None
     return last_where(lambda x: steps(x) == fewer, left, right, within=_JUMP / 2)
+
+
+def nearest_set_size(classes: int, n: int, epsilon: float, level: float) -> tuple[float, int, str]:
+    """Return the measured mean set size of the nearest task, its number of classes and its name.
+
+    Between measurements it is linear in log n, log epsilon and the level; outside, the nearest measurement counts.
+    """
+    task = min(_read_set_sizes(), key=lambda task: abs(math.log(task["classes"] / classes)))
+    by_n = []
+    for tables in task["size"]:
+        by_epsilon = [np.interp(level, task["level"], sizes) for sizes in tables]
+        by_n.append(np.interp(math.log(epsilon), np.log(task["epsilon"]), by_epsilon))
+    return float(np.interp(math.log(n), np.log(task["n"]), by_n)), task["classes"], task["name"]
 
 
 def _read_set_sizes() -> list[dict[str, Any]]:
