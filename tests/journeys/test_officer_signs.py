@@ -46,6 +46,18 @@ def test_an_officer_reads_and_signs(tmp_path, monkeypatch, capsys):
     page = (tmp_path / "internal.html").read_text()
     assert page.index("Internal edition: contains numbers computed without noise") < page.index('id="verdict"')
 
+    # a budget of its own makes the evaluation private, and the page public again
+    assert main(["budget", "create", "new.budget", "--epsilon", "1", "--delta", "1e-5", "--dataset", "new"]) == 0
+    private = ["report", "model.dpscp", "-o", "private.html", "--evaluate", "new.csv", "--epsilon"]
+    paid = ["--delta", "1e-6", "--budget", "new.budget", "--dataset", "new"]
+    assert main([*private, "0.8", *paid]) == 0
+    page = (tmp_path / "private.html").read_text()
+    assert "Public edition" in page
+    assert "Labeled records that the fit did not use evaluated this release with noise" in page
+    assert "computed without noise" not in page
+    assert main([*private, "0.8", *paid]) == 3  # the store has no more
+    assert main(["report", "model.dpscp", "-o", "none.html", "--epsilon", "1"]) == 1
+
     # the statement and the entry of the registry name who is responsible
     capsys.readouterr()
     assert main(["statement", "model.dpscp", "--json"]) == 0

@@ -195,13 +195,18 @@ def list_labels(classes: NDArray[Any], sets: NDArray[np.bool_]) -> Any:
 
 
 def _report(options: argparse.Namespace) -> Result:
-    """Write a report; an evaluation with a budget of its own is private, and the report stays public."""
+    """Write a report; an evaluation with an epsilon of its own is private, and the report stays public."""
     check_output(options.output, options.model)
-    released, evaluation = load_release(options.model), None
-    if options.evaluate is not None:
-        records = _new_records(options, options.evaluate, released)
-        evaluation = numbers.evaluate(released, *records)
-    about = describe_release(options, None if options.budget is None else BudgetStore.open(options.budget))
+    if options.evaluate is None and options.epsilon is not None:
+        raise CommandError("--epsilon pays for a private evaluation; add --evaluate with labeled records, or remove it")
+    released, evaluation, shown = load_release(options.model), None, None
+    if options.evaluate is not None and options.epsilon is not None:  # the store pays for these records
+        evaluation = evaluate(released, **_pay(options, options.evaluate, released))
+    else:
+        shown = None if options.budget is None else BudgetStore.open(options.budget)
+    if options.evaluate is not None and evaluation is None:
+        evaluation = numbers.evaluate(released, *_new_records(options, options.evaluate, released))
+    about = describe_release(options, shown)
     write_report(options.output, released, evaluation=evaluation, title=options.title, **about)
     values, lines = describe(released, evaluation, **about)
     return {"report": str(options.output), **values}, [*lines, *report_line(options.output)]
@@ -213,9 +218,9 @@ def _new_records(options: argparse.Namespace, path: Path, estimator: Estimator) 
     return read_new_records(path, choose_csv_format(options, schema.csv), schema, read_note(options.model))
 
 
-def _pay(options: argparse.Namespace, estimator: Estimator) -> dict[str, Any]:
-    """Return the labeled records of the table and what pays for them, as arguments."""
-    X, y, persons = _new_records(options, options.table, estimator)
+def _pay(options: argparse.Namespace, path: Path, estimator: Estimator) -> dict[str, Any]:
+    """Return the labeled records of a table and what pays for them, as arguments."""
+    X, y, persons = _new_records(options, path, estimator)
     cost = {"epsilon": options.epsilon, "delta": options.delta, "budget": open_store(options)}
     return {"X": X, "y": y, "persons": persons, "random_state": options.seed, **cost}
 
@@ -223,7 +228,7 @@ def _pay(options: argparse.Namespace, estimator: Estimator) -> dict[str, Any]:
 def _evaluate(options: argparse.Namespace) -> Result:
     estimator = load_model(options.model)
     choices = {"confidence": options.confidence, "size_is_public": options.size_is_public}
-    evaluation = evaluate(estimator, **_pay(options, estimator), **choices)
+    evaluation = evaluate(estimator, **_pay(options, options.table, estimator), **choices)
     verdict = judge(estimator, evaluation)
     return evaluation.to_dict() | {"verdict": verdict.to_dict()}, [str(evaluation), "", *brief(verdict)]
 
@@ -304,7 +309,7 @@ def _open_monitor(options: argparse.Namespace, estimator: Any) -> CoverageMonito
 def _recalibrate(options: argparse.Namespace) -> Result:
     check_output(options.output, options.model, options.table)
     estimator = load_model(options.model)
-    new = recalibrate(estimator, **_pay(options, estimator), n_records=options.n)
+    new = recalibrate(estimator, **_pay(options, options.table, estimator), n_records=options.n)
     new.save(options.output)
     table = read_note(options.model)
     if table is not None:  # the training table is that of the old model

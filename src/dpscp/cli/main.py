@@ -80,7 +80,10 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--purpose": (str, "purpose of the release, for report and statement"),
     "--responsible": (str, "who is responsible for the release, for report and statement"),
     "--data-name": (str, "name of the records, for the report (default: that of the budget store)"),
-    "--evaluate": (Path, "labeled table for an evaluation without privacy; not the records of the fit"),
+    "--evaluate": (
+        Path,
+        "labeled table, not that of the fit; evaluated without privacy, except by report --epsilon",
+    ),
     "--size-is-public": (bool, "the number of evaluated records (or persons) may be published; narrower intervals"),
     "--quiet": (bool, "print no hints for the curator, which are computed from the records, on standard error"),
     "--force": (bool, "replace existing files"),
@@ -178,9 +181,13 @@ COMMANDS = {
     ),
     "report": _Command(
         "write an HTML report about a model",
-        f"model --output --evaluate --title --purpose --responsible --data-name --budget {_CSV}",
-        {"output": Path("report.html")},
-        ("dpscp report model.dpscp", "dpscp report model.dpscp -o report.html --evaluate heldout.csv"),
+        f"model --output --evaluate --title --purpose --responsible --data-name {_PAYMENT}",
+        {"output": Path("report.html"), "delta": 1e-5},
+        (
+            "dpscp report model.dpscp",
+            "dpscp report model.dpscp --evaluate heldout.csv                  # internal: exact numbers",
+            "dpscp report model.dpscp --evaluate heldout.csv --epsilon 0.5    # public: a private evaluation",
+        ),
     ),
     "evaluate": _Command(
         "measure coverage, set size and accuracy privately on labeled records that the fit did not use",

@@ -78,8 +78,17 @@ class Population:
         new, old = _check_prior("target", target), _check_prior("source", source, positive=True)
         if set(new) != set(old):
             raise ValueError("target and source must give a probability to the same classes")
-        ratios = ClassRatios(tuple(old), tuple(new[label] / old[label] for label in old))
+        shares = tuple(new[label] for label in old)
+        ratios = ClassRatios(tuple(old), tuple(new[label] / old[label] for label in old), shares)
         return cls(ratios, bound=max(1.0, *ratios.ratios), normalized=True)
+
+    @property
+    def class_shares(self) -> dict[Any, float]:
+        """The declared probability of each class among new records; empty where none were declared."""
+        declared = self.likelihood_ratio
+        if not isinstance(declared, ClassRatios):
+            return {}
+        return dict(zip(declared.classes, declared.target, strict=True))
 
     @property
     def is_array(self) -> bool:
@@ -163,10 +172,11 @@ def _takes_targets(function: Callable[..., Any]) -> bool:
 
 @dataclass(frozen=True)
 class ClassRatios:
-    """The likelihood ratio of each public label."""
+    """The likelihood ratio of each public label, and its probability in the population of new records."""
 
     classes: tuple[Any, ...]
     ratios: tuple[float, ...]
+    target: tuple[float, ...]
 
     def __call__(self, rows: Any, labels: Any) -> FloatArray:  # noqa: ARG002 (a ratio takes rows and labels)
         """Return the ratio of each record's label."""

@@ -10,14 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.sklearn_compat import ClassifierMixin
+from dpscp.core.findings import RARE, rare_names
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
+from dpscp.data.populations import read_population
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
-from dpscp.exceptions import GuaranteeWarning
+from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.labels import score_labels
 from dpscp.scores.sets import label_set
@@ -179,7 +181,20 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
                 stacklevel=3,
             )
         self.classes_ = np.asarray(public)
+        self._hint_at_rare_classes()
         return problem, records
+
+    def _hint_at_rare_classes(self) -> None:
+        """Point to a promise for each class where a class is declared to be rare."""
+        population = read_population(self.population)
+        rare = () if population is None or self._groups_are_labels else rare_names(population.class_shares.items())
+        if rare:
+            warnings.warn(
+                f"declared under {RARE:.0%} of new records: {', '.join(rare)}. The promise is an average over all "
+                'classes, so a rare one may be covered far less. groups="label" gives each class a promise of its own',
+                HintWarning,
+                stacklevel=4,
+            )
 
     @reads_files
     def predict_proba(self, X: Any) -> NDArray[Any]:

@@ -376,8 +376,8 @@ class BudgetStore:
                 text.append(f"{line.line}: {line.written} {line.kind} epsilon {alone} alone: {line.note}{state}")
         if len(account.lines) > 1:
             text.append(
-                f"Each epsilon alone is at delta {format_number(budget.delta)}, that of the store. A use that was "
-                "asked for with another delta has another epsilon here for the same noise."
+                f"Each epsilon alone is at delta {format_number(budget.delta)}, that of the store. A use with another "
+                "delta has another epsilon here for the same noise."
             )
         return "\n".join(text)
 
