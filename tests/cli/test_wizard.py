@@ -1,6 +1,7 @@
 """The questions of ``dpscp fit``: every answer is in the schema file at once, and nothing is lost."""
 
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 import dpscp as dp
 from dpscp.cli import main, wizard
 from dpscp.cli.files import CommandError
+from dpscp.data.csv_format import CSVFormat
 from dpscp.data.schema import Column, parse_schema, read_schema, template
 
 NAMES = ["age", "kind", "visit", "patient", "y"]
@@ -67,6 +69,22 @@ def test_dates_are_asked_for_as_dates(tmp_path, capsys):
     assert found.columns == (Column("visit", "date", ("2020-01-01", "2030-12-31"), "2025-01-01"),)
     assert "or a public date to fill in" in questions[-2]
     assert "must be a pair of dates" in capsys.readouterr().err
+
+
+def test_wide_bounds_get_a_question_about_logarithms_and_numbers_have_the_declared_mark(tmp_path, capsys):
+    answers = ["y", "no", "", "regr", "1,5 to 90000", "yes", "num", "0,5, 2", "0,5 2", "0,75"]
+    answers += ["num", "0 5000", "yes", "no", "num", "0 5000", "no", "no", "yes"]
+    schema = replace(template(["dose", "cost", "days", "y"]), csv=CSVFormat(separator=";", decimal=","))
+    found, questions = ask(answers, names=["dose", "cost", "days", "y"], schema=schema, path=tmp_path / "s.toml")
+    assert (found.bounds, found.scale) == ((1.5, 90_000.0), "log")
+    assert [(c.bounds, c.scale) for c in found.columns] == [
+        ((0.5, 2.0), "linear"),
+        ((0.0, 5000.0), "log1p"),
+        ((0.0, 5000.0), "linear"),
+    ]
+    assert found.columns[0].missing == 0.75
+    assert sum("ratios" in question for question in questions) == 3
+    assert "Columns: dose, cost, days, y." in capsys.readouterr().err
 
 
 def test_bad_answers_are_asked_again_and_lose_nothing(tmp_path, capsys):

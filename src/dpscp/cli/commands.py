@@ -199,13 +199,14 @@ def _report(options: argparse.Namespace) -> Result:
     check_output(options.output, options.model)
     if options.evaluate is None and options.epsilon is not None:
         raise CommandError("--epsilon pays for a private evaluation; add --evaluate with labeled records, or remove it")
-    released, evaluation, shown = load_release(options.model), None, None
-    if options.evaluate is not None and options.epsilon is not None:  # the store pays for these records
-        evaluation = evaluate(released, **_pay(options, options.evaluate, released))
-    else:
-        shown = None if options.budget is None else BudgetStore.open(options.budget)
-    if options.evaluate is not None and evaluation is None:
+    released = load_release(options.model)
+    evaluation: Any = None
+    if options.evaluate is not None and options.epsilon is None:
         evaluation = numbers.evaluate(released, *_new_records(options, options.evaluate, released))
+    elif options.evaluate is not None:
+        evaluation = evaluate(released, **_pay(options, options.evaluate, released))
+    # with an epsilon the store paid for the evaluated records; it is not that of the fit
+    shown = None if options.budget is None or options.epsilon is not None else BudgetStore.open(options.budget)
     about = describe_release(options, shown)
     write_report(options.output, released, evaluation=evaluation, title=options.title, **about)
     values, lines = describe(released, evaluation, **about)

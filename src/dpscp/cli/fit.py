@@ -96,8 +96,7 @@ def fit_table(options: argparse.Namespace) -> Result:
     evaluation = None if records is None else evaluate(estimator, *records)
     about = describe_release(options, store)
     if options.report is not None:
-        title = f"Private prediction of {schema.target}"
-        write_report(options.report, estimator, evaluation=evaluation, title=title, **about)
+        write_report(options.report, estimator, evaluation=evaluation, **about)
     values, lines = describe(estimator, evaluation, **about)
     data = {"model": str(output), "report": options.report and str(options.report), **values}
     return data, [*lines, model_line(output), *report_line(options.report)]

@@ -15,6 +15,7 @@ from dpscp._base.suggestions import suggest
 from dpscp.cli.files import CommandError
 from dpscp.data.columns import TYPES
 from dpscp.data.feature_bounds import PRIVATE
+from dpscp.data.scales import LINEAR
 from dpscp.data.schema import Column, Schema, SchemaError
 from dpscp.report.page import write_atomically
 
@@ -22,6 +23,8 @@ Answer = TypeVar("Answer")
 _YES, _NO = ("y", "yes"), ("n", "no")
 _TASKS = {"classification": "one of a few labels", "regression": "a number"}
 _TYPE_MEANINGS = {name: kind.meaning for name, kind in TYPES.items()}
+# Public bounds so many times as large as the lower one, or as 1, get the question about a logarithm.
+_WIDE = 1_000
 _BOUNDS = "public bounds of {} (low, high; empty: the fit finds some, for a part of the budget): "
 
 
@@ -60,6 +63,7 @@ def ask_declarations(
     kept = f"the answers so far are in {str(path)!r}. Continue with: {command}"
     _say(f"Some declarations are missing. The answers are written to {path}; the same command continues there.")
     _say("Answer from public knowledge (code books, units, physical limits), not from the records.")
+    _say(f"Columns: {', '.join(names)}.")
     try:
         with pause_activity():
             wizard.run()
@@ -104,8 +108,10 @@ class _Wizard:
             question = f"all labels of {target}, separated by commas: "
             self._store(replace(self.schema, classes=self._answer(question, lambda text: parse_list(text, least=2))))
         if self.schema.task == "regression" and self.schema.bounds is None:
-            parse = lambda text: replace(self.schema, bounds=parse_bounds(text))  # noqa: E731
+            parse = lambda text: replace(self.schema, bounds=self._read_bounds(text))  # noqa: E731
             self._store(self._answer(_BOUNDS.format(target), parse))
+            scale = self._ask_scale(str(target), self.schema.bounds)
+            self._store(replace(self.schema, scale=None if scale == LINEAR else scale))
         for column in self.schema.columns:
             is_open = column.lacks is not None or ("bounds" in column.kind.keys and column.bounds is None)
             if is_open and column.name not in (target, self.schema.person):
@@ -165,22 +171,41 @@ class _Wizard:
             raise SchemaError("the target cannot be the id of the person")
         return self._require_column(name)
 
+    @property
+    def _decimal(self) -> str:
+        return self.schema.csv.decimal
+
+    def _read_bounds(self, text: str) -> Any:
+        return parse_bounds(text, self._decimal)
+
+    def _ask_scale(self, name: str, bounds: Any) -> str:
+        """Ask whether a column with wide public bounds is better seen as its logarithm."""
+        if bounds == PRIVATE or bounds[0] < 0 or bounds[1] < _WIDE * max(bounds[0], 1):
+            return LINEAR
+        question = f"  is {name} better compared by ratios than by differences, such as costs or durations?"
+        return ("log" if bounds[0] > 0 else "log1p") if self._confirm(question) else LINEAR
+
     def _ask_column(self, column: Column) -> Column:
         name = column.name
         column = replace(column, type=column.type or self._choose(f"column {name}", _TYPE_MEANINGS))
         if "bounds" in column.kind.keys:
-            read = parse_dates if column.type == "date" else parse_bounds
+            read = parse_dates if column.type == "date" else self._read_bounds
             bounded = self._answer(f"  {_BOUNDS.format(name)}", lambda text: replace(column, bounds=read(text)))
+            if column.type == "numeric":
+                bounded = replace(bounded, scale=self._ask_scale(name, bounded.bounds))
             question = (
                 f"  can {name} be missing? no (a missing value is an error), mark (adds a 0/1 feature), or a public "
                 f"{'date' if column.type == 'date' else 'number'} to fill in: "
             )
-            return self._answer(question, lambda text: replace(bounded, missing=parse_missing(text, column.type)))
+            return self._answer(question, lambda text: replace(bounded, missing=self._read_missing(text, column)))
         if column.type == "categorical":
             labels = self._answer(f"  all values of {name}, separated by commas: ", parse_list)
             other = self._confirm(f"  can {name} be missing or have another value?")
             return replace(column, categories=labels, unknown="other" if other else "refuse")
         return column
+
+    def _read_missing(self, text: str, column: Column) -> Any:
+        return parse_missing(text, column.type, self._decimal)
 
     def _forget(self, name: str) -> None:
         """Remove an answer, so that its question comes again."""
@@ -193,7 +218,7 @@ class _Wizard:
             schema = replace(schema, columns=columns, person=None, rows_per_person=None, n_persons=None)
             self._store(replace(schema, n_records=None, task=""))
         elif name in ("task", "target", "classes", "bounds", schema.target):
-            self._store(replace(schema, task="", classes=None, bounds=None))
+            self._store(replace(schema, task="", classes=None, bounds=None, scale=None))
         else:
             _say(f"  there is no {name!r}{suggest(name, ['persons', 'task', *known])}")
 
@@ -227,13 +252,15 @@ def parse_list(text: str, least: int = 1) -> tuple[str, ...]:
     return found
 
 
-def parse_bounds(text: str) -> tuple[float, float] | str:
-    """Read two numbers, low and high; nothing stands for private bounds."""
+def parse_bounds(text: str, decimal: str = ".") -> tuple[float, float] | str:
+    """Read two numbers, low and high, with a decimal mark; nothing stands for private bounds."""
+    written = text.replace(",", " " if decimal == "." else ".")
     try:
-        low, high = (float(part) for part in text.replace(",", " ").replace(";", " ").replace(" to ", " ").split())
+        low, high = (float(part) for part in written.replace(";", " ").replace(" to ", " ").split())
     except ValueError:
         if text:
-            raise SchemaError("enter two numbers with a decimal point, for example 0, 110") from None
+            kind = "point, for example 0, 110" if decimal == "." else "comma, for example 0,5 to 110"
+            raise SchemaError(f"enter two numbers with a decimal {kind}") from None
         return PRIVATE
     return low, high
 
@@ -243,7 +270,7 @@ def parse_dates(text: str) -> tuple[str, ...] | str:
     return tuple(text.replace(",", " ").replace(";", " ").replace(" to ", " ").split()) or PRIVATE
 
 
-def parse_missing(text: str, kind: str = "numeric") -> str | float:
+def parse_missing(text: str, kind: str = "numeric", decimal: str = ".") -> str | float:
     """Read what a missing value means: an error, a feature of its own, or a public value, which a column checks."""
     answer = text.lower()
     if answer in (*_NO, "m", "mark", "indicator"):
@@ -251,6 +278,6 @@ def parse_missing(text: str, kind: str = "numeric") -> str | float:
     if kind == "date":
         return answer
     try:
-        return float(answer)
+        return float(answer.replace(decimal, "."))
     except ValueError:
         raise SchemaError("enter no, mark, or a number") from None

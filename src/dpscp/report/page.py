@@ -92,7 +92,7 @@ def html_report(
     released : Release, or fitted or loaded estimator
     evaluation : results on labeled records. A private one may be published with the page. One without privacy makes
         the internal edition, with a banner on top.
-    title : title of the page.
+    title : title of the page (default: the target of the schema).
     metadata : declarations of the author by key: purpose, data, responsible, contact, legal_basis, collection_period,
         recipients. A schema may declare them as well; ``metadata`` comes first.
     study : budget of all releases about these records and what is spent, see ``study_budget``.
@@ -102,7 +102,15 @@ def html_report(
     str
     """
     content = _collect_content(released, evaluation, study, metadata)
-    return str(_page_template().render(**content, title=title or "Private release"))
+    return str(_page_template().render(**content, title=title or _title(released)))
+
+
+def _title(released: Any) -> str:
+    """Return the title of a page that names none: what the schema predicts."""
+    schema = getattr(released, "schema_", None)
+    if schema is None:
+        return "Private release"
+    return f"Private prediction of {', '.join(schema.target_names)}"
 
 
 @lru_cache(maxsize=1)
