@@ -60,11 +60,14 @@ def select_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
     if not isinstance(frame, Frame):
         raise SchemaError(f"with a schema, pass a frame (pandas, polars, Arrow), got {type(frame).__name__}")
     if not isinstance(frame, pd.DataFrame):
-        table = None
-        with contextlib.suppress(pa.ArrowException, TypeError, ValueError, NotImplementedError):
+        try:
             table = pa.table(frame)
             table = table.select([name for name in dict.fromkeys(names) if name in table.column_names])
-        if table is None:  # outside the handler: Arrow's message may hold cells
+        except MemoryError:
+            raise
+        except Exception:
+            table = None
+        if table is None:  # outside the handler: a message of Arrow or of a query may hold cells
             raise SchemaError("the frame cannot be read as an Arrow table; give each column its own name and one type")
         frame = table_to_pandas(table, integer_object_nulls=True)
     if not frame.columns.is_unique:

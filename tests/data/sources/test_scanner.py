@@ -333,9 +333,13 @@ def test_an_error_of_another_library_is_not_shown(tmp_path):
     bad.loc[100, "a"] = CANARY
     bad.to_parquet(tmp_path / "2.parquet", index=False)
     query = f"select cast(a as double) as a, b, year, label from '{tmp_path}/2.parquet'"
-    for table in (ds.dataset(tmp_path), duckdb.sql(query)):
-        with pytest.raises(ValueError, match="different types") as found:
-            TableSource(table, SCHEMA)
+    for read, table, said in (
+        (TableSource, ds.dataset(tmp_path), "different types"),
+        (TableSource, duckdb.sql(query), "different types"),
+        (dp.check_table, duckdb.sql(query), "cannot be read as an Arrow table"),
+    ):
+        with pytest.raises(ValueError, match=said) as found:
+            read(table, SCHEMA)
         assert CANARY not in "".join(traceback.format_exception(found.value))
 
 
