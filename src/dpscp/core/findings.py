@@ -96,7 +96,7 @@ def constant_set_size(shares: Iterable[float], level: float) -> float:
 
     ``shares`` are those of the labels. The last label is in the set as often as the level needs it.
 
-    >>> constant_set_size([0.2, 0.7, 0.1], 0.8)
+    >>> constant_set_size([0.25, 0.5, 0.25], 0.625)
     1.5
     """
     size, reached = 0.0, 0.0
