@@ -77,7 +77,8 @@ def test_the_hospital_analyst(run, tmp_path):
     # the questions: persons, a bad answer, missing values; the file has the answers
     fit = f"fit export.csv {MARKS} --header --epsilon 4 --seed 1 -o modell.dpscp"
     answers = ["Wiederaufname", "Wiederaufnahme", "ja", "yes", "PatID", "3", "1200", "class", "nein, ja"]
-    answers += ["ignore", "num", "0 300", "no", "num", "0 50000", "no", "no", "cat", "Innere, Chirurgie, Pädiatrie", "no"]
+    answers += ["ignore", "num", "0 300", "no", "num", "0 50000", "no", "no"]
+    answers += ["cat", "Innere, Chirurgie, Pädiatrie", "no"]
     code, _, err = run(fit, *answers, "yes")
     assert code == 1
     assert "no column 'Wiederaufname'. Did you mean 'Wiederaufnahme'?" in err
