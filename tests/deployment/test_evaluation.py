@@ -128,8 +128,8 @@ def interval_of(missed, covered, noise, public_size):
 @pytest.mark.parametrize("chance", [None, 1.0, 0.5])
 def test_intervals_hold_exactly(chance, is_quick):
     """The probability that the interval holds p, summed over all counts and both draws of the noise."""
-    n, sigma = (4, 1) if is_quick else (14, 3)
-    noise, reach = LatticeNoise(1, sigma, 1), 4 * sigma
+    n, sigma, reach = (3, 1, 3) if is_quick else (14, 3, 12)
+    noise = LatticeNoise(1, sigma, 1)
     draws = np.arange(-reach, reach + 1)
     law = np.diff(discrete_gaussian_cdf(np.arange(-reach - 1, reach + 1), sigma))
     public_size = None if chance is None else (n, chance)

@@ -59,38 +59,3 @@ def test_one_record_costs_what_the_event_says(level):
                 measured = [np.maximum(p - math.exp(e) * q, 0).sum() for e in epsilons]
                 assert (measured <= proven + 1e-12).all()
     assert 0.4 * rate < widest <= rate + 1e-9  # half the sensitivity bound's 2 * rate, and no slack factor of two left
-
-
-# A score is 0 with probability p and 1 otherwise: with p a little below the level, thousands of ends in between are
-# each a little worse than the best one, and together they are drawn nearly always. The worst case of the union.
-LAWS = {
-    "smooth": (lambda rng, n: rng.uniform(size=n), lambda ends: ends),
-    "ties": (lambda rng, n: rng.integers(1, 21, n) / 20, lambda ends: np.floor(ends * 20 + 1e-9) / 20),
-} | {
-    f"atom of {p}": (lambda rng, n, p=p: (rng.uniform(size=n) >= p) * 1.0, lambda ends, p=p: np.where(ends < 1, p, 1.0))
-    for p in (0.89, 0.94)
-}
-
-
-def coverage(law, level, *, n=1000, rate=0.25, bins=4000, trials=300):
-    """Mean coverage over scores, exact over the draw, and its standard error."""
-    draw, covers = LAWS[law]
-    rng = np.random.default_rng(3)
-    aim = exponential_quantile(
-        draw(rng, n), alpha=0.1, score_range=(0, 1), rate=rate, bins=bins, level=level, random_state=0
-    ).level
-    covered = covers(np.arange(1, bins + 1) / bins)
-    found = [probabilities(draw(rng, n), bins, aim, rate) @ covered for _ in range(trials)]
-    return np.mean(found), np.std(found) / math.sqrt(trials)
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_coverage_is_at_least_its_promise(law):
-    mean, error = coverage(law, "corrected")
-    assert mean >= 0.9 - 4.8 * error
-    assert law == "atom of 0.89" or mean < 0.98  # always answering "no finite threshold" would pass
-
-
-def test_without_the_raised_level_hard_scores_are_covered_too_seldom():
-    mean, error = coverage("atom of 0.89", "plain", trials=800)
-    assert mean < 0.9 - 4.8 * error

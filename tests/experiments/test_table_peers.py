@@ -1,17 +1,13 @@
 """The peers of tables: what each is told, that its noise fits its budget, and what the page says."""
 
-import csv
-from pathlib import Path
-
 import numpy as np
 import pytest
-from experiments.runner import Header, Options, Outcome, Task
+from experiments.runner import Task
 from experiments.table_models import Layout, Records
 
 from dpscp.privacy import gdp_delta, gdp_mu
 from experiments import table_models, table_peers
 
-HEADER = Header("x", 0, "c", "d", "m", 0.0)
 LAYOUT = Layout(np.array([0.0, -10.0]), np.array([4.0, 10.0]), (3, 2))
 
 
@@ -94,40 +90,3 @@ def test_every_kind_of_model_gives_sets_that_cover(is_labeled: bool, monkeypatch
         assert row["coverage"] > 0.9 - 5 * (0.09 / 150) ** 0.5, model
         assert row["size"] < (1.7 if is_labeled else 4.0), model
     assert ("log_loss" in row) == is_labeled
-
-
-def test_the_page_counts_where_ours_are_smaller_and_names_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table_peers, "missing_models", lambda: ["dp-ebm"])
-    tasks = table_peers.tasks(Options(trials=2))
-    assert {t.config["model"] for t in tasks} == set(table_peers.TITLES) - {"dp-ebm"}
-    assert len(tasks) == 2 * (2 * 2 * (4 * 3 + 2) + 2 * (5 * 3 + 2))
-    assert {t.config["n"] for t in table_peers.tasks(Options(quick=True))} == {2_000}
-    sizes = {"random trees": 1.0, "adassp": 1.5}
-    outcomes = []
-    for task in tasks:
-        row = {name: task.config[name] for name in ("model", "epsilon", "n")}
-        row |= {"coverage": 0.9, "size": sizes.get(task.config["model"], 1.2) + 0.001 * task.trial}
-        row |= {"rmse": 0.5} if task.kind == "housing" else {"auc": 0.8, "log_loss": 0.3}
-        if task.config["model"] == "random trees" and task.trial:
-            row["log_loss"] = 0.2
-            row["size"] += 0.002  # or all differences would be equal, with no error at all
-        outcomes.append(Outcome(task, [row], 1.0, "c"))
-    table_peers.report(outcomes, HEADER, Options(results=tmp_path))
-    page = (tmp_path / "table_peers.md").read_text()
-    assert "Not installed, and therefore not shown: dp-ebm." in page
-    told = " ".join(page.split("On the same splits")[1].split("##")[0].split())
-    assert "AdaSSP: our sets are smaller in 18 of 18 cells; the peer's are smaller by more than two standard" in told
-    assert "tests: our sets are smaller in 0 of 18 cells" in told
-    assert "Adult n = 2,000, epsilon 0.5 (19.9 %)" in told
-    assert "noise is not the reason: boosted trees, random tests on Adult, n = 2,000, epsilon 0.5; " in told
-    with (tmp_path / "table_peers.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {r["trials"] for r in rows} == {"2"}
-    assert {(r["rmse"], r["auc"]) for r in rows if r["table"] == "housing"} == {("0.5", "")}
-    one = [o for o in outcomes if o.task.trial == 0]
-    table_peers.report(one, HEADER, Options(results=tmp_path))
-    told = " ".join((tmp_path / "table_peers.md").read_text().split())
-    assert "two standard errors: nowhere" in told
-    assert "noise is not the reason" not in told

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -615,21 +615,6 @@ except OSError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert "nothing was" in done.stdout
     assert len(store.lines()) == 1 + int(done.stdout.split()[0])
-
-
-def test_sqlite_full_message(store, monkeypatch):
-    honest = BudgetStore._connection
-
-    @contextmanager
-    def no_more_pages(self):
-        with honest(self) as connection:
-            connection.execute("PRAGMA max_page_count = 1")  # as many as there are
-            yield connection
-
-    monkeypatch.setattr(BudgetStore, "_connection", no_more_pages)
-    with pytest.raises(OSError, match="disk is full"):
-        store.reserve(gaussian_event(100.0), note="x" * 9000)
-    assert store.remaining() > 0
 
 
 def test_lock_held_by_another_process(store, path, monkeypatch):
