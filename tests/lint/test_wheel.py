@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ assert (again.predict_set(X[1500:])[1] == clf.predict_set(X[1500:])[1]).all()
 again.report("report.html", X[1500:], y[1500:])
 assert "privacy strength" in open("report.html").read()
 """
+
+
+def test_every_file_of_the_package_is_named_for_the_wheel():
+    package = ROOT / "src" / "dpscp"
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["dpscp"]
+    taken = {path for pattern in named for path in package.glob(pattern)}
+    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert others == taken
+    assert all(any(package.glob(pattern)) for pattern in named)
 
 
 @pytest.mark.slow
