@@ -24,10 +24,10 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli import demo, main
-from dpscp.cli.commands import list_labels
 from dpscp.cli.files import Table
 from dpscp.data.schema import Schema, parse_schema, template
 from dpscp.data.sources.scanner import as_frame
+from dpscp.estimators.classifier import list_labels
 
 ROOT = Path(__file__).resolve().parents[2]
 CANARY = "canary-9182"
@@ -544,7 +544,7 @@ def test_unexpected_errors_show_their_kind_only(run, monkeypatch):
     refused(run("fit people.csv --schema people.toml -o unwritten.dpscp"), "unexpected KeyError")
 
 
-@pytest.mark.parametrize("reader", ["pyarrow.csv.open_csv", "dpscp.cli.commands.predict_columns"])
+@pytest.mark.parametrize("reader", ["pyarrow.csv.open_csv", "dpscp.estimators.classifier.list_labels"])
 def test_too_little_memory_is_called_that(run, folder, monkeypatch, reader):
     def exhausted(*_, **__):
         raise pa.ArrowMemoryError(f"malloc of size {CANARY} failed")
@@ -560,8 +560,8 @@ def test_each_set_is_written_as_its_own_labels(n_classes):
     classes = np.array([f'"{i}" é' for i in range(n_classes)])
     sets = rng.random((300, n_classes, 2))[:, :, 1] < rng.random((300, 1))
     sets[:2] = [[False] * n_classes, [True] * n_classes]
-    assert list_labels(classes, sets).to_pylist() == [classes[row].tolist() for row in sets]
-    assert list_labels(classes, sets[:0]).to_pylist() == []
+    assert list_labels(classes, sets).tolist() == [tuple(classes[row]) for row in sets]
+    assert list_labels(classes, sets[:0]).tolist() == []
 
 
 # ---- large files: block by block

@@ -1,5 +1,8 @@
 """A scikit-learn user with a frame and a Pipeline: from a leak that is named to a release that is private."""
 
+import dataclasses
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -59,6 +62,91 @@ def test_the_pipeline_of_every_day_is_named_and_a_private_one_replaces_it(tmp_pa
     center.fit(full, frame["ill"])
     assert center[-1].ledger_.is_private
     assert dp.predict_set(center, full[:5])[1].shape == (5, 2, 1)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    frame = patients(1500, 2)[FEATURES[1:]]
+    ill = np.where(frame["lab1"] > 68, "yes", "no")
+    common = {"feature_bounds": (0, 150), "n_records": 1500, "confidence_level": [0.8, 0.9]}
+    clf = dp.PrivateConformalClassifier(DPSGD(steps=20), epsilon=8.0, classes=["no", "yes"], **common)
+    reg = dp.PrivateConformalRegressor(DPSGD(steps=20, loss="squared"), epsilon=8.0, y_bounds=(0, 150), **common)
+    both = np.column_stack([frame["lab1"] > 68, frame["lab2"] > 68]).astype(int)
+    several = dp.PrivateMultilabelClassifier(DPSGD(steps=20), epsilon=8.0, feature_bounds=(0, 150), n_records=1500)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return frame[::50], clf.fit(frame, ill), reg.fit(frame, frame["lab1"]), several.fit(frame, both)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_sets_and_intervals_as_a_frame(fitted, library):
+    new, clf, reg, several = fitted
+    labels, sets = clf.predict_set(new)
+    centers, intervals = reg.predict_interval(new)
+    found = several.predict_set(new)[1]
+    for model in (clf, reg, several):
+        model.set_output(transform=library)
+    try:
+        frame = clf.predict_set(new)
+        assert list(frame.columns) == ["prediction", "set_80", "set_size_80", "set_90", "set_size_90"]
+        assert list(frame["prediction"]) == list(labels)
+        assert [tuple(one) for one in frame["set_90"]] == [tuple(clf.classes_[row]) for row in sets[:, :, 1]]
+        assert list(frame["set_size_80"]) == list(sets[:, :, 0].sum(axis=1))
+        wide = reg.predict_interval(new)
+        assert list(wide.columns) == ["prediction", "lower_80", "upper_80", "lower_90", "upper_90"]
+        assert np.array_equal(wide["upper_90"], intervals[:, 1, 1])
+        assert np.array_equal(wide["prediction"], centers)
+        assert np.array_equal(several.predict_set(new)["set 1"], found[:, 1, 0])
+        assert list(several.predict_set(new).columns) == ["prediction 0", "prediction 1", "set 0", "set 1"]
+        if library == "pandas":
+            assert list(frame.index) == list(wide.index) == list(new.index)
+            assert set(frame["set_80"].value_counts().index) <= {(), ("no",), ("yes",), ("no", "yes")}
+        assert np.array_equal(clf.predict_answers(new)[1], sets)  # what this library computes with
+        assert dp.evaluate(clf, new, labels, epsilon=8.0, delta=1e-6).set_size is not None
+        assert clone(clf).set_output()._sklearn_output_config == {"transform": library}
+        with pytest.raises(ValueError, match="transform"):
+            clf.set_output(transform="arrow")
+    finally:
+        for model in (clf, reg, several):
+            model.set_output(transform="default")
+    assert np.array_equal(clf.predict_set(new)[1], sets)
+
+
+def test_names_of_elsewhere_lead_on(fitted):
+    new, clf, reg, several = fitted
+    for name, remedy in (
+        ("alpha", "confidence_level=1 - alpha"),
+        ("class_weight", "groups='label'"),
+        ("prefit", "dp.Prefit"),
+        ("cv", "dp.Prefit"),
+        ("method", "conformity_score="),
+        ("epsilom", "Did you mean 'epsilon'"),
+    ):
+        with pytest.raises(TypeError, match=f"no parameter {name!r}") as found:
+            type(clf)(**{name: None})
+        assert remedy in str(found.value)
+    for name in ("conformalize", "fit_conformalize", "calibrate"):
+        with pytest.raises(AttributeError, match=r"fit\(X, y\) trains and calibrates in one call"):
+            getattr(reg, name)
+    with pytest.raises(AttributeError, match="use predict_set"):
+        _ = clf.predict_interval
+    for method in (clf.predict, clf.predict_set, reg.predict_interval, several.predict_set):
+        with pytest.raises(TypeError, match="confidence_level=1 - alpha"):
+            method(new, alpha=0.1)
+    assert not hasattr(clf, "anything")
+    with pytest.raises(AttributeError, match="module_ needs a torch module"):
+        _ = clf.module_
+
+
+def test_a_fit_gives_a_schema_its_task():
+    frame = patients(1500, 2)[[*FEATURES[1:], "ill"]]
+    by_estimator = dp.Schema.from_frame(frame, "ill", task=classifier(), public=True)
+    assert by_estimator.task == "classification"
+    assert by_estimator.classes == ("no", "yes")
+    clf = classifier(DPSGD(steps=20), n_records=1500)
+    assert clf.fit(frame, "ill", schema=dataclasses.replace(by_estimator, task="")).schema_.task == "classification"
+    with pytest.raises(ValueError, match="PrivateConformalRegressor is for regression"):
+        dp.PrivateConformalRegressor().fit(frame, "ill", schema=by_estimator)
 
 
 def test_a_frame_with_a_schema_needs_no_pipeline():

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import dpscp
 from dpscp._base.format import format_epsilon
@@ -45,7 +44,6 @@ from dpscp.deployment import (
     registry_yaml,
     statement_markdown,
 )
-from dpscp.estimators import PrivateConformalClassifier
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.privacy import Ledger
 from dpscp.privacy.store import BudgetStore
@@ -159,36 +157,9 @@ def predict_block(
     X, errors = schema.rows(frame, unknown=unknown)
     bad = np.array([error is not None for error in errors], dtype=bool)
     places = pa.array(np.arange(len(bad)), mask=bad)
-    columns = {name: pa.array(values).take(places) for name, values in predict_columns(estimator, X).items()}
+    columns = {name: values.take(places) for name, values in estimator.predict_arrow(X).items()}
     texts = [error and f"row {first + place}: {error}" for place, error in enumerate(errors)]
     return columns | {"errors": pa.array(texts, pa.string())}, int(bad.sum())
-
-
-def predict_columns(estimator: Estimator, X: NDArray[np.float64]) -> dict[str, Any]:
-    """Compute the prediction, then for each level the set and its size, or the lower and the upper end."""
-    levels = [certificate.target for certificate in estimator.certificates_]
-    marks = [""] if len(levels) == 1 else [f"_{100 * level:g}" for level in levels]
-    columns: dict[str, Any] = {}
-    if isinstance(estimator, PrivateConformalClassifier):
-        columns["prediction"], sets = estimator.predict_set(X)
-        for mark, found in zip(marks, np.moveaxis(sets, 2, 0), strict=True):
-            columns |= {f"set{mark}": list_labels(estimator.classes_, found), f"set_size{mark}": found.sum(axis=1)}
-    else:
-        columns["prediction"], intervals = estimator.predict_interval(X)
-        for mark, ends in zip(marks, np.moveaxis(intervals, 2, 0), strict=True):
-            columns |= {f"lower{mark}": ends[:, 0], f"upper{mark}": ends[:, 1]}
-    return columns
-
-
-def list_labels(classes: NDArray[Any], sets: NDArray[np.bool_]) -> Any:
-    """Return the labels of each row of ``sets`` as an Arrow array of lists, built once for each distinct set."""
-    import pyarrow as pa
-
-    packed = np.packbits(sets, axis=1)
-    _, rows, place = np.unique(packed.view(f"V{packed.shape[1]}")[:, 0], return_index=True, return_inverse=True)
-    names = classes.astype(str)
-    distinct = pa.array([names[sets[row]].tolist() for row in rows], pa.list_(pa.string()))
-    return distinct.take(pa.array(place.astype(np.int64)))
 
 
 # ---- a model in use

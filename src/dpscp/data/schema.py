@@ -518,7 +518,7 @@ class Schema:
 
     @classmethod
     def from_frame(
-        cls, frame: Any, target: str = "", *, task: str = "", public: bool | Sequence[str] = False
+        cls, frame: Any, target: str = "", *, task: Any = "", public: bool | Sequence[str] = False
     ) -> "Schema":
         """Return a schema to complete: the names and types of a frame's columns.
 
@@ -530,7 +530,8 @@ class Schema:
         frame : pandas, polars or Arrow table
         target : str, optional
             The column to predict.
-        task : ``"classification"`` or ``"regression"``, optional
+        task : ``"classification"``, ``"regression"``, or an estimator, optional
+            A fit with a schema that names no task takes that of the estimator.
         public : bool or sequence of str
             The columns whose values in this frame are public knowledge, for example of a published table. Their bounds,
             categories and classes are read from the frame. True: all columns.
@@ -539,7 +540,7 @@ class Schema:
         -------
         Schema
         """
-        names = list_columns(frame)
+        task, names = getattr(task, "_name", task), list_columns(frame)
         features = [column.name for column in template(names, target=target).columns]
         shown = set(names) if public is True else set(public or ())
         if unknown := sorted(shown - set(names)):

@@ -214,7 +214,7 @@ def labeled_outcomes(
     estimator = separate_release(estimator)
     classes = getattr(estimator, "classes_", None)
     estimator.require_readable_rows(X)
-    predicted, sets = estimator.predict_set(X) if classes is not None else estimator.predict_interval(X)
+    predicted, sets = estimator.predict_answers(X)
     n = len(sets)
     places = None if groups is None else groups.places(X, n)
     if classes is not None:

@@ -9,9 +9,6 @@ the number of records.
 from os import PathLike
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpscp.data.model_files import read_file, restore_parameters
 from dpscp.estimators.classifier import PrivateConformalClassifier
 from dpscp.estimators.fitted import FittedEstimator
@@ -66,7 +63,7 @@ def load(path: str | PathLike[str], module: Any = None) -> Any:
     return estimator
 
 
-def predict_set(pipeline: Any, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def predict_set(pipeline: Any, X: Any) -> Any:
     """Predict labels and prediction sets through a fitted Pipeline.
 
     Parameters
@@ -86,7 +83,7 @@ def predict_set(pipeline: Any, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]
     return estimator.predict_set(rows)
 
 
-def predict_interval(pipeline: Any, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def predict_interval(pipeline: Any, X: Any) -> Any:
     """Predict targets and prediction intervals through a fitted Pipeline.
 
     Parameters

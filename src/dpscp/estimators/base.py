@@ -3,7 +3,7 @@
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -270,7 +270,7 @@ class PrivateConformal(FittedEstimator):
             )
         if by_name and persons is not None:
             raise ValueError("with a schema, its key person declares the column of ids; remove persons")
-        schema = schema.with_target(y) if by_name else schema
+        schema = replace(schema.with_target(y) if by_name else schema, task=schema.task or self._name)
         schema = replace_patterns(schema, X if by_name else None).require_complete()
         if schema.task != self._name:
             raise ValueError(f"the schema declares a {schema.task}, but {type(self).__name__} is for {self._name}")

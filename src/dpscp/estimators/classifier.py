@@ -19,6 +19,7 @@ from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
+from dpscp.estimators.other_names import refuse_parameters
 from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.labels import score_labels
@@ -226,18 +227,13 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         -------
         list of n lists of labels, in the order of ``classes_``
         """
-        return [self.classes_[row].tolist() for row in self.predict_set(X)[1][:, :, level]]
+        return [self.classes_[row].tolist() for row in self.predict_answers(X)[1][:, :, level]]
 
-    def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
-        import pyarrow as pa
-
-        labels, sets = self.predict_set(frame)
-        kind = pa.array(self.classes_.tolist()).type
-        lists = [self.classes_[row].tolist() for row in sets[:, :, 0]]
+    def _name_answers(self, predictions: NDArray[Any], answers: NDArray[Any], mark: str) -> dict[str, NDArray[Any]]:
         return {
-            "prediction": pa.array(labels.tolist(), kind),
-            "set": pa.array(lists, pa.list_(kind)),
-            "set_size": sets[:, :, 0].sum(axis=1),
+            "prediction": predictions,
+            f"set{mark}": list_labels(self.classes_, answers),
+            f"set_size{mark}": answers.sum(axis=1),
         }
 
     def _probabilities(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
@@ -284,8 +280,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         """
         return self._most_likely(*self._probabilities(X))
 
-    @reads_files
-    def predict_set(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def predict_set(self, X: Any, **others: Any) -> Any:
         """Predict labels and prediction sets.
 
         Parameters
@@ -300,7 +295,15 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         sets : bool array of shape (n, n_classes, n_levels)
             Whether each label is in the set, for each level. A row of a frame that does not fit the schema, such as
             one with an undeclared category, has the full set and the label None; ``schema_.rows(frame)`` says why.
+
+        After ``set_output(transform="pandas")``, a frame with the columns of ``predict_columns`` instead.
         """
+        refuse_parameters("predict_set", others, ())
+        return self._frame_answers(X)
+
+    @reads_files
+    def predict_answers(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return labels and sets as arrays."""
         X = inputs_of(X)
         probabilities, unreadable = self._probabilities(X)
         labels = self._most_likely(probabilities, unreadable)
@@ -326,3 +329,12 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
 def _indices(y: Any, n: int, *, classes: tuple[Any, ...]) -> NDArray[np.int64]:
     """Validate the labels of a block and return their class indices."""
     return label_index(validate_labels(y, n), classes)
+
+
+def list_labels(classes: NDArray[Any], sets: NDArray[np.bool_]) -> NDArray[np.object_]:
+    """Return the labels of each row of ``sets`` as a tuple, built once for each distinct set."""
+    packed = np.packbits(sets, axis=1)
+    _, rows, place = np.unique(packed.view(f"V{packed.shape[1]}")[:, 0], return_index=True, return_inverse=True)
+    distinct = np.empty(len(rows), dtype=object)
+    distinct[:] = [tuple(classes[sets[row]].tolist()) for row in rows]
+    return np.asarray(distinct[place])

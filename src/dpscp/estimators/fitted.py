@@ -2,17 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
+from dpscp._base.checks import check_choice
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.evaluation import PrivateEvaluation
 from dpscp.core.release import Documented, Release
@@ -27,6 +28,7 @@ from dpscp.data.sources.files import is_path, is_table
 from dpscp.data.sources.scanner import TableSource
 from dpscp.data.table_writer import open_writer
 from dpscp.data.validation import dense_rows
+from dpscp.estimators.other_names import METHODS, refuse_parameters
 from dpscp.estimators.prefit import Prefit
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.privacy import Accountant, Budget, Ledger
@@ -49,7 +51,8 @@ def reads_files(predict: Predict) -> Predict:
     """Let a method that predicts rows take the path of a table too, which is read block by block."""
 
     @wraps(predict)
-    def of_rows_or_file(self: "FittedEstimator", X: Any) -> Any:
+    def of_rows_or_file(self: "FittedEstimator", X: Any, **others: Any) -> Any:
+        refuse_parameters(predict.__name__, others, ())
         if not (is_path(X) or (is_table(X) and vars(self).get("schema_") is not None)):
             return predict(self, self._dense(X))
         found = [predict(self, frame) for frame in self._read_file(X)]
@@ -95,6 +98,10 @@ class _Parameters(BaseEstimator):
     random_state: int | None = None
     verbose: int = 0
 
+    def __new__(cls, *_: Any, **parameters: Any) -> Self:
+        refuse_parameters(cls.__name__, parameters, (field.name for field in fields(cls) if field.init))
+        return super().__new__(cls)
+
 
 class FittedEstimator(Documented, _Parameters, ABC):
     """Hold the parameters of an estimator and the results of a fit or a file."""
@@ -129,6 +136,13 @@ class FittedEstimator(Documented, _Parameters, ABC):
             if model is None:
                 raise AttributeError("module_ needs a torch module as estimator; see model_ for other models")
         return model.fresh_module()
+
+    if not TYPE_CHECKING:  # a type checker must see a misspelt attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name in METHODS:
+                raise AttributeError(f"{type(self).__name__} has no method {name!r}. Instead: {METHODS[name]}")
+            return object.__getattribute__(self, name)  # raises the error of a missing attribute, or of a property
 
     def _dense(self, X: Any) -> Any:
         """Return dense rows of a sparse matrix, which every mechanism reads; a prefit estimator gets X unchanged."""
@@ -200,8 +214,77 @@ class FittedEstimator(Documented, _Parameters, ABC):
         return self._name == "classification" and isinstance(self.groups, str) and self.groups == LABEL
 
     @abstractmethod
-    def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
-        """Predict the rows of a frame, as columns of a table."""
+    def predict_answers(self, X: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return predictions, and the sets or intervals of all levels, as arrays."""
+
+    @abstractmethod
+    def _name_answers(self, predictions: NDArray[Any], answers: NDArray[Any], mark: str) -> dict[str, NDArray[Any]]:
+        """Return predictions and the answers of one level as columns; ``mark`` ends the name of an answer."""
+
+    def predict_columns(self, X: Any) -> dict[str, NDArray[Any]]:
+        """Predict rows as columns of a table.
+
+        Parameters
+        ----------
+        X : array or frame with n rows
+
+        Returns
+        -------
+        dict of arrays with n items
+            ``prediction``, then ``set`` and ``set_size``, or ``lower`` and ``upper``; of several levels each, such as
+            ``set_80`` and ``set_95``. A set is a tuple of labels.
+        """
+        predictions, answers = self.predict_answers(X)
+        levels = [certificate.target for certificate in self.certificates_]
+        columns: dict[str, NDArray[Any]] = {}
+        for place, level in enumerate(levels):
+            mark = "" if len(levels) == 1 else f"_{100 * level:g}"
+            columns |= self._name_answers(predictions, answers[..., place], mark)
+        return columns
+
+    def predict_arrow(self, X: Any) -> dict[str, Any]:
+        """Return ``predict_columns`` as Arrow arrays."""
+        import pyarrow as pa
+
+        label = pa.array(np.asarray(vars(self).get("classes_", ())).tolist()).type
+        columns = self.predict_columns(X)
+        kinds = {name: pa.list_(label) if name.startswith("set") else label for name in columns}
+        return {
+            name: pa.array(values.tolist(), kinds[name]) if values.dtype == object else pa.array(values)
+            for name, values in columns.items()
+        }
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Choose what ``predict_set`` and ``predict_interval`` return.
+
+        Parameters
+        ----------
+        transform : "default", "pandas" or "polars"
+            ``"default"`` are arrays. A frame has the columns of ``predict_columns``, and the index of a pandas frame.
+            None changes nothing.
+
+        Returns
+        -------
+        self
+        """
+        if transform is not None:
+            library = check_choice("transform", transform, ("default", "pandas", "polars"))
+            self._sklearn_output_config = {"transform": library}  # the name that scikit-learn's clone copies
+        return self
+
+    def _frame_answers(self, X: Any) -> Any:
+        """Return predictions and answers as ``set_output`` chose."""
+        library = vars(self).get("_sklearn_output_config", {}).get("transform", "default")
+        if library == "default":
+            return self.predict_answers(X)
+        columns = self.predict_columns(X)
+        if library == "pandas":
+            import pandas as pd
+
+            return pd.DataFrame(columns, index=X.index if isinstance(X, pd.DataFrame) else None)
+        import polars as pl
+
+        return pl.DataFrame({name: values.tolist() for name, values in columns.items()})
 
     def predict_file(self, path: Any, out: str | PathLike[str], *, raw: bool = False) -> None:
         """Predict the rows of a table in a file and write another file, block by block.
@@ -214,7 +297,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
             A ``.parquet``, ``.csv`` or ``.csv.gz`` file, with the predictions in the order of the rows; CSV has the
             marks of the schema. A classification has the columns ``prediction``, ``set`` and ``set_size``; a set is a
             list of labels in Parquet, and ``a|b`` in CSV, where a ``|`` inside a label gets a backslash. A regression
-            has ``prediction``, ``lower`` and ``upper``. Of several levels, the first is written.
+            has ``prediction``, ``lower`` and ``upper``. Of several levels, each has its columns (``set_80``).
         raw : bool, default False
             Write labels to CSV as they are. Without it, a text that a spreadsheet would run as a formula (it begins
             with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return, and is no number) gets a leading apostrophe.
@@ -225,7 +308,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
         assert self.schema_ is not None  # files are read with it
         with open_writer(Path(out), self.schema_.csv, raw=raw) as write:
             for frame in frames:
-                write(pa.record_batch(self._columns_of_frame(frame)))
+                write(pa.record_batch(self.predict_arrow(frame)))
 
     def _read_file(self, table: Any) -> Iterator[Any]:
         """Return the rows of a table as frames of a few megabytes."""

@@ -16,6 +16,7 @@ from dpscp.data.validation import validate_indicators
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
+from dpscp.estimators.other_names import refuse_parameters
 from dpscp.torch.records import inputs_of
 
 
@@ -153,8 +154,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         """
         return _indicate(self.predict_proba(X))
 
-    @reads_files
-    def predict_set(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def predict_set(self, X: Any, **others: Any) -> Any:
         """Predict labels and sets.
 
         Parameters
@@ -168,7 +168,15 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
             the schema.
         sets : bool array of shape (n, n_labels, n_levels)
             Such a row has the set of an infinite threshold, whose loss is 0.
+
+        After ``set_output(transform="pandas")``, a frame with the columns of ``predict_columns`` instead.
         """
+        refuse_parameters("predict_set", others, ())
+        return self._frame_answers(X)
+
+    @reads_files
+    def predict_answers(self, X: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return labels and sets as arrays."""
         X = inputs_of(X)
         probabilities = self.predict_proba(X)
         thresholds = self._select_thresholds(X, len(probabilities))
@@ -177,11 +185,9 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
             thresholds = np.where(unreadable[:, None], np.inf, thresholds)
         return _indicate(probabilities), self.task_.sets(probabilities, thresholds)
 
-    def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
-        labels, sets = self.predict_set(frame)
-        named = [(str(name), place) for place, name in enumerate(self.classes_)]
-        columns = {f"prediction {name}": labels[:, place] for name, place in named}
-        return columns | {f"set {name}": sets[:, place, 0] for name, place in named}
+    def _name_answers(self, predictions: NDArray[Any], answers: NDArray[Any], mark: str) -> dict[str, NDArray[Any]]:
+        columns = {f"prediction {name}": predictions[:, place] for place, name in enumerate(self.classes_)}
+        return columns | {f"set{mark} {name}": answers[:, place] for place, name in enumerate(self.classes_)}
 
 
 def _indicate(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:

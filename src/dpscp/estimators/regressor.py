@@ -18,6 +18,7 @@ from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
+from dpscp.estimators.other_names import refuse_parameters
 from dpscp.guarantees.registry import AUTO
 from dpscp.scores import INTERVAL_SCORES, SIDES, IntervalScore, interval_score, sided_score
 from dpscp.torch.records import inputs_of
@@ -149,9 +150,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         center = task.predictions(task.pair(np.asarray(self.model_.outputs(new.rows))))
         return center if new.unreadable is None else np.where(new.unreadable, np.nan, center)
 
-    def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
-        center, intervals = self.predict_interval(frame)
-        return {"prediction": center, "lower": intervals[:, 0, 0], "upper": intervals[:, 1, 0]}
+    def _name_answers(self, predictions: NDArray[Any], answers: NDArray[Any], mark: str) -> dict[str, NDArray[Any]]:
+        return {"prediction": predictions, f"lower{mark}": answers[:, 0], f"upper{mark}": answers[:, 1]}
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R^2 of ``predict`` on labeled records; an exact number, NOT private.
@@ -168,8 +168,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         """
         return float(super().score(X, self._read_labeled(X, y), sample_weight))
 
-    @reads_files
-    def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def predict_interval(self, X: Any, **others: Any) -> Any:
         """Predict targets and prediction intervals.
 
         Parameters
@@ -183,7 +182,15 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         intervals : array of shape (n, 2, n_levels)
             The lower and upper ends, infinite where no finite threshold exists. A row of a frame that does not fit
             the schema has the widest interval and the prediction NaN; ``schema_.rows(frame)`` says why.
+
+        After ``set_output(transform="pandas")``, a frame with the columns of ``predict_columns`` instead.
         """
+        refuse_parameters("predict_interval", others, ())
+        return self._frame_answers(X)
+
+    @reads_files
+    def predict_answers(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return predictions and intervals as arrays."""
         X = inputs_of(X)
         new = self._read_new_rows(X)
         task: Regression = self._task()

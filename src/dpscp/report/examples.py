@@ -99,13 +99,13 @@ def _answers(estimator: Any, inputs: Any) -> list[tuple[str, tuple[tuple[str, st
     """Return prediction, and set or interval of each level, for each row."""
     levels = [format_level(certificate.target) for certificate in estimator.certificates_]
     if isinstance(estimator, PrivateConformalClassifier):
-        labels, sets = estimator.predict_set(inputs)
+        labels, sets = estimator.predict_answers(inputs)
         texts = [
             [", ".join(map(str, estimator.classes_[row[:, k]])) or "empty" for k in range(len(levels))] for row in sets
         ]
         predictions = list(map(str, labels))
     else:
-        numbers, intervals = estimator.predict_interval(inputs)
+        numbers, intervals = estimator.predict_answers(inputs)
         texts = [[f"{row[0, k]:.4g} to {row[1, k]:.4g}" for k in range(len(levels))] for row in intervals]
         predictions = [f"{number:.4g}" for number in numbers]
     return [(told, tuple(zip(levels, text, strict=True))) for told, text in zip(predictions, texts, strict=True)]

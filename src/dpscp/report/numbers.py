@@ -242,6 +242,10 @@ def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededWarning)  # this evaluation is not private, and the output states it
         outcomes = labeled_outcomes(estimator, X, y, persons=persons, groups=groups, random_state=0)
+    if not len(outcomes):
+        raise ValueError(
+            "X has no record, so there is nothing to evaluate; pass labeled records that the fit did not use"
+        )
     limit, n, covered = size_limit(estimator), len(outcomes), outcomes.covered
     sizes, is_classifier = outcomes.sizes * limit, outcomes.labels is not None
     classes, group_names = getattr(estimator, "classes_", ()), () if groups is None else groups.names
