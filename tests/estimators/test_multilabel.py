@@ -327,6 +327,18 @@ def test_wrong_arguments_are_named_and_nothing_is_spent(options, y, match, tmp_p
     assert not store.ledger().entries
 
 
+def test_a_failed_refit_leaves_no_release():
+    X, truth = records(300, 0)
+    fitted = multilabel().fit(X, truth)
+    with pytest.raises(TypeError, match="must be a BudgetStore"):
+        fitted.fit(X, truth, budget="study")
+    with pytest.raises(ValueError, match="NaN"):
+        fitted.fit(X * np.nan, truth)
+    with pytest.raises(dp.NotFittedError):
+        fitted.predict_set(X)
+    assert not hasattr(fitted, "ledger_")
+
+
 def test_a_store_pays_and_a_wrong_mechanism_is_refused(tmp_path):
     store = dp.BudgetStore.create(tmp_path / "study", 9.0, DELTA, dataset="synthetic")
     X, truth = records(400, 0)

@@ -268,28 +268,6 @@ def _returns_value(node: ast.ClassDef | ast.FunctionDef) -> bool:
     return isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) != "None"
 
 
-def model_classes_by_name(tree: ast.Module, defined: set[str], models: set[str]) -> Iterator[str]:
-    """No code asks for the class of a model outside the module that defines it: an ability is on a protocol."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and dotted(node.func) in ("isinstance", "issubclass") and len(node.args) == 2:
-            named = {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)}
-            if found := sorted(named & models - defined):
-                yield f"line {node.lineno}: asks for the class {found[0]}; make it an ability on a protocol"
-
-
-def model_names(trees: list[ast.Module]) -> set[str]:
-    """Return the classes that are models, mechanisms or scores by their methods; protocols are none."""
-    needed = ({"outputs", "predict_proba"}, {"train_source"}, {"train"}, {"_train"}, {"of_labels"}, {"of_targets"})
-    classes = [c for tree in trees for c in ast.walk(tree) if isinstance(c, ast.ClassDef)]
-    return {
-        c.name
-        for c in classes
-        if not _is_protocol(c)
-        and c.name not in OPEN_BASES
-        and any(names <= {m.name for m in c.body if isinstance(m, ast.FunctionDef)} for names in needed)
-    }
-
-
 # Documented bases for other people's classes: their methods are defaults, except those that are marked as final.
 OPEN_BASES = {
     "Around",
@@ -335,49 +313,6 @@ def _is_protocol(c: ast.ClassDef) -> bool:
     return any("Protocol" in ast.unparse(base) for base in c.bases)
 
 
-def import_cycles(graph: dict[str, set[str]]) -> Iterator[str]:
-    """No module imports itself through others."""
-    done: set[str] = set()
-
-    def visit(module: str, path: tuple[str, ...]) -> Iterator[str]:
-        if module in path:
-            yield " -> ".join((*path[path.index(module) :], module))
-            return
-        if module in done:
-            return
-        for other in sorted(graph.get(module, ())):
-            yield from visit(other, (*path, module))
-        done.add(module)
-
-    for module in sorted(graph):
-        yield from visit(module, ())
-
-
-def import_graph(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
-    """Which module imports which when it is loaded: no imports inside functions, none for types only."""
-
-    def imports(node: ast.AST) -> Iterator[str]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef) or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child)):
-                continue
-            if isinstance(child, ast.ImportFrom) and child.module:
-                for alias in child.names:
-                    whole = f"{child.module}.{alias.name}"
-                    yield whole if whole in trees else child.module
-            elif isinstance(child, ast.Import):
-                yield from (alias.name for alias in child.names)
-            else:
-                yield from imports(child)
-
-    # a package's own front page may import what it holds
-    return {
-        name: {
-            other for other in imports(tree) if other in trees and not name.startswith(f"{other}.") and other != name
-        }
-        for name, tree in trees.items()
-    }
-
-
 def check_package(source: Path = SOURCE) -> list[str]:
     """Return every violation in the package, with its file."""
     files = sorted(source.rglob("*.py"))
@@ -395,12 +330,7 @@ def check_package(source: Path = SOURCE) -> list[str]:
     found += list(unexplained_methods(list(trees.values())))
     found += list(undocumented_names(trees))
     found += list(overridden_methods(list(trees.values())))
-    models = model_names(list(trees.values()))
-    for name, tree in trees.items():
-        defined = {c.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef)}
-        found += [f"{name}: {broken}" for broken in model_classes_by_name(tree, defined, models)]
-    modules = {_module_name(name): tree for name, tree in trees.items()}
-    return found + [f"import cycle: {cycle}" for cycle in import_cycles(import_graph(modules))]
+    return found
 
 
 def _module_name(name: str) -> str:

@@ -70,10 +70,3 @@ def test_rules_about_several_modules_see_what_breaks_them():
     base = "class A:\n    def f(self): pass\nclass B(A):\n    def f(self): pass"
     assert list(rules.overridden_methods([ast.parse(base)])) == ["B.f overrides A.f; make that one abstract"]
     assert not list(rules.overridden_methods([ast.parse(base.replace("    def", "    @abstractmethod\n    def", 1))]))
-    model = ast.parse("class Net:\n    def outputs(self): pass\n    def predict_proba(self): pass")
-    names, asks = rules.model_names([model]), ast.parse("isinstance(model, Net | Other)")
-    assert list(rules.model_classes_by_name(asks, set(), names))
-    assert not list(rules.model_classes_by_name(asks, {"Net"}, names))
-    cycle = rules.import_graph({"a": ast.parse("import b"), "b": ast.parse("from a import x")})
-    assert list(rules.import_cycles(cycle)) == ["a -> b -> a"]
-    assert not list(rules.import_cycles({"a": {"b", "c"}, "b": {"c"}}))

@@ -5,7 +5,6 @@ replaced by one that raises. ``test_no_leaks`` and ``test_errors_carry_no_data``
 and of the search; here are those of the training mechanisms.
 """
 
-import os
 import random
 import re
 import shutil
@@ -20,7 +19,7 @@ import pytest
 
 import dpscp as dp
 from dpscp import training
-from dpscp.privacy import IntegerSource, secure_generator
+from dpscp.privacy import secure_generator
 
 ROOT = Path(dp.__file__).parent
 REPOSITORY = Path(__file__).parents[2]
@@ -125,17 +124,6 @@ def test_the_trap_works(trapped):
         np.random.default_rng()
     with pytest.raises(AssertionError, match="private path"):
         secure_generator(3)
-
-
-def test_noise_starts_from_the_operating_system(monkeypatch):
-    asked = []
-    honest = os.urandom
-    monkeypatch.setattr(os, "urandom", lambda size: asked.append(size) or honest(size))
-    secure_generator()
-    assert sum(asked) >= 16
-    asked.clear()
-    assert len({IntegerSource().below(2**64) for _ in range(3)}) == 3
-    assert sum(asked) >= 24
 
 
 # ---- what the training mechanisms say about bad records

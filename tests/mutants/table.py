@@ -102,13 +102,6 @@ mutant(
     "tests/guarantees/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
 )
 mutant(
-    "core.calibrate:UsedRecords.choose",
-    "1 if one_each else unit.cap",
-    "unit.cap",
-    "calibrate counts every score of a person",
-    "tests/estimators/test_person_fits.py::test_calibrate_counts_one_random_record_of_each_person",
-)
-mutant(
     "core.release:_make_certificate",
     "assumptions.append(OVERLAPPING_GROUPS(problem.groups_per_record) if several else FIXED_GROUPS)",
     "None",
@@ -542,14 +535,6 @@ mutant(
     "tests/data/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
 )
 mutant(
-    "training.noise:release_counts",
-    "counts * noise.scale + drawn",
-    "counts * noise.scale",
-    "the counts of the columns are released without noise",
-    "tests/training/test_quantile_transform.py::test_what_is_released_is_noisy",
-    "tests/training/test_private_bounds.py::test_noise_reaches_the_counts",
-)
-mutant(
     "training.noise:one_row_each",
     "unit_of_blocks(source).by_person",
     "False",
@@ -681,13 +666,6 @@ mutant(
 )
 mutant(
     "core.plan:Plan.outline",
-    "(part / other.bound, True)",
-    "(part / other.bound, False)",
-    "the number of kept records passes for a public one",
-    "tests/deployment/test_populations.py::test_the_number_of_kept_records_is_released_with_noise_and_planned",
-)
-mutant(
-    "core.plan:Plan.outline",
     "not chosen.held_out",
     "False",
     "another population is promised for records that training has seen",
@@ -780,13 +758,6 @@ mutant(
     "self.noise.event(len(self._features))",
     "the counts of the target are not paid for",
     "tests/data/test_feature_bounds.py::test_every_column_that_is_counted_is_paid_for",
-)
-mutant(
-    "training.base:Mechanism.train_source",
-    "replace(trained, event=event, stages=stages, unit=unit, taken_from_data=taken, is_seeded=seeded)",
-    "trained",
-    "a mechanism may return another cost than it stated",
-    "tests/training/test_recipe.py::test_what_is_paid_is_what_was_stated_before_training",
 )
 
 # ---- torch modules: records cannot meet

@@ -27,7 +27,6 @@ from dpscp.privacy import (
     gaussian_event,
     gdp_mu,
     non_private_event,
-    parallel,
     secret_split,
 )
 from dpscp.privacy import store as budget_module
@@ -137,14 +136,6 @@ def test_the_total_is_little_above_the_composition(store):
     for event in events:
         store.reserve(event).commit(event)
     assert 1 < store.spent() / epsilon_of(compose(*events), DELTA) < 1.02
-
-
-def test_a_store_holds_many_split_fits(path):
-    store = BudgetStore.create(path, epsilon=5.0, delta=DELTA, dataset=NAME)
-    for i in range(9):  # parts of two kinds: 5 * 6 histories
-        share = parallel(dpsgd_event(40.0 + i % 2, 0.1, 50), discrete_gaussian_event(4096 * 20, 2048, 10))
-        store.reserve(share).commit(share)
-    assert 0 < store.remaining() < 5
 
 
 def test_fit_reserves_exactly_what_it_commits(path):
