@@ -1,4 +1,4 @@
-"""One of each kind made outside the package: guarantee, score, accountant, mechanism, model, step, source.
+"""One of each kind made outside the package: guarantee, score, mechanism, model, step, source.
 
 Nothing of the package is changed for them (the registries are put back after each test), and each is used
 through the public estimators, ``calibrate`` and files. ``docs/maintainers.md`` has the same in words.
@@ -15,13 +15,9 @@ from dpscp.data.sources import Block, RecordSource
 from dpscp.guarantees import Guarantee, guarantee_of, register, universal_alpha
 from dpscp.guarantees import registry as guarantees
 from dpscp.privacy import (
-    Accountant,
-    as_accountant,
     epsilon_of,
     gaussian_event,
-    register_accountant,
 )
-from dpscp.privacy import accounting as accountants
 from dpscp.scores import Pair
 from dpscp.training import Mechanism, Model, model
 from dpscp.training.base import array_source
@@ -33,7 +29,7 @@ DELTA = 1e-5
 @pytest.fixture(autouse=True)
 def registries():
     """What a test registers is gone after it."""
-    tables = guarantees.GUARANTEES, accountants._ACCOUNTANTS, model._SAVED, TRANSFORMS
+    tables = guarantees.GUARANTEES, model._SAVED, TRANSFORMS
     kept = [dict(table) for table in tables]
     yield
     for table, was in zip(tables, kept, strict=True):
@@ -141,26 +137,6 @@ def test_a_score_of_targets():
     predicted, intervals = reg.fit(X, y).predict_interval(X)
     assert np.isneginf(intervals[:, 0]).all()
     np.testing.assert_allclose(intervals[:, 1, 0], np.clip(predicted, -4, 4) + reg.threshold_[0], atol=1e-6)
-
-
-# ---- an accountant
-
-
-def test_an_accountant():
-    """Every release counted twice: a bound, and far from tight."""
-    tight = as_accountant("pld")
-    doubled = Accountant(
-        "doubled", tight.kinds, lambda history: tight.profile({event: 2 * n for event, n in history.items()})
-    )
-    assert register_accountant(doubled) is as_accountant("doubled")
-    X, y = records()
-    clf = dp.PrivateConformalClassifier(
-        NoisySums(), epsilon=4.0, accountant="doubled", guarantee="universal", classes=[0, 1], n_records=2000
-    ).fit(X, y)
-    assert 0.98 * 4 < clf.ledger_.epsilon(DELTA, "doubled") <= 4
-    assert clf.ledger_.epsilon(DELTA) < 3
-    event = gaussian_event(4.0)
-    assert epsilon_of(event, DELTA, doubled) == pytest.approx(epsilon_of(gaussian_event(4.0, 2), DELTA), rel=1e-3)
 
 
 # ---- a mechanism and its model

@@ -382,22 +382,3 @@ def test_schemas_of_persons_are_checked():
     ):
         with pytest.raises(SchemaError, match=match):
             parse_schema(SCHEMA.replace(old, new))
-
-
-@pytest.mark.parametrize("accountant", ["rdp", "pld"])
-@pytest.mark.parametrize("rows", [2, 5])
-def test_all_rows_of_a_person_without_ids_use_the_budget_and_never_more(rows, accountant):
-    scores = np.random.default_rng(0).uniform(size=2_000)
-    found = dp.calibrate(
-        scores,
-        epsilon=1.0,
-        delta=1e-6,
-        score_range=(0, 1),
-        guarantee="split",
-        held_out=True,
-        n_records=2_000,
-        rows_per_person=rows,
-        accountant=accountant,
-        random_state=0,
-    )
-    assert 0.9 < found.ledger.epsilon(1e-6, accountant, rows=rows) <= 1.0

@@ -55,26 +55,6 @@ def test_bank_leaves_the_duration_of_the_call_out(tmp_path: Path) -> None:
         data.bank(None)
 
 
-def test_blood_features_and_images_come_from_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "features").mkdir()
-    (tmp_path / "medmnist").mkdir()
-    rows, labels = np.ones((5, 512), np.float16), np.arange(5)[:, None]
-    np.savez(tmp_path / "features" / "bloodmnist_vgg16_512.npz", features=rows, labels=labels)
-    table = data.blood_features(tmp_path, "vgg16")
-    assert table.X.dtype == np.float32
-    assert table.y.tolist() == [0, 1, 2, 3, 4]
-    parts = {}
-    for i, part in enumerate(("train", "val", "test")):
-        parts[f"{part}_images"] = np.full((2, 28, 28, 3), i, np.uint8)
-        parts[f"{part}_labels"] = np.full((2, 1), i)
-    np.savez(tmp_path / "medmnist" / "bloodmnist.npz", **parts)
-    images = data.blood_images(tmp_path)
-    assert images.y.tolist() == [0, 0, 1, 1, 2, 2]
-    assert images.X.shape == (6, 28, 28, 3)
-    with pytest.raises(data.MissingDataError, match="medmnist"):
-        data.blood_images(tmp_path / "nowhere")
-
-
 def test_diabetes_keeps_whose_stay_it_is_apart_from_the_features(tmp_path: Path) -> None:
     folder = tmp_path / "diabetes130"
     folder.mkdir()

@@ -15,24 +15,6 @@ def test_the_page_says_what_the_tables_say(tmp_path: Path) -> None:
     assert (copy / "README.md").read_text() == (RESULTS / "README.md").read_text()
 
 
-def test_the_page_is_written_from_what_ran_and_names_what_did_not(tmp_path: Path) -> None:
-    copy = tmp_path / "results"
-    copy.mkdir()
-    assert not write_story(copy)
-    for name in ("sharpness", "stability", "housing"):
-        for ending in ("csv", "md"):
-            shutil.copy(RESULTS / f"{name}.{ending}", copy)
-        assert write_story(copy)
-        text = " ".join((copy / "README.md").read_text().split())
-        assert f"[{name}]({name}.md)" in text
-        assert "(adult.md)" not in text
-        assert "Studies without results here: " in text
-        assert "adult" in text.split("Studies without results here: ")[1]
-    assert "28 of 29" in text or "29 of 29" in text
-    whole = RESULTS.parent / "results" / "README.md"
-    assert "Studies without results" not in whole.read_text()
-
-
 def test_a_row_outside_and_missing_trials_are_told(tmp_path: Path) -> None:
     copy = tmp_path / "results"
     shutil.copytree(RESULTS, copy)

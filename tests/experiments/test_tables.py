@@ -1,6 +1,4 @@
-import csv
 import math
-from pathlib import Path
 
 import pytest
 
@@ -33,24 +31,6 @@ def test_one_infinite_interval_makes_the_mean_infinite() -> None:
     (s,) = tables.summarize(_rows([2.0, math.inf]), "housing")
     assert s.size == math.inf
     assert s.size_sd is None
-
-
-def test_csv_has_the_agreed_columns_and_empty_cells(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    tables.write_csv(
-        path, tables.summarize(_rows([2.0, 2.2]) + _rows([1.8], method="naive-full", epsilon=None), "housing")
-    )
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    assert ",".join(rows[0]) == (
-        "method,epsilon,train_share,n,coverage,coverage_sd,size,size_sd,informativeness,informativeness_sd,"
-        "train_epsilon,count_noise,trials,paper_coverage,paper_size,paper_informativeness"
-    )
-    assert rows[0]["paper_size"] == "2.119"
-    assert rows[0]["informativeness"] == ""
-    assert rows[1]["epsilon"] == ""
-    assert rows[1]["size_sd"] == ""
-    assert rows[0]["trials"] == "2"
 
 
 def test_difference_in_standard_errors() -> None:

@@ -19,7 +19,6 @@ from dpscp.guarantees import (
 )
 from dpscp.privacy import dpsgd_event, gaussian_event
 from dpscp.threshold import sized_offset, step_rises
-from dpscp.threshold.counts import known_size
 from dpscp.training import DPSGD, ObjectivePerturbation, OutputPerturbation
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss
 
@@ -334,13 +333,3 @@ def test_the_one_sided_profile_is_a_gaussian_moved_by_the_determinant():
             limit=400,
         )[0]
         assert float(bound.profile(np.array([epsilon]))[0]) == pytest.approx(exact, rel=1e-6)
-
-
-def test_a_source_of_counts_tells_its_size_without_being_read():
-    class Counts:
-        size = 7
-
-        def counts_at(self, _):
-            raise AssertionError("this reads the scores")
-
-    assert known_size(Counts()) == 7

@@ -20,15 +20,6 @@ def blood_like(n, d=64, k=8, seed=0):
     return X / np.linalg.norm(X, axis=1, keepdims=True), y
 
 
-def test_same_record_drawn_never_is_no_gap():
-    X, y = blood_like(50)
-    mechanism = DPSGD(classes=tuple(range(8)), sampling_rate=1e-12, steps=20, noise_multiplier=1.0)
-    outcome = coupled_run(mechanism, X, y, X[0], y[0], random_state=0)
-    assert outcome.draws == 0
-    assert (outcome.gaps == 0).all()
-    assert outcome.released_gap == 0
-
-
 def test_gap_opens_at_the_first_draw_only():
     X, y = blood_like(200)
     mechanism = DPSGD(
@@ -131,6 +122,7 @@ def test_no_bound_is_claimed_outside_the_proof(change):
     # sqrt(2) * B with the bias coordinate is 2, just attained by CERTIFIED
     assert math.sqrt(2) * math.hypot(1, 1) == pytest.approx(2.0)
     assert replace(CERTIFIED, **change).stability(5, 1000, (0, 1)) is None
+    assert DPSGD(loss="pinball", feature_bound=1.0, noise_multiplier=1.0).stability(5, 1000) is None
 
 
 def test_the_bound_holds_the_rounding_to_the_grid():
@@ -139,10 +131,6 @@ def test_the_bound_holds_the_rounding_to_the_grid():
     parameters, grid = 2 * 6, 2.0**-20 * 1e6 * CERTIFIED.clip_norm
     rounding = math.sqrt(parameters) * grid * CERTIFIED.learning_rates.sum() / 1000
     assert loud.shift_bound - quiet.shift_bound == pytest.approx(rounding, rel=1e-3)
-
-
-def test_pinball_has_no_bound():
-    assert DPSGD(loss="pinball", feature_bound=1.0, noise_multiplier=1.0).stability(5, 1000) is None
 
 
 def test_steep_learning_rate_grows_the_bound():

@@ -339,11 +339,6 @@ def test_a_commit_never_takes_the_whole_total_afterwards(store):
         reserved.commit(gaussian_event(1 / gdp_mu(1.0, DELTA) + 1e-9))
 
 
-def test_a_ledger_about_several_records_at_once_is_refused(store):
-    with pytest.raises(ValueError, match="several records at once"):
-        store.reserve(dp.Ledger().add("x", gaussian_event(80.0), unit=dp.privacy.Unit(5)))
-
-
 def test_epsilon_is_printed_rounded_up_and_the_rest_down(path):
     store = BudgetStore.create(path, epsilon=1.00045, delta=DELTA, dataset=NAME)
     assert "budget: epsilon 1.00045 at delta 1e-06" in store.summary()

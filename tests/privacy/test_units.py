@@ -83,21 +83,6 @@ def test_no_public_fact_changes_a_number_or_a_word(name, facts):
     assert (again.epsilon(DELTA), again.unit) == (ledger.epsilon(DELTA), ledger.unit)
 
 
-def test_a_fit_without_ids_keeps_its_price_whatever_is_declared_later():
-    found = dp.calibrate(
-        np.linspace(0, 1, 400),
-        training=spent(mu=0.05),
-        rows_per_person=K,
-        epsilon=3,
-        delta=DELTA,
-        score_range=(0, 1),
-        random_state=0,
-    )
-    five_rows = found.ledger.epsilon(DELTA, rows=K)
-    assert found.ledger.epsilon(DELTA) == five_rows > 3 * found.ledger.epsilon(DELTA, rows=1)
-    assert found.ledger.declare(n_persons=100).epsilon(DELTA) == five_rows
-
-
 def test_delta_for_several_rows_is_an_upper_bound_that_agrees_with_epsilon():
     ledger = dp.Ledger().add("a", dpsgd_event(2.0, 0.1, 20), unit=Unit(3))
     delta = ledger.delta(2.0)
@@ -297,16 +282,6 @@ def test_the_command_line_prints_the_price_of_all_rows_of_a_person(tmp_path, mon
     assert loaded.ledger_.epsilon(told["delta"], rows=1) < 1.2
     assert told["neighbor_relation"]["words"] == WORDS["no ids"]
     assert loaded.certificate_.unit == Unit(5)
-
-
-@pytest.mark.parametrize(("epsilon", "printed"), [(1.00045, "1.001"), (0.99991, "1.000"), (2.0, "2.000")])
-def test_an_epsilon_is_printed_rounded_up(epsilon, printed):
-    mu = dp.privacy.gdp_mu(epsilon, DELTA)
-    ledger = spent(mu=mu)
-    assert re.search(r"total +(\S+) ", ledger.summary(DELTA))[1] == printed
-    assert re.split(r"\s{2,}", str(ledger).splitlines()[-1])[1] == printed
-    with pytest.raises(dp.BudgetError, match=rf"spends epsilon = {printed} at"):
-        dp.Budget(0.9, DELTA).require(ledger)
 
 
 # ---- files

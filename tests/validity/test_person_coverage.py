@@ -103,23 +103,6 @@ def test_rows_as_units_fail_the_same_test(guarantee):
     assert np.mean(covered) < LEVEL - TOLERANCE
 
 
-def test_own_scores_of_new_persons_are_covered():
-    rng = np.random.default_rng(0)
-    by_person, by_row = [], []
-    for _ in range(30):
-        _, y, ids = people(rng, PERSONS)
-        _, new, of = people(rng, NEW)
-        scores, new = np.abs(y), np.abs(new)
-        settings = {"epsilon": 4, "delta": 1e-5, "alpha": 1 - LEVEL, "score_range": (0, 6), "held_out": True}
-        settings |= {"accountant": "rdp", "random_state": int(rng.integers(2**31))}
-        found = dp.calibrate(scores, persons=ids, rows_per_person=5, n_persons=PERSONS, **settings)
-        by_person.append(mean_over_persons(new <= found.threshold, of))
-        by_row.append(mean_over_persons(new <= dp.calibrate(scores, **settings).threshold, of))
-    tolerance = 4 * math.sqrt(LEVEL * (1 - LEVEL) * (1 / PERSONS + 1 / NEW) / 30)
-    assert np.mean(by_person) >= LEVEL - tolerance
-    assert np.mean(by_row) < LEVEL - tolerance
-
-
 def test_the_first_rows_of_a_person_would_not_do():
     """Scores that grow from row to row: a choice of the first ones has another quantile than a random one."""
     rng = np.random.default_rng(1)

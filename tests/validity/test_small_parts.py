@@ -54,7 +54,7 @@ def drawn(rng, n):
     return ROWS[rows], (rng.uniform(size=n) < RATES[rows]).astype(int)
 
 
-def fitted(n, seed=0, epsilon=1.0, **more):
+def fitted(n, seed=0, epsilon=1.0, persons=None, **more):
     X, y = drawn(np.random.default_rng(seed), n)
     model = dp.PrivateConformalClassifier(
         epsilon=epsilon,
@@ -64,7 +64,7 @@ def fitted(n, seed=0, epsilon=1.0, **more):
         feature_bounds=dp.RowNorm(1.5),
         random_state=seed,
     )
-    return model.set_params(**more).fit(X, y)
+    return model.set_params(**more).fit(X, y, persons=persons)
 
 
 def true_coverage(model):
@@ -148,30 +148,12 @@ def test_the_ledger_holds_the_counts_and_nothing_else(small):
 def test_where_a_size_is_released_still():
     declared = fitted(150, n_records=150)
     assert "released_size" in declared.certificate_.terms
-    X, y = drawn(np.random.default_rng(1), 150)
-    by_label = dp.PrivateConformalClassifier(
-        epsilon=1.0,
-        delta=1e-5,
-        guarantee="split",
-        classes=[0, 1],
-        feature_bounds=dp.RowNorm(1.5),
-        groups="label",
-        random_state=0,
-    ).fit(X, y)
+    by_label = fitted(150, groups="label")
     assert len(by_label.ledger_.public_facts["released_sizes"]) == 2
 
 
 def test_persons_who_were_counted():
-    X, y = drawn(np.random.default_rng(2), 300)
-    model = dp.PrivateConformalClassifier(
-        epsilon=1.0,
-        delta=1e-5,
-        guarantee="split",
-        classes=[0, 1],
-        feature_bounds=dp.RowNorm(1.5),
-        rows_per_person=2,
-        random_state=0,
-    ).fit(X, y, persons=np.repeat(np.arange(150), 2))
+    model = fitted(300, persons=np.repeat(np.arange(150), 2), rows_per_person=2)
     terms, part = model.certificate_.terms, model.ledger_.public_facts["calibration_fraction"]
     assert terms["rank_target"] == pytest.approx(0.9 * (150 * part + 1) + terms["noise_offset"])
     assert "released_size" not in terms
