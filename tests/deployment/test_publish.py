@@ -58,7 +58,7 @@ def test_a_model_card_has_a_header_and_the_verdict(model):
     _, header, text = model_card(model.statement()).split("---\n", 2)
     assert yaml.safe_load(header)["pipeline_tag"] == "tabular-classification"
     assert "# A classification model with prediction sets" in text
-    assert "**privacy**: strong. Epsilon 1.000 is at most 1" in text
+    assert "**privacy strength**: strong. Epsilon 1.000 is at most 1" in text
 
 
 def test_the_command_writes_one_of_the_forms(model, tmp_path, monkeypatch, capsys):

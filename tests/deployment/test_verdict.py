@@ -1,5 +1,6 @@
 """The four lines about a release: each bad case is named in every output, and nothing bad is called good."""
 
+import dataclasses
 import json
 import re
 import warnings
@@ -11,7 +12,7 @@ import pytest
 import dpscp as dp
 from dpscp.cli.main import main
 from dpscp.core.evaluation import PrivateEvaluation
-from dpscp.core.findings import PrivateEstimate, constant_set_size
+from dpscp.core.findings import Findings, Part, PrivateEstimate, constant_set_size
 from dpscp.deployment import judge, statement_markdown
 from dpscp.deployment.verdict import Grade
 from dpscp.report import evaluate, html_report
@@ -84,6 +85,33 @@ def test_a_rare_class_is_lifted_by_its_own_threshold():
     assert "Not for class rare" not in line.reason
     assert "Under 10 %" not in line.reason
     assert "holds for each class" in judge(each).served_worse.reason
+    assert "Coverage of a new record in each class: at least 90.0%" in judge(each).proven.reason
+    assert "For a new record in each group, the prediction set contains" in str(each.certificate_)
+
+
+def test_groups_are_compared_with_what_one_release_of_them_reaches():
+    """The same answer for everybody has each label as often as its class is covered."""
+    each = fit(people(2000, 0, kind="rare"), groups="label", epsilon=2.0)
+    reached = each.certificate_.terms.release_level
+    assert reached < 0.9
+
+    def measured(rate, size):
+        parts = tuple(Part("class", name, PrivateEstimate(rate, (rate - 0.01, rate + 0.01))) for name in "abc")
+        sizes = PrivateEstimate(size, (size - 0.1, size + 0.1))
+        return Found(
+            Findings(True, (PrivateEstimate(0.9, (0.88, 0.92)),), sizes, PrivateEstimate(1.5, (1.4, 1.6)), parts=parts)
+        )
+
+    assert judge(each, measured(reached, 2.0)).served_worse.grade is Grade.NOBODY
+    assert judge(each, measured(reached - 0.02, 2.0)).served_worse.grade is Grade.SOMEBODY
+    assert judge(each, measured(0.9, 2.5)).usefulness.grade is Grade.USEFUL
+    assert judge(each, measured(0.9, 2.6)).usefulness.grade is Grade.NOT_SHOWN
+    assert "would need 2.7." in judge(each, measured(0.9, 2.6)).usefulness.reason
+
+
+@dataclasses.dataclass
+class Found:
+    findings: Findings
 
 
 def test_a_rare_class_gets_a_hint_although_nothing_is_low():
@@ -170,6 +198,8 @@ def test_every_kind_of_release_is_judged():
         assert words in verdict.proven.reason
         assert verdict.privacy.grade is Grade.STRONG
         assert verdict.html_card() in released._repr_html_()
+        assert repr(released).endswith(str(verdict))
+        assert "this threshold is of use" in verdict.usefulness.reason
         assert json.loads(json.dumps(released.statement()))["verdict"] == verdict.to_dict()
 
 

@@ -1,7 +1,9 @@
 """A scikit-learn user with a frame and a Pipeline: from a leak that is named to a release that is private."""
 
 import dataclasses
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import dpscp as dp
+from dpscp.data import used_records
 from dpscp.training import DPSGD, PrivatePCA, PrivateStandardize
 
 FEATURES = [f"lab{i}" for i in range(6)]
@@ -169,3 +172,21 @@ def test_a_frame_with_a_schema_needs_no_pipeline():
     with pytest.warns(dp.GuaranteeWarning, match="inside a search or cross-validation"):
         scores = cross_val_score(classifier(DPSGD()), frame, frame["ill"], cv=2, params={"schema": half})
     assert (scores > 0.8).all()
+
+
+def test_a_mapie_notebook_is_ported_line_by_line(capsys, monkeypatch):
+    """The second example of docs/mapie.md runs against the installed MAPIE; both columns keep their promises."""
+    pytest.importorskip("mapie")
+    monkeypatch.setattr(used_records, "_USES", [])
+    page = (Path(__file__).resolve().parents[2] / "docs" / "mapie.md").read_text()
+    (block,) = re.findall(r"```py\n(.*?)```", page, flags=re.DOTALL)
+    found: dict = {}
+    exec(compile(block, "mapie.md", "exec"), found)
+    assert found["sets"].shape == found["private_sets"].shape == (3000, 4, 1)
+    assert found["kept"].shape == found["private_kept"].shape == (3000, 4)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    truth = found["Y"][found["new"]] == 1
+    for one in (found["kept"], found["private_kept"]):
+        assert ((one & truth).sum(axis=1) / truth.sum(axis=1)).mean() > 0.88
+    for one in (found["sets"], found["private_sets"]):
+        assert dp.metrics.coverage(found["y"][found["new"]], one[:, :, 0]) > 0.87

@@ -276,6 +276,16 @@ def test_labels_and_groups_are_counted_by_hand():
     assert 'id="what-if"' not in html_report(model)
 
 
+def test_persons_are_counted_and_their_rows_named(default_fit):
+    persons = np.arange(1000) // 4
+    found = evaluate(default_fit, X[3000:], LABELS[3000:], persons=persons)
+    assert found.evaluated == "250 persons, one random record of each (1,000 rows)"
+    page = " ".join(" ".join(parsed(html_report(default_fit, evaluation=found)).text).split())
+    assert "persons, one random record of each 250" in page
+    assert "rows of these persons 1,000" in page
+    assert evaluate(default_fit, X[3000:], LABELS[3000:]).evaluated == "1,000 labeled records"
+
+
 def test_other_budgets_are_the_plan(default_fit):
     assert default_fit.certificate_.guarantee == "split"
     planned = dp.plan(3000, 2.0, classes=3, n_features=4, alpha=0.05).row("split")

@@ -243,10 +243,11 @@ def _monitor(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], in
     rise = monitor.smallest_rise
     seen = "no rise is" if rise is None else f"a rise to {rise:.3g} is"
     verdict = "ALARM: coverage fell below the tolerated level" if step.alarm else "no alarm"
+    batches = "1 batch" if step.n_batches == 1 else f"{step.n_batches} batches"
     return (
         data,
         [
-            f"{verdict} after {step.n_batches} batches (tolerated miss rate {monitor.tolerated:.3g})",
+            f"{verdict} after {batches} (tolerated miss rate {monitor.tolerated:.3g})",
             f"log evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and stays on",
             f"power:    {seen} seen within 12 batches of {monitor.expected_batch:,} with probability .9",
             *following,

@@ -74,7 +74,7 @@ def _evaluation_lines(evaluation: Any) -> list[str]:
     lines = []
     for level in evaluation.levels:
         size = f"{level.mean_size:.3g} " + ("labels in a set" if evaluation.kind == "set" else "wide on average")
-        lines.append(_named("evaluation", f"{format_rate(level.coverage)} of {evaluation.n:,} labeled records, {size}"))
+        lines.append(_named("evaluation", f"{format_rate(level.coverage)} of {evaluation.evaluated}; {size}"))
     parts = (*evaluation.by_label, *evaluation.by_group)
     lines += [f"{'':<{_WIDTH}}{part.name}: {format_rate(part.coverage[0])} of {part.n:,}" for part in parts]
     if evaluation.reference is not None:

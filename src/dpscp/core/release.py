@@ -91,7 +91,7 @@ class Documented(ABC):
         return html_cards([judge(self).html_card(), *promises])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Release(Documented):
     """Hold a released threshold with its ledger and certificates.
 
@@ -130,13 +130,13 @@ class Release(Documented):
     budget: Budget
     accountant: str | Accountant = "pld"
     kind: str = "scores"
-    quantiles: tuple[PrivateQuantile, ...] = field(default=(), repr=False)
+    quantiles: tuple[PrivateQuantile, ...] = field(default=())
     group_values: tuple[Any, ...] | None = None
     groups_are_classes: bool = False
-    evaluation: PrivateEvaluation | None = field(default=None, repr=False)
-    declared: Mapping[str, str] = field(default_factory=dict, repr=False)
-    sha256: str = field(default="", repr=False)
-    model_sha256: str | None = field(default=None, repr=False)
+    evaluation: PrivateEvaluation | None = field(default=None)
+    declared: Mapping[str, str] = field(default_factory=dict)
+    sha256: str = field(default="")
+    model_sha256: str | None = field(default=None)
 
     @property
     def certificate(self) -> Certificate:
@@ -152,6 +152,11 @@ class Release(Documented):
     def quantile(self) -> PrivateQuantile | None:
         """The search of a single threshold; None where the level is impossible, and with groups or several levels."""
         return self.quantiles[0] if len(self.quantiles) == 1 == np.size(self.threshold) else None
+
+    def __repr__(self) -> str:
+        from dpscp.deployment.verdict import judge
+
+        return f"Release of {self.kind}, threshold {self.threshold}\n{judge(self)}"
 
     def as_release(self) -> "Release":
         """Return this release; an estimator returns the one that its fit made."""

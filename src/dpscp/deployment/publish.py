@@ -143,7 +143,7 @@ def model_card(statement: Mapping[str, Any]) -> str:
     if release["task"] in _PIPELINES:
         header["pipeline_tag"] = _PIPELINES[release["task"]]
     title = f"# {release['words'].partition(',')[0].rstrip('.')}"
-    return "\n".join(["---", *_yaml_lines(header), "---", "", title, "", statement_markdown(statement)])
+    return "\n".join(["---", *_yaml_lines(header), "---", "", title, "", f"#{statement_markdown(statement)}"])
 
 
 def _yaml_lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:

@@ -19,7 +19,7 @@ from dpscp._base.format import at_least, at_most, format_epsilon, format_level
 from dpscp.core.release import Release
 from dpscp.core.tasks import FOUND_RANGE
 from dpscp.data.schema_text import METADATA_KEYS, check_metadata
-from dpscp.deployment.verdict import ATTACKS, judge
+from dpscp.deployment.verdict import ATTACKS, TITLES, judge
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Certificate, Promise
 from dpscp.privacy import Ledger, SecretSplitDpEvent
@@ -210,9 +210,8 @@ def statement_markdown(statement: Mapping[str, Any]) -> str:
             *_table(["question", "answer"], answers.items()),
         ],
         "Verdict": [
-            f"- **{name.replace('_', ' ')}**: {line['grade']}. {line['words']}"
-            for name, line in statement["verdict"].items()
-            if name != "has_exact_numbers"
+            f"- **{title}**: {statement['verdict'][name]['grade']}. {statement['verdict'][name]['words']}"
+            for name, title in TITLES.items()
         ],
         "Mechanisms": _table(noise, [[found[name] for name in noise] for found in statement["mechanisms"]]),
         "Public facts": _table(["fact", "value", "source"], map(dict.values, facts)),
@@ -387,7 +386,6 @@ def _coverage(certificate: Any) -> dict[str, Any]:
     """A coverage certificate, in numbers and in words."""
     level, confidence = certificate.terms.release_level, certificate.terms.release_confidence
     proven = certificate.coverage
-    population = "" if certificate.terms.ratio_bound is None else " of the declared population"
     is_risk = certificate.promise is Promise.RISK
     words = f"target {certificate.target:g}: at least {at_least(proven)} proven on average ({certificate.guarantee})"
     if is_risk:
@@ -405,7 +403,7 @@ def _coverage(certificate: Any) -> dict[str, Any]:
         "is_vacuous": certificate.is_vacuous,
         "guarantee": certificate.guarantee,
         "proof": guarantee_of(certificate.guarantee).proof,
-        "about": f"{certificate.unit.covered}{population}",
+        "about": certificate.about,
         "one_release": None if not level else {"level": level, "confidence": confidence},
         "assumptions": [assumption.to_dict() for assumption in certificate.assumptions],
         "words": words,

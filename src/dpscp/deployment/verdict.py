@@ -5,14 +5,15 @@ from the private evaluation, or from one that is marked as not private.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_odds, format_rate, html_card
-from dpscp.core.findings import Findings, Part
+from dpscp.core.findings import Findings, Part, PrivateEstimate
+from dpscp.core.losses import DISCOVERIES, MISSED
 from dpscp.core.release import Release
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
@@ -21,6 +22,14 @@ from dpscp.guarantees.certificate import Promise
 ATTACKS = (0.01, 0.05, 0.1)
 # Tiers of epsilon, as in "How to DP-fy ML" (Ponomareva and others, 2023).
 _STRONG, _MODERATE = 1.0, 10.0
+# The lines, by their names in a statement.
+TITLES = {
+    "proven": "proven",
+    "privacy": "privacy strength",
+    "usefulness": "usefulness",
+    "served_worse": "who is served worse",
+}
+_LOSSES = {MISSED: "share of true labels outside the set", DISCOVERIES: "share of wrong labels in the set"}
 # So many classes or groups are named.
 _MOST_PARTS = 5
 
@@ -120,8 +129,7 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the lines as JSON values, in English."""
-        names = ("proven", "privacy", "usefulness", "served_worse")
-        lines = zip(names, self.lines, strict=True)
+        lines = zip(TITLES, self.lines, strict=True)
         found = {name: {"grade": str(line.grade), "words": line.reason} for name, line in lines}
         return {**found, "has_exact_numbers": self.is_internal}
 
@@ -164,14 +172,14 @@ def judge(released: Any, evaluation: Any = None) -> Verdict:
 
 
 def _judge_proof(release: Release, found: tuple[Findings, ...]) -> Line:
-    title, ledger = "proven", release.ledger
+    title, ledger = TITLES["proven"], release.ledger
     spent = format_epsilon(ledger.epsilon(release.budget.delta, release.accountant))
     cost = {"epsilon": spent, "delta": f"{release.budget.delta:g}", "neighbors": ledger.neighbors}
     if ledger.non_private_stages:
         reasons = "; ".join(ledger.not_private_because)
         return Line(title, Grade.NOTHING, (Sentence.of("Neither promise is proven: {reasons}.", reasons=reasons),))
     below = [sentence for one in found for sentence in _contradictions(release, one)]
-    promises = tuple(sentence for certificate in release.certificates for sentence in _promise(certificate))
+    promises = tuple(sentence for certificate in release.certificates for sentence in _promise(release, certificate))
     if ledger.seeded:
         text = "Privacy is not proven: the noise came from a seed. Fit without random_state to publish."
         grade = Grade.CONTRADICTED if below else Grade.TESTS_ONLY
@@ -183,15 +191,15 @@ def _judge_proof(release: Release, found: tuple[Findings, ...]) -> Line:
     return Line(title, Grade.PROVEN if is_certified else Grade.IN_PART, (privacy, *promises))
 
 
-def _promise(certificate: Certificate) -> tuple[Sentence, ...]:
+def _promise(release: Release, certificate: Certificate) -> tuple[Sentence, ...]:
     """Return the promise of one certificate, on average and of one release."""
     if certificate.void_because:
         return (Sentence.of("No coverage is proven: {reason}.", reason=certificate.void_because),)
     if not certificate.classes_declared:
         return (Sentence.of("No coverage is proven, because the list of labels was taken from the records."),)
     if certificate.promise is Promise.RISK:
-        text = "Mean loss of {unit}: at most {proven}, on average over repeated studies."
-        words = {"proven": at_most(certificate.risk)}
+        text = "Mean {loss} of {unit}: at most {proven}, on average over repeated studies."
+        words = {"proven": at_most(certificate.risk), "loss": loss_name(release)}
     elif certificate.is_certified:
         text = "Coverage of {unit}: at least {proven}, on average over repeated studies (target {target}, {guarantee})."
         words = {"proven": at_least(certificate.coverage)}
@@ -201,9 +209,16 @@ def _promise(certificate: Certificate) -> tuple[Sentence, ...]:
             "average over repeated studies."
         )
         words = {"proven": at_least(certificate.coverage)}
-    names = {"unit": certificate.unit.covered, "guarantee": certificate.guarantee}
+    about = certificate.about.replace("each group", "each class") if release.groups_are_classes else certificate.about
+    names = {"unit": about, "guarantee": certificate.guarantee}
     promise = Sentence.of(text, target=format_level(certificate.target), **names, **words)
     return promise, _one_release(certificate)
+
+
+def loss_name(release: Release) -> str:
+    """Return what is small on average, where the promise is about a loss."""
+    name = _LOSSES.get(release.ledger.public_facts.get("loss", ""), "loss")
+    return name + (" by the costs of the labels" if "label_costs" in release.ledger.public_facts else "")
 
 
 def _one_release(certificate: Certificate) -> Sentence:
@@ -246,7 +261,7 @@ def _contradictions(release: Release, found: Findings) -> Iterator[Sentence]:
 
 
 def _judge_privacy(release: Release) -> Line:
-    title, ledger, delta = "privacy strength", release.ledger, release.budget.delta
+    title, ledger, delta = TITLES["privacy"], release.ledger, release.budget.delta
     if ledger.non_private_stages:
         text = "NOT private: a step used the records without protection, so an attacker may find everybody."
         return Line(title, Grade.NONE, (Sentence.of(text),))
@@ -276,14 +291,18 @@ def _judge_privacy(release: Release) -> Line:
 
 
 def _judge_usefulness(release: Release, found: tuple[Findings, ...]) -> Line:
-    title = "usefulness"
+    title = TITLES["usefulness"]
     useless = _explain_useless(release)
+    if release.groups_are_classes:
+        found = tuple(map(_for_each_class, found))
     sentences = [sentence for one in found for sentence in _comparisons(one)]
     if useless is not None:
         advice = [Sentence.of(c.advice) for c in release.certificates[:1] if c.advice]
         return Line(title, Grade.NOT_USEFUL, (Sentence.of(useless), *advice, *sentences))
     if not found:
         text = "No evaluation tells whether the sets are small, or better than the same answer for everybody."
+        if release.kind in ("scores", "losses"):
+            text = "No evaluation tells whether this threshold is of use."
         return Line(title, Grade.NOT_MEASURED, (Sentence.of(text),))
     grade = _grade_usefulness(found[-1])
     if grade is not Grade.USEFUL:
@@ -302,6 +321,13 @@ def _explain_useless(release: Release) -> str | None:
         if certificate.is_vacuous:
             return _TOO_LITTLE
     return None
+
+
+def _for_each_class(found: Findings) -> Findings:
+    """Compare with a constant answer of the same coverage of each class: it has each label that often."""
+    rates = [part.rate for part in found.parts if part.kind == "class"]
+    low, high = (sum(rate.interval[side] for rate in rates) for side in (0, 1))
+    return replace(found, constant_size=PrivateEstimate(sum(rate.estimate for rate in rates), (low, high)))
 
 
 def _grade_usefulness(found: Findings) -> Grade:
@@ -341,18 +367,20 @@ def _comparisons(found: Findings) -> Iterator[Sentence]:
 
 
 def _judge_parts(release: Release, found: tuple[Findings, ...]) -> Line:
-    title, target = "who is served worse", release.certificate.target
+    title, target, level = TITLES["served_worse"], release.certificate.target, release.certificate.terms.release_level
     is_grouped, scope = release.group_values is not None, _scope(release)
+    # a single release may cover a group with a promise of its own less than the target, as the first line says
+    reached = min(target, level) if is_grouped and level else target
     measured = [(part, one) for one in found for part in one.parts]
-    low = [(part, one) for part, one in measured if part.rate.interval[1] < target]
+    low = [(part, one) for part, one in measured if part.rate.interval[1] < reached]
     low.sort(key=lambda pair: pair[0].rate.estimate)
     if not measured:
         return Line(title, Grade.NOT_MEASURED, (Sentence.of(scope),))
     rare = [] if release.groups_are_classes else [_rare_classes(one) for one in found if one.rare_classes]
     rare = [] if any(part.kind == "class" for part, _ in low) else rare  # their advice is the same
     if not low:
-        text = "No class or group is clearly below the target of {target}."
-        return Line(title, Grade.NOBODY, (Sentence.of(text, target=format_level(target)), Sentence.of(scope), *rare))
+        text = "No class or group is clearly below {reached}."
+        return Line(title, Grade.NOBODY, (Sentence.of(text, reached=at_least(reached)), Sentence.of(scope), *rare))
     sentences = [_low_part(part) for part, _ in low[:_MOST_PARTS]]
     if len(low) > _MOST_PARTS:
         sentences.append(Sentence.of("And {count} more.", count=len(low) - _MOST_PARTS))
@@ -367,7 +395,7 @@ def _judge_parts(release: Release, found: tuple[Findings, ...]) -> Line:
 def _scope(release: Release) -> str:
     """Return for whom the promise holds."""
     if release.group_values is None:
-        return "The promise is an average over everybody, so a rare class or group may be covered far less."
+        return "The promise is an average over everybody, so a rare class or group may be served far worse."
     if release.groups_are_classes:
         return "The promise holds for each class."
     return "The promise holds for each group of the fit."

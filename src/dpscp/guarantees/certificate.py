@@ -304,6 +304,12 @@ class Certificate:
             tuple(map(BudgetCheck.from_dict, data["checks"])),
         )
 
+    @property
+    def about(self) -> str:
+        """What the promise is about."""
+        population = "" if self.terms.ratio_bound is None else " of the declared population"
+        return f"{self.unit.covered}{population}{' in each group' if self.terms.is_grouped else ''}"
+
     def _head(self) -> str:
         """Return the promise in one or two sentences."""
         if self.void_because:
@@ -320,9 +326,8 @@ class Certificate:
         elif self.promise is Promise.RISK:
             head = self._risk_head()
         elif self.is_certified:
-            population = "" if self.terms.ratio_bound is None else " of the declared population"
             head = (
-                f"For {self.unit.covered}{population}, the prediction set contains the true answer with probability at "
+                f"For {self.about}, the prediction set contains the true answer with probability at "
                 f"least {at_least(self.coverage)}, {self.on_average} ({self.one_release}). This is proven for finite "
                 f"samples (target {format_level(self.target)})."
             )
@@ -340,12 +345,10 @@ class Certificate:
 
     def _risk_head(self) -> str:
         """Return the promise about a loss."""
-        who = self.unit.covered if self.unit.by_person else "a new record"
-        who += "" if self.terms.ratio_bound is None else " of the declared population"
         loss = "running maximum of the loss" if self.terms.running_maximum else "loss"
         sentences = [
-            f"The mean {loss} of {who} is at most {at_most(self.risk)}, {self.on_average} ({self.one_release}); proven "
-            f"for finite samples (target {format_level(1 - self.target)})."
+            f"The mean {loss} of {self.about} is at most {at_most(self.risk)}, {self.on_average} ({self.one_release}); "
+            f"proven for finite samples (target {format_level(1 - self.target)})."
         ]
         if self.terms.running_maximum:
             sentences.append("The loss itself may rise with the threshold; it never exceeds its running maximum.")

@@ -125,7 +125,7 @@ class Evaluation:
 
     Attributes
     ----------
-    n : number of records.
+    n : number of records, or of persons.
     kind : "set" or "interval".
     levels : one result for each level.
     by_label, by_group : results by true label, and by the groups of the fit.
@@ -133,6 +133,7 @@ class Evaluation:
     accuracy : share of right predictions; None for intervals.
     mean_absolute_error : mean distance of the prediction to the target; None for sets.
     full, empty : share of the sets with every answer, and without any, at the first level.
+    n_rows : number of rows of the persons; None without ids.
     constant_width : width of the shortest interval that, as the same answer for everybody, has the same coverage, and
         at the ends of its interval; None for sets.
     """
@@ -147,7 +148,15 @@ class Evaluation:
     mean_absolute_error: float | None = None
     full: float = 0.0
     empty: float = 0.0
+    n_rows: int | None = None
     constant_width: PrivateEstimate | None = None
+
+    @property
+    def evaluated(self) -> str:
+        """Return what was evaluated, in words."""
+        if self.n_rows is None:
+            return f"{self.n:,} labeled records"
+        return f"{self.n:,} persons, one random record of each ({self.n_rows:,} rows)"
 
     @property
     def findings(self) -> Findings:
@@ -264,6 +273,7 @@ def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
         mean_absolute_error=None if is_classifier else error * limit,
         full=float((sizes[:, 0] >= limit).mean()),
         empty=float((sizes[:, 0] <= 0).mean()),
+        n_rows=None if persons is None else len(y),
         constant_width=None if is_classifier else around(first, lambda level: shortest_width(y, level)),
     )
 

@@ -30,7 +30,7 @@ from dpscp.core.release import Release
 from dpscp.core.tasks import Classification, Regression
 from dpscp.data.model_files import open_atomically
 from dpscp.deployment.statement import privacy_statement
-from dpscp.deployment.verdict import ATTACKS, judge
+from dpscp.deployment.verdict import ATTACKS, judge, loss_name
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Promise, term_text
 from dpscp.privacy import SecretSplitDpEvent
@@ -211,6 +211,7 @@ def _collect_content(
     return {
         "kind": kind,
         "is_risk": release.certificate.promise is Promise.RISK,
+        "loss": loss_name(release),
         "answers": _ANSWERS[kind],
         "release": release,
         "ledger": ledger,
