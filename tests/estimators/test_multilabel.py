@@ -243,6 +243,7 @@ def test_a_multilabel_release_has_a_statement_and_a_page(tmp_path):
     jsonschema.validate(statement, statement_schema())
     assert statement["release"]["task"] == "multilabel"
     assert statement["coverage"][0]["words"].startswith("mean loss at most 10")
+    assert "Mean loss by missed labels of a new record: at most" in statement["verdict"]["proven"]["words"]
     fitted.report(tmp_path / "page.html")
     assert fitted.digest() in (tmp_path / "page.html").read_text()
 

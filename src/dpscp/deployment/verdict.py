@@ -13,7 +13,6 @@ import numpy as np
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_odds, format_rate, html_card
 from dpscp.core.findings import Findings, Part, PrivateEstimate
-from dpscp.core.losses import DISCOVERIES, MISSED
 from dpscp.core.release import Release
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
@@ -29,7 +28,6 @@ TITLES = {
     "usefulness": "usefulness",
     "served_worse": "who is served worse",
 }
-_LOSSES = {MISSED: "share of true labels outside the set", DISCOVERIES: "share of wrong labels in the set"}
 # So many classes or groups are named.
 _MOST_PARTS = 5
 
@@ -217,8 +215,9 @@ def _promise(release: Release, certificate: Certificate) -> tuple[Sentence, ...]
 
 def loss_name(release: Release) -> str:
     """Return what is small on average, where the promise is about a loss."""
-    name = _LOSSES.get(release.ledger.public_facts.get("loss", ""), "loss")
-    return name + (" by the costs of the labels" if "label_costs" in release.ledger.public_facts else "")
+    if release.kind != "multilabel":
+        return "loss"
+    return "loss by wrong labels" if release.certificate.terms.running_maximum else "loss by missed labels"
 
 
 def _one_release(certificate: Certificate) -> Sentence:
