@@ -194,7 +194,7 @@ def photograph_report() -> None:
         (page,) = folder.glob("*.html")
         for scheme, more in (("light", ()), ("dark", ("--force-dark-mode",))):
             picture = FOLDER / f"report_{scheme}.png"
-            place = (f"--user-data-dir={scratch}/{scheme}", "--window-size=1000,850", f"--screenshot={picture}")
+            place = (f"--user-data-dir={scratch}/{scheme}", "--window-size=1000,1140", f"--screenshot={picture}")
             subprocess.run([browser, *QUIET, *more, *place, page.as_uri()], check=True, capture_output=True)
 
 
