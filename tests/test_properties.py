@@ -153,12 +153,6 @@ def test_integer_noise_of_any_scale(sigma, seed):
     assert all(abs(z) <= 13 * sigma + 1 for z in drawn)
 
 
-# ---- privacy numbers
-
-
-# ---- sets and metrics
-
-
 # ---- the estimators
 
 
