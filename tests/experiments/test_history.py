@@ -3,7 +3,7 @@ import shutil
 from pathlib import Path
 
 from experiments.history import write_history
-from experiments.tables import SETS, commits_of, find_row, read_csv, wrapped
+from experiments.tables import SETS, find_row, read_csv
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -33,11 +33,3 @@ def test_the_page_shows_every_version_and_the_tables_of_today(tmp_path: Path) ->
     assert "`default` -50.5 to " in new
     page.unlink()
     assert not write_history(copy)
-
-
-def test_a_resumed_page_names_both_commits_and_prose_is_wrapped(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# T\n\n- commit aaa, bbb (the run was resumed), dpscp 0.3.0, today\n")
-    assert commits_of(page) == ["aaa", "bbb"]
-    assert all(len(line) <= 120 for line in wrapped("- " + "word " * 60).split("\n"))
-    assert wrapped("| " + "word " * 60).count("\n") == 0
