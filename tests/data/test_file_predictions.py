@@ -83,10 +83,11 @@ def test_predictions_are_written_in_the_order_of_the_rows(classifier, regressor,
     classifier.predict_file(path, out)
     found = read(out)
     assert found["prediction"].tolist() == classifier.predict(new).tolist()
-    sets = classifier.predict_labels(new)
-    expected = sets if ending == "parquet" else ["|".join(labels) for labels in sets]
-    assert [list(s) if ending == "parquet" else s for s in found["set"].fillna("")] == expected
-    assert found["set_size"].tolist() == [len(labels) for labels in sets]
+    for level, percent in enumerate((60, 80)):
+        sets = classifier.predict_labels(new, level)
+        expected = sets if ending == "parquet" else ["|".join(labels) for labels in sets]
+        assert [list(s) if ending == "parquet" else s for s in found[f"set_{percent}"].fillna("")] == expected
+        assert found[f"set_size_{percent}"].tolist() == [len(labels) for labels in sets]
     regressor.predict_file(path, out)
     center, intervals = regressor.predict_interval(new)
     np.testing.assert_allclose(read(out), np.column_stack([center, intervals[:, :, 0]]))
@@ -107,7 +108,7 @@ def test_a_row_that_does_not_fit_has_a_full_set_in_the_file(classifier, tmp_path
     classifier.predict_file(tmp_path / "new.csv", tmp_path / "out.parquet")
     found = pd.read_parquet(tmp_path / "out.parquet")
     assert found["prediction"].isna().tolist() == [False, True, False]
-    assert list(found["set"][1]) == ["no", "yes"]
+    assert list(found["set_60"][1]) == list(found["set_80"][1]) == ["no", "yes"]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
@@ -116,7 +117,8 @@ def test_a_table_without_a_row_gets_no_predictions(classifier, tmp_path, ending)
     assert classifier.predict_set(tmp_path / f"none.{ending}")[1].shape == (0, 2, 2)
     classifier.predict_file(tmp_path / f"none.{ending}", tmp_path / f"out.{ending}")
     found = (pd.read_parquet if ending == "parquet" else pd.read_csv)(tmp_path / f"out.{ending}")
-    assert (len(found), list(found.columns)[-3:]) == (0, ["prediction", "set", "set_size"])
+    columns = ["prediction", "set_60", "set_size_60", "set_80", "set_size_80"]
+    assert (len(found), list(found.columns)[-5:]) == (0, columns)
 
 
 def test_what_cannot_be_read_is_refused_and_leaves_no_file(classifier, tmp_path):

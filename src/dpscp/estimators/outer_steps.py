@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
@@ -154,7 +155,7 @@ def _owner(frame: FrameType) -> Any:
 
 def _is_a(value: Any, module: str, name: str) -> bool:
     """Whether a value is of a class or a subclass, without importing its module."""
-    return any((kind.__module__, kind.__name__) == (module, name) for kind in type(value).__mro__)
+    return (module, name) in map(attrgetter("__module__", "__name__"), type(value).__mro__)
 
 
 def _leaves(steps: Iterable[Any]) -> Iterator[Any]:
