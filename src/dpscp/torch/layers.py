@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dpscp.torch.library import Tensor, torch
-from dpscp.torch.terms import LookupTerm, ProductTerm, SampleTerm, Term, records_at_once, single_products
+from dpscp.torch.terms import LookupTerm, PairTerm, ProductTerm, SampleTerm, Term, records_at_once, single_products
 from dpscp.torch.trace import Call, GradientGraph
 
 # A record's gradient of so many numbers is not held; one of a layer with more places has no ghost norm.
@@ -35,19 +35,11 @@ def make_terms(traced: GradientGraph, results: Sequence[Tensor]) -> dict[str, Te
 
 def _joined(terms: list[Term]) -> Term:
     """Return one term for all uses of a parameter."""
-    first = next(iter(terms))
+    kind = type(first := terms[0])
     if len(terms) == 1:
         return first
-    products = [term for term in terms if isinstance(term, ProductTerm)]
-    if len(products) == len(terms):
-        return ProductTerm(
-            first.shape, torch.cat([term.errors for term in products], 1), torch.cat([t.inputs for t in products], 1)
-        )
-    lookups = [term for term in terms if isinstance(term, LookupTerm)]
-    if len(lookups) == len(terms):
-        return LookupTerm(
-            first.shape, torch.cat([term.indices for term in lookups], 1), torch.cat([t.errors for t in lookups], 1)
-        )
+    if issubclass(kind, PairTerm) and all(isinstance(term, kind) for term in terms):
+        return kind(first.shape, *(torch.cat([getattr(t, side) for t in terms], 1) for side in ("errors", "inputs")))
     return SampleTerm(first.shape, sum(term.single_gradients() for term in terms))
 
 
@@ -84,24 +76,7 @@ def _embedding(call: Call, shapes: dict[str, Any], inputs: Tensor, errors: Tenso
     if padding is not None:
         errors = errors.where((indices != padding)[:, :, None], 0)
     assert call.weight is not None
-    yield call.weight, LookupTerm(shapes[call.weight], indices, errors)
-
-
-def _norm(call: Call, shapes: dict[str, Any], inputs: Tensor, errors: Tensor) -> Found:
-    n, functional = len(inputs), torch.nn.functional
-    for name in (call.weight, call.bias):
-        if not name:
-            continue
-        values, size = errors, math.prod(shapes[name])
-        if call.kind == "layer_norm":
-            if name == call.weight:
-                values = errors * functional.layer_norm(inputs, call.options[0], eps=call.options[1])
-            yield name, SampleTerm(shapes[name], values.reshape(n, -1, size).sum(1))
-        else:
-            if name == call.weight:
-                groups, eps = call.options
-                values = errors * functional.group_norm(inputs.flatten(0, 1), groups, eps=eps).view_as(errors)
-            yield name, SampleTerm(shapes[name], values.reshape(n, inputs.shape[1], size, -1).sum((1, 3)))
+    yield call.weight, LookupTerm(shapes[call.weight], errors, indices)
 
 
 def _conv(call: Call, shapes: dict[str, Any], inputs: Tensor, errors: Tensor) -> Found:
@@ -163,7 +138,5 @@ _RULES: dict[str, Callable[[Call, dict[str, Any], Tensor, Tensor], Found]] = {
     "linear": _linear,
     "product": _linear,
     "embedding": _embedding,
-    "layer_norm": _norm,
-    "group_norm": _norm,
     "conv": _conv,
 }

@@ -8,10 +8,13 @@ All norms, factors and sums are float64. What rounding can do to a sum is proven
 """
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
 
 from dpscp.torch.library import torch
 
@@ -32,29 +35,34 @@ _LARGE_PRODUCT = 1 << 20
 _multiply_float32 = torch.ops.mkldnn._linear_pointwise if torch.backends.mkldnn.is_available() else None
 
 
-class Term(Protocol):
-    """The part of the records' gradients that belongs to one parameter."""
+@dataclass(frozen=True)
+class Term(ABC):
+    """The part of the records' gradients that belongs to one parameter, of shape ``shape``."""
+
+    shape: tuple[int, ...]
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the shape of the parameter."""
-
-    @property
+    @abstractmethod
     def roundings(self) -> int:
         """Return the number of additions behind a norm."""
 
+    @abstractmethod
     def additions(self, block: int) -> int:
         """Return the most additions that a number goes through in a block of so many records."""
 
+    @abstractmethod
     def squared_norms(self) -> Any:
         """Return at least the squared norm of each record's part, float64."""
 
     def squared_magnitudes(self) -> Any:
         """Return the squared norms of what is added up inside a record, all of it positive; None: the same."""
+        return None
 
+    @abstractmethod
     def single_gradients(self) -> Any:
         """Return the gradient of each record, (records, *shape of the parameter)."""
 
+    @abstractmethod
     def weighted_sum(self, factors: Any, counted: Any) -> Any:
         """Return the sum of the first records' parts times ``factors``, float64, in new memory.
 
@@ -85,14 +93,14 @@ def _kept(values: Any, counted: Any) -> Any:
     return values.where(counted.view(-1, *[1] * (values.ndim - 1)), 0)
 
 
-def _multiply(left: Any, right: Any) -> Any:
-    """Return the matrix product of float64 arrays.
+def _multiply(left: Any, right: Any, out: Any = None) -> Any:
+    """Return the matrix product, written to ``out`` where it is given.
 
     With one thread NumPy multiplies: on processors of AMD, its library takes half to .8 of the time of torch's.
     """
     if left.device.type != "cpu" or torch.get_num_threads() > 1:
-        return left @ right
-    return torch.from_numpy(left.numpy() @ right.numpy())
+        return torch.matmul(left, right, out=out)
+    return torch.from_numpy(np.matmul(left.numpy(), right.numpy(), out=None if out is None else out.numpy()))
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
@@ -111,17 +119,16 @@ def single_products(errors: Any, inputs: Any, out: Any = None) -> Any:
     (*lead, units, _), numbers = errors.shape, inputs.shape[-2]
     out = errors.new_empty((*lead, units, numbers)) if out is None else out
     if errors.shape[-1] * units * numbers < _LARGE_PRODUCT:
-        return torch.matmul(errors, inputs.transpose(-1, -2), out=out)
+        return _multiply(errors, inputs.transpose(-1, -2), out)
     for one, error, values in zip(out.flatten(0, -3), errors.flatten(0, -3), inputs.flatten(0, -3), strict=True):
         one.copy_(linear(error, values))
     return out
 
 
 @dataclass(frozen=True)
-class SampleTerm:
+class SampleTerm(Term):
     """Gradients of single records, (records, ...)."""
 
-    shape: tuple[int, ...]
     samples: Any
 
     @property
@@ -134,9 +141,6 @@ class SampleTerm:
     def squared_norms(self) -> Any:
         return _squares(self.samples)
 
-    def squared_magnitudes(self) -> Any:
-        return None
-
     def single_gradients(self) -> Any:
         return self.samples.reshape(len(self.samples), *self.shape)
 
@@ -148,68 +152,39 @@ class SampleTerm:
 
 
 @dataclass(frozen=True)
-class ProductTerm:
-    """Output gradients (records, places, units) and inputs (records, places, inputs) of a layer."""
+class PairTerm(Term):
+    """Output gradients (records, places, units) of a layer, and its inputs at the same places.
 
-    shape: tuple[int, ...]
+    Norms are ghost norms, from the products of all pairs of places.
+    """
+
     errors: Any
     inputs: Any
 
-    @property
-    def roundings(self) -> int:
-        return int(self.errors.shape[2] + self.inputs.shape[2])
-
-    def additions(self, block: int) -> int:
-        return _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1])))
-
     def squared_norms(self) -> Any:
-        if self.errors.shape[1] == 1:
-            return _squares(self.errors) * _squares(self.inputs)
         return self._ghost[0]
 
     def squared_magnitudes(self) -> Any:
-        return None if self.errors.shape[1] == 1 else self._ghost[1]
+        return self._ghost[1]
 
     @cached_property
     def _ghost(self) -> tuple[Any, Any]:
-        errors, inputs = self.errors, self.inputs
-        places, widest = errors.shape[1], max(errors.shape[2], inputs.shape[2])
-        return _by_parts(
-            errors,
-            places * max(places, widest),
-            lambda some: _ghost_norms(_gram(errors[some]), _gram(inputs[some]), self.roundings),
-        )
+        """Return norms and magnitudes, a few records at a time.
 
-    def single_gradients(self) -> Any:
-        products = self.errors.double().transpose(1, 2) @ self.inputs.double()
-        return products.reshape(len(products), *self.shape)
+        Results are written into memory of their own. New ones between the large temporary arrays would keep these from
+        being used again, and memory would grow with the number of parts.
+        """
+        (n, places, units), widest = self.errors.shape, self.inputs.shape[-1]
+        norms, sizes = self.errors.new_empty((2, n), dtype=torch.float64)
+        at_once = records_at_once(self.errors, places * max(places, units, widest))
+        for start in range(0, n, at_once):
+            some = slice(start, start + at_once)
+            norms[some], sizes[some] = _ghost_norms(_gram(self.errors[some]), self.gram_of_inputs(some), self.roundings)
+        return norms, sizes
 
-    def weighted_sum(self, factors: Any, counted: Any) -> Any:
-        product: Any = None
-        at_once = _PRODUCT_ROWS // self.errors.shape[1]
-        for start in range(0, len(factors), at_once):
-            here = slice(start, min(len(factors), start + at_once))
-            some = None if counted is None else counted[here]
-            errors = _kept(self.errors[here], some) * factors[here, None, None]  # float64, as the factors
-            inputs = _kept(self.inputs[here], some).double()
-            more = _multiply(errors.flatten(0, 1).T, inputs.flatten(0, 1))
-            # added as a whole: inside a product the earlier ones would be rounded many times
-            product = more if product is None else product.add_(more)
-        return product.reshape(self.shape)
-
-
-def _by_parts(errors: Any, numbers: int, norms_of: Callable[[slice], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return the norms and magnitudes of all records, of so many numbers each, a few at a time.
-
-    Results are written into memory of their own. New ones between the large temporary arrays would keep these from
-    being used again, and memory would grow with the number of parts.
-    """
-    n, at_once = len(errors), records_at_once(errors, numbers)
-    norms, sizes = errors.new_empty((2, n), dtype=torch.float64)
-    for start in range(0, n, at_once):
-        some = slice(start, start + at_once)
-        norms[some], sizes[some] = norms_of(some)
-    return norms, sizes
+    @abstractmethod
+    def gram_of_inputs(self, records: slice) -> Any:
+        """Return the products of the inputs of all pairs of places, float64."""
 
 
 def _gram(values: Any) -> Any:
@@ -230,47 +205,71 @@ def _ghost_norms(errors: Any, inputs: Any, roundings: int) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True)
-class LookupTerm:
-    """Indices (records, places) and output gradients (records, places, units) of an embedding."""
+class ProductTerm(PairTerm):
+    """The outer products of output gradients and inputs (records, places, inputs)."""
 
-    shape: tuple[int, ...]
-    indices: Any
-    errors: Any
+    @property
+    def roundings(self) -> int:
+        return int(self.errors.shape[2] + self.inputs.shape[2])
+
+    def additions(self, block: int) -> int:
+        return _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1])))
+
+    def squared_norms(self) -> Any:
+        if self.errors.shape[1] == 1:
+            return _squares(self.errors) * _squares(self.inputs)
+        return super().squared_norms()
+
+    def squared_magnitudes(self) -> Any:
+        return None if self.errors.shape[1] == 1 else super().squared_magnitudes()
+
+    def gram_of_inputs(self, records: slice) -> Any:
+        return _gram(self.inputs[records])
+
+    def single_gradients(self) -> Any:
+        products = self.errors.double().transpose(1, 2) @ self.inputs.double()
+        return products.reshape(len(products), *self.shape)
+
+    def weighted_sum(self, factors: Any, counted: Any) -> Any:
+        product: Any = None
+        at_once = _PRODUCT_ROWS // self.errors.shape[1]
+        for start in range(0, len(factors), at_once):
+            here = slice(start, min(len(factors), start + at_once))
+            some = None if counted is None else counted[here]
+            errors = _kept(self.errors[here], some) * factors[here, None, None]  # float64, as the factors
+            inputs = _kept(self.inputs[here], some).double()
+            more = _multiply(errors.flatten(0, 1).T, inputs.flatten(0, 1))
+            # added as a whole: inside a product the earlier ones would be rounded many times
+            product = more if product is None else product.add_(more)
+        return product.reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class LookupTerm(PairTerm):
+    """Output gradients of an embedding, added up by indices (records, places)."""
 
     @property
     def roundings(self) -> int:
         return int(self.errors.shape[2])
 
     def additions(self, block: int) -> int:
-        return block * int(self.indices.shape[1])
+        return block * int(self.inputs.shape[1])
 
-    def squared_norms(self) -> Any:
-        return self._ghost[0]
-
-    def squared_magnitudes(self) -> Any:
-        return self._ghost[1]
-
-    @cached_property
-    def _ghost(self) -> tuple[Any, Any]:
-        places = self.indices.shape[1]
-        return _by_parts(self.errors, places * max(places, self.errors.shape[2]), self._ghost_of)
-
-    def _ghost_of(self, records: slice) -> tuple[Any, Any]:
-        indices = self.indices[records]
-        same = (indices[:, :, None] == indices[:, None, :]).double()
-        return _ghost_norms(_gram(self.errors[records]), same, self.roundings)
+    def gram_of_inputs(self, records: slice) -> Any:
+        indices = self.inputs[records]
+        return (indices[:, :, None] == indices[:, None, :]).double()
 
     def single_gradients(self) -> Any:
-        n = len(self.indices)
+        n = len(self.inputs)
         totals = torch.zeros((n, *self.shape), dtype=torch.float64, device=self.errors.device)
-        places = torch.arange(n, device=self.errors.device)[:, None].expand_as(self.indices)
-        return totals.index_put_((places, self.indices), self.errors.double(), accumulate=True)
+        places = torch.arange(n, device=self.errors.device)[:, None].expand_as(self.inputs)
+        return totals.index_put_((places, self.inputs), self.errors.double(), accumulate=True)
 
     def weighted_sum(self, factors: Any, counted: Any) -> Any:
         n = len(factors)
         errors = _kept(self.errors[:n], counted).double() * factors[:, None, None]
         total = errors.new_zeros(self.shape)
-        return total.index_add_(0, self.indices[:n].flatten(), errors.flatten(0, 1))
+        return total.index_add_(0, self.inputs[:n].flatten(), errors.flatten(0, 1))
 
 
 # ---- clipping factors

@@ -98,27 +98,6 @@ def _embedding(x: Any, weight: Any, padding_idx: int | None = None, *rest: Any, 
     return "embedding", x, weight, None, (padding_idx,)
 
 
-def _layer_norm(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> tuple[Any, ...]:
-    return "layer_norm", x, weight, bias, (tuple(shape), eps)
-
-
-def _group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> tuple[Any, ...]:
-    return "group_norm", x, weight, bias, (groups, eps)
-
-
-def _instance_norm(
-    x: Any,
-    running_mean: Any = None,  # noqa: ARG001
-    running_var: Any = None,  # noqa: ARG001
-    weight: Any = None,
-    bias: Any = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,  # noqa: ARG001
-    eps: float = 1e-5,
-) -> tuple[Any, ...]:
-    return "group_norm" if use_input_stats else "", x, weight, bias, (x.shape[1], eps)
-
-
 _FUNCTIONS: dict[Any, Callable[..., tuple[Any, ...]]] = {
     _functional.linear: _linear,
     torch.addmm: _addmm,
@@ -126,9 +105,6 @@ _FUNCTIONS: dict[Any, Callable[..., tuple[Any, ...]]] = {
     torch.conv2d: _conv,
     torch.conv3d: _conv,
     _functional.embedding: _embedding,
-    _functional.layer_norm: _layer_norm,
-    _functional.group_norm: _group_norm,
-    _functional.instance_norm: _instance_norm,
 }
 # Reading these says nothing of the values.
 _PROPERTIES = {
@@ -154,7 +130,7 @@ class _Uses(TorchFunctionMode):  # type: ignore[misc]  # torch is not read by th
         if function in _FUNCTIONS:
             kind, x, weight, bias, options = _FUNCTIONS[function](*args, **kwargs)
             own = [None if value is None else self.names.get(id(value)) for value in (weight, bias)]
-            if kind and own != [None, None] and id(x) not in self.names and isinstance(x, torch.Tensor):
+            if own != [None, None] and id(x) not in self.names and isinstance(x, torch.Tensor):
                 return self._watch(function(*args, **kwargs), kind, x, own, options)
         name = getattr(function, "__name__", "")
         name = getattr(getattr(function, "__self__", None), "__name__", "") if name == "__get__" else name
