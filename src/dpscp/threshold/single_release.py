@@ -15,9 +15,11 @@ about n, always rounded to the safe side.
 Theory: Result I
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from scipy import special
@@ -25,12 +27,14 @@ from scipy import special
 from dpscp._base.checks import check_count, check_positive, check_probability, real_number
 from dpscp.privacy.tradeoff import last_where
 from dpscp.threshold.minimax import step_rises
-from dpscp.threshold.sizes import LEFT_OUT, Numbers, Size, binomial_law
+from dpscp.threshold.sizes import LEFT_OUT, SIZE_SHARE, NoisySize, Numbers, Size, binomial_law
 
 # The law of noise and size together, in units of the noise: spacing and reach of its table.
 _SPACING, _REACH = 1 / 96, 9.0
 # The same for the noise alone.
 _FINE = 1 / 1024
+# Buckets of the noise of a released size.
+_BUCKETS = 64
 # Values of a mixture over n are rounded up to this part of the noise.
 _GRID = 1 / 128
 
@@ -90,7 +94,8 @@ def release_level(
 ) -> float:
     """Return the largest level that a release covers with this confidence.
 
-    The assumptions are those of ``release_miss_bound``.
+    The assumptions are those of ``release_miss_bound``. With a ``NoisySize`` the level may depend on the released
+    number, and the confidence is an average over its noise.
 
     Parameters
     ----------
@@ -101,10 +106,12 @@ def release_level(
     Returns
     -------
     float
-        Rounded down, by at most 5e-5; 0 if there is none.
+        Rounded down, by at most 5e-5 (1e-3 standard deviations with a ``NoisySize``); 0 if there is none.
 
     Theory: Result I
     """
+    if isinstance(size, NoisySize):
+        return _NoisyLevel(confidence, size, alpha, offset, count_noise, steps, graded=graded).largest()
     tail = 1 - check_probability("confidence", confidence)
     search, offset = _Search(alpha, count_noise, steps, size, tail, graded=graded), real_number("offset", offset)
     good, bad = 0.0, 1.0
@@ -203,6 +210,74 @@ class _Search:
             counts, mass = binomial_law(n, level)
             laws.append((counts - target, mass))
         return laws[0] if cases.masses is None else _mixture(laws, cases.masses, _GRID * self.count_noise)
+
+
+class _NoisyLevel:
+    """Levels that a release covers after its size was released as n~: x(n~) = 1 - alpha - q w(n~).
+
+    w(m) is about the standard deviation of what a release covers, and q is the largest q_n of the n within reach of n~.
+    Here q_n is the smallest q for which a search of n scores covers less than 1 - alpha - q w(n + Y) with at most the
+    allowed probability, averaged over the noise Y of the size. For the true n the stated level is lower than that one
+    unless |Y| exceeds its reach, which is charged.
+
+    Theory: Result I
+    """
+
+    def __init__(
+        self, confidence: float, size: NoisySize, alpha: float, offset: float, noise: float, steps: int, *, graded: bool
+    ) -> None:
+        self.tail = 1 - check_probability("confidence", confidence)
+        self.alpha, self.offset = check_probability("alpha", alpha), real_number("offset", offset)
+        self.size, self.noise = size, check_positive("count_noise", noise)
+        rises = tuple(step_rises(check_count("steps", steps)).tolist()) if graded else (0.0,) * steps
+        self.noise_tail = _largest_tail(np.arange(-_REACH, _REACH, _FINE), rises)
+        self.noise_tail[0] = 1.0  # also used for everything below
+        self.scatter = self.noise**2 + (0.5 - alpha) ** 2 * size.size_noise**2
+        # the noise of the size in buckets, each charged at its worse ends
+        reach = size.size_noise * np.linspace(-1, 1, _BUCKETS + 1) * (size.reach(confidence) / size.size_noise)
+        self.ends = np.array([reach[:-1] - size.size_unit, reach[1:] + size.size_unit])
+        self.masses = np.diff(special.ndtr(reach / size.size_noise))
+
+    def largest(self) -> float:
+        """Return the level that holds at every number of scores that the released one leaves possible."""
+        cases, q = self.size.cases(self.alpha, self.noise, self.tail), -_REACH
+        last = max(int(cases.sizes[-1]), math.floor(self.size.released + self.size.reach(1 - self.tail)))
+        for n, after in pairwise([*cases.sizes.tolist(), last + 1]):
+            width = after - n
+            if self._bound(n, width, q) > self.tail:
+                good = 1.0
+                while self._bound(n, width, good) > self.tail:
+                    good *= 2
+                q = last_where(lambda q: self._bound(n, width, q) <= self.tail, good, q, within=1e-3)  # noqa: B023
+        return float(self._level(np.array(float(self.size.released)), q))
+
+    def _level(self, released: Numbers, q: float) -> Numbers:
+        m = np.maximum(released, 1.0)
+        spread = np.sqrt(self.alpha * (1 - self.alpha) / m + self.scatter / m**2)
+        return np.asarray(np.clip(1 - self.alpha - q * spread, 0.0, 1 - 1e-9))
+
+    def _bound(self, n: int, width: int, q: float) -> float:
+        """Bound the probability of covering less than the level at each of ``width`` numbers of scores from n on."""
+        levels = np.maximum(self._level(n + self.ends[0], q), self._level(n + width - 1 + self.ends[1], q))
+        moved = np.min((0.5 - self.alpha) * self.ends, axis=0)
+        targets = (1 - self.alpha) * (n + 1) - self.alpha * (width - 1) + self.offset + moved
+        counts, mass = _binomial_laws(n, levels)
+        places = np.floor(((targets[:, None] - counts) / self.noise + _REACH) / _FINE)
+        tails = self.noise_tail[np.clip(places, 0, len(self.noise_tail) - 1).astype(np.int64)]
+        failed = np.where(levels > 0, (mass * tails).sum(axis=1), 0.0)
+        return float(self.masses @ failed) + SIZE_SHARE * self.tail + LEFT_OUT
+
+
+def _binomial_laws(n: int, shares: Numbers) -> tuple[Numbers, Numbers]:
+    """Return counts and their probabilities under Binomial(n, share) for each share, up to a mass of ``LEFT_OUT``."""
+    ends = np.array([shares.min(), shares.max()])
+    reach = 8 * np.sqrt(n * np.max(np.where((ends - 0.5).prod() < 0, 0.25, ends * (1 - ends)))) + 40
+    counts = np.arange(max(0, math.floor(n * ends[0] - reach)), min(n, math.ceil(n * ends[1] + reach)) + 1.0)
+    logs = np.concatenate([[0.0], np.cumsum(np.log((n - counts[:-1]) / (counts[:-1] + 1)))])
+    odds = np.log(np.maximum(shares, 1e-300)) - np.log1p(-shares)
+    logs = logs + (counts - counts[0]) * odds[:, None]
+    mass = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return counts, mass / mass.sum(axis=1, keepdims=True)
 
 
 def _mixture(laws: list[tuple[Numbers, Numbers]], weights: Numbers, spacing: float) -> tuple[Numbers, Numbers]:
