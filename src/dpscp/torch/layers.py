@@ -35,8 +35,9 @@ def make_terms(traced: GradientGraph, results: Sequence[Tensor]) -> dict[str, Te
 
 def _joined(terms: list[Term]) -> Term:
     """Return one term for all uses of a parameter."""
-    kind = type(first := terms[0])
-    if len(terms) == 1:
+    first, *rest = terms
+    kind = type(first)
+    if not rest:
         return first
     if issubclass(kind, PairTerm) and all(isinstance(term, kind) for term in terms):
         return kind(first.shape, *(torch.cat([getattr(t, side) for t in terms], 1) for side in ("errors", "inputs")))

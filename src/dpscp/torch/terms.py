@@ -54,9 +54,9 @@ class Term(ABC):
     def squared_norms(self) -> Any:
         """Return at least the squared norm of each record's part, float64."""
 
+    @abstractmethod
     def squared_magnitudes(self) -> Any:
         """Return the squared norms of what is added up inside a record, all of it positive; None: the same."""
-        return None
 
     @abstractmethod
     def single_gradients(self) -> Any:
@@ -141,6 +141,9 @@ class SampleTerm(Term):
     def squared_norms(self) -> Any:
         return _squares(self.samples)
 
+    def squared_magnitudes(self) -> Any:
+        return None
+
     def single_gradients(self) -> Any:
         return self.samples.reshape(len(self.samples), *self.shape)
 
@@ -175,12 +178,18 @@ class PairTerm(Term):
         being used again, and memory would grow with the number of parts.
         """
         (n, places, units), widest = self.errors.shape, self.inputs.shape[-1]
+        if places == 1:
+            return _squares(self.errors) * self.squares_of_inputs(), None
         norms, sizes = self.errors.new_empty((2, n), dtype=torch.float64)
         at_once = records_at_once(self.errors, places * max(places, units, widest))
         for start in range(0, n, at_once):
             some = slice(start, start + at_once)
             norms[some], sizes[some] = _ghost_norms(_gram(self.errors[some]), self.gram_of_inputs(some), self.roundings)
         return norms, sizes
+
+    @abstractmethod
+    def squares_of_inputs(self) -> Any:
+        """Return the squared norms of the inputs at the only place."""
 
     @abstractmethod
     def gram_of_inputs(self, records: slice) -> Any:
@@ -215,13 +224,8 @@ class ProductTerm(PairTerm):
     def additions(self, block: int) -> int:
         return _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1])))
 
-    def squared_norms(self) -> Any:
-        if self.errors.shape[1] == 1:
-            return _squares(self.errors) * _squares(self.inputs)
-        return super().squared_norms()
-
-    def squared_magnitudes(self) -> Any:
-        return None if self.errors.shape[1] == 1 else super().squared_magnitudes()
+    def squares_of_inputs(self) -> Any:
+        return _squares(self.inputs)
 
     def gram_of_inputs(self, records: slice) -> Any:
         return _gram(self.inputs[records])
@@ -254,6 +258,9 @@ class LookupTerm(PairTerm):
 
     def additions(self, block: int) -> int:
         return block * int(self.inputs.shape[1])
+
+    def squares_of_inputs(self) -> Any:
+        return 1.0
 
     def gram_of_inputs(self, records: slice) -> Any:
         indices = self.inputs[records]
