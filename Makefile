@@ -66,7 +66,7 @@ $(LOWEST)/lowest.stamp: pyproject.toml constraints-lowest.txt
 
 test-lowest: $(LOWEST)/lowest.stamp
 	$(LOWEST)/bin/python -m pytest -m "not slow" tests/privacy tests/threshold tests/validity \
-		tests/guarantees/test_guarantees.py tests/core/test_calibration.py tests/estimators/test_sklearn_checks.py tests/core/test_random_fits.py
+		tests/guarantees/test_guarantees.py tests/deployment/test_calibration.py tests/estimators/test_sklearn_checks.py tests/core/test_random_fits.py
 
 # half a gigabyte that nothing else needs, and Java, which pip does not bring
 SPARK := .venv-spark

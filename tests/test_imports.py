@@ -44,7 +44,7 @@ def test_help_waits_for_no_numerical_library():
         "heavy = {'numpy', 'scipy', 'sklearn', 'pandas', 'dp_accounting'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "from dpscp.audit import Audit\n"
-        "assert callable(dpscp.audit) and callable(main) and dpscp.plan.__module__ == 'dpscp.core.planning'\n"
+        "assert callable(dpscp.audit) and callable(main) and dpscp.plan.__module__ == 'dpscp.report.planning'\n"
         "assert set(dpscp.__all__) <= set(dir(dpscp))\n"
         "from dpscp import *\n"
         "assert dpscp.audit is audit and privacy is sys.modules['dpscp.privacy']\n"

@@ -7,9 +7,6 @@ from dpscp.audit import audit  # imported now: a later import of the package of 
 
 if TYPE_CHECKING:
     from dpscp import guarantees, metrics, paper, privacy, scores, threshold, training
-    from dpscp.core.calibrate import calibrate
-    from dpscp.core.planning import plan
-    from dpscp.core.release import Release
     from dpscp.data import sources
     from dpscp.data.feature_bounds import RowNorm
     from dpscp.data.groups import Groups
@@ -17,6 +14,7 @@ if TYPE_CHECKING:
     from dpscp.data.schema import Schema
     from dpscp.data.table_check import check_table
     from dpscp.deployment import CoverageMonitor, control_risk, evaluate, recalibrate
+    from dpscp.deployment.calibrate import calibrate
     from dpscp.estimators import (
         PrivateConformalClassifier,
         PrivateConformalRegressor,
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
         predict_interval,
         predict_set,
     )
-    from dpscp.estimators.prefit import Prefit
     from dpscp.exceptions import (
         BudgetError,
         GuaranteeWarning,
@@ -37,9 +34,12 @@ if TYPE_CHECKING:
     from dpscp.guarantees import Certificate
     from dpscp.privacy import Budget, Ledger
     from dpscp.privacy.store import BudgetStore
+    from dpscp.report.planning import plan
+    from dpscp.report.release import Release
     from dpscp.scores import sets
     from dpscp.threshold import PrivateQuantile, private_quantile
     from dpscp.training.model import PrivateModel
+    from dpscp.training.prefit import Prefit
 else:  # the numerical libraries take a second to import: a name imports them on first use
     _MODULES = {
         "Budget": "dpscp.privacy",
@@ -53,23 +53,23 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "Ledger": "dpscp.privacy",
         "NotFittedError": "dpscp.exceptions",
         "Population": "dpscp.data.populations",
-        "Prefit": "dpscp.estimators.prefit",
+        "Prefit": "dpscp.training.prefit",
         "PrivateConformalClassifier": "dpscp.estimators",
         "PrivateConformalRegressor": "dpscp.estimators",
         "PrivateMultilabelClassifier": "dpscp.estimators",
         "PrivateModel": "dpscp.training.model",
         "PrivateQuantile": "dpscp.threshold",
         "ReuseWarning": "dpscp.exceptions",
-        "Release": "dpscp.core.release",
+        "Release": "dpscp.report.release",
         "RowNorm": "dpscp.data.feature_bounds",
         "Schema": "dpscp.data.schema",
         "SeededWarning": "dpscp.exceptions",
-        "calibrate": "dpscp.core.calibrate",
+        "calibrate": "dpscp.deployment.calibrate",
         "check_table": "dpscp.data.table_check",
         "control_risk": "dpscp.deployment",
         "evaluate": "dpscp.deployment",
         "load": "dpscp.estimators",
-        "plan": "dpscp.core.planning",
+        "plan": "dpscp.report.planning",
         "predict_interval": "dpscp.estimators",
         "predict_set": "dpscp.estimators",
         "private_quantile": "dpscp.threshold",

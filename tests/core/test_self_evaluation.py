@@ -16,6 +16,7 @@ from dpscp.core.evaluation import (
     EvaluationPlan,
     OutcomeCounts,
     PrivateEvaluation,
+    labeled_outcomes,
 )
 from dpscp.core.findings import PrivateEstimate
 from dpscp.core.fit import _parts
@@ -25,7 +26,6 @@ from dpscp.core.tasks import Classification
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block
 from dpscp.data.sources.places import Places, take_census
-from dpscp.deployment.evaluation import labeled_outcomes
 from dpscp.privacy import Budget, Ledger, SecretSplitDpEvent, gaussian_event, lattice_noise, secure_generator
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.report import html_report

@@ -15,7 +15,6 @@ import dpscp as dp
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate, format_remaining_epsilon
 from dpscp.cli.lines import describe
 from dpscp.core.plan import Plan
-from dpscp.core.planning import _describe_remedies
 from dpscp.core.problem import Problem
 from dpscp.core.release import Counted, release_counts
 from dpscp.core.tasks import OwnScores
@@ -25,6 +24,7 @@ from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
 from dpscp.report.figures import calibration_figure
 from dpscp.report.numbers import TERMS
 from dpscp.report.page import html_report
+from dpscp.report.planning import _describe_remedies
 from dpscp.threshold import NoisySize, search, sized_offset, step_rises
 from dpscp.training import DPSGD
 

@@ -34,7 +34,7 @@ LONGEST_MODULE = 600
 # These stand in for scikit-learn's classes, whose methods an estimator replaces.
 SCIKIT_LEARN = {"BaseEstimator", "ClassifierMixin", "RegressorMixin"}
 # What an observer sees is not private: it is for tests and audits of the parts.
-WITHOUT_OBSERVER = ("cli/", "estimators/", "paper/", "report/", "core/planning.py", "core/plan_rows.py")
+WITHOUT_OBSERVER = ("cli/", "estimators/", "paper/", "report/")
 
 # Attributes that hold sentences for people.
 PROSE = {"sentence", "note", "advice", "proof", "words", "void_because"}
@@ -44,8 +44,8 @@ SHOWN_FACTS = {
     ("paper/system.py", "trained.public_facts.get('mechanism', '')"),
     ("core/fit.py", "trained.public_facts[name]"),
     ("privacy/ledger.py", "self.public_facts.get('delta')"),
-    ("deployment/statement.py", "release.ledger.public_facts.get('date')"),
-    ("deployment/statement.py", "release.ledger.public_facts.get('dpscp')"),
+    ("report/statement.py", "release.ledger.public_facts.get('date')"),
+    ("report/statement.py", "release.ledger.public_facts.get('dpscp')"),
 }
 
 

@@ -84,7 +84,7 @@ mutant(
     "ledger = ledger.mark_seeded()",
     "pass",
     "a seeded search looks private",
-    "tests/core/test_calibration.py::TestBudget::test_with_the_default_accountant",
+    "tests/deployment/test_calibration.py::TestBudget::test_with_the_default_accountant",
 )
 mutant(
     "core.release:_search",
@@ -111,7 +111,7 @@ mutant(
 # ---- cli
 
 mutant(
-    "deployment.verdict:_judge_proof",
+    "report.verdict:_judge_proof",
     "ledger.epsilon(release.budget.delta, release.accountant)",
     "ledger.epsilon(release.budget.delta, release.accountant, rows=1)",
     "the verdict tells the epsilon of one row where k are protected",
@@ -713,7 +713,7 @@ mutant(
     "tests/deployment/test_recalibration.py::test_the_new_release_has_its_own_promises",
 )
 mutant(
-    "core.calibrate:UsedRecords.choose",
+    "deployment.calibrate:UsedRecords.choose",
     "rows[keep_by_ratio(ratios[rows], population.bound, coins)]",
     "rows",
     "the likelihood ratio of losses is ignored",

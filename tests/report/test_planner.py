@@ -14,13 +14,12 @@ import pytest
 import dpscp as dp
 from dpscp.cli.main import main
 from dpscp.core.plan import Plan
-from dpscp.core.plan_rows import plan_others
-from dpscp.core.planning import PLANNED
 from dpscp.core.problem import Problem
 from dpscp.core.tasks import OwnScores
 from dpscp.privacy import Budget, Ledger, epsilon_delta_tradeoff, gaussian_tradeoff, gdp_epsilon, gdp_mu
 from dpscp.privacy.noise_search import split_budget
 from dpscp.report import planner
+from dpscp.report.planning import PLANNED, plan_others
 
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")

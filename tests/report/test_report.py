@@ -10,9 +10,9 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp._base.format import format_rate
-from dpscp.deployment.verdict import ATTACKS
 from dpscp.report import evaluate, html_report, write_report
 from dpscp.report.figures import PALETTE
+from dpscp.report.verdict import ATTACKS
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4000, 4))

@@ -31,7 +31,6 @@ from dpscp.cli.files import (
 )
 from dpscp.cli.fit import Result, check_records, describe_release, fit_table, open_store, write_schema
 from dpscp.cli.lines import brief, describe, report_line, show_warning
-from dpscp.core.planning import plan
 from dpscp.data.groups import Groups
 from dpscp.data.schema import Schema
 from dpscp.data.table_writer import open_writer
@@ -49,6 +48,7 @@ from dpscp.privacy import Ledger
 from dpscp.privacy.store import BudgetStore
 from dpscp.report import numbers
 from dpscp.report.page import monitor_page, write_atomically, write_report
+from dpscp.report.planning import plan
 
 _OUT_OF_MEMORY = (
     "not enough memory for this table; remove columns that the schema does not use from the file, or split a table "

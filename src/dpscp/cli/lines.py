@@ -8,8 +8,8 @@ from typing import Any
 from dpscp._base.format import format_rate
 from dpscp._base.progress import clear_activity
 from dpscp.data.table_check import NOT_PRIVATE
-from dpscp.deployment.verdict import Line, Verdict, judge
 from dpscp.report.numbers import Evaluation, nominal_size
+from dpscp.report.verdict import Line, Verdict, judge
 
 _WIDTH = max(len(name) for name in ("privacy strength:", "who is served worse:")) + 1
 

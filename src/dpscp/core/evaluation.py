@@ -6,6 +6,7 @@ Every rate comes from two noisy counts, of the records with and without an outco
 Theory: Private evaluation
 """
 
+import copy
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,16 +16,19 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 from scipy import special
+from sklearn.utils.validation import check_is_fitted
 
 from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size, rare_names
 from dpscp.core.tasks import Classification, Prediction, Regression
-from dpscp.data.groups import has_group, largest_thresholds
+from dpscp.data.groups import RowGroups, has_group, largest_thresholds
+from dpscp.data.persons import keep_rows
 from dpscp.data.sources import Block, added
 from dpscp.data.sources.places import PlacedFunction, Places
-from dpscp.data.validation import suppress_float_warnings
+from dpscp.data.validation import label_index, suppress_float_warnings, validate_labels, validate_targets
+from dpscp.guarantees.certificate import require_coverage
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.pld import discrete_gaussian_cdf
 from dpscp.privacy.random_streams import PlacedDraws
@@ -283,6 +287,65 @@ def outcomes_of_intervals(
     # what a model that overflows says counts as the worst
     sizes, errors = np.nan_to_num(sizes, nan=1.0), np.nan_to_num(errors, nan=1.0)
     return LabeledOutcomes(covered, sizes, errors, None, groups)
+
+
+def require_coverage_release(estimator: Any) -> None:
+    """Refuse what is not fitted, and a release whose promise is not about coverage."""
+    check_is_fitted(estimator)
+    require_coverage(estimator.certificate_, type(estimator).__name__)
+
+
+def separate_release(estimator: Any) -> Any:
+    """Return a release as records reach it: a model of the caller's own gets copies of them.
+
+    A release without coverage is refused.
+    """
+    require_coverage_release(estimator)
+    separate = copy.copy(estimator)
+    separate.model_ = model_for_records(estimator.model_)
+    return separate
+
+
+def size_limit(estimator: Any) -> float:
+    """Return the largest counted set size: number of classes, or width of the target range."""
+    classes = getattr(estimator, "classes_", None)
+    if classes is not None:
+        return float(len(classes))
+    low, high = estimator.y_bounds_
+    return float(high - low)
+
+
+def labeled_outcomes(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    *,
+    persons: Any = None,
+    groups: RowGroups | None = None,
+    random_state: int | None = None,
+) -> LabeledOutcomes:
+    """Score labeled records with a released model.
+
+    With ``persons``, one random record of each person is used. Invalid input is refused before any budget is spent, and
+    no message contains a value of a record.
+    """
+    estimator = separate_release(estimator)
+    classes = getattr(estimator, "classes_", None)
+    estimator.require_readable_rows(X)
+    predicted, sets = estimator.predict_answers(X)
+    n = len(sets)
+    places = None if groups is None else groups.places(X, n)
+    if classes is not None:
+        names = tuple(classes.tolist())
+        labels = label_index(validate_labels(y, n), names)
+        outcomes = outcomes_of_sets(sets, label_index(np.asarray(predicted), names), labels, places)
+    else:
+        truth = validate_targets(y, n)
+        outcomes = outcomes_of_intervals(sets, predicted, truth, estimator.y_bounds_, places)
+    if persons is None:
+        return outcomes
+    kept, _ = keep_rows(persons, n_rows=n, rows_per_person=1, random_state=random_state)
+    return outcomes.take(kept)
 
 
 def sensitive_sums(n_levels: int, n_classes: int, groups_per_record: int) -> int:

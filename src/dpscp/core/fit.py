@@ -20,7 +20,7 @@ from dpscp.core.evaluation import SELF_CONFIDENCE, CountOutcomes, EvaluationPlan
 from dpscp.core.fit_plan import FitPlan, plan_fit
 from dpscp.core.losses import Multilabel, count_losses
 from dpscp.core.problem import FitProblem
-from dpscp.core.release import Counted, Release, release_counts
+from dpscp.core.release import Counted, ThresholdRelease, release_counts
 from dpscp.core.tasks import Prediction
 from dpscp.data.groups import is_member
 from dpscp.data.model_files import NOT_PLAIN, plain
@@ -44,11 +44,12 @@ Observer = Callable[[StepView | SearchView], None]
 
 
 @dataclass(frozen=True)
-class Fit(Release):
-    """Hold what a fit publishes: also the model, and the task with what training found."""
+class Fit(ThresholdRelease):
+    """Hold what a fit publishes: also the model, the task with what training found, and its own evaluation."""
 
     model: Model = field(kw_only=True)
     task: Prediction = field(kw_only=True)
+    evaluation: PrivateEvaluation | None = field(kw_only=True)
 
 
 def release(
@@ -114,7 +115,7 @@ def release(
         measured = None
         if plan.evaluation is not None:
             measured = _evaluate(for_evaluation, found, plan.evaluation, model, released, search_seed)
-    return Fit(**vars(released) | {"evaluation": measured}, model=model, task=found.task)
+    return Fit(**vars(released), model=model, task=found.task, evaluation=measured)
 
 
 def _replace_targets(change: Callable[[Any], Any], block: Block) -> Block:
@@ -156,7 +157,7 @@ def _evaluate(
     problem: FitProblem,
     planned: EvaluationPlan,
     model: Model,
-    found: Release,
+    found: ThresholdRelease,
     seed: int | None,
 ) -> PrivateEvaluation:
     """Evaluate a release by noisy counts on the evaluation part; the ledger is that of the whole fit.

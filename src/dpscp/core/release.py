@@ -2,14 +2,12 @@
 
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from os import PathLike
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +23,9 @@ from dpscp._base.assumptions import (
     Assumption,
 )
 from dpscp._base.checks import check_range
-from dpscp._base.format import html_cards
 from dpscp._base.progress import announce
-from dpscp.core.evaluation import PrivateEvaluation
 from dpscp.core.plan import Plan, plan_release
 from dpscp.core.problem import Problem
-from dpscp.data.model_files import digest_of
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Stability
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE, Promise, Terms
@@ -44,7 +39,7 @@ from dpscp.threshold import PrivateQuantile, private_quantile
 from dpscp.threshold.search import SearchObserver, SharedCounts
 from dpscp.threshold.sizes import KnownSize, NoisySize, Size
 
-__all__ = ["Counted", "Release", "release_counts"]
+__all__ = ["Counted", "ThresholdRelease", "release_counts"]
 
 _WIDE_BUFFER_ADVICE = (
     "The buffer for the change that one record can cause is wider than the range of the scores. More records make it "
@@ -53,76 +48,9 @@ _WIDE_BUFFER_ADVICE = (
 _WEAK_PROOF_ADVICE = "A smaller train_share would prove more; guarantee='split' proves the target itself."
 
 
-class Documented(ABC):
-    """Base class of everything that is released: its statement, its report and its cards in a notebook."""
-
-    @abstractmethod
-    def as_release(self) -> "Release":
-        """Return the release behind this object."""
-
-    def statement(
-        self, *, study: Mapping[str, Any] | None = None, metadata: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Return the privacy statement as JSON values: the promise, its mechanisms, what is not protected.
-
-        Parameters
-        ----------
-        study : dict, optional
-            What all releases about these records may spend and have spent (``dpscp.report.study_budget(store)``).
-        metadata : mapping of str to str, optional
-            Declarations by key, such as purpose and responsible; see ``dpscp.report.html_report``.
-
-        Returns
-        -------
-        dict
-            As ``dpscp.deployment.statement_schema`` describes it. Nothing in it is computed from records.
-            ``dpscp.deployment.statement_markdown`` writes it as text.
-        """
-        from dpscp.deployment.statement import privacy_statement
-
-        return privacy_statement(self, study=study, metadata=metadata)
-
-    def _cards(self) -> str:
-        """Return the verdict and a card for each promise."""
-        from dpscp.deployment.verdict import judge
-
-        release = self.as_release()
-        promises = [release.ledger.html_card(release.budget.delta), *(c._repr_html_() for c in release.certificates)]
-        return html_cards([judge(self).html_card(), *promises])
-
-
-@dataclass(frozen=True, repr=False)
-class Release(Documented):
-    """Hold a released threshold with its ledger and certificates.
-
-    Attributes
-    ----------
-    threshold : float, or array
-        One number for each group and level, where there are several. Infinite where no finite one keeps the promise.
-    ledger : Ledger
-        What was spent, with training.
-    certificates : tuple of Certificate
-        One for each level; ``certificate`` is the first one.
-    budget : Budget
-        What the release was allowed to spend.
-    accountant : str or Accountant
-    kind : str
-        The name of the task: ``"classification"``, ``"regression"``, ``"multilabel"``, ``"scores"`` or ``"losses"``.
-    quantiles : tuple of PrivateQuantile
-        The searches, group by group.
-    group_values : tuple, optional
-        The public groups, each with its own threshold; None without groups.
-    groups_are_classes : bool
-        Whether each class is a group.
-    evaluation : PrivateEvaluation, optional
-        What a part of the records, which nothing else used, says about the release.
-    declared : mapping
-        Declarations by key, such as purpose and responsible.
-    sha256 : str
-        The digest of a release with a model; empty for a threshold alone.
-    model_sha256 : str, optional
-        The digest of the model alone; None without a model, and for one that is code.
-    """
+@dataclass(frozen=True)
+class ThresholdRelease:
+    """Hold released thresholds, (n_groups, n_levels), with their ledger and certificates; see ``dpscp.Release``."""
 
     threshold: Any
     ledger: Ledger
@@ -130,83 +58,8 @@ class Release(Documented):
     budget: Budget
     accountant: str | Accountant = "pld"
     kind: str = "scores"
-    quantiles: tuple[PrivateQuantile, ...] = field(default=())
+    quantiles: tuple[PrivateQuantile, ...] = ()
     group_values: tuple[Any, ...] | None = None
-    groups_are_classes: bool = False
-    evaluation: PrivateEvaluation | None = field(default=None)
-    declared: Mapping[str, str] = field(default_factory=dict)
-    sha256: str = field(default="")
-    model_sha256: str | None = field(default=None)
-
-    @property
-    def certificate(self) -> Certificate:
-        """The certificate of the first level."""
-        return self.certificates[0]
-
-    @property
-    def thresholds(self) -> NDArray[np.float64]:
-        """All thresholds, (n_groups, n_levels); one group where there are none."""
-        return np.asarray(self.threshold, dtype=np.float64).reshape(-1, len(self.certificates))
-
-    @property
-    def quantile(self) -> PrivateQuantile | None:
-        """The search of a single threshold; None where the level is impossible, and with groups or several levels."""
-        return self.quantiles[0] if len(self.quantiles) == 1 == np.size(self.threshold) else None
-
-    def __repr__(self) -> str:
-        from dpscp.deployment.verdict import judge
-
-        return f"Release of {self.kind}, threshold {self.threshold}\n{judge(self)}"
-
-    def as_release(self) -> "Release":
-        """Return this release; an estimator returns the one that its fit made."""
-        return self
-
-    def digest(self) -> str:
-        """Return the SHA-256 digest of this release, as its statement has it.
-
-        Returns
-        -------
-        str
-        """
-        if self.sha256:
-            return self.sha256
-        texts = {"ledger": self.ledger.to_dict(), "certificates": [c.to_dict() for c in self.certificates]}
-        budget = {"epsilon": self.budget.epsilon, "delta": self.budget.delta}
-        return digest_of({"kind": self.kind, "budget": budget, **texts}, {"threshold": self.thresholds})
-
-    def report(
-        self,
-        path: str | PathLike[str],
-        *,
-        title: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
-        """Write an HTML page about this release; needs the extra ``dpscp[report]``.
-
-        Parameters
-        ----------
-        path : str or path
-            The file to write.
-        title : str, optional
-        metadata : mapping of str to str, optional
-            Declarations by key, such as purpose and responsible.
-        """
-        from dpscp.report.page import write_report
-
-        write_report(path, self, title=title, metadata=metadata)
-
-    def _repr_html_(self) -> str:
-        return self._cards()
-
-    def warn_if_full(self) -> Self:
-        """Return the release; warn if some promise is kept without a finite threshold only."""
-        if any(c.is_vacuous for c in self.certificates) or not np.isfinite(self.threshold).all():
-            warnings.warn(self.certificate.summary, GuaranteeWarning, stacklevel=3)
-        return self
-
-    def __str__(self) -> str:
-        return f"threshold {self.threshold}. {self.certificate}"
 
 
 @dataclass(frozen=True)
@@ -248,7 +101,7 @@ def release_counts(
     store: BudgetStore | None = None,
     note: str = "",
     observer: SearchObserver | None = None,
-) -> Release:
+) -> ThresholdRelease:
     """Go from something that counts to a release: reserve, count, search, ledger, certificates, commit.
 
     Every release goes this way. A fit trains in ``count``; other callers have their scores or losses already.
@@ -269,7 +122,7 @@ def release_counts(
 
     Returns
     -------
-    Release
+    ThresholdRelease
         Its ``threshold`` has the shape (n_groups, n_levels).
 
     Theory: Which one to use
@@ -302,7 +155,7 @@ def release_counts(
     for i in range(len(problem.alphas)):
         level = [row[plan.level_indices.index(i)] for row in found] if i in plan.level_indices else []
         certificates.append(_make_certificate(plan, i, level, assumed, checks))
-    return Release(
+    return ThresholdRelease(
         values if counted.threshold_at is None else counted.threshold_at(values),
         ledger,
         tuple(certificates),
@@ -327,7 +180,7 @@ def _explain_interrupt(store: BudgetStore | None) -> Iterator[None]:
 
 def release_scores(
     problem: Problem, counted: Counted, *, random_state: int | None, store: BudgetStore | None, note: str
-) -> Release:
+) -> ThresholdRelease:
     """Plan and make a release of scores that are there; see ``release_counts``."""
     problem.require_payable(store, seeded=random_state is not None)
     plan = plan_release(problem, counted.spent, counted.stability)

@@ -5,8 +5,8 @@ from dpscp.deployment.monitoring import CoverageMonitor, MonitorStep
 from dpscp.deployment.publish import model_card, registry_entry, registry_yaml
 from dpscp.deployment.recalibration import recalibrate
 from dpscp.deployment.risk import control_risk
-from dpscp.deployment.statement import privacy_statement, statement_markdown, statement_schema
-from dpscp.deployment.verdict import Verdict, judge
+from dpscp.report.statement import privacy_statement, statement_markdown, statement_schema
+from dpscp.report.verdict import Verdict, judge
 
 __all__ = [
     "CoverageMonitor",

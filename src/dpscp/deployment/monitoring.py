@@ -16,14 +16,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpscp._base.checks import check_count, check_probability
+from dpscp.core.evaluation import labeled_outcomes, require_coverage_release
 from dpscp.data.used_records import remember_use
-from dpscp.deployment.evaluation import (
-    evaluated_unit,
-    labeled_outcomes,
-    require_coverage_release,
-    sketch_records,
-    warn_if_not_new,
-)
+from dpscp.deployment.evaluation import evaluated_unit, sketch_records, warn_if_not_new
 from dpscp.deployment.following import FollowPlan, LongRun, NoisyPair, long_run_bound, noisy_counts
 from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, sized_lattice_noise
 from dpscp.privacy.budgets import check_budget, warn_of_failures

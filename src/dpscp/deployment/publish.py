@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpscp._base.format import at_most
-from dpscp.deployment.statement import NOT_DECLARED, statement_markdown
+from dpscp.report.statement import NOT_DECLARED, statement_markdown
 
 OPEN = "OPEN: {}"
 _PIPELINES = {"classification": "tabular-classification", "regression": "tabular-regression"}

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from dpscp._base.assumptions import OTHER_PERSONS
 from dpscp._base.checks import check_count
+from dpscp.core.evaluation import separate_release
 from dpscp.core.problem import Problem, group_fields
 from dpscp.core.release import Counted, release_scores
 from dpscp.data.groups import RecordGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.used_records import remember_use, warn_if_used
 from dpscp.data.validation import label_index, suppress_float_warnings, validate_labels, validate_targets
-from dpscp.deployment.evaluation import evaluated_unit, has_trained_release, separate_release, sketch_records
+from dpscp.deployment.evaluation import evaluated_unit, has_trained_release, sketch_records
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.registry import SPLIT

@@ -7,7 +7,6 @@ Theory: Result J
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,21 +15,22 @@ from numpy.typing import NDArray
 
 from dpscp._base.assumptions import OWN_LOSSES
 from dpscp._base.checks import check_count, check_probability, check_range
-from dpscp.core.calibrate import UsedRecords, read_training_cost
 from dpscp.core.losses import check_losses, check_thresholds, counted_losses, even_thresholds, sum_losses
 from dpscp.core.plan import plan_release
 from dpscp.core.problem import Problem, group_fields
-from dpscp.core.release import Release, release_counts
+from dpscp.core.release import release_counts
 from dpscp.core.tasks import OwnLosses
 from dpscp.data.groups import RecordGroups, read_groups
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import Population, read_population
+from dpscp.deployment.calibrate import UsedRecords, read_training_cost
 from dpscp.guarantees import Guarantee
 from dpscp.guarantees.registry import SPLIT, UNIVERSAL
 from dpscp.privacy import Budget, Ledger, secure_generator
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
+from dpscp.report.release import Release
 from dpscp.threshold.counts import LossSums
 
 # A function of the threshold is evaluated at 2^11 - 1 points at most.
@@ -149,7 +149,7 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     points = check_thresholds(thresholds) if threshold_range is None else even_thresholds(threshold_range, plan.steps)
     counted = counted_losses(_sum_at(points, losses, used, task, dither_seed), points, spent)
     found = release_counts(plan, lambda: counted, random_state=search_seed, store=budget, note="risk")
-    return replace(found, threshold=_shaped(found.threshold, alpha, used.groups)).warn_if_full()
+    return Release(**vars(found) | {"threshold": _shaped(found.threshold, alpha, used.groups)}).warn_if_full()
 
 
 def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guarantee:

@@ -46,7 +46,6 @@ from dpscp.estimators.outer_steps import (
     list_record_assumptions,
     list_training_assumptions,
 )
-from dpscp.estimators.prefit import Prefit
 from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
 from dpscp.guarantees.registry import AUTO, GUARANTEES, SPLIT
 from dpscp.privacy import Budget, gdp_mu
@@ -55,6 +54,7 @@ from dpscp.privacy.store import BudgetStore
 from dpscp.torch.records import inputs_of, labeled_arrays, takes_float64
 from dpscp.training.base import Mechanism
 from dpscp.training.model import PrivateModel, digest_parameters
+from dpscp.training.prefit import Prefit
 from dpscp.training.recipe import WIDEST_UNBOUNDED, pays_as_quantiles
 
 # A message names so many columns.

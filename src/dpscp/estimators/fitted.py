@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.checks import check_choice
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.evaluation import PrivateEvaluation
-from dpscp.core.release import Documented, Release
 from dpscp.core.tasks import Prediction
 from dpscp.data import model_files as persistence
 from dpscp.data.groups import LABEL, Groups, RowGroups, largest_thresholds, read_groups
@@ -29,11 +28,12 @@ from dpscp.data.sources.scanner import TableSource
 from dpscp.data.table_writer import open_writer
 from dpscp.data.validation import dense_rows
 from dpscp.estimators.other_names import METHODS, refuse_parameters
-from dpscp.estimators.prefit import Prefit
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.store import BudgetStore
+from dpscp.report.release import Documented, Release
 from dpscp.training.model import Model, digest_parameters, load_model, require_loadable
+from dpscp.training.prefit import Prefit
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.format import format_level
+from dpscp.core.tasks import Classification, Regression
 from dpscp.data.feature_bounds import stated_bounds
 from dpscp.data.groups import read_groups
-from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor
-from dpscp.estimators.prefit import Prefit
+from dpscp.training.prefit import Prefit
 
 __all__ = ["Example", "predict_examples"]
 
@@ -45,7 +45,7 @@ def predict_examples(estimator: Any) -> tuple[Example, ...]:
     Returns an empty tuple where such rows make no sense (images, embeddings), or where the caller's own functions would
     be called (groups, scores, models).
     """
-    if not isinstance(estimator, PrivateConformalClassifier | PrivateConformalRegressor):
+    if not isinstance(vars(estimator).get("task_"), Classification | Regression):
         return ()
     groups = read_groups(estimator.groups)
     own_functions = isinstance(estimator.estimator, Prefit) or bool(estimator.task_.score_assumptions)
@@ -98,7 +98,7 @@ def _positions(width: int) -> Any:
 def _answers(estimator: Any, inputs: Any) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
     """Return prediction, and set or interval of each level, for each row."""
     levels = [format_level(certificate.target) for certificate in estimator.certificates_]
-    if isinstance(estimator, PrivateConformalClassifier):
+    if isinstance(estimator.task_, Classification):
         labels, sets = estimator.predict_answers(inputs)
         texts = [
             [", ".join(map(str, estimator.classes_[row[:, k]])) or "empty" for k in range(len(levels))] for row in sets

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpscp._base.format import format_rate
-from dpscp.deployment.verdict import ATTACKS
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger
 from dpscp.report.numbers import LevelEvaluation
+from dpscp.report.verdict import ATTACKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from dpscp.core.planning import BudgetPlan
     from dpscp.deployment.monitoring import CoverageMonitor
+    from dpscp.report.planning import BudgetPlan
 
 __all__ = [
     "bare_figure",

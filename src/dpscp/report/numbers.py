@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from dpscp.core.evaluation import labeled_outcomes, size_limit
 from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size, rare_names
-from dpscp.core.release import Release
 from dpscp.data.groups import RowGroups, is_member
 from dpscp.data.validation import validate_targets
-from dpscp.deployment.evaluation import labeled_outcomes, size_limit
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy.store import BudgetStore
+from dpscp.report.release import Release
 
 # Numbers of records of one person for which the page prints the group epsilon.
 GROUP_SIZES = (1, 2, 5, 10)

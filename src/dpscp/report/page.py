@@ -24,13 +24,9 @@ from dpscp._base.format import (
     html_table,
 )
 from dpscp.core.evaluation import PrivateEvaluation
-from dpscp.core.plan_rows import plan_others
 from dpscp.core.problem import FitProblem
-from dpscp.core.release import Release
 from dpscp.core.tasks import Classification, Regression
 from dpscp.data.model_files import open_atomically
-from dpscp.deployment.statement import privacy_statement
-from dpscp.deployment.verdict import ATTACKS, judge, loss_name
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Promise, term_text
 from dpscp.privacy import SecretSplitDpEvent
@@ -52,7 +48,11 @@ from dpscp.report.numbers import (
     Evaluation,
     nominal_size,
 )
+from dpscp.report.planning import plan_others
+from dpscp.report.release import Release
 from dpscp.report.spending import DEPLOYMENTS, budget_bar, scale_place
+from dpscp.report.statement import privacy_statement
+from dpscp.report.verdict import ATTACKS, judge, loss_name
 
 if TYPE_CHECKING:
     from dpscp.deployment.monitoring import CoverageMonitor

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpscp.core.plan import Plan
-from dpscp.core.plan_rows import SEARCH_MARGIN
 from dpscp.core.problem import Problem
 from dpscp.core.tasks import OwnScores
 from dpscp.data.model_files import open_atomically
@@ -26,10 +25,11 @@ from dpscp.guarantees import guarantee_of
 from dpscp.privacy import Budget, Ledger
 from dpscp.privacy.noise_search import GIVEN_UP, LARGEST_MIXED, OVERSHOOT, SIZE_OF_OVERSHOOT, TRAINING_GAIN
 from dpscp.privacy.tradeoff import last_where
+from dpscp.report.planning import SEARCH_MARGIN
 from dpscp.training.recipe import LEAST_HELD_OUT, SEARCH_COST
 
 if TYPE_CHECKING:
-    from dpscp.core.planning import BudgetPlan
+    from dpscp.report.planning import BudgetPlan
 
 __all__ = ["nearest_set_size", "planner_page", "planner_tables", "write_planner"]
 

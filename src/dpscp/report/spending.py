@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpscp.deployment.statement import part_fractions
 from dpscp.privacy import Ledger, gdp_mu
+from dpscp.report.statement import part_fractions
 
 __all__ = ["DEPLOYMENTS", "BarPart", "Deployment", "budget_bar", "scale_place"]
 

@@ -16,16 +16,16 @@ from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.assumptions import Assumption, first_words
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level
-from dpscp.core.release import Release
 from dpscp.core.tasks import FOUND_RANGE
 from dpscp.data.schema_text import METADATA_KEYS, check_metadata
-from dpscp.deployment.verdict import ATTACKS, TITLES, judge
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Certificate, Promise
 from dpscp.privacy import Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant
 from dpscp.privacy.events import composed_parts, describe_event, event_to_dict, parallel_parts
 from dpscp.privacy.tradeoff import gdp_mu
+from dpscp.report.release import Release
+from dpscp.report.verdict import ATTACKS, TITLES, judge
 
 FORMAT, VERSION = "dpscp-statement", 2
 NOT_DECLARED = "not declared"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.core.planning import PLANNED
+from dpscp.report.planning import PLANNED
 from dpscp.threshold.sizes import size_tail
 
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpscp._base.assumptions import OWN_SCORES
 from dpscp._base.checks import check_count, check_nonnegative, check_probability
 from dpscp.core.problem import Problem, group_fields
-from dpscp.core.release import Counted, Release, release_scores
+from dpscp.core.release import Counted, release_scores
 from dpscp.core.tasks import OwnScores
 from dpscp.data.groups import Groups, RecordGroups, read_groups
 from dpscp.data.persons import Persons, choose_unit, keep_rows, require_unit
@@ -21,6 +21,7 @@ from dpscp.privacy import Budget, Ledger, Unit, as_event, secure_generator
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.random_streams import THINNING, stream_seed
 from dpscp.privacy.store import BudgetStore
+from dpscp.report.release import Release
 from dpscp.threshold.counts import known_size
 
 __all__ = ["calibrate"]
@@ -163,9 +164,10 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         [scores] if used is None else [np.asarray(scores)[rows] for rows in used.rows_of_groups],
         spent,
         stability=stability,
-        threshold_at=lambda values: float(values[0, 0]) if declared is None else values[:, 0],
     )
-    return release_scores(problem, counted, random_state=random_state, store=budget, note="calibrate").warn_if_full()
+    found = release_scores(problem, counted, random_state=random_state, store=budget, note="calibrate")
+    threshold = float(found.threshold[0, 0]) if declared is None else found.threshold[:, 0]
+    return Release(**vars(found) | {"threshold": threshold}).warn_if_full()
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from dpscp.cli.main import main
 from dpscp.core.evaluation import PrivateEvaluation
 from dpscp.core.findings import Findings, Part, PrivateEstimate, constant_set_size
 from dpscp.deployment import judge, statement_markdown
-from dpscp.deployment.verdict import Grade
 from dpscp.report import evaluate, html_report
+from dpscp.report.verdict import Grade
 
 
 def people(n, seed, *, kind="plain"):

@@ -13,9 +13,9 @@ import numpy as np
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_odds, format_rate, html_card
 from dpscp.core.findings import Findings, Part, PrivateEstimate
-from dpscp.core.release import Release
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
+from dpscp.report.release import Release
 
 # False-alarm rates at which the best attacker is described.
 ATTACKS = (0.01, 0.05, 0.1)
