@@ -130,6 +130,8 @@ def run_tests(job: Job) -> Answer:
                 options += [f"--ignore={copy / name}" for name in LEFT_OUT]
             else:
                 options.append("-x")
+            if not isinstance(job.change, Mutant) and (job.recorder is not None or job.change is not None):
+                options += ["-m", "not slow"]  # simulations then repeat less, as in the fast suite
             code = pytest.main([*options, *job.tests], plugins=plugins)
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
