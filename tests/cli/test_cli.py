@@ -24,9 +24,8 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli import demo, main
-from dpscp.cli.files import Table
 from dpscp.data.schema import Schema, parse_schema, template
-from dpscp.data.sources.scanner import as_frame
+from dpscp.data.sources.tables import Table, as_frame
 from dpscp.estimators.classifier import list_labels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -474,7 +473,7 @@ def test_budget_store_is_spent(run):
 
 def test_a_fit_repeats_the_name_of_the_budget_store(run, folder, monkeypatch):
     assert run("budget create named.budget --epsilon 3 --delta 1e-5 --dataset 'people 2025'")[0] == 0
-    monkeypatch.setattr(Table, "blocks", lambda *_: pytest.fail("records were read before the refusal"))
+    monkeypatch.setattr(Table, "batches", lambda *_: pytest.fail("records were read before the refusal"))
     line = "fit people.csv --schema people.toml -o n.dpscp"
     refused(run(f"{line} --budget named.budget"), "dataset must be 'people 2025'", "none was given")
     refused(run(f"{line} --budget named.budget --dataset others"), "got 'others'")
@@ -571,7 +570,7 @@ def test_each_set_is_written_as_its_own_labels(n_classes):
 def small_blocks(monkeypatch):
     """Blocks of few records, so that a small file has many."""
     monkeypatch.setattr("dpscp.data.sources.files.BLOCK_BYTES", 512)
-    monkeypatch.setattr("dpscp.cli.files.BLOCK_ROWS", 17)
+    monkeypatch.setattr("dpscp.data.sources.tables.count_rows", lambda _: 17)
 
 
 @pytest.mark.parametrize("name", ["whole.csv", "whole.csv.gz", "whole.tsv", "whole.parquet"])

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 import dpscp as dp
-from dpscp.data.sources import scanner
+from dpscp.data.sources import tables
 from dpscp.training import DPSGD
 
 SCHEMA = dp.Schema.from_dict(
@@ -32,7 +32,7 @@ def write_table(path, n, seed):
 
 
 def test_writing_predictions_takes_the_memory_of_blocks_not_of_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(scanner, "BLOCK_NUMBERS", 2**17)
+    monkeypatch.setattr(tables, "BLOCK_NUMBERS", 2**17)
     rng = np.random.default_rng(0)
     y = rng.uniform(40, 60, 500)
     mechanism = DPSGD(loss="squared", steps=3)

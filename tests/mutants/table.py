@@ -125,9 +125,9 @@ mutant(
     "tests/cli/test_cli_csv.py::test_one_table_in_every_form_gives_one_fit",
 )
 mutant(
-    "data.sources.scanner:TableSource.frames",
-    "as_frame(batch, self._schema, written)",
-    "as_frame(batch, self._schema)",
+    "data.sources.tables:Table.as_frame",
+    "as_frame(batch, schema, self.csv_format if self.first.is_csv else None)",
+    "as_frame(batch, schema)",
     "a source reads numbers without the declared marks",
     "tests/cli/test_cli_csv.py::test_the_source_takes_the_format_too",
 )

@@ -26,6 +26,7 @@ from dpscp.cli.files import (
     open_table,
     read_new_records,
     read_note,
+    require_columns,
     require_schema,
     write_note,
 )
@@ -120,9 +121,9 @@ def _predict(options: argparse.Namespace) -> Result:
     estimator = load_model(options.model)
     schema, n, bad, added = require_schema(estimator), 0, 0, []
     table = open_table(options.table, choose_csv_format(options, schema.csv))
-    table.require_columns([column.name for column in schema.feature_columns], "the model needs")
+    require_columns(table, [column.name for column in schema.feature_columns], "the model needs")
     with open_writer(options.output, table.csv_format, raw=options.raw) as write:
-        for block in table.blocks("predict"):
+        for block in table.batches("predict", table.names):
             columns, n_bad = predict_block(estimator, schema, table.as_frame(block, schema), n + 1, options.unknown)
             n, bad, added = n + len(block), bad + n_bad, list(columns)
             for name, values in columns.items():

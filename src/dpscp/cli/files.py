@@ -11,9 +11,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -21,14 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from dpscp._base.progress import announce
 from dpscp._base.suggestions import suggest
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.persons import PersonIds, read_person_ids
-from dpscp.data.schema import Schema, SchemaError
-from dpscp.data.sources.files import BLOCK_ROWS, TableFile, is_url, list_files, read_files
-from dpscp.data.sources.scanner import as_frame, or_no_records
-from dpscp.data.used_records import Sketch, sketch_rows
+from dpscp.data.schema import Schema
+from dpscp.data.sources.files import TableFile, is_url, list_files
+from dpscp.data.sources.tables import Table
+from dpscp.data.used_records import sketch_rows
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.report.page import write_atomically
 
@@ -81,70 +79,41 @@ def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
 # ---- tables
 
 
-@dataclass(frozen=True)
-class Table:
-    """Hold the files and the format of a table, and its column names.
+def public_names(table: Table, *, known: Collection[str] = (), confirmed: bool = False) -> list[str]:
+    """Return the column names; refuse a first line that may be a record.
 
-    The names may be a record of a CSV file without header: use ``public_names``.
+    The first line of a CSV file is a header if the user confirms it, or if it has most of the ``known`` names.
     """
+    is_known = 2 * sum(name in table.names for name in known) > len(known)
+    if confirmed or is_known or not table.first.is_text:
+        return table.names
+    raise CommandError(
+        f"the first line of {table.first.said} may be a record, which must not enter a schema or a message. If it "
+        "contains column names, add --header, or name the target with --target; if not, insert a line with column "
+        "names. If another character separates the cells, set --separator"
+    )
 
-    path: Path
-    files: tuple[TableFile, ...]
-    csv_format: CSVFormat
-    column_names: tuple[str, ...]
 
-    def public_names(self, *, known: Collection[str] = (), confirmed: bool = False) -> tuple[str, ...]:
-        """Return the column names; refuse a first line that may be a record.
+def require_columns(table: Table, names: Collection[str], what: str = "the schema declares") -> None:
+    """Refuse a table without these columns; suggest similar names if the first line is a header."""
+    missing = [name for name in names if name not in table.names]
+    if not missing:
+        return
+    # a first line that lacks most names may be a record
+    known = table.names if 2 * len(missing) <= len(names) or not table.first.is_text else ()
+    said = " ".join(f"{name!r}{suggest(name, known) or '.'}" for name in missing)
+    raise CommandError(f"{table.first.said} lacks column{'s' * (len(missing) > 1)} that {what}: {said}")
 
-        The first line of a CSV file is a header if the user confirms it, or if it has most of the ``known`` names.
-        """
-        is_known = 2 * sum(name in self.column_names for name in known) > len(known)
-        if confirmed or is_known or not self.files[0].is_text:
-            return self.column_names
-        raise CommandError(
-            f"the first line of {str(self.path)!r} may be a record, which must not enter a schema or a message. If it "
-            "contains column names, add --header, or name the target with --target; if not, insert a line with column "
-            "names. If another character separates the cells, set --separator"
-        )
 
-    def require_columns(self, names: Collection[str], what: str = "the schema declares") -> None:
-        """Refuse a table without these columns; suggest similar names if the first line is a header."""
-        missing = [name for name in names if name not in self.column_names]
-        if not missing:
-            return
-        # a first line that lacks most names may be a record
-        known = self.column_names if 2 * len(missing) <= len(names) or not self.files[0].is_text else ()
-        said = " ".join(f"{name!r}{suggest(name, known) or '.'}" for name in missing)
-        raise CommandError(f"{str(self.path)!r} lacks column{'s' * (len(missing) > 1)} that {what}: {said}")
-
-    def blocks(self, stage: str, columns: Collection[str] | None = None) -> Iterator[Any]:
-        """Yield the records as Arrow batches of a few megabytes, and show progress with the name of the stage."""
-        announce(stage)
-        names = [name for name in self.column_names if columns is None or name in columns]
-        return or_no_records((batch for _, batch in read_files(self.files, names, BLOCK_ROWS)), names)
-
-    def frames(self, stage: str, schema: Schema) -> Iterator[Any]:
-        """Yield the columns of the schema as a pandas frame for each block."""
-        return (self.as_frame(block, schema) for block in self.blocks(stage, schema.column_names))
-
-    def as_frame(self, block: Any, schema: Schema) -> Any:
-        """Return the columns of the schema in a block as a pandas frame."""
-        return as_frame(block, schema, self.csv_format if self.files[0].is_csv else None)
-
-    def read_labeled(self, schema: Schema) -> tuple[Any, Any, PersonIds | None]:
-        """Return features (n, n_features), targets (n,), and the ids of the persons if the schema has a column."""
-        self.require_columns(schema.column_names)
-        try:
-            X, y, persons = zip(*(schema.encode(frame) for frame in self.frames("read the table", schema)), strict=True)
-        except (SchemaError, ValueError) as error:
-            raise CommandError(f"{str(self.path)!r} cannot be used for evaluation: {error}") from None
-        ids = None if schema.person is None else PersonIds.joined([read_person_ids(part) for part in persons])
-        return np.concatenate(X), np.concatenate(y), ids
-
-    def sketch(self, schema: Schema) -> Sketch:
-        """Return what recognizes the records of this table."""
-        parts = [sketch_rows(schema.matrix(frame)) for frame in self.frames("compare the tables", schema)]
-        return reduce(add, parts)
+def read_labeled(table: Table, schema: Schema) -> tuple[Any, Any, PersonIds | None]:
+    """Return features (n, n_features), targets (n,), and the ids of the persons if the schema has a column."""
+    require_columns(table, schema.column_names)
+    try:
+        X, y, persons = zip(*(schema.encode(frame) for frame in table.frames("read the table", schema)), strict=True)
+    except ValueError as error:
+        raise CommandError(f"{table.first.said} cannot be used for evaluation: {error}") from None
+    ids = None if schema.person is None else PersonIds.joined([read_person_ids(part) for part in persons])
+    return np.concatenate(X), np.concatenate(y), ids
 
 
 def choose_csv_format(options: argparse.Namespace, declared: CSVFormat | None = None) -> CSVFormat:
@@ -157,13 +126,13 @@ def choose_csv_format(options: argparse.Namespace, declared: CSVFormat | None = 
 
 def open_table(path: Path, csv_format: CSVFormat) -> Table:
     """Open a file, folder, pattern or URL and read its column names; refuse a table without any."""
-    first, *others = files = list_files(path, csv_format)
-    if first.is_csv:
-        _check_header(first)
-    for file in others:
-        if set(file.names) != set(first.names):  # not named: the first line of a CSV file may be a record
-            raise CommandError(f"{file.path!r} has other columns than {first.path!r}; a table has the same in all")
-    return Table(path, tuple(files), csv_format, tuple(first.names))
+    table = Table(path, csv_format)
+    if isinstance(table.first, TableFile) and table.first.is_csv:
+        _check_header(table.first)
+    for part in table.parts:
+        if set(part.names) != set(table.names):  # not named: the first line of a CSV file may be a record
+            raise CommandError(f"{part.said} has other columns than {table.first.said}; a table has the same in all")
+    return table
 
 
 def _check_header(file: TableFile) -> None:
@@ -257,7 +226,9 @@ def read_new_records(
     advice = "Coverage on them says nothing about new records: evaluate on labeled records that the fit did not use"
     if fitted is not None and is_same_file(path, fitted):
         raise CommandError(f"{str(path)!r} is the table that the model was fitted on. {advice}")
-    X, y, persons = open_table(path, csv_format).read_labeled(schema)
-    if fitted is not None and sketch_rows(X).shares_records(open_table(fitted, schema.csv).sketch(schema)):
-        raise CommandError(f"{str(path)!r} holds records that the model was fitted on. {advice}")
+    X, y, persons = read_labeled(open_table(path, csv_format), schema)
+    if fitted is not None:
+        frames = open_table(fitted, schema.csv).frames("compare the tables", schema)
+        if sketch_rows(X).shares_records(reduce(add, (sketch_rows(schema.matrix(frame)) for frame in frames))):
+            raise CommandError(f"{str(path)!r} holds records that the model was fitted on. {advice}")
     return X, y, persons

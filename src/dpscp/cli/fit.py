@@ -15,13 +15,13 @@ from dpscp.cli import wizard
 from dpscp.cli.files import (
     CommandError,
     Estimator,
-    Table,
     check_output,
     choose_csv_format,
     describe_os_error,
     is_same_file,
     note_path,
     open_table,
+    public_names,
     read_new_records,
     read_note,
     refuse_existing,
@@ -30,6 +30,7 @@ from dpscp.cli.files import (
 from dpscp.cli.lines import describe, model_line, report_line, show_hints, show_warning
 from dpscp.data.persons import PersonIds, read_person_ids
 from dpscp.data.schema import Schema, SchemaError, read_schema, template
+from dpscp.data.sources.tables import Table
 from dpscp.data.table_check import check_table
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.privacy.store import BudgetStore
@@ -50,7 +51,7 @@ def write_schema(options: argparse.Namespace) -> Result:
     check_output(output, options.table)
     refuse_existing([output], force=options.force)
     table = open_table(options.table, choose_csv_format(options))
-    names = table.public_names(known=[options.target] if options.target else [], confirmed=options.header)
+    names = public_names(table, known=[options.target] if options.target else [], confirmed=options.header)
     _require_target(options, names)
     schema = replace(template(names, target=options.target or ""), csv=table.csv_format)
     write_atomically(output, schema.to_toml().encode())
@@ -64,7 +65,7 @@ def check_records(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
     """List what a fit on a table would refuse; the exit code is 1 if there is anything."""
     schema = read_schema(options.schema)
     table = open_table(options.table, choose_csv_format(options, schema.csv))
-    table.public_names(known=_known_names(schema), confirmed=options.header)
+    public_names(table, known=_known_names(schema), confirmed=options.header)
     found = check_table(options.table, schema, csv=table.csv_format)
     if not options.quiet:
         show_hints(found.hints)
@@ -87,7 +88,7 @@ def fit_table(options: argparse.Namespace) -> Result:
     if options.evaluate is not None:
         records = read_new_records(options.evaluate, table.csv_format, schema, options.table)
     if not options.quiet:
-        show_hints(list_hints(schema, table))
+        show_hints(list_hints(schema, options.table))
     if (text := _describe_earlier_fits(options)) is not None:
         show_warning(text)
     estimator = fit_estimator(schema, options.table, budget=store, **_estimator_options(options, schema))
@@ -129,20 +130,20 @@ def describe_release(options: argparse.Namespace, store: BudgetStore | None) -> 
 def count_units(schema: Schema, table: Table) -> int:
     """Count the records of a table, or the persons if the schema declares a column of ids; private."""
     if schema.person is None:
-        return sum(map(len, table.blocks("count the records", list(schema.target_names))))
-    blocks = table.blocks("count the records", [schema.person])
+        return sum(map(len, table.batches("count the records", schema.target_names)))
+    blocks = table.batches("count the records", [schema.person])
     return len(np.unique(PersonIds.joined([read_person_ids(block[schema.person]) for block in blocks]).numbers()))
 
 
-def list_hints(schema: Schema, table: Table) -> list[str]:
+def list_hints(schema: Schema, path: Path) -> list[str]:
     """Return hints for the curator. They are computed from the records without noise, and enter no file and no JSON.
 
     A size that is not the declared one reveals whether the true one lies in a range. It is not printed.
     """
-    hints = list(check_table(table.path, schema, csv=table.csv_format, most_records=_HINT_RECORDS).hints)
+    hints = list(check_table(path, schema, most_records=_HINT_RECORDS).hints)
     name = "n_records" if schema.person is None else "n_persons"
     declared = getattr(schema, name)
-    size = declared if declared is None else count_units(schema, table)
+    size = declared if declared is None else count_units(schema, Table(path, schema.csv))
     if declared is not None and abs(size - declared) > _SIZE_TOLERANCE * declared:
         hints.append(
             f"the table is more than {_SIZE_TOLERANCE:.0%} {'larger' if size > declared else 'smaller'} than "
@@ -229,7 +230,7 @@ def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
     table = open_table(options.table, choose_csv_format(options, None if schema is None else schema.csv))
     known = [] if schema is None else _known_names(schema.with_target(options.target or schema.target))
     known = known or [name for name in (options.target,) if name]
-    names = table.public_names(known=known, confirmed=options.header)
+    names = public_names(table, known=known, confirmed=options.header)
     schema = (schema or template(names)).for_columns(names)
     schema = replace(_add_columns(schema, names, options), csv=table.csv_format)
     command = shlex.join(["dpscp", *options.words, *([] if options.schema else ["--schema", str(file or draft)])])

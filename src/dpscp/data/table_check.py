@@ -16,8 +16,8 @@ from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import Frame, SchemaError, list_columns, select_columns
 from dpscp.data.persons import MISSING_IDS, read_person_ids
 from dpscp.data.schema import Schema
-from dpscp.data.sources.files import BLOCK_ROWS, TableError, TableFile, list_files
-from dpscp.data.sources.scanner import as_frame, replace_patterns
+from dpscp.data.sources.files import TableError
+from dpscp.data.sources.tables import Table, count_rows, is_table, replace_patterns
 
 NOT_PRIVATE = "NOT private: computed from the records without noise. For the curator only; do not publish"
 # Hints come from so many records at most. Ids repeat, on average between these numbers of times.
@@ -88,7 +88,8 @@ def check_table(
 
     Parameters
     ----------
-    table : frame, path, URL, or list of paths
+    table : frame, or a path, URL, list of these or data set that ``fit`` takes
+        A ``RecordBatchReader`` is used up: make a new one for the fit.
     schema : Schema
     csv : CSVFormat, optional
         How CSV files are written; None: as the schema declares.
@@ -100,12 +101,12 @@ def check_table(
     TableCheck
     """
     checking = _Checking(replace_patterns(schema, table).require_complete())
-    if isinstance(table, Frame):
+    if isinstance(table, Frame) and not is_table(table):
         names = list_columns(table)
         checking.compare_names(names, "the table")
         checking.look(select_columns(table, names), "the table")
     else:
-        checking.read_files(list_files(table, csv or schema.csv), csv or schema.csv, most_records)
+        checking.read_parts(Table(table, csv or schema.csv), most_records)
     return checking.result()
 
 
@@ -121,27 +122,23 @@ class _Checking:
         # of each column with bounds: how many values there are, and how many lie outside
         self._clipped: dict[str, NDArray[np.int64]] = {}
 
-    def read_files(self, files: list[TableFile], csv: CSVFormat, most: int | None) -> None:
+    def read_parts(self, table: Table, most: int | None) -> None:
         """Look at all files; one that cannot be read is a problem, and the next one follows."""
-        for file in files:
+        for part in table.parts:
+            first = 0
             try:
-                self.compare_names(file.names, repr(file.path))
-                for values in self._read_file(file, csv):
+                self.compare_names(part.names, part.said)
+                for _, batch in part.batches(part.names, count_rows(part.names)):
                     if most is not None and self.n_records >= most:
                         return
-                    self.look(*values)
+                    frame = table.as_frame(batch, self.schema)
+                    others = {name: batch[name].to_pandas() for name in batch.schema.names if name not in frame}
+                    self.look({**frame, **others}, part.said, first)
+                    first += len(batch)
             except TableError as error:
-                self._note(str(error), file.find_damage())
+                self._note(str(error), part.find_damage())
             except SchemaError as error:
-                self._note(str(error), repr(file.path))
-
-    def _read_file(self, file: TableFile, csv: CSVFormat) -> Iterator[tuple[dict[str, Any], str, int]]:
-        first = 0
-        for _, batch in file.batches(file.names, BLOCK_ROWS):
-            frame = as_frame(batch, self.schema, csv if file.is_csv else None)
-            others = {name: batch[name].to_pandas() for name in batch.schema.names if name not in frame}
-            yield {**frame, **others}, repr(file.path), first
-            first += len(batch)
+                self._note(str(error), part.said)
 
     def compare_names(self, names: Sequence[str], where: str) -> None:
         """Compare the columns of a table or file with those of the schema."""

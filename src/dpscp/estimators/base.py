@@ -26,8 +26,7 @@ from dpscp.data.persons import choose_unit
 from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource, find_source
-from dpscp.data.sources.files import is_table
-from dpscp.data.sources.scanner import replace_patterns
+from dpscp.data.sources.tables import is_table, replace_patterns
 from dpscp.data.used_records import remember_use, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, is_target_name

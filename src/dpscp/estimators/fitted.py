@@ -23,8 +23,8 @@ from dpscp.data.model_files import plain, plain_parameters
 from dpscp.data.named_inputs import count_numbers, read_shape
 from dpscp.data.populations import Population
 from dpscp.data.schema import Frame, Schema
-from dpscp.data.sources.files import is_path, is_table
-from dpscp.data.sources.scanner import TableSource
+from dpscp.data.sources.files import is_path
+from dpscp.data.sources.tables import Table, is_table
 from dpscp.data.table_writer import open_writer
 from dpscp.data.validation import dense_rows
 from dpscp.estimators.other_names import METHODS, refuse_parameters
@@ -315,7 +315,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
         check_is_fitted(self)
         if self.schema_ is None:
             raise TypeError("X is the path of a table, which needs the schema of the fit; fit with schema=dp.Schema...")
-        return TableSource(table, self.schema_).frames()
+        return Table(table, self.schema_.csv).frames("predict", self.schema_)
 
     def _read_targets(self, X: Any, y: Any) -> Any:
         """Return targets as predictions write them: a column of a frame by name, or its values by the schema."""

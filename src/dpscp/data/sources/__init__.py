@@ -11,9 +11,10 @@ from dpscp.data.sources.base import ArraySource, Block, RecordSource, added
 from dpscp.data.sources.dask import DaskSource
 from dpscp.data.sources.dataset import DatasetSource
 from dpscp.data.sources.distributed import DistributedSource
-from dpscp.data.sources.files import are_paths, is_table
+from dpscp.data.sources.files import are_paths
 from dpscp.data.sources.scanner import TableSource
 from dpscp.data.sources.spark import SparkSource
+from dpscp.data.sources.tables import is_table
 
 __all__ = [
     "ArraySource",

@@ -12,7 +12,7 @@ from dpscp._base.checks import check_count
 from dpscp._base.progress import show_pass
 from dpscp.data.named_inputs import NamedInputs, count_numbers, is_named, split_target
 from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block
-from dpscp.data.sources.scanner import BLOCK_NUMBERS
+from dpscp.data.sources.files import BLOCK_NUMBERS
 from dpscp.data.sources.spill import LocalSource
 
 # Items that are read twice before anything else: a random change of one in two items shows here.

@@ -19,7 +19,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from dpscp._base.progress import show_pass
 from dpscp._base.suggestions import suggest
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import label_text
@@ -40,18 +39,10 @@ _FORMATS = {
     "orc": "ORC; it may be damaged, or have another format",
     "excel": "an Excel file; it may be damaged, or have another format",
 }
-# Classes of other libraries that yield the records of a table, by the first part of their module.
-_STREAMS = {
-    ("pyarrow", "Dataset"),
-    ("pyarrow", "RecordBatchReader"),
-    ("duckdb", "DuckDBPyRelation"),
-    ("polars", "LazyFrame"),
-    ("datasets", "Dataset"),
-    ("datasets", "IterableDataset"),
-    ("datasets", "DatasetDict"),  # which is refused
-}
-# What is read of a file at once. A record must fit into it.
-BLOCK_BYTES, BLOCK_ROWS, _COLUMN_BYTES = 8 * 2**20, 2**16, 2**20
+# Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
+BLOCK_NUMBERS = 2**21
+# What is read of a text file, or of a column of Parquet, at once. A record must fit into it.
+BLOCK_BYTES, _COLUMN_BYTES = 8 * 2**20, 2**20
 # Numbers that are compressed in a file take about so many times its bytes.
 _COMPRESSION = 4
 # Arrow reads no more than one batch at a time.
@@ -76,16 +67,6 @@ def is_path(table: Any) -> bool:
 def are_paths(table: Any) -> bool:
     """Return whether this is a list of paths, which a list of texts may be too."""
     return isinstance(table, list | tuple) and bool(table) and all(map(is_path, table))
-
-
-def is_table(table: Any) -> bool:
-    """Return whether ``TableSource`` reads this: paths, and data sets of other libraries. Frames are none."""
-    if is_path(table) or are_paths(table):
-        return True
-    for kind in type(table).__mro__:
-        if (kind.__module__.partition(".")[0].strip("_"), kind.__name__) in _STREAMS:
-            return True
-    return False
 
 
 def is_url(table: str | PathLike[str]) -> bool:
@@ -115,6 +96,11 @@ class TableFile:
     path: str
     csv_format: CSVFormat
     keys: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def said(self) -> str:
+        """The file in a message."""
+        return repr(self.path)
 
     @property
     def is_csv(self) -> bool:
@@ -336,22 +322,6 @@ def _cell_text(cell: Any) -> str | None:
     if cell is None or isinstance(cell, str):
         return cell or None
     return cell.isoformat() if isinstance(cell, date) else label_text(cell)
-
-
-def read_files(
-    files: Sequence[TableFile], names: Sequence[str], rows: int, records: int | None = None
-) -> Iterator[tuple[TableFile, Any]]:
-    """Yield each file with its batches, and show the progress; ``records`` is their public number."""
-    done = 0.0
-
-    def batches() -> Iterator[tuple[TableFile, Any]]:
-        nonlocal done
-        for number, file in enumerate(files):
-            for share, batch in file.batches(names, rows):
-                done = (number + share) / len(files)
-                yield file, batch
-
-    return show_pass(batches(), lambda: done, records)
 
 
 def list_files(table: Any, csv_format: CSVFormat) -> list[TableFile]:

@@ -1,7 +1,7 @@
 """Read tables through a schema: files, folders, URLs, and data sets of other libraries."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from os import PathLike
 from typing import Any
@@ -9,26 +9,14 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.checks import check_count
-from dpscp._base.progress import announce
 from dpscp.data.csv_format import CSVFormat
-from dpscp.data.frames import Frame, list_columns, table_to_pandas
-from dpscp.data.schema import Schema, SchemaError
-from dpscp.data.sources.base import ArraySource, Block, RecordSource, hide_message
-from dpscp.data.sources.files import (
-    ONE_BATCH,
-    SEE_CHECK,
-    TableError,
-    TableFile,
-    are_paths,
-    is_path,
-    list_files,
-    read_files,
-)
+from dpscp.data.schema import Schema
+from dpscp.data.sources.base import ArraySource, Block, RecordSource
+from dpscp.data.sources.files import BLOCK_NUMBERS, SEE_CHECK, TableError
 from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
 from dpscp.data.sources.spill import LocalSource, ReadSource, Scratch
+from dpscp.data.sources.tables import Table, replace_patterns
 
-# Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
-BLOCK_NUMBERS = 2**21
 # Blocks into which persons are split: each batch of a table leaves a piece for each of them.
 _MOST_PLACES = 256
 # A table whose numbers take no more bytes is read once, into memory.
@@ -71,58 +59,26 @@ class TableSource(LocalSource):
         scratch: str | PathLike[str] | None = None,
         block_rows: int | None = None,
     ) -> None:
-        self._csv = schema.csv if csv is None else csv
-        self._files = list_files(table, self._csv) if is_path(table) or are_paths(table) else []
+        self._read_by = Table(table, schema.csv if csv is None else csv)
         self._schema = replace_patterns(schema, table).require_complete()
+        self._columns = self._read_by.columns_of(self._schema)
         width = len(self._schema.feature_names)
         self._rows = max(1, BLOCK_NUMBERS // width) if block_rows is None else check_count("block_rows", block_rows)
-        self._read_once: Scratch[Any] | None = None
-        if self._files:
-            self._columns = self._find_columns(self._files[0].names, repr(self._files[0].path))
-            for file in self._files[1:]:
-                require_same_columns(self._columns, file)
-        else:
-            self._columns = self._find_columns(_stream_names(table), f"the {type(table).__name__}")
-            self._read_once = Scratch(_read_stream(table, self._columns, self._rows), scratch)
-        self._states = {file.path: file.state() for file in self._files}
+        self._read_once = None if self._read_by.is_files else Scratch(self._read_table(), scratch)
         self._kept: list[Scratch[Block]] = []  # also of the sources that are mapped from this one
-        self._path = ""  # of the file that is read now
         self.width, self._folder = width, scratch
 
-    def _find_columns(self, names: Sequence[str], said: str) -> list[str]:
-        """Return the names of the columns that the schema declares."""
-        if len(set(names)) != len(names):
-            raise TableError(f"{said} has two columns with the same name; rename one of them")
-        found = [name for name in names if name in self._schema.column_names]
-        if not found:
-            raise TableError(
-                f"{said} contains none of the columns that the schema declares; check the schema and, for CSV, "
-                "the separator and the first line, which must hold the column names"
-            )
-        return found
+    def _read_table(self) -> Iterator[Any]:
+        return self._read_by.batches("read the table", self._columns, self._rows, self._schema.n_records)
 
-    def _batches(self) -> Iterator[Any]:
-        announce("read the table")
-        yield from self._read_once or ()
-        for file, batch in read_files(self._files, self._columns, self._rows, self._schema.n_records):
-            if file.state() != self._states[file.path]:
-                raise TableError(
-                    f"{file.path!r} was written to while it was read; fit again on a file that does not change"
-                )
-            self._path = file.path
-            yield batch
-
-    def frames(self) -> Iterator[Any]:
-        """Yield the columns of the schema as pandas frames, in the order of the records."""
-        written = self._csv if self._files and self._files[0].is_csv else None
-        for batch in or_no_records(self._batches(), self._columns):
-            yield as_frame(batch, self._schema, written)
+    def _batches(self) -> Iterable[Any]:
+        return self._read_table() if self._read_once is None else self._read_once
 
     def _encoded(self) -> Iterator[tuple[Any, Any, Any]]:
         """Yield matrix, targets and person ids of the batches."""
         with self._naming_file():
-            for frame in self.frames():
-                yield self._schema.encode(frame)
+            for batch in self._batches():
+                yield self._schema.encode(self._read_by.as_frame(batch, self._schema))
 
     @contextmanager
     def _naming_file(self) -> Iterator[None]:
@@ -132,8 +88,8 @@ class TableSource(LocalSource):
         except TableError:  # it names the file
             raise
         except (ValueError, TypeError) as error:
-            if self._path:
-                error.add_note(f"This was found in the file {self._path!r}. {SEE_CHECK}")
+            if self._read_by.is_files and self._read_by.current is not None:
+                error.add_note(f"This was found in the file {self._read_by.current.said}. {SEE_CHECK}")
             raise
 
     def _table(self) -> Iterator[Block]:
@@ -188,8 +144,9 @@ class TableSource(LocalSource):
 
         The size decides the speed alone: results do not depend on where a block is.
         """
-        size = sum(file.estimate_bytes(self.width) for file in self._files)
-        if self._read_once is not None:
+        if self._read_once is None:
+            size = self._read_by.estimate_bytes(self.width)
+        else:
             size = 8 * self.width * sum(map(len, self._read_once))
         if size > _IN_MEMORY:
             return self
@@ -201,126 +158,9 @@ class TableSource(LocalSource):
         return ReadSource(written, self.width, self._folder)
 
 
-def or_no_records(batches: Iterable[Any], names: Sequence[str]) -> Iterator[Any]:
-    """Yield the batches, or one without a row: an error would reveal that the only record is missing."""
-    import pyarrow as pa
-
-    is_empty = True
-    for batch in batches:
-        is_empty = False
-        yield batch
-    if is_empty:
-        yield pa.RecordBatch.from_pylist([], pa.schema([(name, pa.string()) for name in names]))
-
-
-def require_same_columns(names: Sequence[str], file: TableFile) -> None:
-    """Refuse a file without one of these public columns, which the first file of the table has."""
-    missing = [name for name in names if name not in file.names]
-    if missing:
-        raise TableError(
-            f"{file.path!r} lacks column {', '.join(map(repr, missing))}, which the files before it have. Add it, or "
-            "fit on files with the same columns"
-        )
-
-
 def _join(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
     """Return the rows and targets of all parts."""
     if len(parts) == 1:
         return parts[0]
     rows, targets = zip(*parts, strict=True)
     return np.concatenate(rows), np.concatenate(targets)
-
-
-def replace_patterns(schema: Schema, table: Any) -> Schema:
-    """Return the schema of a table, whose columns take the place of patterns.
-
-    ``table`` is a frame, what ``TableSource`` reads, or None for rows without names. The first line of a file without
-    types may be a record. It is refused if it lacks the target.
-    """
-    if not schema.has_patterns:
-        return schema
-    if table is None:
-        raise SchemaError(
-            "the schema has patterns, which need the column names of a table; pass a frame or a path, or use "
-            "schema.for_columns(names)"
-        )
-    if isinstance(table, Frame):
-        return schema.for_columns(list_columns(table))
-    if not (is_path(table) or are_paths(table)):
-        return schema.for_columns(_stream_names(table))
-    file = list_files(table, schema.csv)[0]
-    if file.is_text and not set(schema.target_names) <= set(file.names):
-        raise TableError(f"the first line of {file.path!r} lacks the target of the schema; it must hold column names")
-    return schema.for_columns(file.names)
-
-
-def _stream_names(table: Any) -> list[str]:
-    """Return the column names of a data set of another library."""
-    if hasattr(table, "collect_schema"):  # polars
-        return list(table.collect_schema().names())
-    # Hugging Face and DuckDB, then Arrow
-    names = getattr(table, "column_names", None) or getattr(table, "columns", None)
-    if isinstance(names, dict):
-        raise TableError("X is a DatasetDict; pass one of its data sets, such as X['train']")
-    return list(table.schema.names if names is None else names)
-
-
-def _read_stream(table: Any, names: list[str], rows: int) -> Iterator[Any]:
-    """Yield the chosen columns of all records once, as Arrow batches in the order of the data set."""
-    _require_same_fragments(table, names)
-    stream = _stream_batches(table, names, rows)
-    while (batch := hide_message(lambda: next(stream, None), f"the {type(table).__name__}")) is not None:
-        yield batch
-
-
-def _stream_batches(table: Any, names: list[str], rows: int) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-
-    if hasattr(table, "collect_schema"):
-        for frame in table.select(names).collect_batches(chunk_size=rows, maintain_order=True):
-            yield from frame.to_arrow().to_batches()
-    elif hasattr(table, "select_columns"):
-        for part in table.select_columns(names).with_format("arrow").iter(rows):
-            yield from part.to_batches()
-    elif isinstance(table, ds.Dataset):
-        yield from table.to_batches(columns=names, batch_size=rows, **ONE_BATCH)
-    else:
-        for batch in pa.RecordBatchReader.from_stream(table):
-            yield batch.select(names)
-
-
-def _require_same_fragments(table: Any, names: Sequence[str]) -> None:
-    """Refuse an Arrow dataset with a file that lacks a column: Arrow would fill it with missing values."""
-    import pyarrow.dataset as ds
-
-    fragments: list[Any] = []
-    with suppress(ValueError):  # Arrow does not list the files of a filtered dataset
-        fragments = list(table.get_fragments()) if isinstance(table, ds.Dataset) else []
-    for fragment in fragments:
-        known = {*fragment.physical_schema.names, *ds.get_partition_keys(fragment.partition_expression)}
-        missing = [name for name in names if name not in known]
-        if missing:
-            raise TableError(f"a file of the dataset lacks column {missing[0]!r}; add it, or leave the file out")
-
-
-def as_frame(block: Any, schema: Schema, csv_format: CSVFormat | None = None) -> Any:
-    """Return the columns of the schema as a pandas frame.
-
-    Texts of numeric columns become numbers, as the format of a CSV file writes them (None: with a decimal point).
-
-    A column with a cell that is neither a number nor a mark for a missing one stays text: the schema refuses it.
-    Ids of persons stay Arrow's: pandas would make floating-point numbers of integers where one is missing.
-    """
-    import pandas as pd
-    import pyarrow as pa
-
-    numeric = {column.name for column in schema.columns if column.type == "numeric"}
-    numeric |= set() if schema.task == "classification" else set(schema.target_names)
-    used = [name for name in block.schema.names if name in schema.column_names]
-    reading = csv_format or CSVFormat()
-    columns = {name: reading.read_cells(block[name], are_numbers=name in numeric) for name in used}
-    frame = table_to_pandas(pa.table(columns))
-    if schema.person in used:
-        frame[schema.person] = pd.arrays.ArrowExtensionArray(columns[schema.person])
-    return frame
