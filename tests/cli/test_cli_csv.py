@@ -181,6 +181,7 @@ def test_all_columns_with_errors_are_named_at_once(run, folder):
         (CSVFormat(thousands=" "), ["1 234", "1\u00a0234", "1\u202f234.5"], [1234, 1234, 1234.5]),
         (CSVFormat(thousands="'"), ["1'234.5"], [1234.5]),
         (CSVFormat(), ["1.5", " 2 ", "n/a"], [1.5, 2, None]),
+        (CSVFormat(thousands=""), ["1.5", "12"], [1.5, 12]),
     ],
 )
 def test_numbers_are_read_in_their_format(options, cells, numbers):

@@ -290,6 +290,9 @@ def test_places_that_cancel_add_at_most_one_clip_norm_each():
     # without the bound on what cancels the longest record would be off by more than that
     magnitude = (errors[-1].double().norm(dim=1) * inputs[-1].double().norm(dim=1)).sum()
     assert float(factors[-1] * magnitude) <= rule.cancellation([term]) * (1 + 1e-9)
+    # 8192 rows of a product and one product more, 4096 blocks, 41 levels of pairs
+    alone = SampleTerm(parameter, errors[:, :, :1])
+    assert rule.cancellation([alone, term]) == pytest.approx(9e-5 * 2**52 / ((8193 + 4096 + 41) * 4096), rel=1e-12)
 
 
 def test_ghost_norms_are_not_below_the_true_ones():

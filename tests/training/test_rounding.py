@@ -17,6 +17,7 @@ from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient
 from dpscp.training.engine.loop import Descent
 from dpscp.training.engine.networks import Loss, Network
+from dpscp.training.engine.noise import grid_slack
 from dpscp.training.engine.rows import feature_rows, squared_norms
 
 HEAD = DPSGD(classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
@@ -226,3 +227,8 @@ def test_a_large_row_leaves_the_correction_finite(large):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.isfinite(corrected_outputs(trained.model, trained.trajectory, X, y)).all()
+
+
+def test_two_releases_on_the_grid_differ_by_its_spacing_in_each_parameter():
+    """They share their noise, and each of 49 parameters may be rounded to the next point."""
+    assert grid_slack(3.0, 49) == pytest.approx(7 * 3 * 2.0**-20, rel=1e-12)
