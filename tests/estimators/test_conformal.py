@@ -24,7 +24,6 @@ from dpscp._base.assumptions import HARD_BOUNDS
 from dpscp.exceptions import HintWarning, ReuseWarning
 from dpscp.privacy import dpsgd_event, gaussian_event
 from dpscp.privacy.events import possible_histories
-from dpscp.scores.sets import residual_interval
 from dpscp.threshold.counts import Halving, midpoint_tree
 from dpscp.training import (
     DPSGD,
@@ -255,38 +254,6 @@ class TestScores:
         assert HARD_BOUNDS not in free.certificate_.assumptions
         # the certificate of the fit decides: a change afterwards cannot cut what was promised uncut
         np.testing.assert_array_equal(free.set_params(clip_to_bounds=True).predict_interval(X)[1], reach)
-
-
-class TestIntervalEnds:
-    """The ends are the outermost numbers whose rounded score is at most the threshold, wherever in the floats."""
-
-    @staticmethod
-    def corners(rng, n=20_000):  # more than one chunk of rows
-        reach = np.abs(rng.normal(size=3)) * 2.0 ** rng.integers(-40, 40, 3)
-        near = rng.choice([-1, 1], n) * reach[0] * (1 + rng.integers(-4, 5, n) * 2.0**-52)
-        kinds = [
-            rng.normal(size=n) * 2.0 ** rng.integers(-60, 60, n),
-            near,
-            rng.integers(-40, 40, n) / 8,
-            np.zeros(n),
-            rng.normal(size=n).astype(np.float32).astype(float),
-        ]
-        return kinds[rng.integers(len(kinds))], np.append(reach, [0.125, 0.0, 1.0])
-
-    @pytest.mark.parametrize("seed", range(20))
-    def test_no_number_is_lost_and_none_too_many(self, seed):
-        center, reach = self.corners(np.random.default_rng(seed))
-        low, high = np.moveaxis(residual_interval(center, reach), 1, 0)
-        center = center[:, None]
-        assert (high - center <= reach).all()
-        assert (np.nextafter(high, np.inf) - center > reach).all()
-        assert (center - low <= reach).all()
-        assert (center - np.nextafter(low, -np.inf) > reach).all()
-
-    def test_infinite_thresholds_beside_finite_ones(self):
-        ends = residual_interval(np.array([0.0, 1e308]), np.array([1.0, np.inf]))
-        assert ends[:, :, 1].tolist() == [[-np.inf, np.inf]] * 2
-        assert ends[0, :, 0].tolist() == [-1.0, 1.0]
 
 
 class OwnMechanism(dp.training.Mechanism):

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from experiments.accounting import opacus_noise_multiplier, paper_spending
-from experiments.faithful import Fold, PaperSettings, evaluate, standardized
+from experiments.faithful import Fold, PaperSettings
 from experiments.paper_tables import printed
 from experiments.runner import DELTA, EPSILONS
 
@@ -48,15 +48,6 @@ def test_loader_is_opacus_loader() -> None:
     assert housing.SETTINGS.loader(8_256) == (1 / 65, 3250)
 
 
-def test_standardizing_uses_the_first_part_only() -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(3, 2, size=(100, 2)), rng.normal(size=(50, 2))
-    first, second = standardized(a, b)
-    np.testing.assert_allclose(first.mean(axis=0), 0, atol=1e-12)
-    np.testing.assert_allclose(first.std(axis=0), 1)
-    np.testing.assert_allclose(second, (b - a.mean(axis=0)) / a.std(axis=0))
-
-
 @pytest.fixture
 def small() -> tuple[PaperSettings, Fold]:
     rng = np.random.default_rng(1)
@@ -84,18 +75,6 @@ def test_the_five_methods_on_a_small_table(small: tuple[PaperSettings, Fold]) ->
     for row in baselines:
         # 500 test records and 500 calibration scores: four standard deviations around the target
         assert abs(row["coverage"] - 0.9) < 4 * math.sqrt(0.09 / 500 + 0.09 / 500)
-
-
-def test_widths_come_back_in_the_units_of_the_target(small: tuple[PaperSettings, Fold]) -> None:
-    settings, fold = small
-    everyone = np.arange(1000)
-    (X, y, _, _, X_test, y_test), scale = fold.parts(everyone, everyone)
-    assert scale == pytest.approx(fold.y.std())
-    model = settings.train(X, y, 0.0, 0, 0)
-    found = evaluate(model, 0.5, X_test, y_test, scale)
-    assert found["size"] == pytest.approx(scale)
-    inside = np.abs(y_test - np.asarray(model.outputs(X_test))[:, 0]) <= 0.5
-    assert found["coverage"] == pytest.approx(inside.mean())
 
 
 def test_examples_in_the_docstrings() -> None:

@@ -23,15 +23,6 @@ def drawn(n: int, *, is_labeled: bool, seed: int = 0) -> Records:
     return Records(X, np.clip(signal + 0.1 * rng.normal(size=n), -2, 3), LAYOUT, (-2.0, 3.0))
 
 
-def test_a_layout_scales_numbers_and_names_categories() -> None:
-    X = np.array([[4.0, 0.0, 0, 1, 0, 0, 0], [9.0, -10.0, 0, 0, 1, 1, 0]])
-    assert LAYOUT.codes(X).tolist() == [[2, 0], [3, 1]]
-    assert LAYOUT.scaled(X)[:, :2].tolist() == [[0.5, 0.0], [0.5, -0.5]]
-    assert Layout(np.zeros(2), np.ones(2)).codes(X).shape == (2, 0)
-    lengths = np.linalg.norm(LAYOUT.scaled(drawn(500, is_labeled=True).X), axis=1)
-    assert lengths.max() <= LAYOUT.longest_row
-
-
 @pytest.mark.parametrize("is_labeled", [True, False])
 @pytest.mark.parametrize("model", ["random trees", "adassp"])
 def test_models_learn_with_a_large_budget_and_not_with_a_tiny_one(model: str, is_labeled: bool) -> None:
@@ -55,26 +46,6 @@ def test_the_noise_of_all_trees_together_fits_the_budget() -> None:
         assert added.max() <= reach
         noise = reach * np.sqrt(400) / gdp_mu(1.0, 1e-5)
         assert gdp_delta(1.0, np.sqrt(400) * reach / noise) <= 1.001e-5
-
-
-def test_trees_draw_their_tests_without_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-    draw = table_models._draw_test
-    monkeypatch.setattr(table_models, "_draw_test", lambda *a: seen.append(draw(*a)) or seen[-1])
-    for seed in (0, 1):
-        table_models.random_trees(drawn(200, is_labeled=True, seed=seed), 1.0, 1e-5, 5)
-    half = len(seen) // 2
-    assert half == 399 * 3  # the first tree is one leaf
-    assert [repr(test) for test in seen[:half]] == [repr(test) for test in seen[half:]]
-    assert table_models.settings_of(20_000, 2.0, 1e-5).depth == 4
-
-
-def test_a_large_budget_makes_adaptive_ridge_least_squares() -> None:
-    records = drawn(2_000, is_labeled=False)
-    rows = np.column_stack([LAYOUT.scaled(records.X), np.ones(2_000)])
-    exact = rows @ np.linalg.lstsq(rows, records.targets, rcond=None)[0]
-    private = table_models.adaptive_ridge(records, 1e4, 1e-5, 0)(records.X)
-    assert np.abs(private - records.restored(exact)).max() < 0.1
 
 
 @pytest.mark.parametrize("is_labeled", [True, pytest.param(False, marks=pytest.mark.slow)])
