@@ -274,16 +274,6 @@ def test_chunks_are_counted_like_a_naive_count(seed, dtype, score_range, size, l
     assert counts.tolist() == [bisect_right(values, Fraction(t)) for t in thresholds.tolist()]
 
 
-def test_a_search_of_twenty_two_steps_opens_the_chunks_twice():
-    """The size comes from the first of them."""
-    opened = []
-    scores = np.random.default_rng(0).uniform(size=500)
-    setting = {"alpha": 0.1, "score_range": (0, 1), "count_noise": 1.0, "random_state": 0}
-    found = private_quantile(lambda: opened.append(1) or iter([scores]), **setting, steps=22)
-    assert len(opened) == 2
-    assert found == private_quantile(scores, **setting, steps=22)
-
-
 @pytest.mark.parametrize("steps", [1, 10, 11, 20, 30])
 def test_chunks_are_opened_a_few_times_and_not_once_a_step(steps):
     opened = 0
@@ -341,29 +331,6 @@ class TestRoundDown:
             with np.errstate(over="ignore"):
                 following = np.nextafter(rounded, dtype.type(np.inf))
             assert np.isinf(following) or Fraction(float(following)) > Fraction(threshold)
-
-    def test_nearest_would_count_wrongly(self):
-        score = np.float32(0.1)  # above the double 0.1
-        assert not float(score) <= 0.1
-        assert ArrayCounts(np.array([score, score])).count(0.0, 0.2, 1) == 0
-
-
-def test_edges_come_from_the_searchs_own_recursion():
-    low, high = 0.1, 0.7
-    edges = midpoint_tree(low, high, 10)
-    assert not np.array_equal(edges, np.linspace(low, high, 2**10 + 1))  # they round differently
-    left, right = low, high
-    for k in range(10):
-        middle = (left + right) / 2
-        assert middle in edges
-        left, right = (left, middle) if k % 3 else (middle, right)
-
-
-def test_scores_outside_the_range_are_clipped_silently():
-    inside = np.array([0.2] * 30 + [0.0] * 30 + [1.0] * 3)
-    outside = np.array([0.2] * 30 + [-5.0] * 30 + [9.0] * 3)
-    setting = {"alpha": 0.1, "score_range": (0, 1), "count_noise": 0.2, "steps": 12, "random_state": 1}
-    assert private_quantile(inside, **setting) == private_quantile(outside, **setting)
 
 
 def test_an_empty_part_of_random_size_is_no_error():
