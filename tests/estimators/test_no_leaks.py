@@ -18,8 +18,7 @@ import pytest
 
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, SeededWarning
-from dpscp.threshold import search
-from dpscp.training import DPSGD, QuantileTransform, TorchDPSGD
+from dpscp.training import DPSGD, TorchDPSGD
 
 N, NOMINAL = 1237, 1290
 CANARY_NUMBER, CANARY_TEXT = 98765.4321, "zebra-canary"
@@ -218,77 +217,6 @@ class TestFittedObject:
             kept = [(path, thing) for path, thing in reached if path not in released and path != "key of fitted"]
             sizes.append([(path, len(thing) if isinstance(thing, rows) else 0) for path, thing in kept])
         assert sizes[0] == sizes[1]
-
-
-def publish(model, X, y):
-    """Everything public about a fit: facts, ledger, certificates, warnings."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(X, y)
-    messages = [(w.category, str(w.message)) for w in caught]
-    certificates = [str(c) for c in model.certificates_]
-    shapes = [(name, value.shape, value.dtype) for name, value in model.model_.arrays().items()]
-    return (
-        model.ledger_.to_json(),
-        certificates,
-        [c.to_dict() for c in model.certificates_],
-        messages,
-        shapes,
-        model.model_.config(),
-        sorted(vars(model)),
-        model.threshold_.shape,
-    )
-
-
-class TestRareRecord:
-    """With and without one strange record everything public is the same; only noisy numbers may move."""
-
-    @pytest.fixture(autouse=True)
-    def same_size(self, monkeypatch):
-        """A noisy size may move by the record: it is released as if there were as many scores in both worlds."""
-        honest = search.release_size
-        monkeypatch.setattr(search, "release_size", lambda _, *rest: honest(NOMINAL, *rest))
-
-    @pytest.fixture(autouse=True)
-    def same_cells(self, monkeypatch):
-        """Which cells of a column are divided follows from noisy counts: here those of no record, in both worlds."""
-        honest = QuantileTransform.release
-        monkeypatch.setattr(
-            QuantileTransform, "release", lambda step, counts, **rest: honest(step, np.zeros_like(counts), **rest)
-        )
-
-    @pytest.mark.parametrize("guarantee", [*GUARANTEES, "auto"])
-    @pytest.mark.parametrize("kind", ["recipe", "mechanism"])
-    @pytest.mark.parametrize("groups", [None, "label"])
-    @pytest.mark.covering
-    def test_label(self, guarantee, kind, groups):
-        X, y = labeled()
-        names = np.array(["u", "v", "w", CANARY_TEXT])
-        model = classifier(None if kind == "recipe" else QUICK, guarantee=guarantee, classes=list(names), groups=groups)
-        without = publish(model, X, names[y])
-        rare = publish(model, np.vstack([X, X[:1]]), names[np.append(y, 3)])
-        assert without == rare
-
-    @pytest.mark.parametrize("guarantee", GUARANTEES)
-    def test_group(self, guarantee):
-        X, y = measured()
-        X[:, 1] = np.abs(X[:, 1])
-        model = regressor(guarantee=guarantee, groups=dp.Groups(area, values=[0, 1]))
-        strange = X[:1].copy()
-        strange[0, 1] = -1
-        assert publish(model, X, y) == publish(model, np.vstack([X, strange]), np.append(y, 0.0))
-
-    def test_a_record_less_than_declared(self):
-        X, y = labeled()
-        model = classifier(guarantee="split")
-        assert publish(model, X, y) == publish(model, X[:-1], y[:-1])
-
-    def test_the_comparison_can_fail(self):
-        X, y = labeled()
-        model = classifier(guarantee="asymptotic", n_records=None)
-        assert publish(model, X, y) != publish(model, X[:-1], y[:-1])
-        model = classifier(guarantee="asymptotic", classes=None)
-        assert publish(model, X, y) != publish(model, np.vstack([X, X[:1]]), np.append(y, 3))
 
 
 def frame(**columns):

@@ -73,7 +73,15 @@ def outcome(model, X, y):
             return type(error), str(error)
     said = [(w.category, str(w.message)) for w in heard]
     certificates = [str(c) for c in getattr(model, "certificates_", ())]
-    return said, certificates, model.ledger_.to_json(), np.isfinite(model.threshold_).tolist()
+    promises = [c.to_dict() for c in getattr(model, "certificates_", ())]
+    return (
+        said,
+        certificates,
+        promises,
+        model.ledger_.to_json(),
+        np.isfinite(model.threshold_).tolist(),
+        sorted(vars(model)),
+    )
 
 
 def assert_no_record_shows(model, X, y, records):
@@ -215,6 +223,35 @@ class TestOneFiniteRecord:
         model = classifier(STABLE, guarantee="split")
         with pytest.raises(AssertionError, match="NaN"):
             assert_no_record_shows(model, *labeled(), records={"NaN": (np.full((1, 3), np.nan), 1)})
+
+
+class TestOneRareRecord:
+    """A label or a group that no other record has, and a record less than declared."""
+
+    @pytest.mark.parametrize("guarantee", [*GUARANTEES, "auto"])
+    @pytest.mark.parametrize("estimator", [None, STABLE], ids=["recipe", "mechanism"])
+    @pytest.mark.parametrize("groups", [None, "label"])
+    @pytest.mark.covering
+    def test_label(self, guarantee, estimator, groups):
+        X, y = labeled()
+        names = np.array(["u", "v", "w", "rare"])
+        model = classifier(estimator, guarantee=guarantee, classes=list(names), groups=groups, **BOUNDED)
+        assert_no_record_shows(model, X, names[y], records={"rare": (X[:1], "rare")})
+
+    @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected", "asymptotic"])
+    def test_group(self, guarantee):
+        X, y = measured()
+        groups = dp.Groups(lambda X: X[:, 1] < 2, values=[True, False])
+        model = regressor(DPSGD(loss="huber", steps=5), guarantee=guarantee, groups=groups)
+        assert_no_record_shows(model, X, y, records={"rare": (np.full((1, 3), 3.0), 0.0)})
+
+    def test_a_record_less_than_declared(self):
+        X, y = labeled()
+        model = classifier(STABLE, guarantee="split")
+        assert_no_record_shows(model, X[:-1], y[:-1], records={"last": (X[-1:], y[-1])})
+        model = classifier(STABLE, guarantee="asymptotic", n_records=None)
+        with pytest.raises(AssertionError):
+            assert_no_record_shows(model, X[:-1], y[:-1], records={"last": (X[-1:], y[-1])})
 
 
 # ---- scores of the caller
