@@ -135,7 +135,7 @@ def test_declarations_come_from_the_caller_then_from_the_schema(model, tmp_path)
     path = tmp_path / "report.html"
     model.report(path, metadata={"responsible": "Dr. <Who>", "legal_basis": "consent", "purpose": "triage"})
     page = path.read_text()
-    shown = dict(re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", page))
+    shown = dict(re.findall("<dt>([^<]*)</dt><dd[^>]*>([^<]*)</dd>", page))
     assert shown["Responsible"] == "Dr. &lt;Who&gt;"
     assert (shown["Purpose"], shown["Legal basis"], shown["Contact"]) == ("triage", "consent", "privacy@example.org")
     assert "City clinic" not in page.split('id="statement"')[0]

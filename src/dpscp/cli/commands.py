@@ -180,7 +180,9 @@ def _report(options: argparse.Namespace) -> Result:
     # with an epsilon the store paid for the evaluated records; it is not that of the fit
     shown = None if options.budget is None or options.epsilon is not None else BudgetStore.open(options.budget)
     about = describe_release(options, shown)
-    write_report(options.output, released, evaluation=evaluation, title=options.title, **about)
+    write_report(
+        options.output, released, evaluation=evaluation, title=options.title, language=options.language, **about
+    )
     values, lines = describe(released, evaluation, **about)
     return {"report": str(options.output), **values}, [*lines, *report_line(options.output)]
 
@@ -307,10 +309,18 @@ def _recalibrate(options: argparse.Namespace) -> Result:
 
 def _statement(options: argparse.Namespace) -> Result:
     check_output(options.output, options.model)
-    writers = {"markdown": statement_markdown, "registry": registry_yaml, "model_card": model_card}
+    language = options.language
+    writers: dict[str, Callable[[Any], str]] = {
+        "markdown": lambda statement: statement_markdown(statement, language),
+        "registry": registry_yaml,
+        "model_card": lambda statement: model_card(statement, language),
+    }
     chosen = [name for name in writers if getattr(options, name)]
     if len(chosen) > 1:
         raise CommandError(f"choose one of {', '.join('--' + name.replace('_', '-') for name in chosen)}")
+    if language != "en" and chosen == ["registry"]:
+        raise CommandError("an entry of the registry is written in English; remove --language")
+    chosen = chosen or (["markdown"] if language != "en" else [])
     about = describe_release(options, None if options.budget is None else BudgetStore.open(options.budget))
     statement = load_release(options.model).statement(**about)
     text = writers[chosen[0]](statement) if chosen else json.dumps(statement, indent=2) + "\n"

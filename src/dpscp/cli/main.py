@@ -105,6 +105,7 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--markdown": (bool, "write Markdown instead of JSON"),
     "--registry": (bool, "write the draft of an entry of the OpenDP deployments registry (YAML)"),
     "--model-card": (bool, "write a model card for Hugging Face"),
+    "--language": (str, "language of a report, or of a statement in Markdown", {"choices": ("en", "de")}),
     "--n": (int, "public number of records, or of persons"),
     "--rows-per-person": (int, "limit on the records of one person"),
     "--overshoot": (float, "accepted overshoot; computes the one of --n and --epsilon that is missing"),
@@ -181,8 +182,8 @@ COMMANDS = {
     ),
     "report": _Command(
         "write an HTML report about a model",
-        f"model --output --evaluate --title --purpose --responsible --data-name {_PAYMENT}",
-        {"output": Path("report.html"), "delta": 1e-5},
+        f"model --output --evaluate --title --language --purpose --responsible --data-name {_PAYMENT}",
+        {"output": Path("report.html"), "delta": 1e-5, "language": "en"},
         (
             "dpscp report model.dpscp",
             "dpscp report model.dpscp --evaluate heldout.csv                  # internal: exact numbers",
@@ -214,11 +215,12 @@ COMMANDS = {
     ),
     "statement": _Command(
         "write the privacy statement of a release, as JSON or as Markdown for a model card",
-        "model --markdown --registry --model-card --output --purpose --responsible --data-name --budget",
-        {},
+        "model --markdown --registry --model-card --language --output --purpose --responsible --data-name --budget",
+        {"language": "en"},
         (
             "dpscp statement model.dpscp",
             "dpscp statement model.dpscp --markdown -o privacy.md",
+            "dpscp statement model.dpscp --language de -o erklaerung.md",
             "dpscp statement model.dpscp --registry -o entry.yaml",
         ),
     ),

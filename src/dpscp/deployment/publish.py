@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpscp._base.format import at_most
+from dpscp.report.language import translate
 from dpscp.report.statement import NOT_DECLARED, statement_markdown
 
 OPEN = "OPEN: {}"
@@ -127,12 +128,14 @@ def registry_yaml(statement: Mapping[str, Any]) -> str:
     return "\n".join([*_yaml_lines(registry_entry(statement)), ""])
 
 
-def model_card(statement: Mapping[str, Any]) -> str:
+def model_card(statement: Mapping[str, Any], language: str = "en") -> str:
     """Return a model card for Hugging Face: its header, and the statement as Markdown.
 
     Parameters
     ----------
     statement : mapping
+    language : str
+        ``"en"`` or ``"de"``.
 
     Returns
     -------
@@ -142,8 +145,8 @@ def model_card(statement: Mapping[str, Any]) -> str:
     header: dict[str, Any] = {"library_name": "dpscp", "tags": ["differential-privacy", "conformal-prediction"]}
     if release["task"] in _PIPELINES:
         header["pipeline_tag"] = _PIPELINES[release["task"]]
-    title = f"# {release['words'].partition(',')[0].rstrip('.')}"
-    return "\n".join(["---", *_yaml_lines(header), "---", "", title, "", f"#{statement_markdown(statement)}"])
+    title = f"# {translate(release['words'], language).partition(',')[0].rstrip('.')}"
+    return "\n".join(["---", *_yaml_lines(header), "---", "", title, "", f"#{statement_markdown(statement, language)}"])
 
 
 def _yaml_lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:

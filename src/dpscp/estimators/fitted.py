@@ -431,6 +431,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
         *,
         title: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        language: str = "en",
     ) -> None:
         """Write an HTML page about this fit; needs the extra ``dpscp[report]``.
 
@@ -449,6 +450,8 @@ class FittedEstimator(Documented, _Parameters, ABC):
         title : str, optional
         metadata : mapping of str to str, optional
             Descriptions by key: purpose, data, responsible, contact, legal_basis, collection_period, recipients.
+        language : str
+            ``"en"`` or ``"de"``.
         """
         from dpscp.report.numbers import evaluate
         from dpscp.report.page import write_report
@@ -457,7 +460,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
         if (X is None) != (y is None):
             raise ValueError("pass both X and y for an evaluation, or neither")
         evaluation = None if X is None else evaluate(self, X, self._read_targets(X, y))
-        write_report(path, self, evaluation=evaluation, title=title, metadata=metadata)
+        write_report(path, self, evaluation=evaluation, title=title, metadata=metadata, language=language)
 
     def _repr_html_(self) -> str:
         """Return scikit-learn's diagram and, once fitted, a card for each promise."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpscp._base.assumptions import first_words
+from dpscp._base.checks import check_choice
 from dpscp._base.format import (
     at_least,
     at_most,
@@ -42,6 +43,7 @@ from dpscp.report.figures import (
     stage_colors,
     tradeoff_figure,
 )
+from dpscp.report.language import LANGUAGES, translate_page
 from dpscp.report.numbers import (
     GROUP_SIZES,
     TERMS,
@@ -81,6 +83,7 @@ def html_report(
     title: str | None = None,
     metadata: Mapping[str, str] | None = None,
     study: Mapping[str, Any] | None = None,
+    language: str = "en",
 ) -> str:
     """Write an HTML page about a release.
 
@@ -96,13 +99,16 @@ def html_report(
     metadata : declarations of the author by key: purpose, data, responsible, contact, legal_basis, collection_period,
         recipients. A schema may declare them as well; ``metadata`` comes first.
     study : budget of all releases about these records and what is spent, see ``study_budget``.
+    language : "en" or "de". The statement for programs inside the page stays English.
 
     Returns
     -------
     str
     """
+    check_choice("language", language, LANGUAGES)
     content = _collect_content(released, evaluation, study, metadata)
-    return str(_page_template().render(**content, title=title or _title(released)))
+    page = _page_template().render(**content, title=title or _title(released), has_title=title is not None)
+    return translate_page(page, language)
 
 
 def _title(released: Any) -> str:

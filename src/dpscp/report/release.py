@@ -141,6 +141,7 @@ class Release(ThresholdRelease, Documented):
         *,
         title: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        language: str = "en",
     ) -> None:
         """Write an HTML page about this release; needs the extra ``dpscp[report]``.
 
@@ -151,10 +152,12 @@ class Release(ThresholdRelease, Documented):
         title : str, optional
         metadata : mapping of str to str, optional
             Declarations by key, such as purpose and responsible.
+        language : str
+            ``"en"`` or ``"de"``.
         """
         from dpscp.report.page import write_report
 
-        write_report(path, self, title=title, metadata=metadata)
+        write_report(path, self, title=title, metadata=metadata, language=language)
 
     def _repr_html_(self) -> str:
         return self._cards()

@@ -15,6 +15,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.assumptions import Assumption, first_words
+from dpscp._base.checks import check_choice
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level
 from dpscp.core.tasks import FOUND_RANGE
 from dpscp.data.schema_text import METADATA_KEYS, check_metadata
@@ -24,6 +25,7 @@ from dpscp.privacy import Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant
 from dpscp.privacy.events import composed_parts, describe_event, event_to_dict, parallel_parts
 from dpscp.privacy.tradeoff import gdp_mu
+from dpscp.report.language import LANGUAGES, translate_markdown
 from dpscp.report.release import Release
 from dpscp.report.verdict import ATTACKS, TITLES, judge
 
@@ -163,13 +165,15 @@ def statement_schema() -> dict[str, Any]:
     return found
 
 
-def statement_markdown(statement: Mapping[str, Any]) -> str:
+def statement_markdown(statement: Mapping[str, Any], language: str = "en") -> str:
     """Return a privacy statement as Markdown, for a model card.
 
     Parameters
     ----------
     statement : mapping
         The result of ``privacy_statement``.
+    language : str
+        ``"en"`` or ``"de"``.
 
     Returns
     -------
@@ -223,7 +227,7 @@ def statement_markdown(statement: Mapping[str, Any]) -> str:
         "Checks": _bullets(f"{found['check']}: {found['result']}" for found in statement["checks"]),
     }
     lines = [line for title, texts in sections.items() if texts for line in (f"## {title}", "", *texts, "")]
-    return "\n".join(lines)[1:]
+    return translate_markdown("\n".join(lines)[1:], check_choice("language", language, LANGUAGES))
 
 
 def _above(epsilon: float) -> float | None:
