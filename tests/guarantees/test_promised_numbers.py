@@ -84,25 +84,33 @@ def test_the_tradeoff_of_k_rows_is_the_groups(group, group_epsilon):
 
 
 def worst_release_level(n_released, size_noise, *, alpha, count_noise, steps, unit=0.0, confidence=0.95):
-    """Result I by direct sums: B binomial, the largest of the noisy counts less its rise, the noise of the size."""
+    """Result I by direct sums: B binomial, the largest of the noisy counts less its rise, the noise Y of the size.
+
+    The level is 1 - alpha - q w(n + Y). The largest q that any number of scores within reach needs is that of all.
+    """
     tail = 1 - confidence
     reach = size_noise * stats.norm.isf(0.02 * tail / 2) + unit
-    largest = n_released + 2 * reach
-    offset = sized_offset(alpha, largest, size_noise, count_noise, steps, graded=True)
-    rises = step_rises(steps)
-    swing = abs(0.5 - alpha)
+    offset = sized_offset(alpha, n_released + 2 * reach, size_noise, count_noise, steps, graded=True)
+    rises, swing = step_rises(steps), 0.5 - alpha
     normal, weights = np.polynomial.hermite_e.hermegauss(60)
     weights = weights / weights.sum()
 
-    def miss(level, n):
-        counts = np.arange(n + 1)
-        needed = (1 - alpha) * (n + 1) + offset - swing * unit - counts
-        t = (needed[:, None] - swing * size_noise * normal) / count_noise
-        some = 1 - np.exp(sum(stats.norm.logcdf(t + rise) for rise in rises))
-        return stats.binom.pmf(counts, n, level) @ some @ weights + 0.02 * tail
+    def level(m, q):
+        m = np.maximum(m, 1.0)
+        spread = np.sqrt(alpha * (1 - alpha) / m + (count_noise**2 + (swing * size_noise) ** 2) / m**2)
+        return np.clip(1 - alpha - q * spread, 0.0, 1.0)
 
-    low, high = math.ceil(n_released - reach), math.floor(n_released + reach)
-    return optimize.brentq(lambda level: max(miss(level, n) for n in (low, high)) - tail, 0.01, 0.999)
+    def miss(q, n):
+        counts = np.arange(n + 1)
+        needed = (1 - alpha) * (n + 1) + offset - swing * unit - counts[:, None] + swing * size_noise * normal
+        some = 1 - np.exp(sum(stats.norm.logcdf(needed / count_noise + rise) for rise in rises))
+        mass = stats.binom.pmf(counts[:, None], n, level(n + size_noise * normal, q))
+        return (mass * some).sum(axis=0) @ weights + 0.02 * tail
+
+    low, high = max(1, math.ceil(n_released - reach)), math.floor(n_released + reach)
+    sizes = np.unique(np.linspace(low, high, 15).round())
+    q = max(optimize.brentq(lambda q, n=int(n): miss(q, n) - tail, -9, 30) for n in sizes)
+    return float(level(n_released, q))
 
 
 @pytest.mark.parametrize("n", [100, 400])

@@ -115,7 +115,7 @@ mutant(
     "ledger.epsilon(release.budget.delta, release.accountant)",
     "ledger.epsilon(release.budget.delta, release.accountant, rows=1)",
     "the verdict tells the epsilon of one row where k are protected",
-    "tests/guarantees/test_promised_numbers.py::test_the_summary_of_a_fit_tells_the_groups_epsilon",
+    "tests/privacy/test_units.py::test_every_printed_promise_is_that_of_the_unit",
 )
 mutant(
     "cli.files:choose_csv_format",
