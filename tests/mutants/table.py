@@ -641,6 +641,27 @@ mutant(
 )
 
 mutant(
+    "core.problem:Problem.searched_alphas",
+    "alpha / self.weight_bound",
+    "alpha",
+    "a record of little weight is missed as often as it likes",
+    "tests/deployment/test_populations.py::test_the_declared_population_is_covered",
+)
+mutant(
+    "core.problem:Problem.covered_level",
+    "1 - self.weight_bound * (1 - level)",
+    "level",
+    "one release states what weighted records are covered",
+    "tests/deployment/test_populations.py::test_a_single_release_states_what_new_records_of_the_population_are_covered",
+)
+mutant(
+    "core.fit:_never_miss_rejected",
+    "-np.inf",
+    "np.inf",
+    "records that a likelihood ratio rejects count as missed",
+    "tests/deployment/test_populations.py::test_an_estimator_covers_the_declared_population",
+)
+mutant(
     "threshold.single_release:_NoisyLevel._bound",
     "np.maximum(self._level(n + self.ends[0], q), self._level(n + width - 1 + self.ends[1], q))",
     "self._level(n + 0 * self.ends[0], q)",
@@ -714,7 +735,7 @@ mutant(
 )
 mutant(
     "deployment.calibrate:UsedRecords.choose",
-    "rows[keep_by_ratio(ratios[rows], population.bound, coins)]",
+    "rows[kept]",
     "rows",
     "the likelihood ratio of losses is ignored",
     "tests/deployment/test_populations.py::test_the_risk_of_the_declared_population_is_bounded",

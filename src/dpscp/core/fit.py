@@ -250,9 +250,18 @@ class BlockCounts:
 
 def _count_block(thresholds: NDArray[np.float64], group: int | None, block: Block) -> tuple[NDArray[np.int64], int]:
     """Count the scores of a block (of one group) at most each threshold, and all of them."""
-    if group is None or block.groups is None:
-        return count_chunks([block.targets], thresholds)
+    if group is None:
+        return count_chunks([_never_miss_rejected(block.targets, block.groups)], thresholds)
+    assert block.groups is not None
     return count_chunks([block.targets[is_member(block.groups, group)]], thresholds)
+
+
+def _never_miss_rejected(scores: NDArray[Any], kept: NDArray[np.int64] | None) -> NDArray[Any]:
+    """Return the scores, the lowest one for a record that the coins of a likelihood ratio rejected.
+
+    Theory: Result K
+    """
+    return scores if kept is None else np.where(kept < 0, -np.inf, scores)
 
 
 def declare_all(ledger: Ledger, trained: Trained, own: Mapping[str, Any]) -> Ledger:

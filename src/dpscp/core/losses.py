@@ -171,6 +171,7 @@ def sum_losses(
     dither: FloatArray,
     resolution: int,
     running_maximum: bool,
+    weights: FloatArray | None = None,
 ) -> list[LossSums]:
     """Return the exact sums of one minus the loss for each group of units, rounded by one secret uniform a unit.
 
@@ -178,7 +179,8 @@ def sum_losses(
     ``rows`` are the used rows, person by person as ``owners`` says (None: all); ``groups`` the units of each group
     (None: one group of all); ``dither`` one uniform number of each unit. A unit's loss is the mean over its rows. It is
     rounded to a multiple of 1 / ``resolution`` by the same uniform at every threshold, which keeps its order and its
-    mean. Columns are read from the last to the first, one at a time. Bad losses are refused without a word about which.
+    mean. ``weights`` in [0, 1] multiply the losses of the used rows (Result K). Columns are read from the last to the
+    first, one at a time. Bad losses are refused without a word about which.
 
     Theory: Result J
     """
@@ -200,6 +202,7 @@ def sum_losses(
         kept = losses if rows is None else losses[rows]
         if len(kept) != owners.n_rows:
             raise ValueError("losses must have one row for each record")
+        kept = kept if weights is None else weights * kept
         rounded = _round_gains(_person_means(kept, owners), dither, resolution)
         sums[:, j] = [int(rounded[units].sum()) for units in members]
     return [LossSums(len(units), resolution, row) for units, row in zip(members, sums, strict=True)]
@@ -276,9 +279,10 @@ class _BlockLosses(PlacedFunction):
             found = [np.asarray(self.model.predict_proba(rows)) for _, rows in parts]
         truth = block.targets
         shown = np.concatenate(found) if found else np.empty((0, len(self.task.labels)))
-        groups = None
-        if self.n_groups:
-            assert block.groups is not None
+        groups = weights = None
+        if block.groups is not None and not self.n_groups:  # a record that a ratio's coins rejected loses nothing
+            weights = (block.groups >= 0).astype(float)
+        elif block.groups is not None:
             groups = [np.flatnonzero(is_member(block.groups, group)) for group in range(self.n_groups)]
         points, losses = even_thresholds((0.0, 1.0), self.steps), self.task.losses(shown, truth)
         sums = sum_losses(
@@ -290,5 +294,6 @@ class _BlockLosses(PlacedFunction):
             dither=self.draws.uniform(self.places.persons[block.id]),
             resolution=self.task.resolution,
             running_maximum=self.task.running_maximum,
+            weights=weights,
         )
         return np.array([one.size for one in sums]), np.stack([one.sums for one in sums])

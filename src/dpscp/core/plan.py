@@ -112,14 +112,14 @@ class Plan:
         # without a released size only the linear statistic is valid for groups of any size
         rank = Rank.LINEAR if grouped and not chosen.releases_size else chosen.rank
         has_released_size = chosen.releases_size and (grouped or part < 1 or not problem.n_found)
-        if other is not None:
-            # how many scores the coins keep depends on the records, so their number is released or has a known law
+        if other is not None and not problem.is_weighted:
+            # how many scores the coins keep depends on the records, so their number is released
             part, has_released_size = (part / other.bound, True)
-            if not chosen.held_out:
-                raise ValueError(
-                    f"population needs guarantee='split', got {chosen.name!r}: a promise for another population "
-                    "needs records that training did not see"
-                )
+        if other is not None and not (chosen.held_out or (problem.is_weighted and chosen.certified)):
+            raise ValueError(
+                f"population needs guarantee='split', got {chosen.name!r}: a promise for another population needs "
+                "records that training did not see, or normalized=True without groups and guarantee='universal'"
+            )
         nominal = part * problem.n_records * problem.groups_per_record / (problem.n_groups or 1)
         plan = cls(
             problem,
@@ -141,7 +141,7 @@ class Plan:
         lipschitz = self.problem.score_lipschitz
         if stability is not None and lipschitz is not None:
             stability = replace(stability, score_lipschitz=lipschitz)
-        inputs = GuaranteeRequest(self.problem.alphas, spent, stability)
+        inputs = GuaranteeRequest(self.problem.searched_alphas, spent, stability)
         inner, shift = self.guarantee.inner_levels(inputs), self.guarantee.shift(inputs)
         return replace(self, spent=spent, inner=inner, shift=shift)
 
@@ -181,8 +181,9 @@ class Plan:
 
         ``unit_noise`` is the noise of a single count in each group of a record, with the whole budget.
         """
-        graded = self.guarantee.correction.is_graded
-        return default_steps(self.n_nominal, unit_noise=unit_noise / math.sqrt(1 - self.size_share), graded=graded)
+        n = max(1, round(self.n_nominal / self.problem.weight_bound))  # those that can be missed
+        unit_noise /= math.sqrt(1 - self.size_share)
+        return default_steps(n, unit_noise=unit_noise, graded=self.guarantee.correction.is_graded)
 
     def planned_aim(self, index: int, mu: float) -> Aim:
         """Return the aim of one level's search when all searches that one record takes part in are mu-GDP.
@@ -203,14 +204,14 @@ class Plan:
         """Return the plan without a released size, if the coins' law is sharper.
 
         Both are valid, and public numbers choose. The law of the coins is sharper in small parts. Declared numbers and
-        groups have no such law, nor has a likelihood ratio that is known up to a factor only.
+        groups have no such law, nor has the number of records that a likelihood ratio keeps.
 
         Theory: Sizes of small parts that were counted
         """
         problem = self.problem
         is_drawn = self.has_released_size and problem.n_found and self.part < 1
-        by_factor = problem.population is not None and not problem.population.normalized
-        if not is_drawn or problem.n_groups is not None or by_factor:
+        is_thinned = problem.population is not None and not problem.is_weighted
+        if not is_drawn or problem.n_groups is not None or is_thinned:
             return self
         counted = replace(self, has_released_size=False, counted_size=CountedSize(problem.n_records, self.part))
 

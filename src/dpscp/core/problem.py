@@ -69,6 +69,28 @@ class Problem:
         return None if self.group_values is None else len(self.group_values)
 
     @property
+    def is_weighted(self) -> bool:
+        """Whether a likelihood ratio with mean 1 weights the misses of all records; else it drops records.
+
+        Theory: Result K
+        """
+        return self.population is not None and self.population.normalized and self.group_values is None
+
+    @property
+    def weight_bound(self) -> float:
+        """The bound W of such a ratio; 1 without one."""
+        return self.population.bound if self.population is not None and self.is_weighted else 1.0
+
+    @property
+    def searched_alphas(self) -> tuple[float, ...]:
+        """The miscoverage of each level among the weighted records: a miss counts w / W."""
+        return tuple(alpha / self.weight_bound for alpha in self.alphas)
+
+    def covered_level(self, level: float) -> float:
+        """Return what new records are covered at least, where weighted ones are covered at ``level``."""
+        return max(0.0, 1 - self.weight_bound * (1 - level)) if self.is_weighted else level
+
+    @property
     def group_facts(self) -> dict[str, Any]:
         """What the groups declare public; labels that are groups are declared as classes."""
         if self.group_values is None or self.groups_are_labels:
@@ -171,7 +193,7 @@ class FitProblem(Problem):
         """How many groups of records are searched; 0 where all are and none is left out."""
         if self.group_values is not None:
             return len(self.group_values)
-        return 0 if self.population is None else 1
+        return 0 if self.population is None or self.is_weighted else 1
 
     @property
     def taken_from_data(self) -> tuple[str, ...]:

@@ -291,7 +291,9 @@ def _make_certificate(
     elif not plan.has_released_size:
         assumptions.insert(1, unit.nominal_is_true)
     if plan.counted_size is not None:
-        assumptions += [COINS(unit.noun), *([NORMALIZED_RATIO] if by_ratio else [])]
+        assumptions.append(COINS(unit.noun))
+    if problem.is_weighted:
+        assumptions.append(NORMALIZED_RATIO)
     terms = Terms(
         unit=unit,
         relation=plan.spent.relation,
@@ -344,7 +346,8 @@ def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], te
         confidence, level = problem.release_confidence, target  # the searches aimed at it
         if confidence is None:  # Result I; of a group, the lowest coverage
             confidence = RELEASE_CONFIDENCE
-            level = min(s.aim.level_of_one_release(confidence, s.offset - s.aim.mean_rise) for s in searches)
+            levels = [s.aim.level_of_one_release(confidence, s.offset - s.aim.mean_rise) for s in searches]
+            level = problem.covered_level(min(levels))
         own |= {"release_confidence": confidence, "release_level": level}
     noun, advice = problem.unit.noun, ""
     if too_wide:
@@ -370,7 +373,7 @@ def _ideal_miss_bound(plan: Plan, index: int, q: PrivateQuantile) -> float:
 
 def _find_smallest_sizes(plan: Plan, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
     """Return the fewest records with a finite threshold: of table and of part."""
-    confidence, target = plan.problem.release_confidence, 1 - plan.problem.alphas[index]
+    confidence, target = plan.problem.release_confidence, 1 - plan.problem.searched_alphas[index]
 
     def useful(n: int) -> bool:
         aim = q.aim.with_size(n)

@@ -37,8 +37,8 @@ class Population:
     bound : float
         The public upper bound W >= w. About one in so many held-out records is kept.
     normalized : bool, default False
-        Declares that w has mean 1 over the population of these records. The number of kept records of a counted table
-        then has a known law, and in small parts no noisy number is released. False: w may be right up to a factor.
+        Declares that w has mean 1 over the population of these records. Without groups no record is dropped then: a
+        miss counts w / W, and records that training has seen may be used. False: w may be right up to a factor.
 
     Examples
     --------

@@ -7,6 +7,7 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.assumptions import OWN_SCORES
 from dpscp._base.checks import check_count, check_nonnegative, check_probability
 from dpscp.core.problem import Problem, group_fields
@@ -161,7 +162,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         score_lipschitz=score_lipschitz,
     )
     counted = Counted(
-        [scores] if used is None else [np.asarray(scores)[rows] for rows in used.rows_of_groups],
+        [scores] if used is None else used.scores_of_groups(np.asarray(scores)),
         spent,
         stability=stability,
     )
@@ -175,13 +176,16 @@ class UsedRecords:
     """Which records of a caller's own count, person by person, and in which groups.
 
     ``rows`` are their places in the table; None for all of them. ``n_units`` is the number of records, or persons,
-    before a coin dropped any.
+    before a coin dropped any. ``weights`` are w / W of each row, where a likelihood ratio with mean 1 weights misses;
+    ``kept`` says which of them the coins keep.
     """
 
     rows: NDArray[np.int64] | None
     owners: Persons
     groups: RecordGroups | None
     n_units: int
+    weights: FloatArray | None = None
+    kept: NDArray[np.bool_] | None = None
 
     @classmethod
     def choose(
@@ -204,25 +208,33 @@ class UsedRecords:
         if unit.by_person:
             cap = 1 if one_each else unit.cap
             rows, owners = keep_rows(persons, n_rows=n_rows, rows_per_person=cap, random_state=seed)
-        n_units = owners.count
+        n_units, weights, kept = owners.count, None, None
         if population is not None:
-            ratios = population.of_records(n_rows)
             rows = np.arange(n_rows) if rows is None else rows
+            ratios = population.of_records(n_rows)[rows]
             coins = secure_generator(stream_seed(seed, THINNING)).random(len(rows))
-            rows = rows[keep_by_ratio(ratios[rows], population.bound, coins)]
-            owners = Persons.single(len(rows))
-        return cls(rows, owners, found if found is None or rows is None else found.take(rows), n_units)
+            kept = keep_by_ratio(ratios, population.bound, coins)
+            if population.normalized and groups is None:
+                weights = ratios / population.bound
+            else:
+                rows, kept = rows[kept], None
+                owners = Persons.single(len(rows))
+        groups_of_rows = found if found is None or rows is None else found.take(rows)
+        return cls(rows, owners, groups_of_rows, n_units, weights, kept)
 
     @property
     def members(self) -> list[NDArray[np.int64]] | None:
         """The places of the units of each group; None without groups."""
         return None if self.groups is None else [np.flatnonzero(member) for member in self.groups.members]
 
-    @property
-    def rows_of_groups(self) -> list[NDArray[np.int64]]:
-        """The rows of each group, of one row each unit; all of them as one group without groups."""
-        rows = np.arange(self.owners.n_rows) if self.rows is None else self.rows
-        return [rows] if self.members is None else [rows[places] for places in self.members]
+    def scores_of_groups(self, scores: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the scores of each group, of one row each unit; all of them as one group without groups.
+
+        A record that the coins of a weighting ratio reject is never missed: it has the lowest score.
+        """
+        found = scores if self.rows is None else scores[self.rows]
+        found = found if self.kept is None else np.where(self.kept, found, -np.inf)
+        return [found] if self.members is None else [found[places] for places in self.members]
 
 
 def read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:

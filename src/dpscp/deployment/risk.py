@@ -186,6 +186,7 @@ def _sum_at(
         dither=secure_generator(seed).random(used.owners.count),
         resolution=task.resolution,
         running_maximum=task.running_maximum,
+        weights=used.weights,
     )
 
 

@@ -357,7 +357,7 @@ class Certificate:
     def _reasons(self) -> list[str]:
         proof = guarantee_of(self.guarantee).proof
         if self.terms.ratio_bound is not None:
-            proof += "; Result K: secret coins kept them in proportion to the likelihood ratio of the new population"
+            proof += "; Result K: secret coins follow the likelihood ratio of the new population"
         if self.promise is Promise.RISK:
             proof = f"Result J: a bounded loss that falls with the threshold takes the place of a miss; {proof}"
         return [f"Why: {proof}.", f"Assumes: {'; '.join(a.sentence for a in self.assumptions)}."]

@@ -546,20 +546,21 @@ def _plan_search_numbers(plan: Plan, mu: float, *, bare: bool) -> dict[str, Any]
     if not plan.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
     aim, covered, target = plan.planned_aim(0, mu / SEARCH_MARGIN), None, 1 - plan.problem.alphas[0]
-    last = float(aim.whole_offset(plan.rank_buffer, None, plan.problem.release_confidence, target))
-    if plan.problem.release_confidence is not None:
+    confidence, searched = plan.problem.release_confidence, 1 - plan.problem.searched_alphas[0]
+    last = float(aim.whole_offset(plan.rank_buffer, None, confidence, searched))
+    if confidence is not None:
         covered = target
     elif plan.guarantee.held_out and not bare:
-        covered = aim.level_of_one_release(RELEASE_CONFIDENCE, last)
-    level, offset = float(aim.level), last + aim.mean_rise
-    n_scores = plan.n_nominal
+        covered = plan.problem.covered_level(aim.level_of_one_release(RELEASE_CONFIDENCE, last))
+    level, offset, n_scores = float(aim.level), last + aim.mean_rise, plan.n_nominal
     low, high = plan.problem.task.y_bounds or (0.0, 1.0)
     reach = plan.shift / (high - low)
+    expected = plan.problem.covered_level(min(1.0, 1 - level + offset / (n_scores + 1) + reach))
     return {
         "steps": aim.steps,
         "count_noise": aim.count_noise,
         "rank_offset": offset,
-        "overshoot": min(1.0, 1 - level + offset / (n_scores + 1) + reach) - target,
+        "overshoot": expected - target,
         "useful": (1 - level) * (n_scores + 1) + offset <= n_scores and reach < 1,
         "release_level": covered,
     }
