@@ -36,8 +36,9 @@ def coverage(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None)
     ----------
     y : array of shape (n,)
         Real targets, or labels: class indices, or members of ``classes``. Numbers and booleans are compared with
-        classes that are text as a schema writes them: 1 and 1.0 are "1".
-    sets : array of shape (n, n_classes) or (n, 2), or with a third axis of levels
+        classes that are text as a schema writes them: 1 and 1.0 are "1". Several targets, (n, n_targets), count
+        together.
+    sets : array of shape (n, n_classes), (n, 2) or (n, n_targets, 2), or with one more axis of levels
         Label sets (bool) or intervals.
     classes : array of shape (n_classes,), optional
         The label of each column of the label sets.
@@ -269,7 +270,11 @@ def covered(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None) 
     -------
     bool array of shape (n,) or (n, n_levels)
     """
-    array, truth = _sets(sets, least=0), np.asarray(y)
+    truth = np.asarray(y)
+    if truth.ndim == 2 and np.ndim(sets) > 2 and np.shape(sets)[:2] == truth.shape:
+        each = [covered(truth[:, k], np.asarray(sets)[:, k]) for k in range(truth.shape[1])]
+        return np.asarray(np.all(each, axis=0))
+    array = _sets(sets, least=0)
     if truth.shape != array.shape[:1]:
         raise ValueError("y must have one value for each row of sets or probabilities")
     if array.dtype == np.bool_:

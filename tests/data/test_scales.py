@@ -61,10 +61,10 @@ def test_a_target_is_in_its_interval_exactly_if_its_score_is_within_the_threshol
     y = np.concatenate([np.exp(rng.uniform(-2, 9, 380)), [-1.0, 0.0, -1e300, 1e300] * 5])
     scores = task._own_scores(outputs, y)
     for threshold in (-0.5, 0.7, 2.0, 5.0):
-        low, high = task.intervals(task.pair(outputs), np.array([threshold]))[:, :, 0].T
+        low, high = task.answers(outputs, np.array([threshold]))[1][:, :, 0].T
         assert_array_equal((low <= y) & (y <= high), scores <= threshold)
     # full sets hold everything, also where the scale is not defined
-    low, high = task.intervals(task.pair(outputs), np.array([np.inf]))[:, :, 0].T
+    low, high = task.answers(outputs, np.array([np.inf]))[1][:, :, 0].T
     assert ((low <= y) & (y <= high)).all()
 
 

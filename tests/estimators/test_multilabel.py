@@ -18,7 +18,7 @@ from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.scores import class_costs, false_discoveries, missed_labels
 from dpscp.training import DPSGD
-from dpscp.training.mechanisms.one_vs_rest import LabelHeads, OneVsRest
+from dpscp.training.mechanisms.one_vs_rest import Heads, OneVsRest
 from dpscp.training.model import Model
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
@@ -113,9 +113,9 @@ def test_heads_of_different_widths_are_refused():
     X, truth = records(200, 0)
     one = QUICK.calibrated(5.0, DELTA).train(X, truth[:, 0], random_state=0).model
     two = QUICK.calibrated(5.0, DELTA).train(X[:, :2], truth[:, 0], random_state=0).model
-    both = LabelHeads((one, two))
+    both = Heads((one, two))
     with pytest.raises(ValueError, match="do not fit together"):
-        LabelHeads.from_parts(both.config(), both.arrays())
+        Heads.from_parts(both.config(), both.arrays())
 
 
 # ---- the estimator

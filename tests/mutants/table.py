@@ -718,6 +718,20 @@ mutant(
     "tests/estimators/test_multilabel.py::test_the_heads_together_stay_within_the_budget",
 )
 mutant(
+    "training.mechanisms.one_vs_rest:SeveralTargets.train_on",
+    "math.sqrt(k)",
+    "1.0",
+    "the noise of the spreads is for one target",
+    "tests/estimators/test_several_targets.py::test_the_spreads_are_paid_for_and_have_the_noise_of_their_sensitivity",
+)
+mutant(
+    "joint_regression:JointRegression._own_scores",
+    "np.max",
+    "np.min",
+    "intervals cover one of the targets, not all",
+    "tests/estimators/test_several_targets.py::test_coverage_of_all_targets_together_is_proven_and_kept",
+)
+mutant(
     "core.fit:release",
     "count_losses(found.task, trained.model, for_threshold, spent, n_groups=n_groups, steps=plan.steps, seed=search_seed)",
     "count_losses(found.task, trained.model, records, spent, n_groups=n_groups, steps=plan.steps, seed=search_seed)",

@@ -80,8 +80,8 @@ class ModelGame:
             place = np.where(rows[:, 0] > (low[0] + high[0]) / 2, 0, len(self.model.classes_) - 1)
             place[-1] = len(self.model.classes_) - 1  # such rows have the first label otherwise
             return rows, self.model.classes_[place]
-        bottom, top = self.model.y_bounds_
-        targets = bottom + (top - bottom) * (rows[:, 0] - low[0]) / (high[0] - low[0])
+        bottom, top = np.array(self.model.y_bounds_).T
+        targets = bottom + (top - bottom) * ((rows[:, 0] - low[0]) / (high[0] - low[0])).reshape(-1, *[1] * bottom.ndim)
         targets[-1] = bottom
         return rows, targets
 

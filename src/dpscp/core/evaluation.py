@@ -22,6 +22,7 @@ from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size, rare_names
+from dpscp.core.joint_regression import JointRegression
 from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import RowGroups, has_group, largest_thresholds
 from dpscp.data.persons import keep_rows
@@ -272,20 +273,22 @@ def outcomes_of_sets(
 
 
 def outcomes_of_intervals(
-    intervals: Array, predicted: Array, truth: Array, bounds: tuple[float, float], groups: NDArray[np.int64] | None
+    intervals: Array, predicted: Array, truth: Array, bounds: Any, groups: NDArray[np.int64] | None
 ) -> LabeledOutcomes:
-    """Return the outcomes of intervals, (n, 2, levels); sizes and errors are cut at the width of the public bounds.
+    """Return the outcomes of intervals, (n, 2, levels) or of several targets (n, n_targets, 2, levels).
 
-    An interval with one end is measured from the other end of the bounds.
+    Sizes and errors are shares of the width of the public bounds, cut there; of several targets their means. An
+    interval with one end is measured from the other end of the bounds.
     """
-    limit = bounds[1] - bounds[0]
-    covered = metrics.covered(truth, intervals)
-    covered = covered if covered.ndim == 2 else covered[:, None]
-    low, high = (np.where(np.isinf(intervals[:, end]), bounds[end], intervals[:, end]) for end in (0, 1))
-    sizes = np.clip(high - low, 0.0, limit) / limit
-    errors = np.clip(np.abs(truth - predicted), 0.0, limit) / limit
+    limits = np.reshape(bounds, (-1, 2))
+    width = limits[:, 1] - limits[:, 0]
+    ends = intervals.reshape(len(intervals), len(width), 2, intervals.shape[-1])
+    low, high = (np.where(np.isinf(ends[:, :, k]), limits[:, k, None], ends[:, :, k]) for k in (0, 1))
+    sizes = np.clip(high - low, 0.0, width[:, None]) / width[:, None]
+    errors = np.clip(np.abs(truth - predicted).reshape(len(ends), len(width)), 0.0, width) / width
     # what a model that overflows says counts as the worst
-    sizes, errors = np.nan_to_num(sizes, nan=1.0), np.nan_to_num(errors, nan=1.0)
+    sizes, errors = (np.nan_to_num(found, nan=1.0).mean(axis=1) for found in (sizes, errors))
+    covered = metrics.covered(truth, intervals)
     return LabeledOutcomes(covered, sizes, errors, None, groups)
 
 
@@ -304,15 +307,6 @@ def separate_release(estimator: Any) -> Any:
     separate = copy.copy(estimator)
     separate.model_ = model_for_records(estimator.model_)
     return separate
-
-
-def size_limit(estimator: Any) -> float:
-    """Return the largest counted set size: number of classes, or width of the target range."""
-    classes = getattr(estimator, "classes_", None)
-    if classes is not None:
-        return float(len(classes))
-    low, high = estimator.y_bounds_
-    return float(high - low)
 
 
 def labeled_outcomes(
@@ -340,7 +334,7 @@ def labeled_outcomes(
         labels = label_index(validate_labels(y, n), names)
         outcomes = outcomes_of_sets(sets, label_index(np.asarray(predicted), names), labels, places)
     else:
-        truth = validate_targets(y, n)
+        truth = validate_targets(y, n, estimator._task().n_targets)
         outcomes = outcomes_of_intervals(sets, predicted, truth, estimator.y_bounds_, places)
     if persons is None:
         return outcomes
@@ -545,10 +539,9 @@ class CountOutcomes(PlacedFunction):
             if not self.by_label and thresholds.ndim == 2:
                 thresholds = thresholds[:, None, :]
             return outcomes_of_sets(scores <= thresholds, probabilities.argmax(axis=1), targets, groups)
-        assert isinstance(self.task, Regression)
-        pair, (low, high) = self.task.pair(np.asarray(model.outputs(rows))), self.task.y_bounds
-        intervals = self.task.intervals(pair, thresholds)
-        return outcomes_of_intervals(intervals, self.task.predictions(pair), targets, (low, high), groups)
+        assert isinstance(self.task, Regression | JointRegression)
+        predictions, intervals = self.task.answers(np.asarray(model.outputs(rows)), thresholds)
+        return outcomes_of_intervals(intervals, predictions, targets, self.task.y_bounds, groups)
 
     def _row_thresholds(self, groups: Array | None) -> NDArray[np.float64]:
         """One threshold for each level, for each row and level, or (by label) for each class and level."""

@@ -175,13 +175,12 @@ def _evaluate(
     draws, by_ratio = PlacedDraws.of(dither_seed), problem.population is not None
     count = CountOutcomes(task, model, found.threshold, len(groups), by_label, draws, places, by_ratio)
     counts = OutcomeCounts(*records.sum(count)).with_noise(planned.noise, IntegerSource(noise_seed))
-    low, high = task.y_bounds or (0.0, float(len(task.classes or ())))
     return counts.evaluation(
         planned.noise,
         targets=tuple(1 - alpha for alpha in problem.alphas),
         classes=task.classes,
         group_values=groups,
-        limit=high - low,
+        limit=task.size_limit,
         confidence=SELF_CONFIDENCE,
         ledger=found.ledger,
         delta=problem.budget.delta,

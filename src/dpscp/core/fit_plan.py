@@ -242,7 +242,8 @@ def choose_score(problem: FitProblem) -> str:
     """
     if problem.estimator is not None or problem.model is not None or choose_guarantee(problem).needs_stability:
         return "absolute"
-    signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta) / problem.unit.group
+    mu = gdp_mu(problem.budget.epsilon, problem.budget.delta) / math.sqrt(problem.task.n_targets)
+    signal = problem.n_records * mu / problem.unit.group
     return "cqr" if pays_as_pair(signal, problem.n_features) else "absolute"
 
 
@@ -422,20 +423,23 @@ def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
     signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta)
     # a limit on one side spends the whole miscoverage there: its pair is that of twice as much
     alpha = problem.alphas[0] * (2 if problem.task.is_one_sided else 1)
-    quantiles = pair_levels(min(alpha, 1.0), signal) if problem.task.n_outputs == 2 else None
+    quantiles = pair_levels(min(alpha, 1.0), signal) if problem.task.score_outputs == 2 else None
+    delta, train_epsilon = problem.budget.delta, parts.train_epsilon
+    if problem.task.n_targets > 1:  # each target has a model with its part of the budget
+        train_epsilon = gdp_epsilon(delta, gdp_mu(train_epsilon, delta) / math.sqrt(problem.task.n_targets))
     return recipe(
         problem.task.trains,
         n_records=problem.n_records,
         n_features=problem.n_features,
         classes=problem.task.training_labels,
         epsilon=problem.budget.epsilon,
-        delta=problem.budget.delta,
+        delta=delta,
         guarantee=guarantee,
         feature_bounds=norm if bounds is None else bounds.pair,
         indicators=() if bounds is None else bounds.indicators,
         y_bounds=problem.task.scaled_bounds,
         quantiles=quantiles,
-        train_epsilon=parts.train_epsilon,
+        train_epsilon=train_epsilon,
         held_out_fraction=parts.held_out,
     )
 

@@ -37,12 +37,17 @@ class Task:
     """The public labels; None without labels."""
     classes_found: bool = False
     """Whether the labels were taken from the data."""
-    y_bounds: tuple[float, float] | None = None
-    """The public range of the target; None without one."""
+    y_bounds: Any = None
+    """The public range of the target, (low, high), or that of each one; None without one."""
     resolution: int = 1
     """Counts are multiples of one over it (Result J)."""
     most_steps: int | None = None
     """The number of halvings that tell all thresholds apart; None: there is no such number."""
+
+    @property
+    def size_limit(self) -> float:
+        """The largest size of a set."""
+        return float(len(self.classes or ()))
 
     @property
     def score_facts(self) -> Mapping[str, Any]:
@@ -162,6 +167,16 @@ class Prediction(Task):
         return False
 
     @property
+    def n_targets(self) -> int:
+        """The number of real targets, each with a model that gets a part of the budget."""
+        return 1
+
+    @property
+    def score_outputs(self) -> int:
+        """The number of outputs of a model that the score of a target reads."""
+        return 1
+
+    @property
     def n_outputs(self) -> int | None:
         """The number of outputs of the model; None where the labels decide it."""
         return None
@@ -202,7 +217,7 @@ class Prediction(Task):
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values."""
         own = {name: plain(getattr(self, name)) for name in self.in_file}
-        return own if self.score is None else {"score": self.score_name, "score_outputs": self.n_outputs or 1, **own}
+        return own if self.score is None else {"score": self.score_name, "score_outputs": self.score_outputs, **own}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], **given: Any) -> Self:
@@ -236,7 +251,8 @@ class Prediction(Task):
     def check_outputs(self, n_outputs: int) -> None:
         """Refuse a model with another number of outputs."""
         if self.n_outputs not in (None, n_outputs):
-            needs = "one output" if self.n_outputs == 1 else "a pair of quantiles"
+            needs = "one output" if self.score_outputs == 1 else "a pair of quantiles"
+            needs += "" if self.n_targets == 1 else f" for each of {self.n_targets} targets"
             raise ValueError(f"conformity_score needs a model with {needs}, but this one has {n_outputs}")
 
     def scores(
@@ -404,7 +420,17 @@ class Regression(Prediction):
     @property
     def n_outputs(self) -> int:
         """One output, or two for a pair of quantiles."""
-        return self.score.outputs
+        return self.score_outputs
+
+    @property
+    def score_outputs(self) -> int:
+        """The number of outputs of a model that the score reads."""
+        return int(self.score.outputs)
+
+    @property
+    def size_limit(self) -> float:
+        """The width of the range of the target."""
+        return float(self.y_bounds[1] - self.y_bounds[0])
 
     @property
     def is_one_sided(self) -> bool:
@@ -457,14 +483,19 @@ class Regression(Prediction):
         self.check_outputs(outputs.shape[1])
         return Pair.of(outputs, self.scaled_bounds)
 
-    def predictions(self, pair: Pair) -> NDArray[np.float64]:
-        """Return the predicted targets in their units, (n,)."""
-        return from_scale(pair.center, self.y_scale)
+    def predictions(self, outputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the predicted targets of a model's outputs, in their units, (n,)."""
+        return from_scale(self.pair(outputs).center, self.y_scale)
 
-    def intervals(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
-        """Return the targets whose score is at most the threshold, (n, 2, n_levels), in their units."""
+    def answers(self, outputs: NDArray[Any], thresholds: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """Return predictions, and the targets whose score is at most the threshold, (n, 2, n_levels), in their units.
+
+        ``thresholds`` has shape (n_levels,), or (n, n_levels).
+        """
+        pair = self.pair(outputs)
         found = from_scale(score_intervals(self.score, pair, thresholds), self.y_scale)
-        return np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
+        found = np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
+        return from_scale(pair.center, self.y_scale), found
 
     def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(model.outputs(rows))

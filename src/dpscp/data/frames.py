@@ -216,3 +216,11 @@ def to_microseconds(value: Any, form: str | None) -> int:
     if value.tzinfo is not None:
         value = value.astimezone(UTC).replace(tzinfo=None)
     return int((value - EPOCH) // timedelta(microseconds=1))
+
+
+def require_column(frame: Any, name: str, key: str) -> Any:
+    """Return a column of a frame; ``key`` is the declaration that names it."""
+    values = select_columns(frame, [name]).get(name)
+    if values is None:
+        raise SchemaError(f"the table lacks column {name!r}, which {key} names; add it, or change {key}")
+    return values

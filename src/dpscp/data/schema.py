@@ -5,7 +5,7 @@ categories. Nothing in it comes from the records and nothing is guessed. A missi
 it, except for bounds: those that nobody declares are found by the fit.
 
     task = "classification"
-    target = "visits"                   # multilabel: targets = ["a", "b"], columns of 0 and 1
+    target = "visits"                   # several: targets = ["a", "b"]; of a multilabel task, columns of 0 and 1
     classes = ["none", "some"]          # regression, optional: bounds = [low, high]; scale = "log" or "log1p"
     person = "patient"                  # optional: the column of person ids, if a person can have several records
     rows_per_person = 3                 # with person: the public cap on the records of one person
@@ -87,11 +87,22 @@ from dpscp.data.frames import (
     list_columns,
     parse_numbers,
     refuse_values,
+    require_column,
     select_columns,
 )
 from dpscp.data.persons import choose_unit
 from dpscp.data.scales import LINEAR, check_scale
-from dpscp.data.schema_text import FORMAT, VERSION, check_metadata, format_schema, merge_shared, parse_text, read_text
+from dpscp.data.schema_text import (
+    FORMAT,
+    VERSION,
+    bounds_of_targets,
+    check_metadata,
+    format_schema,
+    merge_shared,
+    parse_text,
+    read_text,
+    scale_of_targets,
+)
 
 __all__ = ["ABSENT", "CSVFormat", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
@@ -111,13 +122,13 @@ class Schema:
     ----------
     task : ``"classification"``, ``"regression"`` or ``"multilabel"``, or ``""`` if not declared yet
     target : str, or tuple of str
-        The name of the target column. A multilabel task has several: columns of 0 and 1, the key ``targets`` of a file.
+        The target column. A multilabel task has several, of 0 and 1, a regression may: the key ``targets`` of a file.
     columns : tuple of Column
     classes : tuple of str, optional
         The public labels of a classification.
     bounds : (low, high) or ``"private"``, optional
         The public range of a regression target. Without it, or with ``"private"``, the fit finds a range with noise.
-        Bounds and scale of a numeric column with the name of the target stand for those that are left out here.
+        Bounds and scale of a numeric column with the name of a target stand for those that are left out here.
     scale : "linear", "log" or "log1p", optional
         The scale on which a regression target is trained and scored.
     n_records : int, optional
@@ -185,9 +196,9 @@ class Schema:
             raise SchemaError("target must be the name of a column, and targets a list of names")
         if len(set(names)) != len(names) or not names:
             raise SchemaError("targets must list at least one column, and each column once")
-        if self.task not in ("multilabel", ""):
-            raise SchemaError(f"targets is for a multilabel task; a {self.task} has one target column")
-        if self.classes is not None or self.bounds is not None:
+        if self.task == "classification":
+            raise SchemaError("targets is for a multilabel task or a regression; a classification has one target")
+        if self.classes is not None or (self.bounds is not None and self.task == "multilabel"):
             raise SchemaError("a multilabel task has neither classes nor bounds: targets are columns of 0 and 1")
 
     @property
@@ -314,13 +325,12 @@ class Schema:
     @property
     def declared(self) -> dict[str, Any]:
         """The declarations by the estimators' parameter names; None if not declared."""
-        # a table may be declared before its target is chosen
-        column = next((c for c in self.columns if c.name == self.target and c.type == "numeric"), Column("target"))
-        labels = self.classes if isinstance(self.target, str) else self.target
+        columns = [c for name in self.target_names for c in self.columns if c.name == name and c.type == "numeric"]
+        labels = self.target if self.task == "multilabel" else self.classes
         return {
             "classes": None if labels is None else list(labels),
-            "y_bounds": column.bounds if self.bounds is None else self.bounds,
-            "y_scale": (None if column.scale == LINEAR else column.scale) if self.scale is None else self.scale,
+            "y_bounds": bounds_of_targets(columns, self.target) if self.bounds is None else self.bounds,
+            "y_scale": scale_of_targets(columns) if self.scale is None else self.scale,
             "feature_bounds": self._bounds,
             "n_records": self.n_records,
             "rows_per_person": self.rows_per_person,
@@ -402,10 +412,9 @@ class Schema:
 
         Returns
         -------
-        array of shape (n,), or (n, n_labels)
-            Labels as text, or numbers; indicators of several labels.
+        array of shape (n,), or (n, n_targets), of labels as text, numbers, or indicators
         """
-        found, wrong = self.read_targets({name: _require_column(frame, name, "target") for name in self.target_names})
+        found, wrong = self.read_targets({name: require_column(frame, name, "target") for name in self.target_names})
         refuse_records(wrong)
         return found
 
@@ -428,7 +437,7 @@ class Schema:
             wrong[missing] = np.isnan(numbers) & ~is_odd
         found = np.column_stack([numbers for numbers, _ in read.values()])
         if self.task == "regression":
-            return found[:, 0], wrong
+            return found[:, 0] if isinstance(self.target, str) else found, wrong
         said = "the target columns of a multilabel task must hold 0 and 1 only"
         is_other = np.asarray(~(np.isin(found, (0, 1)) | np.isnan(found)).all(axis=1))
         return np.where(is_other[:, None], 0, np.nan_to_num(found)).astype(np.int64), wrong | {said: is_other}
@@ -446,7 +455,7 @@ class Schema:
         """Return the person ids, one for each row; None without a column of persons."""
         if self.person is None:
             return None
-        return _require_column(frame, self.person, "person")
+        return require_column(frame, self.person, "person")
 
     def category_column(self, name: str) -> Column:
         """Return a categorical column with listed categories, or raise SchemaError for another one."""
@@ -470,7 +479,7 @@ class Schema:
         """
         column = self.category_column(name)
         if isinstance(table, Frame):
-            return index_labels(_require_column(table, name, "groups"), column.categories)
+            return index_labels(require_column(table, name, "groups"), column.categories)
         first = self.feature_names.index(column.feature_names[0])
         rows = np.asarray(table)[:, first : first + len(column.features)]
         hidden = len(column.categories) - len(column.features)
@@ -567,16 +576,8 @@ class Schema:
         return format_schema(self.to_dict())
 
     def with_target(self, target: str | list[str] | tuple[str, ...]) -> "Schema":
-        """Return the same declarations for another target column, or other columns of a multilabel task."""
+        """Return the same declarations for another target column, or other columns of a task with several."""
         return replace(self, target=tuple(target) if isinstance(target, list) else target)
-
-
-def _require_column(frame: Any, name: str, key: str) -> Any:
-    """Return a column of a frame; ``key`` is the declaration that names it."""
-    values = select_columns(frame, [name]).get(name)
-    if values is None:
-        raise SchemaError(f"the table lacks column {name!r}, which {key} names; add it, or change {key}")
-    return values
 
 
 def template(columns: Sequence[str], *, target: str = "") -> Schema:

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from dpscp._base.suggestions import suggest
 from dpscp.data.columns import COLUMN_KEYS, HASH, TYPES, refuse_unknown_keys
 from dpscp.data.frames import SchemaError
+from dpscp.data.scales import LINEAR
 
 FORMAT, VERSION = "dpscp-schema", 1
 # What a schema or a caller may declare about a release, for its report.
@@ -134,3 +135,21 @@ def _line(key: str, value: Any) -> str:
 def _format_value(value: Any) -> str:
     """Format a TOML value; JSON's strings, numbers and lists are valid TOML."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def bounds_of_targets(columns: Sequence[Any], target: str | tuple[str, ...]) -> Any:
+    """Return what the columns of the targets declare: one pair, or one for each; None where the fit finds them."""
+    found = [column.bounds for column in columns if isinstance(column.bounds, tuple)]
+    if isinstance(target, str):
+        return columns[0].bounds if columns else None
+    if found and len(found) < len(target):
+        raise SchemaError("some targets have bounds and others none; declare bounds of each target, or of none")
+    return found or None
+
+
+def scale_of_targets(columns: Sequence[Any]) -> str | None:
+    """Return the scale that the columns of the targets declare; None: linear."""
+    scales = {column.scale for column in columns}
+    if len(scales) > 1:
+        raise SchemaError("the targets have different scales; declare the same scale of each")
+    return None if scales <= {LINEAR} else scales.pop()

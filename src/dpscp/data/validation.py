@@ -134,9 +134,11 @@ def _is_finite(values: Any) -> bool:
         return False
 
 
-def validate_targets(y: Any, n: int) -> NDArray[np.float64]:
-    """Return finite real targets, (n,)."""
-    values = _validate_one_dimension(y, n)
+def validate_targets(y: Any, n: int, n_targets: int | None = 1) -> NDArray[np.float64]:
+    """Return finite real targets, (n,) or of several (n, n_targets); ``n_targets`` None takes any number."""
+    values = _validate_shape(y, n, several=n_targets != 1)
+    if n_targets is not None and values.shape[1:] != ((n_targets,) if n_targets > 1 else ()):
+        raise ValueError(f"y must have {n_targets} columns, one for each target")
     try:
         with np.errstate(all="ignore"):
             targets = values.astype(np.float64)
@@ -151,7 +153,7 @@ def validate_targets(y: Any, n: int) -> NDArray[np.float64]:
 
 def validate_labels(y: Any, n: int) -> NDArray[Any]:
     """Return the labels of a classification, (n,)."""
-    labels = _validate_one_dimension(y, n)
+    labels = _validate_shape(y, n)
     if n == 0:
         return labels
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
@@ -188,7 +190,7 @@ def validate_indicators(y: Any, n: int) -> NDArray[np.int64]:
     return found.astype(np.int64)
 
 
-def _validate_one_dimension(y: Any, n: int) -> NDArray[Any]:
+def _validate_shape(y: Any, n: int, *, several: bool = False) -> NDArray[Any]:
     if y is None:
         raise ValueError("This estimator requires y to be passed, but the target y is None")
     try:
@@ -200,7 +202,7 @@ def _validate_one_dimension(y: Any, n: int) -> NDArray[Any]:
     if values.ndim == 2 and values.shape[1] == 1:
         warnings.warn("A column-vector y was passed when a 1d array was expected", DataConversionWarning, stacklevel=4)
         values = values[:, 0]
-    if values.ndim != 1:
+    if values.ndim != 1 and not (several and values.ndim == 2 and values.shape[1]):
         raise ValueError(f"y should be a 1d array, got {values.ndim} dimensions")
     if np.iscomplexobj(values):
         raise ValueError("Complex data not supported")

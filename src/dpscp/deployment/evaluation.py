@@ -15,7 +15,6 @@ from dpscp.core.evaluation import (
     labeled_outcomes,
     require_coverage_release,
     sensitive_sums,
-    size_limit,
 )
 from dpscp.core.findings import PrivateEstimate
 from dpscp.data.groups import RowGroups, read_groups
@@ -118,7 +117,7 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
         targets=tuple(certificate.target for certificate in estimator.certificates_),
         classes=None if classes is None else classes.tolist(),
         group_values=values,
-        limit=size_limit(estimator),
+        limit=estimator._task().size_limit,
         confidence=confidence,
         ledger=ledger,
         delta=delta,

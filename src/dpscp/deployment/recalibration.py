@@ -123,7 +123,10 @@ def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> tu
     rows = estimator._read_new_rows(X).rows
     n = len(rows)
     by_label = classes is not None and estimator.groups == "label"
-    targets = validate_targets(y, n) if classes is None else label_index(validate_labels(y, n), tuple(classes.tolist()))
+    if classes is None:
+        targets: NDArray[Any] = validate_targets(y, n, task.n_targets)
+    else:
+        targets = label_index(validate_labels(y, n), tuple(classes.tolist()))
     with suppress_float_warnings():
         scores = task.scores(Trained(estimator.model_, estimator.ledger_.event, None), rows, targets, corrected=False)
     groups = None

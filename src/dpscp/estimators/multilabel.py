@@ -60,7 +60,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
     ----------
     classes_ : array of shape (n_labels,)
         The public names of the labels.
-    model_ : LabelHeads
+    model_ : Heads
         The released models, one for each label.
     threshold_ : array of shape (n_levels,) or (n_groups, n_levels)
         The released thresholds; infinite where no finite one exists.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
 from dpscp.core.fit_plan import choose_score
+from dpscp.core.joint_regression import JointRegression, read_regression
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Regression
 from dpscp.data.feature_bounds import PRIVATE, check_private
@@ -32,6 +34,11 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     training, and predictions lie within them. Scores use the targets unclipped, so the promise also holds for targets
     outside the bounds.
 
+    With several targets, y of shape (n, n_targets), the promise is that a record's intervals contain all of them at
+    once. Each target has a model with its part of the budget. A record's score is the largest of its scores, each
+    divided by a privately released spread of its residuals. Such a fit needs the name of a score, and no
+    ``guarantee="stability"``.
+
     Parameters
     ----------
     estimator : None, mechanism, torch.nn.Module, PrivateModel or Prefit
@@ -42,9 +49,10 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         ``"auto"`` chooses ``"cqr"`` if public numbers (records, budget, guarantee) predict that a pair can be learned,
         otherwise ``"absolute"``. With your own ``estimator`` it is always ``"absolute"``. ``conformity_score_``, ledger
         and certificate name the choice.
-    y_bounds : (low, high) or "private", optional
-        The public range of the target. If it is left out, or ``"private"``, a range is found by noisy counts on a
-        public grid of powers of two, for 5 % of the squared training budget. A publicly known range is better.
+    y_bounds : (low, high), array of shape (n_targets, 2), or "private", optional
+        The public range of the target, or of each of several. If it is left out, or ``"private"``, a range is found by
+        noisy counts on a public grid of powers of two, for 5 % of the squared training budget. A publicly known range
+        is better.
     y_scale : "linear", "log" or "log1p", optional
         The scale on which the target is trained and scored. ``"log"`` is for positive targets of many sizes, such as
         costs, and ``"log1p"``, the logarithm of 1 + y, for targets from 0 on. ``y_bounds``, predictions and intervals
@@ -62,7 +70,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     Attributes
     ----------
     y_bounds_ : (low, high)
-        The public range of the target, or the range that was found privately.
+        The public range of the target, or the range that was found privately; of several targets, one for each.
     conformity_score_ : str or None
         The name of the score; None for your own.
     model_, threshold_, group_values_, ledger_, certificate_, certificates_, evaluation_, schema_, n_features_in_, \
@@ -83,12 +91,12 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     """
 
     conformity_score: str | IntervalScore = "auto"
-    y_bounds: tuple[float, float] | str | None = None
+    y_bounds: Any = None
     clip_to_bounds: bool = False
     y_scale: str | None = None
     side: str = "both"
 
-    task_: Regression = field(init=False)
+    task_: Regression | JointRegression = field(init=False)
     _name = "regression"
 
     def _check_score(self) -> None:
@@ -96,7 +104,14 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
             check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
         check_choice("side", self.side, SIDES)
 
-    _validate_y = staticmethod(validate_targets)
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    @staticmethod
+    def _validate_y(y: Any, n: int) -> NDArray[Any]:
+        return validate_targets(y, n, None)
 
     def _make_problem(self, fit_input: FitInput) -> tuple[FitProblem, FitRecords]:
         declared = self._declared("y_bounds")
@@ -108,19 +123,36 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
                 "clip_to_bounds=True declares that no target lies outside y_bounds, which cannot be declared of a "
                 "range that is found privately. Pass y_bounds=(low, high), or remove clip_to_bounds"
             )
-        bounds = (-1.0, 1.0) if private else check_range("y_bounds", declared)
-        scale = check_scale("y_scale", self._declared("y_scale") or LINEAR, None if private else bounds)
-        records = self._read_records(fit_input, fit_input.y, validate_targets, None)
-        task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private, y_scale=scale)
-        problem = self._problem(task, records)
+        if fit_input.rows is not None:
+            n_targets = 1 if fit_input.y.ndim == 1 else fit_input.y.shape[1]
+        elif self.schema_ is not None:
+            n_targets = len(self.schema_.target_names)
+        else:
+            n_targets = 1 if private else len(np.reshape(declared, (-1, 2)))
+        each = [declared] * n_targets if private or np.ndim(declared) < 2 else list(declared)
+        if len(each) != n_targets:
+            raise ValueError(f"y_bounds must be one pair (low, high), or one for each of {n_targets} targets")
+        ranges = [(-1.0, 1.0) if private else check_range("y_bounds", own) for own in each]
+        scales = [check_scale("y_scale", self._declared("y_scale") or LINEAR, None if private else r) for r in ranges]
+        if n_targets > 1 and private and self._find_pretrained_model() is not None:
+            raise ValueError("several targets of a model that was trained elsewhere need y_bounds, one pair for each")
+        records = self._read_records(fit_input, fit_input.y, partial(validate_targets, n_targets=n_targets), None)
+
+        def task(score: str | IntervalScore) -> Regression | JointRegression:
+            own = [
+                Regression(r, interval_score(score), self.clip_to_bounds, private, scale)
+                for r, scale in zip(ranges, scales, strict=True)
+            ]
+            return own[0] if n_targets == 1 else JointRegression(tuple(own))
+
+        problem = self._problem(task("absolute"), records)
         auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO
         score = sided_score(choose_score(problem) if auto else self.conformity_score, self.side)
-        task = replace(task, score=interval_score(score))
-        return replace(problem, task=task), records
+        return replace(problem, task=task(score)), records
 
     @property
-    def y_bounds_(self) -> tuple[float, float]:
-        """The public range of the target, or the range that was found privately."""
+    def y_bounds_(self) -> Any:
+        """The public range of the target, or the range that was found privately; of several, one for each."""
         return self.task_.y_bounds
 
     @property
@@ -129,7 +161,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         return self.task_.score_name
 
     def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
-        self.task_ = Regression.from_dict(header["task"])
+        self.task_ = read_regression(header["task"])
 
     @reads_files
     def predict(self, X: Any) -> NDArray[np.float64]:
@@ -142,16 +174,22 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
 
         Returns
         -------
-        array of shape (n,)
+        array of shape (n,), or (n, n_targets) for several targets
             NaN for a row of a frame that does not fit the schema.
         """
         new = self._read_new_rows(X)
-        task: Regression = self._task()
-        center = task.predictions(task.pair(np.asarray(self.model_.outputs(new.rows))))
-        return center if new.unreadable is None else np.where(new.unreadable, np.nan, center)
+        found: NDArray[np.float64] = self._task().predictions(np.asarray(self.model_.outputs(new.rows)))
+        return _without(found, new.unreadable)
 
     def _name_answers(self, predictions: NDArray[Any], answers: NDArray[Any], mark: str) -> dict[str, NDArray[Any]]:
-        return {"prediction": predictions, f"lower{mark}": answers[:, 0], f"upper{mark}": answers[:, 1]}
+        if predictions.ndim == 1:
+            return {"prediction": predictions, f"lower{mark}": answers[:, 0], f"upper{mark}": answers[:, 1]}
+        names = range(predictions.shape[1]) if self.schema_ is None else self.schema_.target_names
+        columns: dict[str, NDArray[Any]] = {}
+        for place, name in enumerate(names):
+            columns |= {f"prediction {name}": predictions[:, place]}
+            columns |= {f"lower{mark} {name}": answers[:, place, 0], f"upper{mark} {name}": answers[:, place, 1]}
+        return columns
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R^2 of ``predict`` on labeled records; an exact number, NOT private.
@@ -159,7 +197,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         Parameters
         ----------
         X : array or frame with n rows
-        y : array of shape (n,), or the name of the target column of a frame
+        y : array of shape (n,) or (n, n_targets), or the name of the target column of a frame
         sample_weight : array of shape (n,), optional
 
         Returns
@@ -178,8 +216,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
 
         Returns
         -------
-        predictions : array of shape (n,)
-        intervals : array of shape (n, 2, n_levels)
+        predictions : array of shape (n,), or (n, n_targets) for several targets
+        intervals : array of shape (n, 2, n_levels), or (n, n_targets, 2, n_levels)
             The lower and upper ends, infinite where no finite threshold exists. A row of a frame that does not fit
             the schema has the widest interval and the prediction NaN; ``schema_.rows(frame)`` says why.
 
@@ -193,10 +231,17 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         """Return predictions and intervals as arrays."""
         X = inputs_of(X)
         new = self._read_new_rows(X)
-        task: Regression = self._task()
-        pair = task.pair(np.asarray(self.model_.outputs(new.rows)))
-        center, thresholds = task.predictions(pair), self._select_thresholds(X, len(new.rows))
-        if new.unreadable is None:
-            return center, task.intervals(pair, thresholds)
-        thresholds = np.where(new.unreadable[:, None], np.inf, thresholds)
-        return np.where(new.unreadable, np.nan, center), task.intervals(pair, thresholds)
+        thresholds = self._select_thresholds(X, len(new.rows))
+        if new.unreadable is not None:
+            thresholds = np.where(new.unreadable[:, None], np.inf, thresholds)
+        center, intervals = self._task().answers(np.asarray(self.model_.outputs(new.rows)), thresholds)
+        return _without(center, new.unreadable), intervals
+
+
+def _without(predictions: NDArray[np.float64], unreadable: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+    """Return predictions with NaN for the rows that could not be read."""
+    if unreadable is None:
+        return predictions
+    found = np.array(predictions)
+    found[unreadable] = np.nan
+    return found

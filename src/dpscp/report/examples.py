@@ -106,8 +106,12 @@ def _answers(estimator: Any, inputs: Any) -> list[tuple[str, tuple[tuple[str, st
         predictions = list(map(str, labels))
     else:
         numbers, intervals = estimator.predict_answers(inputs)
-        texts = [[f"{row[0, k]:.4g} to {row[1, k]:.4g}" for k in range(len(levels))] for row in intervals]
-        predictions = [f"{number:.4g}" for number in numbers]
+        ends, numbers = intervals.reshape(len(numbers), -1, 2, len(levels)), numbers.reshape(len(numbers), -1)
+        texts = [
+            [", ".join(f"{low:.4g} to {high:.4g}" for low, high in row[:, :, k]) for k in range(len(levels))]
+            for row in ends
+        ]
+        predictions = [", ".join(f"{number:.4g}" for number in row) for row in numbers]
     return [(told, tuple(zip(levels, text, strict=True))) for told, text in zip(predictions, texts, strict=True)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpscp.core.evaluation import labeled_outcomes, size_limit
+from dpscp.core.evaluation import labeled_outcomes
 from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size, rare_names
 from dpscp.data.groups import RowGroups, is_member
 from dpscp.data.validation import validate_targets
@@ -255,9 +255,10 @@ def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
         raise ValueError(
             "X has no record, so there is nothing to evaluate; pass labeled records that the fit did not use"
         )
-    limit, n, covered = size_limit(estimator), len(outcomes), outcomes.covered
+    limit, n, covered = estimator._task().size_limit, len(outcomes), outcomes.covered
     sizes, is_classifier = outcomes.sizes * limit, outcomes.labels is not None
     classes, group_names = getattr(estimator, "classes_", ()), () if groups is None else groups.names
+    no_width = is_classifier or np.ndim(y) > 1
     error, hits = float(outcomes.errors.mean()), int(covered[:, 0].sum())
     first = PrivateEstimate(hits / n, clopper_pearson(hits, n))
     return Evaluation(
@@ -274,7 +275,7 @@ def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
         full=float((sizes[:, 0] >= limit).mean()),
         empty=float((sizes[:, 0] <= 0).mean()),
         n_rows=None if persons is None else len(y),
-        constant_width=None if is_classifier else around(first, lambda level: shortest_width(y, level)),
+        constant_width=None if no_width else around(first, lambda level: shortest_width(y, level)),
     )
 
 

@@ -553,8 +553,8 @@ def _plan_search_numbers(plan: Plan, mu: float, *, bare: bool) -> dict[str, Any]
     elif plan.guarantee.held_out and not bare:
         covered = plan.problem.covered_level(aim.level_of_one_release(RELEASE_CONFIDENCE, last))
     level, offset, n_scores = float(aim.level), last + aim.mean_rise, plan.n_nominal
-    low, high = plan.problem.task.y_bounds or (0.0, 1.0)
-    reach = plan.shift / (high - low)
+    task = plan.problem.task
+    reach = plan.shift / (1.0 if task.y_bounds is None else task.size_limit)
     expected = plan.problem.covered_level(min(1.0, 1 - level + offset / (n_scores + 1) + reach))
     return {
         "steps": aim.steps,

@@ -69,10 +69,13 @@ def normalized_interval(prediction: ArrayLike, scale: ArrayLike, threshold: Arra
     center, scale, level = np.asarray(prediction, float), np.asarray(scale, float), np.asarray(threshold, float)
     if np.any(~(scale > 0)):
         raise ValueError("scale must be positive in every row; bound it from below by a public constant")
-    scale = scale[:, None]
-    reach = _largest((level + _half_spacing(level)) * scale, lambda residual: residual / scale <= level)
-    ends = _interval(center, center, reach)
+    ends = _interval(center, center, scaled_threshold(level, scale[:, None]))
     return ends if level.ndim else ends[..., 0]
+
+
+def scaled_threshold(threshold: NDArray[Any], scale: Any) -> NDArray[Any]:
+    """Return the largest number that, divided by the scale and rounded, is at most the threshold."""
+    return _largest((threshold + _half_spacing(threshold)) * scale, lambda number: number / scale <= threshold)
 
 
 def quantile_interval(lower: ArrayLike, upper: ArrayLike, threshold: ArrayLike) -> NDArray[Any]:
