@@ -197,7 +197,7 @@ class Schema:
         if len(set(names)) != len(names) or not names:
             raise SchemaError("targets must list at least one column, and each column once")
         if self.task == "classification":
-            raise SchemaError("targets is for a multilabel task or a regression; a classification has one target")
+            raise SchemaError("a classification has one target column; targets is for multilabel tasks and regressions")
         if self.classes is not None or (self.bounds is not None and self.task == "multilabel"):
             raise SchemaError("a multilabel task has neither classes nor bounds: targets are columns of 0 and 1")
 
