@@ -130,6 +130,8 @@ class TestPapersBound:
         terms = g.dpsgd_coverage(10_000, 0.1, 1e-4, 1.0, 1.0, Stability(1e-7, 1e-3, ()))
         assert terms["rank_buffer"] == 1
         assert terms["coverage"] == pytest.approx((1 - 1e-4) * (0.9 - 2e-7 - 3e-3 - 1 / 10_001))
+        assert terms["sample_term"] == pytest.approx(1 / 10_001)
+        assert (terms["density_term"], terms["stability_term"]) == pytest.approx((2e-7, 3e-3))
         # regime I: nothing moves unless the record is drawn
         never = g.stability_dpsgd_projection(sampling_rate=1e-6, steps=100)
         assert g.dpsgd_coverage(1000, 0.1, 0.0, 1.0, 1.0, never)["coverage"] == pytest.approx(

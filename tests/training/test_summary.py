@@ -93,6 +93,16 @@ def test_coupled_runs_stay_within_the_stability_bound(radius):
     assert a.stability.score_lipschitz == pytest.approx(math.sqrt(2.0))
 
 
+def test_the_shift_bound_holds_the_rounding_of_both_releases():
+    """Nine entries of the Gram matrix, used twice with a solution of length 3, and three cross moments."""
+    quiet, loud = (
+        SufficientStatistics(1.0, (-1.0, 2.0), noise_multiplier=z, floor=4.0, radius=3.0) for z in (1e-6, 1e6)
+    )
+    rounding = 2.0**-20 * (2 * 3 * loud.gram_noise * 3.0 + math.sqrt(3) * loud.cross_noise) / 4.0
+    found = loud.stability(2, 100).shift_bound - quiet.stability(2, 100).shift_bound
+    assert found == pytest.approx(rounding, rel=1e-6)
+
+
 def test_ridge_lifts_the_smallest_eigenvalue_exactly_to_the_floor():
     r = generator(1)
     for _ in range(20):
