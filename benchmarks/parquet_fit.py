@@ -3,7 +3,7 @@
     python benchmarks/parquet_fit.py [--records 400000] [--columns 40] [--rounds 3]
 
 Each run is a process of its own on one core, and the runs of a round follow one another. CPU time and memory are those
-of the work, after imports. Medians over the rounds.
+of the work, after imports. Medians over the rounds. `python benchmarks/peers.py parquet` writes them to the page.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -81,24 +82,37 @@ WORK = {"one pyarrow scan to float32": scan, "default fit from Parquet": fit, "p
 
 
 def measure(name: str, path: str, columns: int) -> None:
-    """Do one of the works and print its CPU seconds and the bytes that its peak adds."""
+    """Do one of the works and print its CPU seconds, its seconds, the bytes that its peak adds, and its readings."""
     import resource
     import time
 
     import pandas  # noqa: F401
     import sklearn.pipeline  # noqa: F401
 
-    import dpscp  # noqa: F401
+    from dpscp.data.sources.files import TableFile
 
+    readings, read = [], TableFile.batches
+
+    def counted(file: TableFile, *how: Any) -> Any:
+        readings.append(1)
+        return read(file, *how)
+
+    TableFile.batches = counted  # type: ignore[method-assign]
     first = Path(path).with_name("first.parquet")
     WORK[name](str(first), columns)  # imports and caches
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    readings.clear()
+    before, start, clock = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time(), time.monotonic()
     WORK[name](path, columns)
-    print(time.process_time() - start, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+    seconds, elapsed = time.process_time() - start, time.monotonic() - clock
+    extra = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    print(seconds, elapsed, extra, len(readings) or 1)
 
 
-def run(records: int, columns: int, rounds: int, folder: Path) -> None:
-    """Write the table, do every work in each round, and print a line for each."""
+COLUMNS = ["", "CPU s", "clock s", "CPU us a record", "CPU, times the scan", "extra MB", "readings"]
+
+
+def compare(records: int, columns: int, rounds: int, folder: Path) -> list[list[str]]:
+    """Write the table, do every work in each round, and return a row of ``COLUMNS`` for each."""
     path = folder / "table.parquet"
     write_table(path, records, columns)
     write_table(folder / "first.parquet", 2000, columns)
@@ -113,12 +127,13 @@ def run(records: int, columns: int, rounds: int, folder: Path) -> None:
             if done.returncode:
                 raise SystemExit(done.stderr)
             values.append([float(word) for word in done.stdout.split()])
-    print(f"{records:,} records of {columns} numbers, {path.stat().st_size / 1e6:.0f} MB")
-    print(f"{'':30s}{'CPU s':>8s}{'us a record':>13s}{'x scan':>8s}{'extra MB':>10s}")
-    one_scan = statistics.median(values[0] for values in found["one pyarrow scan to float32"])
-    for name, values in found.items():
-        seconds, extra = (statistics.median(column) for column in zip(*values, strict=True))
-        print(f"{name:30s}{seconds:8.2f}{1e6 * seconds / records:13.2f}{seconds / one_scan:8.1f}{extra / 1e6:10.0f}")
+    medians = {name: [statistics.median(column) for column in zip(*runs, strict=True)] for name, runs in found.items()}
+    one_scan = medians["one pyarrow scan to float32"][0]
+    return [
+        [name, *(f"{number:.2f}" for number in (cpu, clock, 1e6 * cpu / records, cpu / one_scan)), *whole]
+        for name, (cpu, clock, extra, readings) in medians.items()
+        for whole in [(f"{extra / 1e6:.0f}", f"{readings:.0f}")]
+    ]
 
 
 if __name__ == "__main__":
@@ -133,4 +148,5 @@ if __name__ == "__main__":
         measure(given.do, given.path, given.columns)
     else:
         with tempfile.TemporaryDirectory() as place:
-            run(given.records, given.columns, given.rounds, Path(place))
+            for line in [COLUMNS, *compare(given.records, given.columns, given.rounds, Path(place))]:
+                print("".join(f"{cell:>{32 if place == 0 else 22}}" for place, cell in enumerate(line)))

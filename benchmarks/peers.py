@@ -1,7 +1,7 @@
 """Every peer in one run: `python benchmarks/peers.py [PART ...]` measures and writes docs/benchmarks.md.
 
-Parts: training, modules, memory, calibration, accuracy, growth, prediction, accounting, startup; none named: all. What
-a part found is kept in benchmarks/peers.json, so that an interrupted run goes on where it stopped with the parts that
+Parts: training, modules, memory, parquet, calibration, accuracy, growth, prediction, accounting, startup; none named:
+all. What a part found is kept in benchmarks/peers.json, so that an interrupted run goes on where it stopped with the parts that
 are left, and the page holds each part as it was measured last. Peers are installed on demand, each beside the
 development environment in a folder of its own (`--cache`), with the versions of peers.toml; one that cannot be
 installed is listed with the reason. Contenders take turns in processes of their own; times are medians, CPU seconds of
@@ -384,6 +384,24 @@ def memory(peers: Peers, rounds: int) -> list[Table]:  # noqa: ARG001 (nobody el
     return [{"title": "A table in memory", "note": note, "columns": columns, "rows": rows}]
 
 
+def parquet(peers: Peers, rounds: int) -> list[Table]:  # noqa: ARG001 (both are in the development environment)
+    """What a default fit from a file costs, beside one scan and a pipeline without privacy."""
+    import parquet_fit
+
+    tables = []
+    for records, own_rounds in ((400_000, rounds), (3_000_000, 1)):
+        with tempfile.TemporaryDirectory() as folder:
+            rows = parquet_fit.compare(records, 40, own_rounds, Path(folder))
+        note = (
+            "40 numbers and a label of two classes, on one core. The fit is PrivateConformalClassifier(epsilon=1) with "
+            "a path and a schema: no model is given, so quantiles, mean, whitening, 400 steps, recalibration and the "
+            "threshold belong to it. The pipeline has no privacy: scaled numbers and quantiles, logistic regression, "
+            f"split conformal sets. Memory is that above the imports. Medians of {own_rounds}."
+        )
+        tables.append({"title": f"{records:,} records", "note": note, "columns": parquet_fit.COLUMNS, "rows": rows})
+    return tables
+
+
 PREDICTED = 10**6
 
 
@@ -533,6 +551,7 @@ PARTS = {
     "training": ("Training", training),
     "modules": ("Torch modules", modules),
     "memory": ("Memory", memory),
+    "parquet": ("A default fit from Parquet", parquet),
     "calibration": ("Calibration", calibration),
     "accuracy": ("Accuracy of private quantiles at equal privacy", accuracy),
     "growth": ("Growth", growth),
