@@ -1,9 +1,9 @@
 """Every peer in one run: `python benchmarks/peers.py [PART ...]` measures and writes docs/benchmarks.md.
 
 Parts: training, modules, memory, parquet, calibration, accuracy, growth, prediction, accounting, startup; none named:
-all. What a part found is kept in benchmarks/peers.json, so that an interrupted run goes on where it stopped with the parts that
-are left, and the page holds each part as it was measured last. Peers are installed on demand, each beside the
-development environment in a folder of its own (`--cache`), with the versions of peers.toml; one that cannot be
+all. What a part found is kept in benchmarks/peers.json, so that an interrupted run goes on where it stopped with the
+parts that are left, and the page holds each part as it was measured last. Peers are installed on demand, each beside
+the development environment in a folder of its own (`--cache`), with the versions of peers.toml; one that cannot be
 installed is listed with the reason. Contenders take turns in processes of their own; times are medians, CPU seconds of
 all threads and of the clock. Nothing is asserted about time.
 """

@@ -12,17 +12,16 @@ import pyarrow as pa
 import pytest
 
 import dpscp as dp
-from dpscp.data.persons import IdKind, PersonIds, number_persons, read_person_ids
+from dpscp.data.persons import PersonIds, number_persons, read_person_ids
 from dpscp.data.sources.persons import join_person_block, split_by_person
 
 pl = pytest.importorskip("polars")
 torch = pytest.importorskip("torch")
 
 INTEGERS = [7, 9, 7, -2]
-DAY, OTHER = dt.date(2020, 1, 31), dt.date(1931, 5, 1)
-NOON, LATER = dt.datetime(2020, 1, 31, 12), dt.datetime(2020, 1, 31, 12, 0, 0, 1)
+DAY, NOON = dt.date(2020, 1, 31), dt.datetime(2020, 1, 31, 12)
 ALIKE = {
-    IdKind.INTEGER: [
+    "integers": [
         INTEGERS,
         tuple(INTEGERS),
         [np.int8(i) for i in INTEGERS],
@@ -41,7 +40,7 @@ ALIKE = {
         torch.tensor(INTEGERS),
         torch.tensor(INTEGERS, dtype=torch.int8),
     ],
-    IdKind.TEXT: [
+    "text": [
         ["a", "b", "a", "c"],
         np.array(["a", "b", "a", "c"]),
         [np.str_("a"), "b", "a", "c"],
@@ -54,34 +53,6 @@ ALIKE = {
         pa.array(["a", "b", "a", "c"], pa.large_string()),
         pa.array(["a", "b", "a", "c"]).dictionary_encode(),
     ],
-    IdKind.BOOLEAN: [
-        [True, False, True],
-        np.array([True, False, True]),
-        pd.Series([True, False, True], dtype="boolean"),
-        pl.Series([True, False, True]),
-        pa.array([True, False, True]),
-        torch.tensor([True, False, True]),
-    ],
-    IdKind.DAY: [
-        [DAY, OTHER, DAY],
-        np.array([DAY, OTHER, DAY], dtype="datetime64[D]"),
-        list(np.array([DAY, OTHER, DAY], dtype="datetime64[D]")),
-        pl.Series([DAY, OTHER, DAY]),
-        pa.array([DAY, OTHER, DAY]),
-        pa.array([DAY, OTHER, DAY], pa.date64()),
-    ],
-    IdKind.INSTANT: [
-        [NOON, LATER, NOON],
-        *(np.array([NOON, LATER, NOON], dtype=f"datetime64[{unit}]") for unit in ("us", "ns")),
-        [pd.Timestamp(NOON), pd.Timestamp(LATER), pd.Timestamp(NOON)],
-        pd.Series([NOON, LATER, NOON]),
-        pl.Series([NOON, LATER, NOON]),
-        pa.array([NOON, LATER, NOON], pa.timestamp("us")),
-    ],
-    IdKind.ZONED: [
-        [d.astimezone(dt.timezone(dt.timedelta(hours=h))) for d, h in ((NOON, 0), (LATER, 2), (NOON, 5))],
-        pd.Series(pd.to_datetime([NOON, LATER, NOON])).dt.tz_localize(NOON.astimezone().tzinfo),
-    ],
 }
 CASES = [(kind, place) for kind, given in ALIKE.items() for place in range(len(given))]
 
@@ -89,7 +60,7 @@ CASES = [(kind, place) for kind, given in ALIKE.items() for place in range(len(g
 @pytest.mark.parametrize(("kind", "place"), CASES, ids=lambda part: str(part))
 def test_the_same_ids_have_the_same_keys_however_they_are_given(kind, place):
     first, found = read_person_ids(ALIKE[kind][0]), read_person_ids(ALIKE[kind][place])
-    assert found.kind is kind
+    assert found.kind == kind
     assert found.keys.tolist() == first.keys.tolist()
     assert [type(key) for key in found.keys.tolist()] == [type(key) for key in first.keys.tolist()]
     assert found.hashes().tolist() == first.hashes().tolist()
@@ -111,14 +82,11 @@ MISSING = {
     "None": [1, None],
     "NaN in a list": ["a", NAN],
     "NaN array": np.array([1.0, NAN]),
-    "NaT": np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"),
     "NA": [1, pd.NA],
-    "pandas NaT": [pd.Timestamp(NOON), pd.NaT],
     "masked": np.ma.array([1, 2], mask=[0, 1]),
     "Int64": pd.Series([1, None], dtype="Int64"),
     "string": pd.Series(["a", None]),
     "category": pd.Series(["a", None], dtype="category"),
-    "pandas dates": pd.Series([NOON, None]),
     "pandas of Arrow": pd.Series([1, None], dtype="int64[pyarrow]"),
     "polars": pl.Series([1, None]),
     "polars without type": pl.Series([None, None]),
@@ -160,13 +128,22 @@ OBJECTS = {
     "own objects": [object(), object()],
     "lists": [["a"], ["b"]],
     "durations": np.array([1, 2], dtype="timedelta64[s]"),
-    "months": np.array(["2020-01", "2020-02"], dtype="datetime64[M]"),
+    "days": [DAY, DAY],
+    "NumPy's days": np.array([DAY, DAY], dtype="datetime64[D]"),
+    "instants of pandas": pd.Series([NOON, NOON]),
+    "days of Arrow": pa.array([DAY, DAY]),
+    "NaT": [pd.NaT, pd.NaT],
+    "booleans": [True, False],
+    "NumPy's booleans": np.array([True, False]),
+    "booleans of polars": pl.Series([True, False]),
+    "booleans of torch": torch.tensor([True, False]),
+    "booleans and integers": [True, 1],
+    "categories": pd.Series([1, True, "a"], dtype="category")[:2],
     "periods": pd.Series(pd.period_range("2020", periods=2, freq="M")),
     "multi-index": pd.MultiIndex.from_tuples([(1, 2), (1, 3)]),
     "Arrow decimal": pa.array([decimal.Decimal(1), decimal.Decimal(2)]),
     "Arrow structs": pa.array([{"a": 1}, {"a": 2}]),
     "scalars": list(pa.array([1, 2])),
-    "days with hours": pa.array([1, 2], pa.int64()).view(pa.date64()),
     "set": {1, 2},
     "dictionary": {1: "a", 2: "b"},
     "generator": (i for i in range(2)),
@@ -175,12 +152,7 @@ OBJECTS = {
 }
 MIXED = {
     "text and integers": ["7", 7],
-    "booleans and integers": [True, 1],
-    "NumPy's booleans and integers": [np.True_, np.int64(1)],
-    "days and instants": [DAY, NOON],
-    "with and without zone": [NOON, NOON.replace(tzinfo=dt.UTC)],
     "object column": pd.Series(["a", 1], dtype=object),
-    "categories": pd.Series([1, True, "a"], dtype="category")[:2],
 }
 
 
@@ -189,7 +161,7 @@ MIXED = {
     [
         *(pytest.param(ids, ValueError, "missing id", id=f"missing {name}") for name, ids in MISSING.items()),
         *(pytest.param(ids, ValueError, "floating-point", id=f"float {name}") for name, ids in FLOATS.items()),
-        *(pytest.param(ids, TypeError, "persons (must|has da)", id=name) for name, ids in OBJECTS.items()),
+        *(pytest.param(ids, TypeError, "persons must", id=name) for name, ids in OBJECTS.items()),
         *(pytest.param(ids, ValueError, "mixes", id=name) for name, ids in MIXED.items()),
     ],
 )
@@ -219,8 +191,6 @@ LARGE = 2**63 + 5
         (pl.Series([7, LARGE], dtype=pl.Object), [LARGE, 7]),
         (pa.array([7, LARGE], pa.uint64()), pl.Series([7, LARGE], dtype=pl.UInt64)),
         (["seven", "x"], pa.array(["seven", "x"])),
-        (np.array([NOON], dtype="datetime64[s]"), np.array([NOON], dtype="datetime64[ns]")),
-        (np.array(["9999-01-01"], dtype="datetime64[s]"), [dt.datetime(9999, 1, 1)]),
     ],
     ids=str,
 )

@@ -81,7 +81,7 @@ def test_wrong_length_cap_and_kinds_are_refused_without_a_word_from_the_data():
         choose_unit(secret, None, n_records=None, n_persons=None)
     with pytest.raises(ValueError, match="rows_per_person"):
         keep_rows(secret, n_rows=2, rows_per_person=0)
-    with pytest.raises(ValueError, match="mixes ids") as caught:
+    with pytest.raises(ValueError, match="mixes text") as caught:
         keep_rows(["7", 7], n_rows=2, rows_per_person=2)
     with pytest.raises(TypeError, match="Convert each id to text") as caught:
         keep_rows([["secret"], ["secret"]], n_rows=2, rows_per_person=2)

@@ -113,7 +113,7 @@ class PrivateConformal(FittedEstimator):
             The targets, or with ``schema`` the name of the target column. Left out where X contains the targets.
         persons : array of shape (n,), optional
             One id for each row, where a person may have several. Both promises are then per person. Ids are text,
-            integers, booleans or dates, of one kind. Floating-point numbers, missing ids and objects are refused.
+            integers. Floating-point numbers, missing ids and other objects are refused.
         schema : Schema, optional
             Declares types, bounds, categories, classes and persons of a frame (pandas, polars, Arrow) or file:
             ``fit(frame, "income", schema=dp.Schema.read(path))``. It is kept in ``schema_`` and in saved files, and
