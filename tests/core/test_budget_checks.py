@@ -8,7 +8,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.privacy import Budget, Relation, gaussian_event
-from dpscp.privacy.budgets import BudgetCheck, check_budget
+from dpscp.privacy.units import BudgetCheck, check_budget
 from dpscp.report import html_report
 from dpscp.training import DPSGD
 

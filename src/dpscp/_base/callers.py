@@ -103,11 +103,6 @@ def call_on_rows(
     return values
 
 
-def is_of_caller(value: Any) -> bool:
-    """Return whether an object's class is the caller's and not of this package."""
-    return type(value).__module__.partition(".")[0] != "dpscp"
-
-
 def _buffer(table: Any, size: int) -> NDArray[Any] | None:
     """Return memory for copies of ``size`` rows; None for tables whose rows are copied one by one."""
     if isinstance(table, np.ndarray) and not table.dtype.hasobject:

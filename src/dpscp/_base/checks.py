@@ -122,3 +122,8 @@ def check_scores(scores: Any, *, name: str = "scores") -> NDArray[Any]:
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got {array.ndim} dimensions")
     return array
+
+
+def is_of_caller(value: Any) -> bool:
+    """Return whether an object's class is the caller's and not of this package."""
+    return type(value).__module__.partition(".")[0] != "dpscp"

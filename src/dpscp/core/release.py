@@ -31,10 +31,10 @@ from dpscp.guarantees import Certificate, Stability
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE, Promise, Terms
 from dpscp.guarantees.formulas import minimax_miss_bound, universal_floor
 from dpscp.privacy import Accountant, Budget, Ledger
-from dpscp.privacy.budgets import BudgetCheck, check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.tradeoff import smallest_where
+from dpscp.privacy.units import BudgetCheck, check_budget, warn_of_failures
 from dpscp.threshold import PrivateQuantile, private_quantile
 from dpscp.threshold.search import SearchObserver, SharedCounts
 from dpscp.threshold.sizes import KnownSize, NoisySize, Size

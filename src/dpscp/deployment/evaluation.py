@@ -21,10 +21,9 @@ from dpscp.data.groups import RowGroups, read_groups
 from dpscp.data.used_records import Sketch, has_trained, remember_use, sketch_rows, warn_if_used
 from dpscp.exceptions import ReuseWarning
 from dpscp.privacy import Budget, IntegerSource, Ledger, secure_generator, sized_lattice_noise
-from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
-from dpscp.privacy.units import RECORDS, Unit
+from dpscp.privacy.units import RECORDS, Unit, check_budget, warn_of_failures
 from dpscp.training.model import digest_parameters
 from dpscp.training.prefit import Prefit
 

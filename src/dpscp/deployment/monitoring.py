@@ -21,10 +21,9 @@ from dpscp.data.used_records import remember_use
 from dpscp.deployment.evaluation import evaluated_unit, sketch_records, warn_if_not_new
 from dpscp.deployment.following import FollowPlan, LongRun, NoisyPair, long_run_bound, noisy_counts
 from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, sized_lattice_noise
-from dpscp.privacy.budgets import check_budget, warn_of_failures
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
-from dpscp.privacy.units import Unit
+from dpscp.privacy.units import Unit, check_budget, warn_of_failures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

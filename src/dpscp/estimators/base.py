@@ -20,7 +20,7 @@ from dpscp.core.fit import Fit, release
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Prediction
 from dpscp.data.feature_bounds import PRIVATE, FeatureBounds, RowNorm, column_bounds
-from dpscp.data.groups import LABEL, RowGroups, read_groups
+from dpscp.data.groups import LABEL, RowGroups
 from dpscp.data.named_inputs import NamedInputs, count_numbers
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import Thinning, read_population
@@ -148,11 +148,13 @@ class PrivateConformal(FittedEstimator):
 
     def _read(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> FitInput:
         """Validate the arguments of ``fit``; set the attributes that describe the input."""
-        if schema is None or not is_table(X):  # a schema reads a data set by the names of its columns
+        self.schema_ = None
+        is_plain = type(X) is type(y) is np.ndarray and schema is None
+        if not is_plain and (schema is None or not is_table(X)):  # a schema reads a data set by its column names
             X, y = labeled_arrays(X, y)
-        X = self._dense(X)
-        table = X
-        X, y, persons = self._apply_schema(X, y, persons, schema)
+        table = X = self._dense(X)
+        if not is_plain:
+            X, y, persons = self._apply_schema(X, y, persons, schema)
         if isinstance(X, DistributedSource) and X.by_person:
             persons = True  # its blocks hold them
         limits = {name: self._declared(name) for name in ("n_records", "n_persons")}
@@ -185,11 +187,11 @@ class PrivateConformal(FittedEstimator):
     ) -> Fit:
         """Make the release; ``original`` is the X of the caller."""
         problem.task.try_score()
-        private, groups = self.random_state is None, None if self._groups_are_labels else read_groups(self.groups)
+        private, groups = self.random_state is None, self.declared_groups()
         if private and store is None:
             warn_if_refit(records.sketch, stacklevel=3)
         assumed = (
-            *((GROUP_FUNCTION,) if groups is not None and groups.calls_functions else ()),
+            *((GROUP_FUNCTION,) if groups is not None and groups.declared.calls_functions else ()),
             *(() if self.population is None else (LIKELIHOOD_RATIO,)),
             *list_training_assumptions(self.estimator),
             *list_record_assumptions(original),
@@ -251,7 +253,6 @@ class PrivateConformal(FittedEstimator):
 
     def _apply_schema(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> tuple[Any, Any, Any]:
         """Return rows, targets and ids, unchanged or as a schema reads them."""
-        self.schema_ = None
         if schema is not None and self._prefit is not None:
             raise ValueError("dp.Prefit passes X to the estimator unchanged; remove schema")
         if schema is None:
@@ -307,7 +308,7 @@ class PrivateConformal(FittedEstimator):
         classes, which may be the groups.
         """
         thinning = None
-        if (population := read_population(self.population)) is not None:
+        if self.population is not None and (population := read_population(self.population)) is not None:
             population.check_classes(labels)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
@@ -397,7 +398,7 @@ class PrivateConformal(FittedEstimator):
             unit=unit,
             input_shape=self.input_shape_,
             groups_are_labels=self._groups_are_labels,
-            population=read_population(self.population),
+            population=self.population,
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             accountant=self.accountant,

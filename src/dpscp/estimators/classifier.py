@@ -14,7 +14,6 @@ from dpscp.core.findings import RARE, rare_names
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
-from dpscp.data.populations import read_population
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
@@ -187,8 +186,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
 
     def _hint_at_rare_classes(self) -> None:
         """Point to a promise for each class where a class is declared to be rare."""
-        population = read_population(self.population)
-        rare = () if population is None or self._groups_are_labels else rare_names(population.class_shares.items())
+        population, by_label = self.population, self._groups_are_labels
+        rare = () if population is None or by_label else rare_names(population.class_shares.items())
         if rare:
             warnings.warn(
                 f"declared under {RARE:.0%} of new records: {', '.join(rare)}. The promise is an average over all "

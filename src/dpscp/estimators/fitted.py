@@ -205,7 +205,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
 
     def declared_groups(self) -> RowGroups | None:
         """Return the groups of rows that the parameters declare; None without groups, and where labels are groups."""
-        groups = None if self._groups_are_labels else read_groups(self.groups)
+        groups = None if self.groups is None or self._groups_are_labels else read_groups(self.groups)
         return None if groups is None else groups.of_rows(self.schema_)
 
     @property

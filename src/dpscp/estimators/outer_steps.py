@@ -35,7 +35,7 @@ from dpscp._base.assumptions import (
     TORCH_MODULE,
     Assumption,
 )
-from dpscp._base.callers import is_of_caller
+from dpscp._base.checks import is_of_caller
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.fit import Fit
 from dpscp.data.sources import RecordSource, is_dask
@@ -120,8 +120,10 @@ def find_outer_use() -> OuterUse:
     in_fold = is_trusted = is_searched = False
     for frame, _ in walk_stack(sys._getframe(1)):
         module, owner, steps = frame.f_globals.get("__name__", ""), _owner(frame), []
+        if module.partition(".")[0] == "dpscp" or (owner is None and not module.startswith("sklearn.")):
+            continue
         in_fold = in_fold or module == _FOLDS
-        if owner is not None and module.partition(".")[0] not in ("dpscp", "sklearn"):
+        if not module.startswith("sklearn."):
             is_trusted = True
         if _is_a(owner, "sklearn.pipeline", "Pipeline"):
             steps = [step for _, step in owner.steps[:-1]]
@@ -258,6 +260,8 @@ def _is_text(category: Any) -> bool:
 
 def list_training_assumptions(estimator: Any) -> Iterator[Assumption]:
     """List the assumptions about the estimator of a fit and those that it wraps."""
+    if estimator is None:
+        return
     if isinstance(estimator, Prefit):
         yield PREFIT
         return
@@ -283,6 +287,8 @@ def list_training_assumptions(estimator: Any) -> Iterator[Assumption]:
 
 def list_record_assumptions(original: Any) -> Iterator[Assumption]:
     """List the assumptions about the records that the caller passed."""
+    if type(original) is np.ndarray:
+        return
     if has_own_items(original):
         yield OWN_DATASET
     if is_dask(original):

@@ -10,8 +10,7 @@ from dpscp._base.assumptions import Assumption, first_words, require_assumptions
 from dpscp._base.checks import check_probability
 from dpscp._base.format import at_least, at_most, format_level, format_odds, html_card, html_paragraph, html_table
 from dpscp.guarantees.registry import AUTO, Guarantee, guarantee_of
-from dpscp.privacy.budgets import BudgetCheck
-from dpscp.privacy.units import RECORDS, Relation, Unit
+from dpscp.privacy.units import RECORDS, BudgetCheck, Relation, Unit
 
 # What a proven level is an average over; shown with every level. A study is records, noise and new records.
 ON_AVERAGE = "on average over repeated studies"

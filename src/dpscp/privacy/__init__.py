@@ -11,7 +11,6 @@ from dpscp.privacy.accounting import (
     release_accountant,
     tradeoff_of,
 )
-from dpscp.privacy.budgets import Budget
 from dpscp.privacy.events import (
     SecretSplitDpEvent,
     approximate_dp_event,
@@ -46,7 +45,7 @@ from dpscp.privacy.tradeoff import (
     gdp_epsilon,
     gdp_mu,
 )
-from dpscp.privacy.units import RECORDS, Relation, Unit
+from dpscp.privacy.units import RECORDS, Budget, Relation, Unit
 
 __all__ = [
     "RECORDS",

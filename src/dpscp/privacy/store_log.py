@@ -26,10 +26,9 @@ from dpscp._base.checks import check_probability
 from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import as_accountant, epsilon_of, is_private
-from dpscp.privacy.budgets import Budget
 from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.tradeoff import gdp_epsilon, last_where
-from dpscp.privacy.units import join_units
+from dpscp.privacy.units import Budget, join_units
 
 _FIRST_DIGEST = "0" * 64
 # Points at which the profile of an event is compared with that of its charge. A chord bounds it between them.

@@ -17,8 +17,8 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import Array
-from dpscp._base.callers import FLOAT32_ROUNDING, call_on_rows, is_of_caller
-from dpscp._base.checks import check_choice, check_count
+from dpscp._base.callers import FLOAT32_ROUNDING, call_on_rows
+from dpscp._base.checks import check_choice, check_count, is_of_caller
 from dpscp.privacy import Ledger, Relation
 from dpscp.training.engine.rows import aligned_empty, check_rows
 

@@ -21,10 +21,11 @@ from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.callers import ROUNDING, call_on_rows, is_of_caller
+from dpscp._base.callers import ROUNDING, call_on_rows
 from dpscp._base.checks import (
     check_count,
     check_positive,
+    is_of_caller,
     require_normal,
 )
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale
