@@ -19,7 +19,7 @@ from dpscp.core.tasks import OwnScores
 from dpscp.privacy import Budget, Ledger, epsilon_delta_tradeoff, gaussian_tradeoff, gdp_epsilon, gdp_mu
 from dpscp.privacy.noise_search import split_budget
 from dpscp.report import planner
-from dpscp.report.planning import PLANNED, plan_others
+from dpscp.report.planning import PLANNED, plan_row, with_value
 
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
@@ -72,16 +72,21 @@ def test_the_shipped_set_sizes_grow_with_the_level():
                 assert list(sizes) == sorted(sizes)  # a higher level needs larger sets
 
 
+def planned(problem, epsilon, level):
+    problem = with_value(with_value(problem, "epsilon", epsilon), "alpha", round(1 - level, 12))
+    return plan_row("split", problem, bare=True)
+
+
 @needs_node
 @pytest.mark.parametrize(("n", "delta"), [(400, 1e-4), (3_000, 1e-6), (150_000, 1e-8)])
 def test_the_page_plans_what_the_library_plans(plan, n, delta):
     epsilons, levels = (0.2, 0.8, 3.0, 9.0), (0.7, 0.9, 0.98)
     known = replace(plan, n=n, problem=replace(plan.problem, n_records=n, budget=Budget(1.0, delta)))
-    rows = plan_others("split", known.problem, epsilons, levels)
     cases = [(e, v) for e in epsilons for v in levels]
+    rows = [planned(known.problem, epsilon, level) for epsilon, level in cases]
     found = ask(*(["plan", {"n": n, "epsilon": e, "delta": delta, "level": v}] for e, v in cases))
-    assert any(row.useful for line in rows for row in line)
-    for (epsilon, level), row, page in zip(cases, (row for line in rows for row in line), found, strict=True):
+    assert any(row.useful for row in rows)
+    for (epsilon, level), row, page in zip(cases, rows, found, strict=True):
         assert page["useful"] == row.useful, (epsilon, level)
         assert page["fraction"] == pytest.approx(row.calibration_fraction, rel=1e-4)
         assert page["trainEpsilon"] == pytest.approx(row.train_epsilon, rel=1e-3)
@@ -207,7 +212,7 @@ def test_the_page_runs_in_a_browser_and_follows_its_sliders(tmp_path, plan):
     assert "CONSOLE" not in done.stderr
     shown = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
     coverage, size, attacker, parts, wide, paths, command = shown
-    (row,) = plan_others("split", plan.problem, [10.0], [0.9])[0]
+    row = planned(plan.problem, 10.0, 0.9)
     assert float(coverage.split()[1].rstrip("%")) == pytest.approx(100 * (0.9 + row.overshoot), abs=0.11)
     found = 1 - epsilon_delta_tradeoff(10.0, 1e-6)(0.05)
     # rounded up, because it is an upper bound

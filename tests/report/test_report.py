@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp._base.format import format_rate
 from dpscp.report import evaluate, html_report, write_report
 from dpscp.report.figures import PALETTE
 from dpscp.report.verdict import ATTACKS
@@ -273,7 +272,6 @@ def test_labels_and_groups_are_counted_by_hand():
             assert part.coverage == (pytest.approx(inside[chosen].mean()),)
             assert part.mean_size == (pytest.approx(sets[chosen].sum(axis=1).mean()),)
             assert part.interval[0] <= part.coverage[0] <= part.interval[1]
-    assert 'id="what-if"' not in html_report(model)
 
 
 def test_persons_are_counted_and_their_rows_named(default_fit):
@@ -284,11 +282,3 @@ def test_persons_are_counted_and_their_rows_named(default_fit):
     assert "persons, one random record of each 250" in page
     assert "rows of these persons 1,000" in page
     assert evaluate(default_fit, X[3000:], LABELS[3000:]).evaluated == "1,000 labeled records"
-
-
-def test_other_budgets_are_the_plan(default_fit):
-    assert default_fit.certificate_.guarantee == "split"
-    planned = dp.plan(3000, 2.0, classes=3, n_features=4, alpha=0.05).row("split")
-    table = html_report(default_fit).split('id="what-if"')[1].split("</table>")[0]
-    row = next(line for line in table.split("<tr>") if ">epsilon 2<" in line)
-    assert f"about {format_rate(0.95 + planned.overshoot)}" in row.split("<td")[3]

@@ -60,7 +60,7 @@ def verdict_lines(line: Line) -> list[str]:
     """Return a line of a verdict as texts, one for each sentence; a bad one is red on a terminal."""
     is_bad = line.grade.tone == "bad"
     first = _named(line.title, f"{line.grade.upper() if is_bad else line.grade}.")
-    return [_highlight(first) if is_bad else first, *(" " * _WIDTH + str(sentence) for sentence in line.sentences)]
+    return [_highlight(first) if is_bad else first, *(" " * _WIDTH + sentence for sentence in line.sentences)]
 
 
 def _named(name: str, text: str) -> str:

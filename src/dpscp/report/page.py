@@ -25,8 +25,6 @@ from dpscp._base.format import (
     html_table,
 )
 from dpscp.core.evaluation import PrivateEvaluation
-from dpscp.core.problem import FitProblem
-from dpscp.core.tasks import Classification, Regression
 from dpscp.data.model_files import open_atomically
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Promise, term_text
@@ -50,7 +48,6 @@ from dpscp.report.numbers import (
     Evaluation,
     nominal_size,
 )
-from dpscp.report.planning import plan_others
 from dpscp.report.release import Release
 from dpscp.report.spending import DEPLOYMENTS, budget_bar, scale_place
 from dpscp.report.statement import privacy_statement
@@ -62,8 +59,6 @@ if TYPE_CHECKING:
 _LIBRARIES = ("dpscp", "numpy", "scipy", "scikit-learn", "dp-accounting", "randomgen")
 # The schema has its own table.
 _HIDDEN_FACTS = ("schema",)
-# Multiples of this budget, and levels, for which the page states the expected coverage.
-_OTHER_BUDGETS, _OTHER_LEVELS = (0.5, 1.0, 2.0, 4.0), (0.8, 0.9, 0.95, 0.99)
 # What a release of each kind answers with: one of it, and several.
 _ANSWERS = {
     "classification": ("set", "sets"),
@@ -239,7 +234,6 @@ def _collect_content(
         "verdict": judge(released, evaluation),
         "measured": measured,
         "nominal": nominal_size(release),
-        "what_if": _plan_alternatives(released),
         "terms": TERMS,
         "thresholds": _list_thresholds(release),
         "evaluation": exact,
@@ -284,30 +278,6 @@ def _explain_proof(guarantee: str) -> str:
     proof = guarantee_of(guarantee).proof
     result, _, words = proof.partition(": ")
     return f"{words[0].upper()}{words[1:]} ({result})" if words else proof
-
-
-def _plan_alternatives(released: Any) -> list[tuple[float, list[tuple[float, Any]]]]:
-    """Plan other budgets and levels, from public numbers only.
-
-    A plan covers neither groups, nor persons without ids, nor thresholds without a model: the list is then empty.
-    """
-    release: Release = released.as_release()
-    nominal, certificate = nominal_size(release), release.certificate
-    if nominal is None or release.group_values is not None or release.ledger.unit.group > 1:
-        return []
-    if release.kind not in ("classification", "regression"):
-        return []
-    classes = getattr(released, "classes_", None)
-    problem = FitProblem(
-        task=Regression((0.0, 1.0)) if classes is None else Classification(tuple(classes.tolist())),
-        budget=release.budget,
-        alphas=(0.1,),  # each row has its own
-        n_records=nominal["count"],
-        n_features=int(released.n_features_in_),
-    )
-    epsilons = [release.budget.epsilon * times for times in _OTHER_BUDGETS]
-    rows = plan_others(certificate.guarantee, problem, epsilons, _OTHER_LEVELS)
-    return [(e, list(zip(_OTHER_LEVELS, row, strict=True))) for e, row in zip(epsilons, rows, strict=True)]
 
 
 def _list_thresholds(release: Release) -> list[tuple[str, float, float]]:

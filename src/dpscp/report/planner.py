@@ -31,7 +31,7 @@ from dpscp.training.recipe import LEAST_HELD_OUT, SEARCH_COST
 if TYPE_CHECKING:
     from dpscp.report.planning import BudgetPlan
 
-__all__ = ["nearest_set_size", "planner_page", "planner_tables", "write_planner"]
+__all__ = ["nearest_set_size", "planner_page", "planner_tables"]
 
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.98, 0.99)
 # The signal of a search is (scores + 1) times mu. Offsets times mu depend on it alone, except for very weak signals,
@@ -80,12 +80,6 @@ def planner_page(plan: "BudgetPlan") -> str:
     for mark, text in parts.items():
         page = page.replace(mark, text)
     return page
-
-
-def write_planner(path: str | PathLike[str], plan: "BudgetPlan") -> None:
-    """Write ``planner_page`` to exactly ``path``; a failure leaves no partial file."""
-    with open_atomically(path) as file:
-        file.write(planner_page(plan).encode())
 
 
 @lru_cache(maxsize=1)

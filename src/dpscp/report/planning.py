@@ -157,9 +157,10 @@ class BudgetPlan:
         ----------
         path : str or path
         """
-        from dpscp.report.planner import write_planner
+        from dpscp.report.page import write_atomically
+        from dpscp.report.planner import planner_page
 
-        write_planner(path, self)
+        write_atomically(path, planner_page(self).encode())
 
     def curves(self, vary: str) -> dict[str, tuple[list[float], list[float]]]:
         """Compute the overshoot of each guarantee over a range of ``vary``.
@@ -528,17 +529,6 @@ def with_value(problem: FitProblem, name: str, value: float) -> FitProblem:
     if name == "alpha":
         return replace(problem, alphas=(float(value),))
     return replace(problem, budget=Budget(float(value), problem.budget.delta))
-
-
-def plan_others(
-    guarantee: str, problem: FitProblem, epsilons: Sequence[float], levels: Sequence[float]
-) -> list[list[PlanRow]]:
-    """Plan one guarantee at other budgets and levels: one list for each epsilon, with one row for each level."""
-    others = [
-        [with_value(with_value(problem, "epsilon", e), "alpha", round(1 - level, 12)) for level in levels]
-        for e in epsilons
-    ]
-    return [[plan_row(guarantee, other, bare=True) for other in line] for line in others]
 
 
 def _plan_search_numbers(plan: Plan, mu: float, *, bare: bool) -> dict[str, Any]:

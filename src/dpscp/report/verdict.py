@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_odds, format_rate, html_card
+from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate, html_card
 from dpscp.core.findings import Findings, Part, PrivateEstimate
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
@@ -69,33 +69,17 @@ class Grade(StrEnum):
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """Hold a sentence with places in braces, and the words that fill them."""
-
-    pattern: str
-    values: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def of(cls, pattern: str, **values: Any) -> "Sentence":
-        """Return a sentence whose places have these words."""
-        return cls(pattern, tuple((name, str(value)) for name, value in values.items()))
-
-    def __str__(self) -> str:
-        return self.pattern.format(**dict(self.values))
-
-
-@dataclass(frozen=True)
 class Line:
     """Hold one line of a verdict."""
 
     title: str
     grade: Grade
-    sentences: tuple[Sentence, ...]
+    sentences: tuple[str, ...]
 
     @property
     def reason(self) -> str:
         """The sentences of the line."""
-        return " ".join(map(str, self.sentences))
+        return " ".join(self.sentences)
 
     def __str__(self) -> str:
         return f"{self.title}: {self.grade}. {self.reason}".rstrip()
@@ -170,47 +154,40 @@ def judge(released: Any, evaluation: Any = None) -> Verdict:
 
 
 def _judge_proof(release: Release, found: tuple[Findings, ...]) -> Line:
-    title, ledger = TITLES["proven"], release.ledger
-    spent = format_epsilon(ledger.epsilon(release.budget.delta, release.accountant))
-    cost = {"epsilon": spent, "delta": f"{release.budget.delta:g}", "neighbors": ledger.neighbors}
+    title, ledger, delta = TITLES["proven"], release.ledger, release.budget.delta
     if ledger.non_private_stages:
-        reasons = "; ".join(ledger.not_private_because)
-        return Line(title, Grade.NOTHING, (Sentence.of("Neither promise is proven: {reasons}.", reasons=reasons),))
+        return Line(title, Grade.NOTHING, (f"Neither promise is proven: {'; '.join(ledger.not_private_because)}.",))
     below = [sentence for one in found for sentence in _contradictions(release, one)]
-    promises = tuple(sentence for certificate in release.certificates for sentence in _promise(release, certificate))
-    if ledger.seeded:
-        text = "Privacy is not proven: the noise came from a seed. Fit without random_state to publish."
-        grade = Grade.CONTRADICTED if below else Grade.TESTS_ONLY
-        return Line(title, grade, (*below, Sentence.of(text), *promises))
-    privacy = Sentence.of("Privacy: epsilon {epsilon} at delta {delta}, for {neighbors}.", **cost)
-    if below:
-        return Line(title, Grade.CONTRADICTED, (*below, privacy, *promises))
+    promises = [sentence for certificate in release.certificates for sentence in _promise(release, certificate)]
+    spent = format_epsilon(ledger.epsilon(delta, release.accountant))
+    privacy = f"Privacy: epsilon {spent} at delta {delta:g}, for {ledger.neighbors}."
     is_certified = all(certificate.is_certified for certificate in release.certificates)
-    return Line(title, Grade.PROVEN if is_certified else Grade.IN_PART, (privacy, *promises))
+    grade = Grade.PROVEN if is_certified else Grade.IN_PART
+    if ledger.seeded:
+        privacy = "Privacy is not proven: the noise came from a seed. Fit without random_state to publish."
+        grade = Grade.TESTS_ONLY
+    return Line(title, Grade.CONTRADICTED if below else grade, (*below, privacy, *promises))
 
 
-def _promise(release: Release, certificate: Certificate) -> tuple[Sentence, ...]:
+def _promise(release: Release, certificate: Certificate) -> Iterator[str]:
     """Return the promise of one certificate, on average and of one release."""
     if certificate.void_because:
-        return (Sentence.of("No coverage is proven: {reason}.", reason=certificate.void_because),)
+        yield f"No coverage is proven: {certificate.void_because}."
+        return
     if not certificate.classes_declared:
-        return (Sentence.of("No coverage is proven, because the list of labels was taken from the records."),)
-    if certificate.promise is Promise.RISK:
-        text = "Mean {loss} of {unit}: at most {proven}, on average over repeated studies."
-        words = {"proven": at_most(certificate.risk), "loss": loss_name(release)}
-    elif certificate.is_certified:
-        text = "Coverage of {unit}: at least {proven}, on average over repeated studies (target {target}, {guarantee})."
-        words = {"proven": at_least(certificate.coverage)}
-    else:
-        text = (
-            "Coverage of {unit}: {target} is expected and not proven ({guarantee}). At least {proven} is proven, on "
-            "average over repeated studies."
-        )
-        words = {"proven": at_least(certificate.coverage)}
+        yield "No coverage is proven, because the list of labels was taken from the records."
+        return
     about = certificate.about.replace("each group", "each class") if release.groups_are_classes else certificate.about
-    names = {"unit": about, "guarantee": certificate.guarantee}
-    promise = Sentence.of(text, target=format_level(certificate.target), **names, **words)
-    return promise, _one_release(certificate)
+    average, target, name = "on average over repeated studies", format_level(certificate.target), certificate.guarantee
+    if certificate.promise is Promise.RISK:
+        yield f"Mean {loss_name(release)} of {about}: at most {at_most(certificate.risk)}, {average}."
+    elif certificate.is_certified:
+        proven = f"at least {at_least(certificate.coverage)}, {average}"
+        yield f"Coverage of {about}: {proven} (target {target}, {name})."
+    else:
+        yield f"Coverage of {about}: {target} is expected and not proven ({name})."
+        yield f"At least {at_least(certificate.coverage)} is proven, {average}."
+    yield f"{certificate.one_release[0].upper()}{certificate.one_release[1:]}."
 
 
 def loss_name(release: Release) -> str:
@@ -220,40 +197,18 @@ def loss_name(release: Release) -> str:
     return "loss by wrong labels" if release.certificate.terms.running_maximum else "loss by missed labels"
 
 
-def _one_release(certificate: Certificate) -> Sentence:
-    """Return what is known about a single release.
-
-    Theory: Result I
-    """
-    level, confidence = certificate.terms.release_level, certificate.terms.release_confidence
-    is_risk = certificate.promise is Promise.RISK
-    if not level or confidence is None:
-        verb = "lose somewhat more" if is_risk else "cover somewhat less"
-        return Sentence.of(f"A single release may {verb}.")
-    if is_risk:
-        text = "{odds} such releases have a mean loss of at most {level}."
-        return Sentence.of(text, odds=format_odds(confidence), level=at_most(1 - level))
-    text = "{odds} such releases cover at least {level}."
-    return Sentence.of(text, odds=format_odds(confidence), level=at_least(level))
-
-
-def _contradictions(release: Release, found: Findings) -> Iterator[Sentence]:
+def _contradictions(release: Release, found: Findings) -> Iterator[str]:
     """Return a sentence for each level whose whole interval is below what a single release reaches.
 
     The promise is an average. Where no level of a single release is known, the average takes its place.
     """
-    text = (
-        "The evaluation shows coverage of at most {high}, below the promise of at least {promise}. Do not rely on "
-        "these sets before you know the reason."
-    )
     for certificate, rate in zip(release.certificates, found.coverages, strict=True):
-        terms = certificate.terms
-        reached = (
-            certificate.coverage if terms.release_level is None else min(terms.release_level, certificate.coverage)
-        )
-        if rate.interval[1] < reached:
-            yield Sentence.of(text, high=at_most(rate.interval[1]), promise=at_least(certificate.coverage))
-            yield Sentence.of(WHY_BELOW)
+        proven, level = certificate.coverage, certificate.terms.release_level
+        if rate.interval[1] < (proven if level is None else min(level, proven)):
+            high, promise = at_most(rate.interval[1]), at_least(proven)
+            yield f"The evaluation shows coverage of at most {high}, below the promise of at least {promise}."
+            yield "Do not rely on these sets before you know the reason."
+            yield WHY_BELOW
 
 
 # ---- how strong the privacy is
@@ -263,25 +218,23 @@ def _judge_privacy(release: Release) -> Line:
     title, ledger, delta = TITLES["privacy"], release.ledger, release.budget.delta
     if ledger.non_private_stages:
         text = "NOT private: a step used the records without protection, so an attacker may find everybody."
-        return Line(title, Grade.NONE, (Sentence.of(text),))
+        return Line(title, Grade.NONE, (text,))
     epsilon, n = ledger.epsilon(delta, release.accountant), release.certificate.terms.n_units
-    grade = Grade.STRONG if epsilon <= _STRONG else Grade.MODERATE if epsilon <= _MODERATE else Grade.WEAK
-    words = {"epsilon": format_epsilon(epsilon), "delta": f"{delta:g}", "n": "" if n is None else f"{n:,}"}
-    comparison = "above 10" if epsilon > _MODERATE else "above 1" if epsilon > _STRONG else "at most 1"
-    text = "Epsilon {epsilon} is {comparison}, for {neighbors}."
-    sentences = [Sentence.of(text, comparison=comparison, neighbors=ledger.neighbors, **words)]
+    grade, comparison = Grade.WEAK, "above 10"
+    if epsilon <= _MODERATE:
+        grade, comparison = (Grade.STRONG, "at most 1") if epsilon <= _STRONG else (Grade.MODERATE, "above 1")
+    sentences = [f"Epsilon {format_epsilon(epsilon)} is {comparison}, for {ledger.neighbors}."]
     if n is not None and delta <= 1 / n:
-        sentences.append(Sentence.of("Delta {delta} is at most 1 / n, for n = {n}.", **words))
+        sentences.append(f"Delta {delta:g} is at most 1 / n, for n = {n:,}.")
     elif n is not None:
-        grade = Grade.WEAK
-        text = "Delta {delta} is above 1 / n, for n = {n}: it would permit publishing one random record."
-        sentences.append(Sentence.of(text, **words))
-    found = ", ".join(at_most(1 - float(ledger.tradeoff(alarms))) for alarms in ATTACKS)
-    text = "An attacker with {alarms} false alarms finds at most {found} of the {unit}s."
+        grade, risk = Grade.WEAK, "it would permit publishing one random record"
+        sentences.append(f"Delta {delta:g} is above 1 / n, for n = {n:,}: {risk}.")
     alarms = ", ".join(format_level(rate) for rate in ATTACKS)
-    sentences.append(Sentence.of(text, alarms=alarms, found=found, unit=ledger.unit.protected))
+    found = ", ".join(at_most(1 - float(ledger.tradeoff(rate))) for rate in ATTACKS)
+    unit = ledger.unit.protected
+    sentences.append(f"An attacker with {alarms} false alarms finds at most {found} of the {unit}s.")
     if ledger.seeded:
-        first = Sentence.of("NOT private: the noise came from a seed, so this run protects nobody. With secret noise:")
+        first = "NOT private: the noise came from a seed, so this run protects nobody. With secret noise:"
         return Line(title, Grade.NONE, (first, *sentences))
     return Line(title, grade, tuple(sentences))
 
@@ -290,23 +243,21 @@ def _judge_privacy(release: Release) -> Line:
 
 
 def _judge_usefulness(release: Release, found: tuple[Findings, ...]) -> Line:
-    title = TITLES["usefulness"]
-    useless = _explain_useless(release)
+    title, useless = TITLES["usefulness"], _explain_useless(release)
     if release.groups_are_classes:
         found = tuple(map(_for_each_class, found))
     sentences = [sentence for one in found for sentence in _comparisons(one)]
     if useless is not None:
-        advice = [Sentence.of(c.advice) for c in release.certificates[:1] if c.advice]
-        return Line(title, Grade.NOT_USEFUL, (Sentence.of(useless), *advice, *sentences))
+        advice = release.certificate.advice
+        return Line(title, Grade.NOT_USEFUL, (useless, *([advice] if advice else []), *sentences))
     if not found:
         text = "No evaluation tells whether the sets are small, or better than the same answer for everybody."
         if release.kind in ("scores", "losses"):
             text = "No evaluation tells whether this threshold is of use."
-        return Line(title, Grade.NOT_MEASURED, (Sentence.of(text),))
+        return Line(title, Grade.NOT_MEASURED, (text,))
     grade = _grade_usefulness(found[-1])
     if grade is not Grade.USEFUL:
-        text = "This does not show that the sets are better than the same answer for everybody."
-        sentences.append(Sentence.of(text))
+        sentences.append("This does not show that the sets are better than the same answer for everybody.")
     return Line(title, grade, tuple(sentences))
 
 
@@ -341,78 +292,72 @@ def _grade_usefulness(found: Findings) -> Grade:
     return Grade.NOT_USEFUL if found.accuracy.interval[1] < found.most_frequent.estimate else Grade.NOT_SHOWN
 
 
-def _comparisons(found: Findings) -> Iterator[Sentence]:
+def _comparisons(found: Findings) -> Iterator[str]:
     """Return what an evaluation says about the sets beside the same answer for everybody."""
     if found.accuracy is not None and found.most_frequent is not None:
-        text = "The prediction is right for {accuracy}; the most frequent label would be right for {most}."
-        rates = {"accuracy": found.accuracy.estimate, "most": found.most_frequent.estimate}
-        yield Sentence.of(text, **{name: format_rate(rate) for name, rate in rates.items()})
+        right, most = format_rate(found.accuracy.estimate), format_rate(found.most_frequent.estimate)
+        yield f"The prediction is right for {right}; the most frequent label would be right for {most}."
     if found.set_size is not None:
         kind = "width of an interval" if found.accuracy is None else "number of labels in a set"
-        yield Sentence.of("Mean {kind}: {size}.", kind=kind, size=f"{found.set_size.estimate:.3g}")
+        yield f"Mean {kind}: {found.set_size.estimate:.3g}."
     if found.constant_size is not None:
-        text = "With the same coverage, the same answer for everybody would need {size}."
-        yield Sentence.of(text, size=f"{found.constant_size.estimate:.3g}")
+        size = f"{found.constant_size.estimate:.3g}"
+        yield f"With the same coverage, the same answer for everybody would need {size}."
     if found.full is not None and found.empty is not None:
-        shares = {"full": format_rate(found.full.estimate), "empty": format_rate(found.empty.estimate)}
-        yield Sentence.of("Full sets, which exclude nothing: {full}. Empty sets: {empty}.", **shares)
+        full, empty = format_rate(found.full.estimate), format_rate(found.empty.estimate)
+        yield f"Full sets, which exclude nothing: {full}. Empty sets: {empty}."
         if found.empty.interval[0] > 0:
-            yield Sentence.of("An empty set says that no answer looks typical; treat it as an alarm, and ask a person.")
+            yield "An empty set says that no answer looks typical; treat it as an alarm, and ask a person."
     if not found.is_private:
-        yield Sentence.of(WITHOUT_NOISE)
+        yield WITHOUT_NOISE
 
 
 # ---- who is served worse
 
 
 def _judge_parts(release: Release, found: tuple[Findings, ...]) -> Line:
-    title, target, level = TITLES["served_worse"], release.certificate.target, release.certificate.terms.release_level
-    is_grouped, scope = release.group_values is not None, _scope(release)
-    # a single release may cover a group with a promise of its own less than the target, as the first line says
-    reached = min(target, level) if is_grouped and level else target
-    measured = [(part, one) for one in found for part in one.parts]
-    low = [(part, one) for part, one in measured if part.rate.interval[1] < reached]
-    low.sort(key=lambda pair: pair[0].rate.estimate)
-    if not measured:
-        return Line(title, Grade.NOT_MEASURED, (Sentence.of(scope),))
-    rare = [] if release.groups_are_classes else [_rare_classes(one) for one in found if one.rare_classes]
-    rare = [] if any(part.kind == "class" for part, _ in low) else rare  # their advice is the same
+    title, scope, target = TITLES["served_worse"], _scope(release), release.certificate.target
+    parts = [part for one in found for part in one.parts]
+    low = [part for part in parts if part.rate.interval[1] < _reached(release, part)]
+    if not parts:
+        return Line(title, Grade.NOT_MEASURED, (scope,))
+    hints = [] if release.groups_are_classes else [_rare_classes(one) for one in found if one.rare_classes]
     if not low:
-        text = "No class or group is clearly below {reached}."
-        return Line(title, Grade.NOBODY, (Sentence.of(text, reached=at_least(reached)), Sentence.of(scope), *rare))
-    sentences = [_low_part(part) for part, _ in low[:_MOST_PARTS]]
+        text = f"No class or group is clearly below {at_least(min(_reached(release, part) for part in parts))}."
+        return Line(title, Grade.NOBODY, (text, scope, *hints))
+    low.sort(key=lambda part: part.rate.estimate)
+    sentences = [f"Not for {part.kind} {part.name}: {100 * part.rate.estimate:.0f} of 100." for part in low]
     if len(low) > _MOST_PARTS:
-        sentences.append(Sentence.of("And {count} more.", count=len(low) - _MOST_PARTS))
-    sentences.append(Sentence.of("The target is {target}.", target=format_level(target)))
-    advice = "Find the reason before you use these sets." if is_grouped else _advice(low[0][0])
-    sentences += [Sentence.of(advice), *rare]
-    if any(not one.is_private for _, one in low):
-        sentences.append(Sentence.of(WITHOUT_NOISE))
+        sentences[_MOST_PARTS:] = [f"And {len(low) - _MOST_PARTS} more."]
+    advice = "Fit with groups for a promise to each group."
+    if release.group_values is not None:
+        advice = "Find the reason before you use these sets."
+    elif low[0].kind == "class":
+        advice = 'Fit with groups="label" for a promise to each class.'
+    sentences += [f"The target is {format_level(target)}.", advice]
+    if all(part.kind != "class" for part in low):
+        sentences += hints  # otherwise their advice is the same
+    if any(not one.is_private for one in found):
+        sentences.append(WITHOUT_NOISE)
     return Line(title, Grade.SOMEBODY, tuple(sentences))
+
+
+def _reached(release: Release, part: Part) -> float:
+    """Return what the part must reach: what one release promises it, or the target where it has no promise."""
+    certificate = release.certificate
+    is_promised = release.group_values is not None and release.groups_are_classes == (part.kind == "class")
+    level = certificate.terms.release_level if is_promised else None
+    return certificate.target if level is None else min(level, certificate.target)
 
 
 def _scope(release: Release) -> str:
     """Return for whom the promise holds."""
     if release.group_values is None:
         return "The promise is an average over everybody, so a rare class or group may be served far worse."
-    if release.groups_are_classes:
-        return "The promise holds for each class."
-    return "The promise holds for each group of the fit."
+    return f"The promise holds for each {'class' if release.groups_are_classes else 'group of the fit'}."
 
 
-def _rare_classes(found: Findings) -> Sentence:
+def _rare_classes(found: Findings) -> str:
     """Return a hint for classes with few records."""
-    text = 'Under 10 % of the records: {names}. groups="label" gives each class a promise of its own.'
-    return Sentence.of(text, names=", ".join(found.rare_classes))
-
-
-def _low_part(part: Part) -> Sentence:
-    covered = f"{100 * part.rate.estimate:.0f}"
-    return Sentence.of("Not for {kind} {name}: {covered} of 100.", kind=part.kind, name=part.name, covered=covered)
-
-
-def _advice(part: Part) -> str:
-    """Return what gives the lowest part a promise of its own."""
-    if part.kind == "class":
-        return 'Fit with groups="label" for a promise to each class.'
-    return "Fit with groups for a promise to each group."
+    names = ", ".join(found.rare_classes)
+    return f'Under 10 % of the records: {names}. groups="label" gives each class a promise of its own.'
