@@ -95,6 +95,29 @@ def test_files_evaluation_monitor_and_report_know_it(upper, tmp_path):
     assert figure.axes
 
 
+def test_quantiles_keep_the_promise_of_each_level_and_never_cross(tmp_path):
+    X, y = data(20_000, 4)
+    for side in ("upper", "lower"):
+        model = fit(side=side, confidence_level=[0.9, 0.5, 0.8])
+        model.save(tmp_path / side)
+        quantiles = dp.load(tmp_path / side).predict_quantiles(X)
+        inside = y[:, None] <= quantiles if side == "upper" else y[:, None] >= quantiles
+        assert [certificate.target for certificate in model.certificates_] == [0.9, 0.5, 0.8]
+        assert (inside.mean(axis=0) > np.array([0.9, 0.5, 0.8]) - 0.03).all()
+        assert model.ledger_.epsilon(1e-5) <= 2.0
+        # thresholds that noise has put in the wrong order
+        model.threshold_ = model.threshold_[[1, 0, 2]]
+        steps = np.diff(model.predict_quantiles(X)[:, [1, 2, 0]], axis=1)
+        assert ((steps >= 0) if side == "upper" else (steps <= 0)).all()
+    X, Y = X[:3_000], np.column_stack([y, -y])[:3_000]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        several = dp.PrivateConformalRegressor(epsilon=4.0, side="upper", **COMMON).fit(X, Y)
+    assert several.predict_quantiles(X[:5]).shape == (5, 2, 1)
+    with pytest.raises(ValueError, match="predict_quantiles needs a fit with side"):
+        fit().predict_quantiles(X)
+
+
 def test_hard_bounds_close_the_open_side():
     X, _ = data(50, 3)
     intervals = fit(side="upper", clip_to_bounds=True).predict_interval(X)[1]

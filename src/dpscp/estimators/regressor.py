@@ -226,6 +226,33 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         refuse_parameters("predict_interval", others, ())
         return self._frame_answers(X)
 
+    def predict_quantiles(self, X: Any) -> NDArray[np.float64]:
+        """Predict one quantile of the target for each level of a fit with one side.
+
+        With ``side="upper"``, a new target is at most the quantile of level c with probability at least c, as the
+        certificate of that level promises. With ``"lower"`` it is at least that number. A higher level never gives a
+        number that is nearer, whatever the noise of the searches was.
+
+        Parameters
+        ----------
+        X : array or frame with n rows, or the path of a table
+
+        Returns
+        -------
+        array of shape (n, n_levels), or (n, n_targets, n_levels) for several targets
+            In the order of ``confidence_level``; infinite where no finite threshold exists.
+        """
+        if self.side == "both":
+            raise ValueError(
+                "predict_quantiles needs a fit with side='upper' or 'lower', whose promise is about one end"
+            )
+        _, intervals = self.predict_answers(X)
+        ends = intervals[..., int(self.side == "upper"), :]
+        order = np.argsort([certificate.target for certificate in self.certificates_])
+        furthest = np.maximum if self.side == "upper" else np.minimum
+        ends[..., order] = furthest.accumulate(ends[..., order], axis=-1)
+        return np.asarray(ends)
+
     @reads_files
     def predict_answers(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return predictions and intervals as arrays."""
