@@ -198,6 +198,17 @@ def test_a_monitor_follows_and_its_state_holds_released_numbers_only(regressor):
     assert declared.rate < found.long_run().rate < 0.4
 
 
+def test_a_rise_is_seen_although_the_thresholds_follow_it(regressor):
+    """The alarm judges the first threshold. At the one in force the same batches would look as promised."""
+    found = monitor(regressor, tolerated=0.11, epsilon=1.0)
+    for seed in range(12):
+        found.update(*data(500, seed, 0.08))
+    assert found.alarm
+    at_force = log_evidence([found._bet.log_factor_of(pairs[0]) for pairs in found._pairs])
+    assert max(at_force) < found.alarm_limit
+    assert 0.11 < found.smallest_rise < monitor(regressor, tolerated=0.11, epsilon=0.2).smallest_rise < 0.4
+
+
 def test_nobody_and_late_labels_are_batches(regressor):
     found = monitor(regressor)
     X, y = data(500, 3)

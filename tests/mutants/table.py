@@ -662,6 +662,20 @@ mutant(
     "tests/deployment/test_populations.py::test_an_estimator_covers_the_declared_population",
 )
 mutant(
+    "deployment.monitoring:CoverageMonitor._add",
+    "self._bet.log_factor_of(first)",
+    "self._bet.log_factor_of(pairs[0])",
+    "the alarm judges the thresholds in force, which hide a change",
+    "tests/deployment/test_following.py::test_a_rise_is_seen_although_the_thresholds_follow_it",
+)
+mutant(
+    "deployment.monitoring:CoverageMonitor._add",
+    "self._plan.next(self._thresholds[-1], pairs)",
+    "self._plan.next(self._thresholds[-1], [first] * len(pairs))",
+    "thresholds follow the misses of the first threshold",
+    "tests/deployment/test_following.py::test_each_group_has_its_own_threshold_in_force",
+)
+mutant(
     "threshold.single_release:_NoisyLevel._bound",
     "np.maximum(self._level(n + self.ends[0], q), self._level(n + width - 1 + self.ends[1], q))",
     "self._level(n + 0 * self.ends[0], q)",

@@ -229,7 +229,8 @@ class CoverageMonitor:
     @property
     def smallest_rise(self) -> float | None:
         """The smallest miss rate that raises the alarm within 12 expected batches with probability .9 (None: none)."""
-        spread = 1.0 if self._plan is None else NoisyPair(0, 0, (1, 1)).spread(float(self._bet.share))
+        plan, most = self._plan, (1, 1 if self._plan is None or self._plan.is_grouped else 2)
+        spread = 1.0 if plan is None else NoisyPair(0, 0, most).spread(float(self._bet.share))
         return self._bet.smallest_rate(self.expected_batch, self.alarm_limit, spread, 12, 0.9)
 
     @property
