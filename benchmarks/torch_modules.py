@@ -2,8 +2,8 @@
 
 Run with `python benchmarks/torch_modules.py [--device cuda] [--rows NAME ...] [--rounds 5] [--threads 1]`. Contenders
 take turns; the table prints medians over the rounds, in milliseconds a step: CPU time with one thread, which a busy
-machine changes less, and the clock on a GPU. And what two steps need at their peak beyond the data: on a processor each
-contender runs in a process of its own for that, on a GPU torch counts.
+machine changes less, and the clock on a GPU. And what steps need at their peak beyond the data: on a processor each
+contender runs in a process of its own for that, on a GPU torch counts. And the time from the call to the first step.
 "ghost, safe sums" is Opacus' ghost mode with the noise of its `secure_mode`: the sum of four draws, against attacks on
 the last bits. Its cryptographic generator (torchcsprng) cannot be installed any more, so torch's own draws here too.
 Ours draws Poisson batches, noise by AES in float64, and rounds sums to a grid. Opacus and plain torch get
@@ -11,7 +11,6 @@ batches of the expected size that lie on the device, and torch's generators.
 """
 
 import argparse
-import gc
 import json
 import statistics
 import subprocess
@@ -260,21 +259,36 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def measure(row: Row, rounds: int, device: str) -> dict[str, float | str]:
-    """Return the median of each contender in milliseconds a step, or why it did not run."""
+def measure(row: Row, rounds: int, device: str) -> dict[str, dict[str, float | str]]:
+    """Return the median of each contender in milliseconds a step, or why it did not run.
+
+    And the seconds to its first step, and on a GPU the MB at its peak.
+    """
+    clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     found: dict[str, float | str] = {}
     runs: dict[str, Steps] = {}
+    firsts: dict[str, float | str] = {}
+    peaks: dict[str, float | str] = {}
     warm = 20 if device != "cpu" else 8 if row.steps > 2 else 2
+    data = sum(values.nbytes for values in row.data())
     for name, make in CONTENDERS.items():
+        held = 0 if device == "cpu" else torch.cuda.memory_allocated()
+        if device != "cpu":
+            torch.cuda.reset_peak_memory_stats()
+        begin = clock()
         try:
             runs[name] = make(row, device)
-            runs[name](warm if name == "dpscp" else 2)  # ours checks each size of a block once
+            runs[name](1)
+            synchronize(device)
+            firsts[name] = clock() - begin
+            runs[name](warm if name == "dpscp" else 2)
         except Exception as error:
             found[name] = f"{type(error).__name__}: {str(error)[:120]}"
             runs.pop(name, None)
+        if device != "cpu":
+            peaks[name] = (torch.cuda.max_memory_allocated() - held - data) / 1e6
     times: dict[str, list[float]] = {name: [] for name in runs}
     count = row.steps * (5 if device != "cpu" else 1)
-    clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     for _ in range(rounds):
         for name, steps in runs.items():
             synchronize(device)
@@ -282,26 +296,16 @@ def measure(row: Row, rounds: int, device: str) -> dict[str, float | str]:
             steps(count)
             synchronize(device)
             times[name].append((clock() - begin) / count * 1e3)
-    return found | {name: statistics.median(values) for name, values in times.items()}
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return {"ms": found | medians, "first step, s": firsts, "MB": peaks}
 
 
-def peak_memory(row: Row, name: str, device: str) -> float:
-    """Return the MB that two steps need at their peak, beyond data, module and libraries."""
-    if device == "cpu":
-        code = subprocess.run(
-            [sys.executable, __file__, "--peak", row.name, name], capture_output=True, text=True, check=False
-        )
-        return float(code.stdout.split()[-1]) if code.returncode == 0 else float("nan")
-    gc.collect()
-    torch.cuda.empty_cache()
-    try:
-        steps = CONTENDERS[name](row, device)
-        steps(2)
-        torch.cuda.reset_peak_memory_stats()
-        steps(2)
-    except Exception:
-        return float("nan")
-    return torch.cuda.max_memory_allocated() / 1e6
+def peak_memory(row: Row, name: str) -> float:
+    """Return the MB that two steps need at their peak on a processor, beyond data, module and libraries."""
+    code = subprocess.run(
+        [sys.executable, __file__, "--peak", row.name, name], capture_output=True, text=True, check=False
+    )
+    return float(code.stdout.split()[-1]) if code.returncode == 0 else float("nan")
 
 
 def memory(kind: str) -> int:
@@ -323,7 +327,14 @@ def print_peak(row: Row, name: str) -> None:
 
 def compare(results: Results) -> tuple[list[str], list[list[str]], list[str]]:
     """Return the names of the columns, a row of cells for each module, and the modes of Opacus that are ahead."""
-    columns = ["row", *CONTENDERS, "ours / plain torch", "ours / best Opacus", "peak MB, ours / plain torch"]
+    columns = [
+        "row",
+        *CONTENDERS,
+        "ours / plain torch",
+        "ours / best Opacus",
+        "peak MB, ours / plain torch",
+        "first step, s",
+    ]
     rows, ahead = [], []
     for row, found in results.items():
         times, peaks = found["ms"], found["MB"]
@@ -334,7 +345,9 @@ def compare(results: Results) -> tuple[list[str], list[list[str]], list[str]]:
         ratio = ours / modes[best] if isinstance(ours, float) and modes else float("nan")
         beside = f"{ours / simple:.2f}" if isinstance(ours, float) and isinstance(simple, float) else ""
         memory = f"{peaks['dpscp']:.0f} / {peaks['plain torch']:.0f}" if peaks else ""
-        rows.append([row, *cells, beside, f"{ratio:.2f} ({best})", memory])
+        first = found["first step, s"].get("dpscp")
+        start = f"{first:.1f}" if isinstance(first, float) else ""
+        rows.append([row, *cells, beside, f"{ratio:.2f} ({best})", memory, start])
         if modes and not ratio <= 1:
             ahead.append(f"{best} ({row}: {1 / ratio:.2f})")
     return columns, rows, ahead
@@ -403,9 +416,9 @@ def measure_rows(options: argparse.Namespace) -> Results:
     for row in ROWS:
         if options.rows and not any(part in row.name for part in options.rows):
             continue
-        times = measure(row, options.rounds, options.device)
-        peaks = {} if options.no_memory else {n: peak_memory(row, n, options.device) for n in CONTENDERS}
-        results[row.name] = {"ms": times, "MB": peaks}
+        results[row.name] = measure(row, options.rounds, options.device)
+        if options.device == "cpu" and not options.no_memory:
+            results[row.name]["MB"] = {n: peak_memory(row, n) for n in ("dpscp", "plain torch")}
         print(row.name, json.dumps(results[row.name]), flush=True)
     return results
 

@@ -335,7 +335,7 @@ def test_cuda_gives_the_same_model_as_the_cpu():
 @pytest.mark.parametrize("numbers", [50, 20_000])
 def test_parameters_have_noise_of_their_own(numbers):
     """And so have the steps, also where two of them are in use at once; whatever the layout of a sum."""
-    release = Release(3.0, generator(), ((numbers, 2), (2 * numbers,)))
+    release = Release(3.0, generator(), ((numbers, 2), (2 * numbers,)), torch.device("cpu"))
     steps = [release.draw(), release.draw()]
     found = []
     for drawn in steps:

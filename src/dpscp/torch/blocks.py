@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from dpscp.data.sources import Block
 from dpscp.privacy.random_streams import BlockStreams
-from dpscp.torch.checks import RefusedError, allow_strides
+from dpscp.torch.checks import RefusedError, allow_strides, bound_places
 from dpscp.torch.draws import draw_numbers, secret_generator
 from dpscp.torch.forms import RecordForm
+from dpscp.torch.gpu import capture, is_gpu
 from dpscp.torch.layers import make_terms
 from dpscp.torch.library import GraphModule, Tensor, make_fx, torch, vmap
 from dpscp.torch.terms import MOST_BLOCKS, ClipRule, Term, linear
@@ -32,6 +33,8 @@ from dpscp.training.engine.threads import PerThread, one_blas_thread
 Result = TypeVar("Result")
 MOST_RECORDS = 2**30
 _SEED = 13
+# Bytes of a table that is kept on a GPU.
+_MOST_KEPT = 2**32
 
 
 class BlockGraph:
@@ -54,7 +57,7 @@ class BlockGraph:
         _choose_products(self._graph)
         self._graph.graph.eliminate_dead_code()
         self._graph.recompile()
-        self._synthetic = [value.clone(memory_format=_layout_of(value, graph)) for value in records]
+        self.synthetic = [value.clone(memory_format=_layout_of(value, graph)) for value in records]
         self.size = len(records[0])
 
     def run(self, fixed: Sequence[Tensor], records: Sequence[Tensor]) -> tuple[list[Tensor], Tensor | None]:
@@ -63,7 +66,7 @@ class BlockGraph:
         An operation may raise because of one record (``inv``, an index). Then records run one at a time, in their own
         places, and one that raises has zeros as results. No message of it reaches anybody.
         """
-        count, block = len(records[0]), [value.clone() for value in self._synthetic]
+        count, block = len(records[0]), [value.clone() for value in self.synthetic]
         for place, values in zip(block, records, strict=True):
             place[:count] = values
         with torch.no_grad(), warnings.catch_warnings():
@@ -73,21 +76,25 @@ class BlockGraph:
 
     def _attempt(self, fixed: Sequence[Tensor], block: Sequence[Tensor]) -> list[Tensor] | None:
         try:
-            found = self._graph(*fixed, *block)
+            return self.results(fixed, block)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             return None
+
+    def results(self, fixed: Sequence[Tensor], block: Sequence[Tensor]) -> list[Tensor]:
+        """Return the results of a whole block."""
+        found = self._graph(*fixed, *block)
         return list(found) if isinstance(found, list | tuple) else [found]
 
     def _run_singly(self, fixed: Sequence[Tensor], block: Sequence[Tensor], count: int) -> tuple[list[Tensor], Tensor]:
-        start = self._attempt(fixed, self._synthetic)
+        start = self._attempt(fixed, self.synthetic)
         if start is None:
             raise RuntimeError("the module fails on synthetic records")
         results = [torch.zeros_like(value, memory_format=torch.contiguous_format) for value in start]
         failed = torch.ones(self.size, dtype=torch.bool, device=self.device)
         for place in range(count):
-            alone = [value.clone() for value in self._synthetic]
+            alone = [value.clone() for value in self.synthetic]
             for here, values in zip(alone, block, strict=True):
                 here[place] = values[place]
             found = self._attempt(fixed, alone)
@@ -123,14 +130,14 @@ def _layout_of(values: Tensor, graph: GraphModule) -> Any:
 
 def _on_device(graph: GraphModule, device: Any) -> GraphModule:
     """Return the graph with its constants on a device, and what it makes there too; it was traced on the processor."""
-    if device.type == "cpu":
+    if device.type == "cpu" and not is_gpu(device):
         return graph
     moved = copy.deepcopy(graph).to(device)
     for node in moved.graph.nodes:
         node.args = torch.fx.node.map_aggregate(node.args, lambda v: device if isinstance(v, torch.device) else v)
         if "device" in node.kwargs:
             node.kwargs = {**node.kwargs, "device": device}
-    moved.recompile()
+    bound_places(moved)
     return moved
 
 
@@ -209,10 +216,11 @@ class BatchSum:
     def _summed(self, block: Block) -> "TensorSums":
         run, last = self.run, self.step == self.run.steps - 1
         batch = block.owners.rows_of(self.shares[block.id])
-        layers = self.layers.generator(block.id, self.step)
         with _ENGINES.of(run.name, partial(_take_engine, run), last=last) as engine:
-            totals = engine.sum(block, batch, self.parameters, layers.bytes)
-        return TensorSums([total.cpu() for total in totals], len(batch))
+            totals = engine.sum(
+                block, batch, self.parameters, lambda n: self.layers.generator(block.id, self.step).bytes(n)
+            )
+        return TensorSums(totals, len(batch))
 
 
 @dataclass(frozen=True)
@@ -221,6 +229,10 @@ class TensorSums:
 
     sums: Sequence[Any]
     size: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields; other processes may have other devices."""
+        return {"sums": [total.cpu() for total in self.sums], "size": self.size}
 
     def __add__(self, other: "TensorSums") -> "TensorSums":
         return TensorSums([a + b for a, b in zip(self.sums, other.sums, strict=True)], self.size + other.size)
@@ -238,6 +250,14 @@ class Engine:
         examples = [*form.synthetic(size, _SEED), target, *draw_numbers(traced.draws, size, generator)]
         self._block = BlockGraph(traced.graph, run.fixed, examples)
         self._rule = ClipRule(run.clip_norm, run.most_records, size)
+        self._table: tuple[Any, list[Tensor] | None] = None, None
+        captured = CapturedSum(run, self._block, self._rule) if is_gpu(self.device) else None
+        self._captured = None if captured is None or captured.replay is None else captured
+
+    @property
+    def device(self) -> Any:
+        """Return where the module runs."""
+        return self._block.device
 
     def terms(self, parameters: Sequence[Tensor], records: Sequence[Tensor]) -> tuple[list[Term], Tensor | None]:
         """Return the terms of a block of records, and which places failed."""
@@ -263,29 +283,83 @@ class Engine:
                 f"a batch has more than {MOST_BLOCKS} blocks of physical_batch records, the most for which the "
                 "rounding of a sum is bounded; lower sampling_rate, or give a larger physical_batch"
             )
-        device = self._block.device
-        totals: list[Any] = [torch.zeros(shape, dtype=torch.float64, device=device) for _, shape in traced.trained]
+        totals = [torch.zeros(shape, dtype=torch.float64, device=self.device) for _, shape in traced.trained]
         generator = secret_generator(random_bytes) if traced.draws else None
         # where torch has one thread, NumPy's products have one too
         with torch.no_grad(), one_blas_thread() if torch.get_num_threads() == 1 else nullcontext():
+            if self._captured is not None:
+                self._captured.start(parameters)
             for start in range(0, len(batch), size):
                 part = batch[start : start + size]
-                records = [
-                    *traced.form.tensors(np.take(block.rows, part, axis=0)),
-                    torch.from_numpy(np.take(block.targets, part, axis=0)),
-                    *draw_numbers(traced.draws, len(part), generator),
-                ]
+                records = [*self._take(block, part), *draw_numbers(traced.draws, len(part), generator)]
+                weights = None if block.persons is None else torch.from_numpy(block.persons.weights[part])
+                if self._captured is not None:
+                    self._captured.add(records, weights)
+                    continue
                 terms, _ = self.terms(parameters, records)
-                weights = None if block.persons is None else torch.from_numpy(block.persons.weights[part]).to(device)
-                self._add(terms, weights, totals)
-        return totals
+                factors, counted = self._rule.factors(terms, None if weights is None else weights.to(self.device))
+                add_terms(terms, factors, None if bool(counted.all()) else counted, totals)
+        return totals if self._captured is None else [total.clone() for total in self._captured.totals]
 
-    def _add(self, terms: Sequence[Term], weights: Tensor | None, totals: list[Any]) -> None:
-        """Add the records' terms times their factors; those of a record that failed are zeros."""
-        factors, counted = self._rule.factors(terms, weights)
-        kept = None if bool(counted.all()) else counted
-        for number, term in enumerate(terms):
-            totals[number] += term.weighted_sum(factors, kept)
+    def _take(self, block: Block, part: NDArray[np.int64]) -> list[Tensor]:
+        """Return some records. A table that is the same in two steps is kept on the GPU."""
+        form, (rows, held) = self.run.traced.form, self._table
+        if rows is not block.rows:
+            self._table = block.rows, None
+        elif held is None and is_gpu(self.device) and block.rows.nbytes <= _MOST_KEPT:
+            held = [v.to(self.device) for v in (*form.tensors(block.rows), torch.from_numpy(block.targets))]
+            self._table = rows, held
+        if rows is not block.rows or held is None:
+            return [
+                *form.tensors(np.take(block.rows, part, axis=0)), torch.from_numpy(np.take(block.targets, part))
+            ]  # fmt: skip
+        index = torch.from_numpy(part).to(self.device)
+        return [value.index_select(0, index) for value in held]
+
+
+def add_terms(terms: Sequence[Term], factors: Tensor, counted: Tensor | None, totals: Sequence[Tensor]) -> None:
+    """Add the records' terms times their factors; those of a record that failed are zeros."""
+    for total, term in zip(totals, terms, strict=True):
+        total += term.weighted_sum(factors, counted)
+
+
+class CapturedSum:
+    """The sum of a block with all its places, in memory of its own, as one CUDA graph.
+
+    ``replay`` is None where torch cannot capture it.
+    """
+
+    def __init__(self, run: TorchRun, block: BlockGraph, rule: ClipRule) -> None:
+        self._run, self._graph, self._rule = run, block, rule
+        self._fixed = [value.clone() for value in run.fixed]
+        self._records = [value.clone() for value in block.synthetic]
+        self._weights = torch.zeros(block.size, dtype=torch.float64, device=block.device)
+        shapes = [shape for _, shape in run.traced.trained]
+        self.totals = [torch.zeros(shape, dtype=torch.float64, device=block.device) for shape in shapes]
+        with torch.no_grad():
+            self.replay = capture(self._add)
+
+    def start(self, parameters: Sequence[Tensor]) -> None:
+        """Begin a sum at these parameters."""
+        torch._foreach_copy_([self._fixed[place] for place in self._run.places], list(parameters))
+        torch._foreach_zero_(self.totals)
+
+    def add(self, records: Sequence[Tensor], weights: Tensor | None) -> None:
+        """Add the terms of at most a block of records."""
+        count = len(records[0])
+        for held, values, synthetic in zip(self._records, records, self._graph.synthetic, strict=True):
+            held[:count].copy_(values)
+            held[count:].copy_(synthetic[count:])
+        self._weights[:count] = 1.0 if weights is None else weights.to(self._weights.device)
+        self._weights[count:] = 0
+        assert self.replay is not None
+        self.replay()
+
+    def _add(self) -> None:
+        results = self._graph.results(self._fixed, self._records)
+        terms = list(make_terms(self._run.traced, results).values())
+        factors, counted = self._rule.factors(terms, self._weights)
+        add_terms(terms, factors, counted & (self._weights > 0), self.totals)
 
 
 _ENGINES: PerThread[Engine] = PerThread()

@@ -6,8 +6,10 @@ write to nothing, read no file, and have results whose shapes do not depend on v
 Theory: Torch modules: records cannot meet
 """
 
+import math
 import operator
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Any
 
 from dpscp.torch.draws import Draw, draw_shape, draws_nothing, find_rule
@@ -25,6 +27,8 @@ _VIEWS = (_aten.view.default, _aten._unsafe_view.default)
 # What leaves the numbers of an argument as they are, and what only shifts, cuts or takes some of them.
 _SAME = {"_to_copy", "unsqueeze", "squeeze", "reshape", "view", "expand", "clone", "detach", "alias"}
 _SHIFTED = {"add", "sub", "clamp", "clamp_min", "clamp_max", "floor", "round", "slice", "select"}
+# Operations with a dimension and indices along it.
+_ALONG = ("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add", "index_copy")
 # The building blocks of aten are refused but for these.
 _PRIMS = ("prims.convert_element_type",)
 _UNCHECKED = ("as_strided", "as_strided_copy", "as_strided_scatter", "from_file", "set_", "resize", "empty_permuted")
@@ -176,6 +180,35 @@ def _add_rows(errors: Tensor, indices: Tensor, rows: int, padding: int = -1, by_
     flat = indices.reshape(-1)
     kept = errors.reshape(len(flat), -1) * (flat != padding)[:, None]
     return kept.new_zeros((rows, kept.shape[1])).index_put((flat,), kept, accumulate=True)
+
+
+def bound_places(graph: GraphModule) -> None:
+    """Let indices out of range read the last or first number: on a GPU they would end the process."""
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function" or not node.args:
+            continue
+        base, args = _name(node).partition(".")[2], list(node.args)
+        shape: Any = getattr(getattr(args[0], "meta", {}).get("val"), "shape", ())
+        limit = partial(_limit, graph, node)
+        if node.target is _add_rows:
+            args[1] = limit(args[1], args[2], 0)
+        elif base == "embedding":
+            args[1] = limit(args[1], shape[0], 0)
+        elif base in ("index", "_unsafe_index", "index_put"):
+            args[1] = [None if i is None else limit(i, n) for i, n in zip(args[1], shape, strict=False)]
+        elif base in ("take", "put"):
+            args[1] = limit(args[1], math.prod(shape))
+        elif base in _ALONG:
+            args[2] = limit(args[2], shape[args[1]], 0)
+        node.args = tuple(args)
+    graph.recompile()
+
+
+def _limit(graph: GraphModule, node: Any, index: Any, size: int, least: int | None = None) -> Any:
+    if index.meta["val"].dtype not in (torch.int64, torch.int32):  # a mask
+        return index
+    with graph.graph.inserting_before(node):
+        return graph.graph.call_function(_aten.clamp.default, (index, -size if least is None else least, size - 1))
 
 
 def _replace_draw(graph: GraphModule, node: Any, may_draw: bool) -> list[Draw]:

@@ -73,7 +73,9 @@ def _linear(call: Call, shapes: dict[str, Any], inputs: Tensor, errors: Tensor) 
 
 def _embedding(call: Call, shapes: dict[str, Any], inputs: Tensor, errors: Tensor) -> Found:
     n, (padding,) = len(inputs), call.options
-    indices, errors = inputs.reshape(n, -1), errors.reshape(n, -1, errors.shape[-1])
+    # on a GPU the lookup has bounded them too; elsewhere one out of range has raised
+    indices = inputs.reshape(n, -1).clamp(0, shapes[call.weight or ""][0] - 1)
+    errors = errors.reshape(n, -1, errors.shape[-1])
     if padding is not None:
         errors = errors.where((indices != padding)[:, :, None], 0)
     assert call.weight is not None

@@ -11,30 +11,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp.torch.gpu import draw_noise, is_gpu
 from dpscp.torch.library import torch
 from dpscp.training.engine.noise import GRID, GridNoise, round_to_grid
 from dpscp.training.engine.threads import second_thread
 
-Noise = NDArray[np.float64]
+Noise = Any
 Step = tuple[NDArray[np.int64], Noise]
 """The persons of a batch, and the noise of the step."""
 
 
 class Release:
-    """Noise of one standard deviation, for sums in clip norms; without noise they are released as they are."""
+    """Noise of one standard deviation, for sums in clip norms; without noise they are released as they are.
 
-    def __init__(self, noise: float, rng: np.random.Generator, shapes: Sequence[tuple[int, ...]]) -> None:
-        self._spacing = GRID * noise
-        self._stream = GridNoise(rng, sum(math.prod(shape) for shape in shapes)) if noise else None
+    A GPU draws its noise from a key of ``rng``.
+    """
+
+    def __init__(self, noise: float, rng: np.random.Generator, shapes: Sequence[tuple[int, ...]], device: Any) -> None:
+        self._spacing, self._noise = GRID * noise, noise
+        size, self._is_cpu = sum(math.prod(shape) for shape in shapes), not is_gpu(device)
+        stream = GridNoise(rng, size) if self._is_cpu else None
+        self._next = draw_noise(rng.bytes(32), size, 1 / GRID, device).__next__ if stream is None else stream.next
 
     def draw(self) -> Noise:
         """Return the noise of the next step in units of the grid."""
-        return np.empty(0) if self._stream is None else self._stream.next()
+        return self._next() if self._noise else np.empty(0)
 
     def __call__(self, sums: list[Any], drawn: Noise) -> list[Any]:
         """Return the sums with this noise, rounded to the grid; the sums may change."""
-        if self._stream is None:
+        if not self._noise:
             return sums
+        if not self._is_cpu:
+            released = [total.to(drawn.device) for total in sums]
+            parts = drawn.split([total.numel() for total in released])
+            torch._foreach_mul_(released, 1 / self._spacing)
+            torch._foreach_add_(released, [part.view_as(total) for part, total in zip(parts, released, strict=True)])
+            torch._foreach_round_(released)
+            torch._foreach_mul_(released, self._spacing)
+            return released
         start, released = 0, [total.cpu().contiguous() for total in sums]
         for total in released:
             stop = start + total.numel()

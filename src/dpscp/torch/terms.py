@@ -118,7 +118,7 @@ def single_products(errors: Any, inputs: Any, out: Any = None) -> Any:
     """Return the sum over places of the products of (..., units, places) and (..., inputs, places), for each record."""
     (*lead, units, _), numbers = errors.shape, inputs.shape[-2]
     out = errors.new_empty((*lead, units, numbers)) if out is None else out
-    if errors.shape[-1] * units * numbers < _LARGE_PRODUCT:
+    if errors.device.type != "cpu" or errors.shape[-1] * units * numbers < _LARGE_PRODUCT:
         return _multiply(errors, inputs.transpose(-1, -2), out)
     for one, error, values in zip(out.flatten(0, -3), errors.flatten(0, -3), inputs.flatten(0, -3), strict=True):
         one.copy_(linear(error, values))

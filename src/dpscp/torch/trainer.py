@@ -32,6 +32,7 @@ from dpscp.privacy import dpsgd_event, epsilon_of, secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
 from dpscp.torch.blocks import MOST_RECORDS, BatchSum, Engine, TorchRun, keep_engine, translate_memory_errors
 from dpscp.torch.compare import compare_with_autograd
+from dpscp.torch.gpu import is_gpu
 from dpscp.torch.library import on_processor, torch
 from dpscp.torch.model import TorchBlock, TorchModel, torch_rows, trace_score
 from dpscp.torch.modules import released_module, require_gradients, rows_dtype, separate_copy, training_copy
@@ -71,7 +72,7 @@ _AT_ONCE, _FEWEST_AT_ONCE, _CACHED_NUMBERS = 320, 32, 2**21
 # Standard deviations of the size of a batch that blocks allow for: more is more padding, less one more block.
 _SPREAD = 1.5
 # What the graph returns for a block, at most so many numbers: a bound of its memory.
-_MOST_HELD, _MOST_HELD_ON_GPU = 2**24, 2**26
+_MOST_HELD, _MOST_HELD_ON_GPU = 2**24, 2**29
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
 _MORE_RECORDS = 2**12
 
@@ -330,10 +331,11 @@ class TorchDPSGD(GaussianSums):
         """Return the constants of a run; ``batch`` is the public expected number of records."""
         most_records, numbers = 4 * batch + _MORE_RECORDS, traced.gradients.numbers
         needed = math.ceil(most_records / MOST_BLOCKS)
-        most = min(_AT_ONCE, max(_FEWEST_AT_ONCE, _CACHED_NUMBERS // numbers, needed))
-        most = most if self.physical_batch is None else min(most, self.physical_batch)
-        held = _MOST_HELD if next(state.parameters()).device.type == "cpu" else _MOST_HELD_ON_GPU
-        most = max(1, min(most, held // numbers))
+        if not is_gpu(next(state.parameters()).device):
+            most = min(_AT_ONCE, max(_FEWEST_AT_ONCE, _CACHED_NUMBERS // numbers, needed), _MOST_HELD // numbers)
+        else:
+            most = _MOST_HELD_ON_GPU // numbers
+        most = max(1, most if self.physical_batch is None else min(most, self.physical_batch))
         # most batches fill a whole number of blocks, with little padding
         usual = batch + _SPREAD * math.sqrt(batch) + 1
         most = math.ceil(usual / math.ceil(usual / most))
@@ -357,10 +359,10 @@ class TorchDPSGD(GaussianSums):
         optimizer, scheduler = self._updates.start(trained)
         # in clip norms; the slack is for the rounding of gradients and sums
         noise = require_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
-        release = Release(noise, rng, [tuple(p.shape) for p in trained])
+        release = Release(noise, rng, [tuple(p.shape) for p in trained], setup.engine.device)
         gradient, places = BatchSum(run, BlockStreams.of(random_state, LAYERS)), places_of(source)
         draws = ((drawn, release.draw()) for drawn in self._batches(places.count, rng))
-        with draw_ahead(draws, sum(p.numel() for p in trained)) as steps:
+        with draw_ahead(draws, 0 if is_gpu(setup.engine.device) else sum(p.numel() for p in trained)) as steps:
             for step, (drawn, own_noise) in enumerate(steps):
                 if len(drawn) > run.most_records:
                     raise ValueError(

@@ -145,5 +145,6 @@ def _takes_steps(factory: Callable[..., Any]) -> bool:
 
 def set_gradients(parameters: list[Any], sums: list[Any], scale: float) -> None:
     """Make the sums times ``scale`` the gradients of the parameters; the sums change."""
+    torch._foreach_mul_(sums, scale)
     for parameter, total in zip(parameters, sums, strict=True):
-        parameter.grad = total.mul_(scale).to(device=parameter.device, dtype=parameter.dtype).view(parameter.shape)
+        parameter.grad = total.to(device=parameter.device, dtype=parameter.dtype).view(parameter.shape)
