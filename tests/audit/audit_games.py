@@ -437,7 +437,7 @@ class PipelineGame(PipelineAttack):
 
     @staticmethod
     def _collect_release(released: Fit) -> FloatArray:
-        return np.append(released.model.arrays()["parameters"], np.minimum(released.thresholds[0], 1.0))
+        return np.append(released.model.arrays()["parameters"], np.minimum(released.threshold[0], 1.0))
 
     def _ratio(self, with_record: bool, training: "TrainingRatio", references: Sequence[SearchView]) -> float:
         """Compute the log-likelihood ratio of everything observed in one release."""

@@ -188,7 +188,7 @@ def test_a_release_tells_of_training_and_search():
     game = PipelineGame(random_state=4)
     released, steps, searches = game._observe_release(True)
     unwatched = game._release(True)
-    np.testing.assert_array_equal(released.thresholds, unwatched.thresholds)
+    np.testing.assert_array_equal(released.threshold, unwatched.threshold)
     assert released.ledger == unwatched.ledger
     assert (len(steps), len(searches)) == (game.steps, 1)
     assert len(searches[0].counts) == released.ledger.public_facts["search_steps"]
