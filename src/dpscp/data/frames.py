@@ -42,12 +42,20 @@ def list_columns(frame: Any) -> list[str]:
     """Return the names of a frame's columns."""
     import pyarrow as pa
 
-    if not isinstance(frame, Frame):
-        raise SchemaError(f"pass a frame (pandas, polars, Arrow), got {type(frame).__name__}")
+    _require_frame(frame)
     names = frame.columns if hasattr(frame, "columns") else None
     if names is None or not all(isinstance(name, str) for name in names):  # Arrow's columns are arrays
         names = pa.table(frame).column_names
     return [str(name) for name in names]
+
+
+def _require_frame(frame: Any) -> None:
+    if not isinstance(frame, Frame):
+        raise SchemaError(
+            "with a schema, pass a frame (pandas, polars, Arrow), a path, URL or list of paths, an Arrow Dataset or "
+            "RecordBatchReader, a DuckDB relation, a polars LazyFrame or a Hugging Face Dataset, got "
+            f"{type(frame).__name__}"
+        )
 
 
 def select_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -57,8 +65,7 @@ def select_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
         import pyarrow as pa
     except ImportError:  # pragma: no cover (the test environment has both)
         raise SchemaError("a frame needs pandas and pyarrow; run: pip install 'dpscp[tables]'") from None
-    if not isinstance(frame, Frame):
-        raise SchemaError(f"with a schema, pass a frame (pandas, polars, Arrow), got {type(frame).__name__}")
+    _require_frame(frame)
     if not isinstance(frame, pd.DataFrame):
         try:
             table = pa.table(frame)

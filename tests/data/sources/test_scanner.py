@@ -264,6 +264,9 @@ def test_what_is_not_read_is_refused(folder, tmp_path):
     refused(tmp_path / "**/*.parquet", "hidden or unfinished")
     with pytest.raises(TypeError, match="needs a schema"):
         classifier().fit(folder / "t.parquet", None)
+    for other in ([made(), made()], iter([made()]), duckdb.connect()):
+        with pytest.raises(ValueError, match=r"or list of paths, an Arrow Dataset.*got (list|list_iterator|DuckDB)"):
+            classifier().fit(other, "label", schema=SCHEMA)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow", "orc"])
