@@ -183,6 +183,14 @@ def test_a_schema_names_several_targets(tmp_path):
         model.fit(table, ["y", "z"], schema=dp.Schema.from_dict(declared | {"columns": COLUMNS | half}))
 
 
+def test_targets_of_a_cluster_may_be_several():
+    da = pytest.importorskip("dask.array")
+    X, y = data(2_000)
+    model = dp.PrivateConformalRegressor(**COMMON | {"estimator": QUICK, "n_records": 2_000})
+    model.fit(da.from_array(X, chunks=(500, 3)), da.from_array(y, chunks=(1_000, 1)))
+    assert dp.metrics.coverage(y, model.predict_interval(X)[1])[0] > 0.85
+
+
 def test_a_model_from_elsewhere_predicts_all_targets():
     X, y = data(1_500, 3)
     options = {"estimator": dp.Prefit(LinearRegression().fit(*data(500, 4))), "feature_bounds": None}

@@ -252,7 +252,11 @@ class Prediction(Task):
         """Refuse a model with another number of outputs."""
         if self.n_outputs not in (None, n_outputs):
             needs = "one output" if self.score_outputs == 1 else "a pair of quantiles"
-            needs += "" if self.n_targets == 1 else f" for each of {self.n_targets} targets"
+            needs += (
+                ""
+                if self.n_targets == 1
+                else f" for each of {self.n_targets} targets (a module or mechanism of one is trained once for each)"
+            )
             raise ValueError(f"conformity_score needs a model with {needs}, but this one has {n_outputs}")
 
     def scores(

@@ -34,7 +34,7 @@ class DaskSource(RecordSource):
     Parameters
     ----------
     X : dask array of shape (n_records, n_features), or dask frame of numbers
-    y : dask array of shape (n_records,), or dask series
+    y : dask array of shape (n_records,) or (n_records, n_targets), or dask series
         It must have the same chunks of rows as ``X``.
 
     Assumes: the collections give the same rows each time they are computed. A frame with a shuffle, a sample without a
@@ -48,9 +48,9 @@ class DaskSource(RecordSource):
     assumption = DASK
 
     def __init__(self, X: Any, y: Any) -> None:
-        rows, targets = _chunks(X, 2), _chunks(y, 1)
+        rows, targets = _chunks(X, 2), _chunks(y, 1, 2)
         if len(rows) != len(targets) and _is_array(X) and _is_array(y) and len(X) == len(y):
-            targets = _chunks(y.rechunk((X.chunks[0],)), 1)
+            targets = _chunks(y.rechunk({0: X.chunks[0]}), 1, 2)
         if len(rows) != len(targets):
             raise ValueError("X and y must have the same chunks of rows; rechunk or repartition one of them")
         parts = [(partial(_block, i), *part) for i, part in enumerate(zip(rows, targets, strict=True))]
@@ -222,10 +222,11 @@ def _is_array(collection: Any) -> bool:
     return isinstance(collection, DaskArray)
 
 
-def _chunks(collection: Any, dimensions: int) -> list[Any]:
+def _chunks(collection: Any, *dimensions: int) -> list[Any]:
     """Return the chunks of a Dask array or frame, divided between rows only."""
-    if collection.ndim != dimensions:
-        raise ValueError(f"{'X' if dimensions == 2 else 'y'} must have {dimensions} dimensions, got {collection.ndim}")
+    if collection.ndim not in dimensions:
+        name, wanted = "X" if len(dimensions) == 1 else "y", " or ".join(map(str, dimensions))
+        raise ValueError(f"{name} must have {wanted} dimensions, got {collection.ndim}")
     if _is_array(collection) and collection.ndim == 2 and len(collection.chunks[1]) > 1:
         collection = collection.rechunk({1: -1})
     return list(np.ravel(collection.to_delayed()))
