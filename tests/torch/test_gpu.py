@@ -61,6 +61,7 @@ def as_on_a_gpu(monkeypatch):
     for module in (blocks, release, trainer):
         monkeypatch.setattr(module, "is_gpu", lambda _: True)
     monkeypatch.setattr(blocks, "capture", capture)
+    monkeypatch.setattr(blocks, "to_gpu", lambda values: values)
     return replays
 
 

@@ -23,7 +23,7 @@ from dpscp.privacy.random_streams import BlockStreams
 from dpscp.torch.checks import RefusedError, allow_strides, bound_places
 from dpscp.torch.draws import draw_numbers, secret_generator
 from dpscp.torch.forms import RecordForm
-from dpscp.torch.gpu import capture, is_gpu
+from dpscp.torch.gpu import capture, is_gpu, to_gpu
 from dpscp.torch.layers import make_terms
 from dpscp.torch.library import GraphModule, Tensor, make_fx, torch, vmap
 from dpscp.torch.terms import MOST_BLOCKS, ClipRule, Term, linear
@@ -185,6 +185,11 @@ class TorchRun:
     name: bytes
     """The name of the run, for what is kept between its steps."""
 
+    def zeros(self) -> list[Tensor]:
+        """Return a sum of nothing."""
+        device = self.fixed[0].device
+        return [torch.zeros(shape, dtype=torch.float64, device=device) for _, shape in self.traced.trained]
+
 
 @dataclass(frozen=True)
 class BatchSum:
@@ -283,12 +288,10 @@ class Engine:
                 f"a batch has more than {MOST_BLOCKS} blocks of physical_batch records, the most for which the "
                 "rounding of a sum is bounded; lower sampling_rate, or give a larger physical_batch"
             )
-        totals = [torch.zeros(shape, dtype=torch.float64, device=self.device) for _, shape in traced.trained]
         generator = secret_generator(random_bytes) if traced.draws else None
         # where torch has one thread, NumPy's products have one too
         with torch.no_grad(), one_blas_thread() if torch.get_num_threads() == 1 else nullcontext():
-            if self._captured is not None:
-                self._captured.start(parameters)
+            totals = self.run.zeros() if self._captured is None else self._captured.start(parameters)
             for start in range(0, len(batch), size):
                 part = batch[start : start + size]
                 records = [*self._take(block, part), *draw_numbers(traced.draws, len(part), generator)]
@@ -299,7 +302,7 @@ class Engine:
                 terms, _ = self.terms(parameters, records)
                 factors, counted = self._rule.factors(terms, None if weights is None else weights.to(self.device))
                 add_terms(terms, factors, None if bool(counted.all()) else counted, totals)
-        return totals if self._captured is None else [total.clone() for total in self._captured.totals]
+        return totals if self._captured is None else [total.clone() for total in totals]
 
     def _take(self, block: Block, part: NDArray[np.int64]) -> list[Tensor]:
         """Return some records. A table that is the same in two steps is kept on the GPU."""
@@ -313,7 +316,7 @@ class Engine:
             return [
                 *form.tensors(np.take(block.rows, part, axis=0)), torch.from_numpy(np.take(block.targets, part))
             ]  # fmt: skip
-        index = torch.from_numpy(part).to(self.device)
+        index = to_gpu(torch.from_numpy(part))
         return [value.index_select(0, index) for value in held]
 
 
@@ -334,15 +337,15 @@ class CapturedSum:
         self._fixed = [value.clone() for value in run.fixed]
         self._records = [value.clone() for value in block.synthetic]
         self._weights = torch.zeros(block.size, dtype=torch.float64, device=block.device)
-        shapes = [shape for _, shape in run.traced.trained]
-        self.totals = [torch.zeros(shape, dtype=torch.float64, device=block.device) for shape in shapes]
+        self._totals = run.zeros()
         with torch.no_grad():
             self.replay = capture(self._add)
 
-    def start(self, parameters: Sequence[Tensor]) -> None:
-        """Begin a sum at these parameters."""
+    def start(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Begin a sum at these parameters; return where it will be."""
         torch._foreach_copy_([self._fixed[place] for place in self._run.places], list(parameters))
-        torch._foreach_zero_(self.totals)
+        torch._foreach_zero_(self._totals)
+        return self._totals
 
     def add(self, records: Sequence[Tensor], weights: Tensor | None) -> None:
         """Add the terms of at most a block of records."""
@@ -359,7 +362,7 @@ class CapturedSum:
         results = self._graph.results(self._fixed, self._records)
         terms = list(make_terms(self._run.traced, results).values())
         factors, counted = self._rule.factors(terms, self._weights)
-        add_terms(terms, factors, counted & (self._weights > 0), self.totals)
+        add_terms(terms, factors, counted & (self._weights > 0), self._totals)
 
 
 _ENGINES: PerThread[Engine] = PerThread()

@@ -28,6 +28,11 @@ def is_gpu(device: Any) -> bool:
     return bool(device.type == "cuda")
 
 
+def to_gpu(values: Tensor) -> Tensor:
+    """Return a copy on the GPU; this thread does not wait for it."""
+    return values.pin_memory().to("cuda", non_blocking=True)
+
+
 def capture(work: Callable[[], None]) -> Callable[[], None] | None:
     """Return a function that repeats the work on the GPU, or None where it cannot be captured.
 
