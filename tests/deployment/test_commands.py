@@ -63,14 +63,6 @@ def test_evaluate(folder, capsys):
     assert "Private evaluation: epsilon 1.000 at delta 1e-06" in out
 
 
-def test_a_seed_repeats_an_evaluation_and_its_ledger_says_so(folder, capsys):
-    command = ["evaluate", folder / "m.dpscp", folder / "2026-01.csv", "--epsilon", "1", "--json", "--seed"]
-    first, again, other = (json.loads(run(capsys, *command, seed)[1]) for seed in (3, 3, 4))
-    assert first == again
-    assert first["coverage"] != other["coverage"]
-    assert not dp.Ledger.from_json(json.dumps(first["ledger"])).is_private
-
-
 def test_evaluating_on_the_table_of_the_fit_is_refused(folder, capsys):
     for command in (["evaluate"], ["monitor", "--state", folder / "never.json"]):
         code, _, err = run(capsys, command[0], folder / "m.dpscp", folder / "train.csv", *command[1:])

@@ -15,7 +15,6 @@ from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, TableSource
 from dpscp.data.sources.places import Places, take_census
 from dpscp.estimators.ingest import BlockReader
-from dpscp.training import DPSGD
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
 
@@ -218,21 +217,6 @@ def test_records_that_training_has_seen_may_carry_a_normalized_ratio(is_quick):
     assert found.certificate.coverage == pytest.approx(0.9)
 
 
-def test_a_normalized_ratio_covers_the_declared_population(is_quick):
-    """The mean coverage of studies with the binomial law of the kept records, less three standard errors."""
-    new_X, new_y = data(6_000, seed=1)
-    hard, covered = new_X[:, 1] > 0, []
-    other = Population(ratio_of_rows, bound=2.0, normalized=True)
-    for seed in range(20 if is_quick else 80):
-        fitted = classifier(
-            estimator=DPSGD(steps=5), epsilon=0.5, population=other, accountant="rdp", confidence_level=0.8
-        ).set_params(random_state=seed)
-        sets = fitted.fit(*data(300, seed=100 + seed)).predict_set(new_X[hard])[1][:, :, 0]
-        assert NORMALIZED_RATIO in fitted.certificate_.assumptions
-        covered.append(sets[np.arange(hard.sum()), new_y[hard]].mean())
-    assert np.mean(covered) >= 0.8 - 3 * np.std(covered) / len(covered) ** 0.5
-
-
 def test_rejected_records_of_a_block_are_in_no_group_and_stay_so():
     X, y = data(4_000)
     thinning = Thinning.of(Population(ratio_of_labels, bound=1.5), None)
@@ -357,19 +341,3 @@ def test_the_risk_of_the_declared_population_is_bounded(has_persons, normalized,
     assert np.mean(ignored) > 0.13  # without the ratio the promise would fail
     assert found.certificate.terms.ratio_bound == 4.0
     assert "of the declared population is at most" in str(found.certificate)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "match"),
-    [
-        ({"population": Population(np.full(50, 3.0), bound=2.0)}, "between 0 and bound"),
-        ({"population": Population(np.ones(49), bound=2.0)}, "one number for each record"),
-        ({"training": dp.privacy.gaussian_event(5.0)}, "needs guarantee='split'"),
-    ],
-)
-def test_a_wrong_ratio_of_losses_is_refused_and_nothing_is_spent(wrong, match, tmp_path):
-    store = dp.BudgetStore.create(tmp_path / "study", 3.0, 1e-6, dataset="synthetic")
-    given = {"population": Population(np.ones(50), bound=2.0), "epsilon": 1.0, "delta": 1e-6, "budget": store}
-    with pytest.raises(ValueError, match=match):
-        dp.control_risk(np.zeros((50, 1)), thresholds=[0.5], **given | wrong)
-    assert not store.ledger().entries

@@ -93,22 +93,14 @@ def test_certified_guarantees_keep_their_level(task, guarantee, is_quick):
 @pytest.mark.parametrize("task", MECHANISMS)
 @pytest.mark.parametrize("guarantee", CERTIFIED)
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
-def test_certified_guarantees_keep_their_level_in_many_repetitions(task, guarantee, epsilon):
-    repetitions = 250
-    covered = mean_coverage(task, MECHANISMS[task], repetitions, guarantee=guarantee, epsilon=epsilon)
+@pytest.mark.parametrize("is_recipe", [False, True])
+def test_certified_guarantees_keep_their_level_in_many_repetitions(task, guarantee, epsilon, is_recipe):
+    repetitions = 200
+    estimator = None if is_recipe else MECHANISMS[task]
+    covered = mean_coverage(task, estimator, repetitions, guarantee=guarantee, epsilon=epsilon)
     assert covered >= LEVEL - tolerance(repetitions)
     if guarantee == "split" and epsilon == 4.0:
         assert covered < 0.95  # not won by full sets
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", MECHANISMS)
-@pytest.mark.parametrize("guarantee", ["auto", "universal", "split"])
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
-def test_the_recipe_keeps_the_level(task, guarantee, epsilon):
-    repetitions = 200
-    covered = mean_coverage(task, None, repetitions, guarantee=guarantee, epsilon=epsilon)
-    assert covered >= LEVEL - tolerance(repetitions)
 
 
 @pytest.mark.slow

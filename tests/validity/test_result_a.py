@@ -13,7 +13,6 @@ import pytest
 from scipy import special, stats
 
 from dpscp import private_quantile
-from dpscp.privacy import LatticeNoise
 from dpscp.threshold import KnownSize, offsets
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
@@ -156,29 +155,3 @@ class TestTheCheckHasPower:
         noise = n / 4
         law = laws(n, noise)[name]
         assert simulate(law, n, trials=trials, noise=noise) < 1 - ALPHA - tolerance(trials)
-
-    @pytest.mark.parametrize("n", [20, 2000])
-    def test_noise_twice_what_the_correction_was_made_for(self, simulate, monkeypatch, n):
-        trials = 1200
-        honest, noise = LatticeNoise.sample, n / 4
-        monkeypatch.setattr(LatticeNoise, "sample", lambda *arguments: [2 * z for z in honest(*arguments)])
-        offset = offsets.marginal_offset(n, ALPHA, noise, STEPS)
-        law = Law("two atoms", np.array([0.0, 1.0]), two_atom_masses(n, 2 * noise, offset))
-        assert simulate(law, n, trials=trials, noise=noise) < 1 - ALPHA - tolerance(trials)
-
-    def test_no_correction_at_all_is_what_none_means(self, simulate):
-        trials = 1200
-        law = laws(200, noise_for(200))["two atoms"]
-        assert simulate(law, 200, trials=trials, correction="none") < 1 - ALPHA - tolerance(trials)
-
-
-def test_the_correction_costs_less_than_the_papers_buffer(simulate):
-    """n = 13671, noise 40: overshoot of Result A about 40 % of that of tau with m_n = 10 (beside the grid)."""
-    n, trials = 13671, 150
-    marginal = simulate(Law("uniform"), n, trials=trials, noise=40.0)
-    union = simulate(Law("uniform"), n, trials=trials, noise=40.0, correction="union", rank="ceil", rank_buffer=10)
-    # one trial's coverage varies by the quantile's own sqrt(.09 / n) and by the noise of the accepted count
-    spread = 4 * math.sqrt((0.09 / n + (40 / n) ** 2) / trials)
-    grid = 0.5**STEPS
-    assert 0.9 - spread <= marginal <= 0.9 + 40 * 1.63 / n + grid + spread
-    assert union - 0.9 > 1.6 * (marginal - 0.9)
