@@ -78,7 +78,7 @@ def test_monitor(folder, capsys):
     options = ["--state", state, "--epsilon", "0.4", "--report", page]
     code, out, _ = run(capsys, *command, folder / "2026-01.csv", *options)
     assert code == 0
-    assert "no alarm after 1 batches" in out
+    assert "no alarm after 1 batch " in out
     assert re.search(rf"report: +{page}", out)
     assert "No alarm." in page.read_text()
     assert "<svg" in page.read_text()

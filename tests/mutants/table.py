@@ -112,8 +112,8 @@ mutant(
 
 mutant(
     "report.verdict:_judge_proof",
-    "ledger.epsilon(release.budget.delta, release.accountant)",
-    "ledger.epsilon(release.budget.delta, release.accountant, rows=1)",
+    "ledger.epsilon(delta, release.accountant)",
+    "ledger.epsilon(delta, release.accountant, rows=1)",
     "the verdict tells the epsilon of one row where k are protected",
     "tests/privacy/test_units.py::test_every_printed_promise_is_that_of_the_unit",
 )
@@ -655,7 +655,7 @@ mutant(
     "tests/deployment/test_populations.py::test_a_single_release_states_what_new_records_of_the_population_are_covered",
 )
 mutant(
-    "core.fit:_never_miss_rejected",
+    "core.fit:_count_block",
     "-np.inf",
     "np.inf",
     "records that a likelihood ratio rejects count as missed",

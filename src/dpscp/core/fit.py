@@ -249,24 +249,19 @@ class BlockCounts:
 
 def _count_block(thresholds: NDArray[np.float64], group: int | None, block: Block) -> tuple[NDArray[np.int64], int]:
     """Count the scores of a block (of one group) at most each threshold, and all of them."""
-    if group is None:
-        return count_chunks([_never_miss_rejected(block.targets, block.groups)], thresholds)
-    assert block.groups is not None
-    return count_chunks([block.targets[is_member(block.groups, group)]], thresholds)
-
-
-def _never_miss_rejected(scores: NDArray[Any], kept: NDArray[np.int64] | None) -> NDArray[Any]:
-    """Return the scores, the lowest one for a record that the coins of a likelihood ratio rejected.
-
-    Theory: Result K
-    """
-    return scores if kept is None else np.where(kept < 0, -np.inf, scores)
+    if group is not None:
+        assert block.groups is not None
+        return count_chunks([block.targets[is_member(block.groups, group)]], thresholds)
+    # Result K: a record that the coins of a likelihood ratio rejected has the lowest score, and is never missed
+    rejected = None if block.groups is None else block.groups < 0
+    scores = block.targets if rejected is None else np.where(rejected, -np.inf, block.targets)
+    return count_chunks([scores], thresholds)
 
 
 def declare_all(ledger: Ledger, trained: Trained, own: Mapping[str, Any]) -> Ledger:
     """Declare everything that training and this fit (``own``) make public, as JSON values."""
-    found = {name: plain(value) for name, value in trained.public_facts.items()}
-    facts = {name: str(trained.public_facts[name]) if v is NOT_PLAIN else v for name, v in found.items()}
+    found = trained.public_facts.items()
+    facts = {name: str(value) if (shown := plain(value)) is NOT_PLAIN else shown for name, value in found}
     declared = ledger.declare(**(facts | dict(own)))
     return declared.take(*trained.taken_from_data).find(*trained.found_privately)
 

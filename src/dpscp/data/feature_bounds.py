@@ -132,7 +132,7 @@ def _bounds_of_all(bounds: Any, width: int, names: Sequence[Any] | None) -> Feat
         check_private("feature_bounds", bounds)
         return FeatureBounds(-1.0, 1.0, tuple(range(width)))
     pair = isinstance(bounds, list | tuple) and len(bounds) == 2 and not any(isinstance(end, str) for end in bounds)
-    if pair and (all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)):
+    if pair and (all(isinstance(end, np.ndarray) for end in bounds) or 0 in map(np.ndim, bounds)):
         return _check_ends(bounds[0], bounds[1], width, names)
     return _check_ends(*_separate_ends(bounds, width), width, names)
 
