@@ -127,6 +127,35 @@ def test_a_regression_takes_its_range_from_the_schema(succeed, folder):
     assert (model.conformity_score_, model.ledger_.public_facts["score_range"]) == ("cqr", (-81.0, 81.0))
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--score aps", "--score is for a classification or regression"),
+        ("--release-confidence 0.9", "--release-confidence is for a classification or regression"),
+        ("--side upper", "--side is for a regression"),
+        ("--evaluate new.csv", "bound a mean loss"),
+        ("--confidence 0.7 0.8", ""),
+    ],
+)
+def test_several_labels_are_fitted_and_predicted(run, folder, option, said):
+    table = people(300, 0).assign(first=np.resize([0, 1, 1], 300), second=np.resize([1, 0], 300)).drop(columns="bought")
+    table.to_csv(folder / "labels.csv", index=False)
+    text = SCHEMA.replace("classification", "multilabel").replace('target = "bought"', 'targets = ["first", "second"]')
+    (folder / "labels.toml").write_text(text.replace('classes = ["yes", "no", "maybe"]\n', ""))
+    code, _, err = run(f"fit labels.csv --schema labels.toml --epsilon 8 --seed 0 --force -o labels.dpscp {option}")
+    assert (code != 0) == bool(said), err
+    assert said in err
+    if said:
+        assert not (folder / "labels.dpscp").exists()
+        return
+    model = dp.load(folder / "labels.dpscp")
+    assert (model.risk, model.classes_.tolist()) == ([0.3, 0.2], ["first", "second"])
+    assert run("predict labels.dpscp labels.csv -o labels.out.csv")[0] == 0
+    X = table[["age", "score"]]
+    sets = pd.read_csv(folder / "labels.out.csv")[["set_70 first", "set_70 second"]].to_numpy()
+    np.testing.assert_array_equal(sets, model.predict_set(X)[1][:, :, 0])
+
+
 @pytest.fixture(scope="module")
 def three_levels(folder):
     model = dp.PrivateConformalClassifier(

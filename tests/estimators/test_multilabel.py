@@ -226,11 +226,14 @@ def test_each_group_has_a_bound_of_its_own():
 
 
 def test_blocks_give_the_release_of_an_array():
+    dask_array = pytest.importorskip("dask.array")
     X, truth = records(1_500, 0)
     options = {"classes": ["a", "b", "c"], "n_records": 1_500}
     whole = multilabel(**options).fit(X, truth)
     blocks = multilabel(**options).fit(dp.sources.ArraySource(X, truth, n_blocks=5))
     np.testing.assert_array_equal(whole.threshold_, blocks.threshold_)
+    chunked = multilabel(**options).fit(*(dask_array.from_array(found, chunks=(500, 3)) for found in (X, truth)))
+    np.testing.assert_array_equal(whole.threshold_, chunked.threshold_)
     np.testing.assert_allclose(whole.predict_proba(X), blocks.predict_proba(X), atol=1e-6)
     assert whole.ledger_ == blocks.ledger_
     with pytest.raises(ValueError, match="classes is required"):

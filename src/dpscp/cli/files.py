@@ -27,10 +27,10 @@ from dpscp.data.schema import Schema
 from dpscp.data.sources.files import TableFile, is_url, list_files
 from dpscp.data.sources.tables import Table
 from dpscp.data.used_records import sketch_rows
-from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, load
+from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, PrivateMultilabelClassifier, load
 from dpscp.report.page import write_atomically
 
-Estimator = PrivateConformalClassifier | PrivateConformalRegressor
+Estimator = PrivateConformalClassifier | PrivateConformalRegressor | PrivateMultilabelClassifier
 
 _LONGEST_HEADER = 2**20
 # Separators to suggest if the first line does not contain the expected one.

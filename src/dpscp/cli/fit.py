@@ -32,13 +32,18 @@ from dpscp.data.persons import PersonIds, read_person_ids
 from dpscp.data.schema import Schema, SchemaError, read_schema, template
 from dpscp.data.sources.tables import Table
 from dpscp.data.table_check import check_table
-from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, PrivateMultilabelClassifier
 from dpscp.privacy.store import BudgetStore
 from dpscp.report.numbers import evaluate, study_budget
 from dpscp.report.page import write_atomically, write_report
 
 Result = tuple[dict[str, Any], list[str]]
 
+_ESTIMATORS: dict[str, type[Estimator]] = {
+    "classification": PrivateConformalClassifier,
+    "regression": PrivateConformalRegressor,
+    "multilabel": PrivateMultilabelClassifier,
+}
 # Records that a fit reads for hints.
 _HINT_RECORDS = 2**18
 # A declared size may be rounded. A larger difference gets a hint.
@@ -80,6 +85,7 @@ def fit_table(options: argparse.Namespace) -> Result:
     outputs = [options.output, note_path(options.output), *([] if options.report is None else [options.report])]
     refuse_existing(outputs, force=options.force)
     schema, table = _read_complete_schema(options)
+    parameters = _estimator_options(options, schema)
     store = open_store(options)
     # what was declared stays with the model
     declared = {**(schema.metadata or {}), **describe_release(options, store)["metadata"]}
@@ -91,7 +97,7 @@ def fit_table(options: argparse.Namespace) -> Result:
         show_hints(list_hints(schema, options.table))
     if (text := _describe_earlier_fits(options)) is not None:
         show_warning(text)
-    estimator = fit_estimator(schema, options.table, budget=store, **_estimator_options(options, schema))
+    estimator = fit_estimator(schema, options.table, budget=store, **parameters)
     output = _save_model(estimator, options.output)
     write_note(output, options.table)
     evaluation = None if records is None else evaluate(estimator, *records)
@@ -105,8 +111,7 @@ def fit_table(options: argparse.Namespace) -> Result:
 
 def fit_estimator(schema: Schema, table: Path, *, budget: Any = None, **options: Any) -> Estimator:
     """Fit the estimator for the schema's task on a table, as in Python."""
-    kind = PrivateConformalClassifier if schema.task == "classification" else PrivateConformalRegressor
-    return kind(**options).fit(table, schema.target, schema=schema, budget=budget)
+    return _ESTIMATORS[schema.task](**options).fit(table, schema.target, schema=schema, budget=budget)
 
 
 def open_store(options: argparse.Namespace) -> BudgetStore | None:
@@ -179,22 +184,28 @@ def _estimator_options(options: argparse.Namespace, schema: Schema) -> dict[str,
     found: dict[str, Any] = {
         "epsilon": options.epsilon,
         "delta": options.delta,
-        "confidence_level": options.confidence if len(options.confidence) > 1 else options.confidence[0],
         "guarantee": options.guarantee,
-        "release_confidence": options.release_confidence,
         "groups": groups[0] if len(groups) == 1 else options.groups,
         "random_state": options.seed,
     }
-    if options.score is not None:
-        found["conformity_score"] = options.score
-    intervals = {"clip_to_bounds": options.clip_to_bounds or None, "side": options.side}
-    for name, value in intervals.items():
-        if value is not None and schema.task != "regression":
-            raise CommandError(
-                f"--{name.replace('_', '-')} is about intervals of a regression; remove it: this schema declares a "
-                f"{schema.task}"
-            )
-    return found | {name: value for name, value in intervals.items() if value is not None}
+    if schema.task == "multilabel":
+        found["risk"] = [round(1 - level, 12) for level in options.confidence]
+    else:
+        found["confidence_level"] = options.confidence if len(options.confidence) > 1 else options.confidence[0]
+    # what one kind of task has, and the others have not
+    own: dict[str, tuple[Any, tuple[str, ...]]] = {
+        "release_confidence": (options.release_confidence, ("classification", "regression")),
+        "conformity_score": (options.score, ("classification", "regression")),
+        "clip_to_bounds": (options.clip_to_bounds or None, ("regression",)),
+        "side": (options.side, ("regression",)),
+    }
+    if options.evaluate is not None and schema.task == "multilabel":
+        raise CommandError("--evaluate counts coverage, and the sets of a multilabel task bound a mean loss; remove it")
+    for name, (value, tasks) in own.items():
+        if value is not None and schema.task not in tasks:
+            option = {"conformity_score": "score"}.get(name, name).replace("_", "-")
+            raise CommandError(f"--{option} is for a {' or '.join(tasks)}; remove it: this is a {schema.task} task")
+    return found | {name: value for name, (value, _) in own.items() if value is not None}
 
 
 def _save_model(estimator: Estimator, path: Path) -> Path:

@@ -62,7 +62,10 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--target": (str, "column to predict (default: the target of the schema)"),
     "--epsilon": (float, "privacy budget"),
     "--delta": (float, "privacy budget"),
-    "--confidence": (float, "requested coverage, or confidence of each interval of an evaluation"),
+    "--confidence": (
+        float,
+        "requested coverage (of several labels: 1 - mean loss), or confidence of an evaluation",
+    ),
     "--guarantee": (str, "proof of the coverage", {"metavar": "NAME"}),
     "--score": (str, "conformity score: lac, aps, raps; for regression absolute, cqr, ..."),
     "--side": (str, "give intervals of a regression one end only", {"choices": ("both", "upper", "lower")}),
