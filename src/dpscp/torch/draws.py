@@ -75,7 +75,7 @@ def find_rule(operation: Any) -> "tuple[Callable[..., Any], bool, bool] | None":
 
 
 def _native_dropout(u: Tensor, x: Tensor, p: float, train: bool | None = None) -> tuple[Tensor, Tensor]:
-    kept = u >= (p if train is not False else 0.0)
+    kept = u < (1 - p if train is not False else 1.0)  # as bernoulli, which torch uses on a processor
     return x * kept * (1 / (1 - p) if p < 1 else 0.0), kept
 
 

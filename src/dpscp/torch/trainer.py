@@ -69,8 +69,9 @@ __all__ = ["TorchDPSGD", "TorchModel"]
 
 # Records that go through the graph at once, at most; what it returns for them, so many numbers, stays in cache.
 _AT_ONCE, _FEWEST_AT_ONCE, _CACHED_NUMBERS = 320, 32, 2**21
-# Standard deviations of the size of a batch that blocks allow for: more is more padding, less one more block.
-_SPREAD = 1.5
+# Standard deviations of the size of a batch that blocks allow for: more is more padding, less one more block. On a GPU
+# padding is multiplied too, and a batch is one block.
+_SPREAD, _SPREAD_ON_GPU = 1.5, 2.5
 # What the graph returns for a block, at most so many numbers: a bound of its memory.
 _MOST_HELD, _MOST_HELD_ON_GPU = 2**24, 2**29
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
@@ -331,13 +332,12 @@ class TorchDPSGD(GaussianSums):
         """Return the constants of a run; ``batch`` is the public expected number of records."""
         most_records, numbers = 4 * batch + _MORE_RECORDS, traced.gradients.numbers
         needed = math.ceil(most_records / MOST_BLOCKS)
-        if not is_gpu(next(state.parameters()).device):
-            most = min(_AT_ONCE, max(_FEWEST_AT_ONCE, _CACHED_NUMBERS // numbers, needed), _MOST_HELD // numbers)
-        else:
-            most = _MOST_HELD_ON_GPU // numbers
+        on_gpu = is_gpu(next(state.parameters()).device)
+        most = min(_AT_ONCE, max(_FEWEST_AT_ONCE, _CACHED_NUMBERS // numbers, needed), _MOST_HELD // numbers)
+        most = _MOST_HELD_ON_GPU // numbers if on_gpu else most
         most = max(1, most if self.physical_batch is None else min(most, self.physical_batch))
         # most batches fill a whole number of blocks, with little padding
-        usual = batch + _SPREAD * math.sqrt(batch) + 1
+        usual = batch + (_SPREAD_ON_GPU if on_gpu else _SPREAD) * math.sqrt(batch) + 1
         most = math.ceil(usual / math.ceil(usual / most))
         names = [name for name, _ in state.named_parameters()]
         return TorchRun(
