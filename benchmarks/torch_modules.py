@@ -11,6 +11,7 @@ batches of the expected size that lie on the device, and torch's generators.
 """
 
 import argparse
+import gc
 import json
 import statistics
 import subprocess
@@ -272,6 +273,7 @@ def measure(row: Row, rounds: int, device: str) -> dict[str, dict[str, float | s
     warm = 20 if device != "cpu" else 8 if row.steps > 2 else 2
     data = sum(values.nbytes for values in row.data())
     for name, make in CONTENDERS.items():
+        gc.collect()
         held = 0 if device == "cpu" else torch.cuda.memory_allocated()
         if device != "cpu":
             torch.cuda.reset_peak_memory_stats()
