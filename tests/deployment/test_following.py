@@ -121,6 +121,11 @@ def test_both_thresholds_are_read_from_three_cells():
 def test_the_alarm_keeps_its_level_from_noisy_counts(is_quick):
     """The first threshold is judged, so the law without change is that of the fixed release."""
     bet, trials = _choose_bet(0.1, Budget(0.49, 1e-5), 500, 1), 200 if is_quick else 1_000
+    share = float(bet.share)
+    # misses less a share of the records; three noisy counts, of which two are covered
+    noise = bet.eta * bet.noise.count_noise * math.sqrt(2 * share**2 + (1 - share) ** 2)
+    factor = bet.eta * (60 - share * (60 + 440)) - noise**2 / 2
+    assert bet.log_factor_of(NoisyPair(440, 60, (2, 1))) == pytest.approx(factor, rel=1e-12)
     rng, source = np.random.default_rng(0), IntegerSource(0)
 
     def alarms(rate):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from dpscp.torch import terms as terms_module
-from dpscp.torch.checks import RefusedError
+from dpscp.torch.checks import RefusedError, _add_rows
 from dpscp.torch.terms import ClipRule, LookupTerm, ProductTerm, SampleTerm
 from dpscp.training.engine.gradients import CLIP_SLACK
 
@@ -293,6 +293,13 @@ def test_places_that_cancel_add_at_most_one_clip_norm_each():
     # 8192 rows of a product and one product more, 4096 blocks, 41 levels of pairs
     alone = SampleTerm(parameter, errors[:, :, :1])
     assert rule.cancellation([alone, term]) == pytest.approx(9e-5 * 2**52 / ((8193 + 4096 + 41) * 4096), rel=1e-12)
+
+
+@pytest.mark.parametrize("padding", [-1, 2])
+def test_the_gradient_of_a_table_is_torchs_own(padding):
+    errors, indices = torch.randn(2, 3, 4), torch.tensor([[0, 1, 2], [2, 2, 4]])
+    expected = torch.ops.aten.embedding_dense_backward(errors, indices, 5, padding, False)
+    torch.testing.assert_close(_add_rows(errors, indices, 5, padding), expected)
 
 
 def test_ghost_norms_are_not_below_the_true_ones():

@@ -101,6 +101,9 @@ def test_the_shift_bound_holds_the_rounding_of_both_releases():
     rounding = 2.0**-20 * (2 * 3 * loud.gram_noise * 3.0 + math.sqrt(3) * loud.cross_noise) / 4.0
     found = loud.stability(2, 100).shift_bound - quiet.stability(2, 100).shift_bound
     assert found == pytest.approx(rounding, rel=1e-6)
+    # B (Y + B R) / floor with B = sqrt(2) and Y = 1.5, beside rounding that is negligible
+    expected = math.sqrt(2) * (1.5 + math.sqrt(2) * 3.0) / 4.0
+    assert quiet.stability(2, 100).shift_bound == pytest.approx(expected, rel=1e-9)
 
 
 def test_ridge_lifts_the_smallest_eigenvalue_exactly_to_the_floor():
