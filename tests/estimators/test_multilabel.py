@@ -528,6 +528,7 @@ def test_wrong_declarations_of_several_targets_are_refused(change, match):
     ("frame", "match"),
     [
         (table(90).assign(b=2), "0 and 1 only"),
+        (table(90).assign(b=1e300), "0 and 1 only"),  # and no warning of NumPy about the cast
         (table(90).assign(b=np.nan), "missing values"),
         (table(90).assign(b="yes"), "not a number"),
         (table(90).drop(columns="b"), "lacks column 'b', which target names"),

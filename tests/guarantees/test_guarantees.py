@@ -132,6 +132,10 @@ class TestPapersBound:
         assert terms["coverage"] == pytest.approx((1 - 1e-4) * (0.9 - 2e-7 - 3e-3 - 1 / 10_001))
         assert terms["sample_term"] == pytest.approx(1 / 10_001)
         assert (terms["density_term"], terms["stability_term"]) == pytest.approx((2e-7, 3e-3))
+        # a rank of 18 and a buffer of 1 are among 19 records, a rank of 18 and 1 are not among 18
+        stable = Stability(1e-9, 1e-5, ())
+        found = [g.dpsgd_coverage(n, 0.1, 1e-4, 1.0, 1.0, stable)["coverage"] for n in (18, 19)]
+        assert found == [0.0, pytest.approx((1 - 1e-4) * (0.9 - 2e-9 - 3e-5 - 1 / 20))]
         # regime I: nothing moves unless the record is drawn
         never = g.stability_dpsgd_projection(sampling_rate=1e-6, steps=100)
         assert g.dpsgd_coverage(1000, 0.1, 0.0, 1.0, 1.0, never)["coverage"] == pytest.approx(
