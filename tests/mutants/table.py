@@ -676,6 +676,13 @@ mutant(
     "tests/deployment/test_following.py::test_each_group_has_its_own_threshold_in_force",
 )
 mutant(
+    "core.losses:_BlockLosses.__call__",
+    "block.groups >= 0",
+    "block.groups >= -1",
+    "losses of records that a likelihood ratio rejects count in full",
+    "tests/estimators/test_multilabel.py::test_another_population_is_bounded_too",
+)
+mutant(
     "threshold.single_release:_NoisyLevel._bound",
     "np.maximum(self._level(n + self.ends[0], q), self._level(n + width - 1 + self.ends[1], q))",
     "self._level(n + 0 * self.ends[0], q)",
