@@ -279,7 +279,7 @@ def test_types_are_never_guessed(run):
         ('categories = ["north", "south", "west"]', 'categories = ["north"]', "not in its declared categories"),
         ('classes = ["no", "yes"]', 'classes = ["no", "maybe"]', "not in the declared classes"),
         ('task = "classification"', "task = classification", "neither valid TOML nor valid JSON"),
-        ("[columns.age]", "[columns.size]", "'age'"),
+        ("[columns.age]", "[columns.size]", "lacks column that the schema declares: 'size'"),
         ("[columns.id]", "[columns.key]", "'id'"),
     ],
 )

@@ -82,7 +82,10 @@ def test_a_usage_error_without_a_close_name_suggests_nothing(run):
         ("fit people.csv --schema people.toml --groups zzzz", "'zzzz' is not a categorical column of the schema"),
         ("fit pepple.csv --schema people.toml", "file 'pepple.csv' does not exist. Did you mean 'people.csv'?"),
         ("fit none/t.csv --schema people.toml", "file 'none/t.csv' does not exist"),
-        ("fit other.csv --schema people.toml", "'age'. Did you mean 'agee'? Not declared are: 'agee'."),
+        (
+            "fit other.csv --schema people.toml",
+            "lacks column that the schema declares: 'age'. Did you mean 'agee'?",
+        ),
         ("predict m.dpscp other.csv -o x.csv", "lacks column that the model needs: 'age'. Did you mean 'agee'?"),
         ("predict m.dpscp two.csv -o x.csv", "lacks columns that the model needs: 'age'. 'region'."),
     ],

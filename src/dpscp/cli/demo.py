@@ -9,7 +9,7 @@ book, not from the records.
 import argparse
 import itertools
 from dataclasses import replace
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,12 @@ def run_demo(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 
     Existing files are refused before anything is written, unless ``force`` is set.
     """
-    missing = [name for name in _PACKAGES if not _is_installed(name)]
+    missing = []
+    for name in _PACKAGES:
+        try:
+            import_module(name)
+        except ImportError:
+            missing.append(name)
     if missing:
         raise CommandError(
             f"the demo needs {', '.join(missing)}, which the plain installation does not bring; install the extra: "
@@ -155,10 +160,3 @@ def run_demo(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     files = {"model": str(model), "report": str(report), "folder": str(folder)}
     values, lines = describe(estimator, evaluation, metadata=metadata)
     return values | files, lines
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ValueError:
-        return False

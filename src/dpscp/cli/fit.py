@@ -25,11 +25,12 @@ from dpscp.cli.files import (
     read_new_records,
     read_note,
     refuse_existing,
+    require_columns,
     write_note,
 )
 from dpscp.cli.lines import describe, model_line, report_line, show_hints, show_warning
 from dpscp.data.persons import PersonIds, read_person_ids
-from dpscp.data.schema import Schema, SchemaError, read_schema, template
+from dpscp.data.schema import Schema, read_schema, template
 from dpscp.data.sources.tables import Table
 from dpscp.data.table_check import check_table
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, PrivateMultilabelClassifier
@@ -244,6 +245,7 @@ def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
     names = public_names(table, known=known, confirmed=options.header)
     schema = (schema or template(names)).for_columns(names)
     schema = replace(_add_columns(schema, names, options), csv=table.csv_format)
+    require_columns(table, schema.column_names)
     command = shlex.join(["dpscp", *options.words, *([] if options.schema else ["--schema", str(file or draft)])])
     if schema.lacks and wizard.is_interactive():
         schema = wizard.ask_declarations(schema, file or draft, command, names)
@@ -271,15 +273,7 @@ def _add_columns(schema: Schema, names: Collection[str], options: argparse.Names
     if options.unknown is not None:
         changed = [replace(c, unknown=options.unknown) if c.type == "categorical" else c for c in schema.columns]
         schema = replace(schema, columns=tuple(changed))
-    missing = [name for name in schema.column_names if name not in names]
     undeclared = [n for n in names if n not in (*schema.target_names, schema.person, *(c.name for c in schema.columns))]
-    if missing:
-        said = " ".join(f"{name!r}{suggest(name, undeclared) or '.'}" for name in missing)
-        others = f" Not declared are: {', '.join(map(repr, undeclared))}." if undeclared else ""
-        raise SchemaError(
-            f"the table lacks column{'s' * (len(missing) > 1)} that the schema declares: {said}{others} Correct the "
-            'schema, or set the type of the column to "ignore"'
-        )
     return replace(schema, columns=(*schema.columns, *template(undeclared).columns)) if undeclared else schema
 
 

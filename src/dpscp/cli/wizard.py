@@ -28,10 +28,6 @@ _WIDE = 1_000
 _BOUNDS = "public bounds of {} (low, high; empty: the fit finds some, for a part of the budget): "
 
 
-class InterruptedWizard(KeyboardInterrupt):
-    """Ctrl-C during the questions; the text says where the answers are."""
-
-
 def is_interactive() -> bool:
     """Whether input and error output are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
@@ -70,7 +66,7 @@ def ask_declarations(
     except EOFError:
         raise CommandError(f"the declarations are not complete; {kept}") from None
     except KeyboardInterrupt:
-        raise InterruptedWizard(f"interrupted; {kept}") from None
+        raise KeyboardInterrupt(f"interrupted; {kept}") from None
     return wizard.schema
 
 
@@ -171,12 +167,8 @@ class _Wizard:
             raise SchemaError("the target cannot be the id of the person")
         return self._require_column(name)
 
-    @property
-    def _decimal(self) -> str:
-        return self.schema.csv.decimal
-
     def _read_bounds(self, text: str) -> Any:
-        return parse_bounds(text, self._decimal)
+        return parse_bounds(text, self.schema.csv.decimal)
 
     def _ask_scale(self, name: str, bounds: Any) -> str:
         """Ask whether a column with wide public bounds is better seen as its logarithm."""
@@ -197,15 +189,13 @@ class _Wizard:
                 f"  can {name} be missing? no (a missing value is an error), mark (adds a 0/1 feature), or a public "
                 f"{'date' if column.type == 'date' else 'number'} to fill in: "
             )
-            return self._answer(question, lambda text: replace(bounded, missing=self._read_missing(text, column)))
+            decimal, kind = self.schema.csv.decimal, column.type
+            return self._answer(question, lambda text: replace(bounded, missing=parse_missing(text, kind, decimal)))
         if column.type == "categorical":
             labels = self._answer(f"  all values of {name}, separated by commas: ", parse_list)
             other = self._confirm(f"  can {name} be missing or have another value?")
             return replace(column, categories=labels, unknown="other" if other else "refuse")
         return column
-
-    def _read_missing(self, text: str, column: Column) -> Any:
-        return parse_missing(text, column.type, self._decimal)
 
     def _forget(self, name: str) -> None:
         """Remove an answer, so that its question comes again."""

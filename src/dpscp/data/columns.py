@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_range, real_number
-from dpscp._base.suggestions import suggest
 from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.frames import (
     EPOCH,
@@ -28,6 +27,7 @@ from dpscp.data.frames import (
     label_text,
     parse_numbers,
     parse_times,
+    refuse_unknown_keys,
     refuse_values,
     to_microseconds,
 )
@@ -483,14 +483,6 @@ def refuse_records(wrong: Errors) -> None:
     found = [said for said, rows in wrong.items() if rows.any()]
     if found:
         raise SchemaError(". ".join(found))
-
-
-def refuse_unknown_keys(data: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    """Refuse a key that the schema format does not have."""
-    unknown = [key for key in data if key not in known]
-    if unknown:
-        hint = suggest(str(unknown[0]), known)
-        raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; use one of {', '.join(known)}{hint}")
 
 
 def read_bounds(value: Any, where: str, check: Callable[[str, Any], Any] = check_range) -> Any:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from dpscp._base.suggestions import suggest
-from dpscp.data.frames import ABSENT, SchemaError
+from dpscp.data.frames import ABSENT, SchemaError, refuse_unknown_keys
 
 # A space in a number may be an ordinary one, one that does not break, or a narrow one.
 _SPACES = " \u00a0\u202f"
@@ -103,12 +102,7 @@ class CSVFormat:
         """Read the declarations of a schema file."""
         if not isinstance(data, Mapping):
             raise SchemaError('csv must be a table of declarations, for example separator = ";"')
-        names = [field.name for field in fields(cls)]
-        for key in data:
-            if key not in names:
-                raise SchemaError(
-                    f"csv has an unknown key {str(key)!r}; use {', '.join(names)}{suggest(str(key), names)}"
-                )
+        refuse_unknown_keys(data, [field.name for field in fields(cls)], "csv")
         return cls(**data)
 
     def read_cells(self, cells: Any, *, are_numbers: bool) -> Any:

@@ -7,12 +7,14 @@ import contextlib
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpscp._base.suggestions import suggest
 
 # Texts for a missing number or date. In a categorical column only an empty cell is missing: "NA" may be a category.
 ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
@@ -28,6 +30,14 @@ class SchemaError(ValueError):
 
     The message contains nothing from the records.
     """
+
+
+def refuse_unknown_keys(data: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    """Refuse a key that the schema format does not have."""
+    unknown = [key for key in data if key not in known]
+    if unknown:
+        hint = suggest(str(unknown[0]), known)
+        raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; use one of {', '.join(known)}{hint}")
 
 
 @runtime_checkable

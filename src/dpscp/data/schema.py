@@ -74,7 +74,6 @@ from dpscp.data.columns import (
     read_bounds,
     read_labels,
     refuse_records,
-    refuse_unknown_keys,
 )
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.feature_bounds import FeatureBounds
@@ -86,6 +85,7 @@ from dpscp.data.frames import (
     index_labels,
     list_columns,
     parse_numbers,
+    refuse_unknown_keys,
     refuse_values,
     require_column,
     select_columns,

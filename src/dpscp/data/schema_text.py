@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dpscp._base.suggestions import suggest
-from dpscp.data.columns import COLUMN_KEYS, HASH, TYPES, refuse_unknown_keys
-from dpscp.data.frames import SchemaError
+from dpscp.data.columns import COLUMN_KEYS, HASH, TYPES
+from dpscp.data.frames import SchemaError, refuse_unknown_keys
 from dpscp.data.scales import LINEAR
 
 FORMAT, VERSION = "dpscp-schema", 1
