@@ -55,9 +55,9 @@ def fit_persons(n, ids=IDS, **options):
     return fit(n, persons=ids, n_records=None, n_persons=N // 2, rows_per_person=2, **options)
 
 
-def regress(n, **options):
+def regress(n, y=T, **options):
     public = {name: value for name, value in PUBLIC.items() if name != "classes"}
-    return dp.PrivateConformalRegressor(**public | {"y_bounds": (-3, 3)} | options).fit(X[:n], T[:n])
+    return dp.PrivateConformalRegressor(**public | {"y_bounds": (-3, 3)} | options).fit(X[:n], y[:n])
 
 
 def fit_labels(n, *, persons=None, **options):
@@ -142,6 +142,9 @@ FITS = {
     "raps": lambda n: fit(n, conformity_score="raps"),
     "own score": lambda n: fit(n, conformity_score=lambda p: np.stack([1 - row for row in p])),
     "other classes": lambda n: fit(n, guarantee="split", population=PRIORS),
+    "a ratio of mean 1": lambda n: fit(
+        n, guarantee="split", population=dp.Population(lambda rows: 1 + 0.1 * rows[:, 1], bound=1.5, normalized=True)
+    ),
     "two levels": lambda n: fit(n, confidence_level=[0.8, 0.9]),
     "one release": lambda n: fit(n, guarantee="split", release_confidence=0.9),
     "seed": lambda n: fit(n, random_state=0),
@@ -156,6 +159,7 @@ FITS = {
     "regression, private bounds": lambda n: regress(n, y_bounds="private", feature_bounds="private"),
     "regression, score chosen": lambda n: regress(n, conformity_score="auto"),
     "regression, evaluation": lambda n: regress(n, evaluation_fraction=0.2),
+    "several targets": lambda n: regress(n, y=np.column_stack([T, T]), y_bounds=((-3, 3), (-4, 4))),
     "quantile pair": lambda n: regress(n, conformity_score="cqr"),
     "labels": lambda n: fit_labels(n, n_records=N),
     "labels, discoveries": lambda n: fit_labels(n, n_records=N, loss="false_discoveries"),

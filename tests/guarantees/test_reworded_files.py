@@ -104,12 +104,16 @@ FITS = {
     ),
     "rows of a person": lambda: classifier(rows_per_person=2).fit(X, Y),
     "population": lambda: classifier(population=dp.Population(lambda X: 1 + 0.5 * X[:, 0], bound=1.5)).fit(X, Y),
+    "a ratio of mean 1": lambda: classifier(
+        population=dp.Population(lambda X: 1 + 0.5 * X[:, 0], bound=1.5, normalized=True)
+    ).fit(X, Y),
     "evaluation": lambda: classifier(evaluation_fraction=0.2).fit(X, Y),
     "recalibrated": recalibrated,
     "torch": torch_classifier,
     "private bounds": lambda: classifier(estimator=None, feature_bounds="private").fit(X, Y),
     "regression": lambda: regressor().fit(X, T),
     "cqr": lambda: regressor(conformity_score="cqr").fit(X, T),
+    "several targets": lambda: regressor(y_bounds=((0.1, 8.0), (-1, 2))).fit(X, np.column_stack([T, Y])),
     "hard bounds": lambda: regressor(clip_to_bounds=True, confidence_level=0.99).fit(X, T),
     "a scale": lambda: regressor(y_scale="log").fit(X, T),
     "a range found on a scale": lambda: regressor(y_scale="log", y_bounds="private").fit(X, T),
