@@ -9,8 +9,8 @@ Theory: Torch modules: records cannot meet
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from dpscp.torch.draws import draw_numbers, secret_generator
 from dpscp.torch.forms import RecordForm
 from dpscp.torch.gpu import capture, is_gpu, to_gpu
 from dpscp.torch.layers import make_terms
-from dpscp.torch.library import GraphModule, Tensor, make_fx, torch, vmap
+from dpscp.torch.library import Tensor, make_fx, torch
 from dpscp.torch.terms import MOST_BLOCKS, ClipRule, Term, linear
 from dpscp.torch.trace import GradientGraph, ScoreGraph, shorten, synthetic_record
 from dpscp.training.engine.threads import PerThread, one_blas_thread
@@ -40,14 +40,14 @@ _MOST_KEPT = 2**32
 class BlockGraph:
     """The graph of one record, mapped over a block of one size."""
 
-    def __init__(self, graph: GraphModule, fixed: Sequence[Tensor], records: Sequence[Tensor]) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, fixed: Sequence[Tensor], records: Sequence[Tensor]) -> None:
         """Map the graph; ``records``: a block of synthetic ones, with their draws."""
         self.device = fixed[0].device
         graph, records = _on_device(graph, self.device), [value.to(self.device) for value in records]
         places = (*[None] * len(fixed), *[0] * len(records))
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of operations that it maps one record at a time
-            mapped = vmap(graph, in_dims=places)
+            mapped = torch.func.vmap(graph, in_dims=places)
             trace = make_fx(lambda *values: mapped(*values), tracing_mode="fake", _allow_non_fake_inputs=True)
             try:
                 self._graph = trace(*fixed, *records)
@@ -105,7 +105,7 @@ class BlockGraph:
         return results, failed
 
 
-def _choose_products(graph: GraphModule) -> None:
+def _choose_products(graph: torch.fx.GraphModule) -> None:
     """Let the faster of two libraries multiply matrices."""
     for node in graph.graph.nodes:
         if node.target is torch.ops.aten.mm.default:
@@ -122,13 +122,13 @@ def _product_and_bias(bias: Tensor, x: Tensor, weights: Tensor) -> Tensor:
     return linear(x, weights.T, bias)
 
 
-def _layout_of(values: Tensor, graph: GraphModule) -> Any:
+def _layout_of(values: Tensor, graph: torch.fx.GraphModule) -> Any:
     """Return how images lie in memory: convolutions run faster with channels last, group normalization slower."""
     has_norm = any("group_norm" in str(node.target) for node in graph.graph.nodes)
     return torch.channels_last if values.ndim == 4 and not has_norm else torch.contiguous_format
 
 
-def _on_device(graph: GraphModule, device: Any) -> GraphModule:
+def _on_device(graph: torch.fx.GraphModule, device: Any) -> torch.fx.GraphModule:
     """Return the graph with its constants on a device, and what it makes there too; it was traced on the processor."""
     if device.type == "cpu" and not is_gpu(device):
         return graph
@@ -221,7 +221,7 @@ class BatchSum:
     def _summed(self, block: Block) -> "TensorSums":
         run, last = self.run, self.step == self.run.steps - 1
         batch = block.owners.rows_of(self.shares[block.id])
-        with _ENGINES.of(run.name, partial(_take_engine, run), last=last) as engine:
+        with ENGINES.of(run.name, partial(Engine, run), last=last) as engine:
             totals = engine.sum(
                 block, batch, self.parameters, lambda n: self.layers.generator(block.id, self.step).bytes(n)
             )
@@ -365,22 +365,7 @@ class CapturedSum:
         add_terms(terms, factors, counted & (self._weights > 0), self._totals)
 
 
-_ENGINES: PerThread[Engine] = PerThread()
-_READY: dict[bytes, Engine] = {}
-
-
-@contextmanager
-def keep_engine(engine: Engine) -> Iterator[None]:
-    """Keep an engine for the first thread of its run; other threads and processes make their own."""
-    _READY[engine.run.name] = engine
-    try:
-        yield
-    finally:
-        _READY.pop(engine.run.name, None)
-
-
-def _take_engine(run: TorchRun) -> Engine:
-    return _READY.pop(run.name, None) or Engine(run)
+ENGINES: PerThread[Engine] = PerThread()
 
 
 # ---- memory

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from dpscp.torch.draws import Draw, draw_shape, draws_nothing, find_rule
-from dpscp.torch.library import GraphModule, Tensor, torch
+from dpscp.torch.library import Tensor, torch
 
 _aten = torch.ops.aten
 # Memory that nobody has written to may hold other records.
@@ -39,8 +39,8 @@ class RefusedError(ValueError):
 
 
 def check_graph(
-    graph: GraphModule, records: Collection[str], *, may_draw: bool = True
-) -> tuple[GraphModule, tuple[Draw, ...]]:
+    graph: torch.fx.GraphModule, records: Collection[str], *, may_draw: bool = True
+) -> tuple[torch.fx.GraphModule, tuple[Draw, ...]]:
     """Check and rewrite a graph in place; return it with the draws that it takes as further arguments.
 
     ``records``: the names of the arguments that hold a record. RefusedError names the operation and the remedy.
@@ -66,7 +66,7 @@ def check_graph(
     return graph, tuple(draws)
 
 
-def find_tables(graph: GraphModule, records: Collection[str]) -> Iterator[tuple[str, int, bool]]:
+def find_tables(graph: torch.fx.GraphModule, records: Collection[str]) -> Iterator[tuple[str, int, bool]]:
     """Yield the arguments in whose numbers a table is looked up, and the number of its rows.
 
     And whether all numbers of the argument are indices as they are. Else some of them are, perhaps shifted or cut.
@@ -83,7 +83,7 @@ def find_tables(graph: GraphModule, records: Collection[str]) -> Iterator[tuple[
             yield index.name, int(table.meta["val"].shape[0]), names <= _SAME
 
 
-def _own_constants(graph: GraphModule) -> None:
+def _own_constants(graph: torch.fx.GraphModule) -> None:
     """Give the graph copies of the constants of the caller's code."""
     for name in {node.target for node in graph.graph.nodes if node.op == "get_attr"}:
         value = getattr(graph, name)
@@ -94,7 +94,7 @@ def _own_constants(graph: GraphModule) -> None:
         graph.register_buffer(name, value.detach().clone())
 
 
-def _dependents(graph: GraphModule, records: Collection[str]) -> set[Any]:
+def _dependents(graph: torch.fx.GraphModule, records: Collection[str]) -> set[Any]:
     """Return the nodes whose values follow from a record."""
     found = set[Any]()
     for node in graph.graph.nodes:
@@ -154,14 +154,14 @@ def _keeps_statistics(node: Any, base: str) -> bool:
     return bool(named.get("training")) and named.get("running_mean") is not None
 
 
-def allow_strides(graph: GraphModule) -> None:
+def allow_strides(graph: torch.fx.GraphModule) -> None:
     """Let every view copy where the layout in memory is another one than that of the traced tensors."""
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target in _VIEWS:
             node.target = _aten.reshape.default
 
 
-def _rewrite(graph: GraphModule, node: Any) -> None:
+def _rewrite(graph: torch.fx.GraphModule, node: Any) -> None:
     target = node.target
     if target in _EMPTY:
         node.target = _EMPTY[target]
@@ -182,7 +182,7 @@ def _add_rows(errors: Tensor, indices: Tensor, rows: int, padding: int = -1, by_
     return kept.new_zeros((rows, kept.shape[1])).index_put((flat,), kept, accumulate=True)
 
 
-def bound_places(graph: GraphModule) -> None:
+def bound_places(graph: torch.fx.GraphModule) -> None:
     """Let indices out of range read the last or first number: on a GPU they would end the process."""
     for node in list(graph.graph.nodes):
         if node.op != "call_function" or not node.args:
@@ -204,14 +204,14 @@ def bound_places(graph: GraphModule) -> None:
     graph.recompile()
 
 
-def _limit(graph: GraphModule, node: Any, index: Any, size: int, least: int | None = None) -> Any:
+def _limit(graph: torch.fx.GraphModule, node: Any, index: Any, size: int, least: int | None = None) -> Any:
     if index.meta["val"].dtype not in (torch.int64, torch.int32):  # a mask
         return index
     with graph.graph.inserting_before(node):
         return graph.graph.call_function(_aten.clamp.default, (index, -size if least is None else least, size - 1))
 
 
-def _replace_draw(graph: GraphModule, node: Any, may_draw: bool) -> list[Draw]:
+def _replace_draw(graph: torch.fx.GraphModule, node: Any, may_draw: bool) -> list[Draw]:
     """Make the numbers of a node that draws an argument of the graph."""
     operation = node.target
     if not isinstance(operation, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operation.tags:

@@ -13,7 +13,7 @@ from dpscp.torch.blocks import Engine
 from dpscp.torch.checks import RefusedError
 from dpscp.torch.draws import draw_numbers, draws_nothing, find_rule
 from dpscp.torch.gpu import is_gpu
-from dpscp.torch.library import Tensor, TorchDispatchMode, torch
+from dpscp.torch.library import Tensor, torch
 from dpscp.torch.trace import Losses, plain_operations, synthetic_record
 
 # A GPU may multiply with 10 bits (TF32).
@@ -24,7 +24,7 @@ class _UnknownDrawError(Exception):
     """An operation that draws in another way in a graph."""
 
 
-class _SameDraws(TorchDispatchMode):  # type: ignore[misc]  # torch is not read by the type checker
+class _SameDraws(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not read by the type checker
     """Give the operations that draw these numbers, in order."""
 
     def __init__(self, numbers: Iterator[Tensor]) -> None:

@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 
 from dpscp.torch.library import Tensor, torch
 
-# Whole numbers up to here are exact in float32, the precision of rows.
-MOST_EXACT = 2**24
-
 
 @dataclass(frozen=True)
 class Input:

@@ -93,47 +93,31 @@ def _conv(call: Call, shapes: dict[str, Any], inputs: Tensor, errors: Tensor) ->
     if call.weight:
         padding = [width for pair in reversed(sides) for width in pair]
         padded = torch.nn.functional.pad(images, padding) if any(padding) else images.contiguous()
-        windows = _Windows(padded, sizes, stride, dilation, tuple(errors.shape[3:]), groups)
-        yield call.weight, _conv_weight(shapes[call.weight], errors, windows, n)
+        windows = _windows(padded, sizes, stride, dilation, tuple(errors.shape[3:]))
+        yield call.weight, _conv_weight(shapes[call.weight], errors, windows, groups)
 
 
-class _Windows:
-    """The windows of a convolution, each one a row."""
-
-    def __init__(
-        self, images: Tensor, kernel: Any, stride: Any, dilation: Any, places: tuple[int, ...], groups: int
-    ) -> None:
-        self._images, self._groups = images, groups
-        steps = images.stride()[2:]
-        self._shape = (*kernel, *places)
-        self._steps = [
-            step * factor for factors in (dilation, stride) for step, factor in zip(steps, factors, strict=True)
-        ]
-        self.places = math.prod(places)
-
-    def patches(self, some: slice) -> Tensor:
-        """Return a copy of the windows of some images, (images, groups, numbers, places)."""
-        images = self._images[some]
-        n, channels = images.shape[:2]
-        view = images.as_strided(
-            (n, channels, *self._shape), (*images.stride()[:2], *self._steps), images.storage_offset()
-        )
-        return view.reshape(n, self._groups, -1, self.places)
+def _windows(images: Tensor, kernel: Any, stride: Any, dilation: Any, places: tuple[int, ...]) -> Tensor:
+    """Return the windows of a convolution as a view, (images, channels, *kernel, *places)."""
+    lead, steps = images.stride()[:2], images.stride()[2:]
+    inside, between = ([s * f for s, f in zip(steps, factors, strict=True)] for factors in (dilation, stride))
+    shape = (*images.shape[:2], *kernel, *places)
+    return images.as_strided(shape, (*lead, *inside, *between), images.storage_offset())
 
 
-def _conv_weight(shape: tuple[int, ...], errors: Tensor, windows: _Windows, n: int) -> Term:
-    per_record, units, groups = errors.shape[1], errors.shape[2], windows._groups
-    numbers, places = math.prod(shape[1:]), windows.places
+def _conv_weight(shape: tuple[int, ...], errors: Tensor, windows: Tensor, groups: int) -> Term:
+    n, per_record, units = errors.shape[:3]
+    numbers, places = math.prod(shape[1:]), math.prod(errors.shape[3:])
     errors = errors.reshape(n * per_record, groups, units // groups, places)
     if groups == 1 and not _holds_samples(places * per_record, units, numbers):
-        rows = windows.patches(slice(None))[:, 0].transpose(1, 2)
+        rows = windows.reshape(-1, numbers, places).transpose(1, 2)
         columns = errors[:, 0].transpose(1, 2)
         return ProductTerm(shape, columns.reshape(n, -1, units), rows.reshape(n, -1, numbers))
     at_once = records_at_once(errors, places * numbers * groups)
     samples = errors.new_empty((n * per_record, groups, units // groups, numbers))
     for start in range(0, len(samples), at_once):
         here = slice(start, start + at_once)
-        single_products(errors[here], windows.patches(here), samples[here])
+        single_products(errors[here], windows[here].reshape(-1, groups, numbers, places), samples[here])
     return SampleTerm(shape, samples.reshape(n, per_record, -1).sum(1) if per_record > 1 else samples.flatten(1))
 
 

@@ -20,21 +20,7 @@ from typing import Any
 from dpscp.torch.checks import RefusedError, check_graph, find_tables
 from dpscp.torch.draws import Draw
 from dpscp.torch.forms import RecordForm
-from dpscp.torch.library import (
-    FakeTensorMode,
-    GraphModule,
-    SDPBackend,
-    Tensor,
-    TorchFunctionMode,
-    TracingContext,
-    functional_call,
-    functionalize,
-    grad,
-    make_fx,
-    sdpa_kernel,
-    torch,
-    tracing,
-)
+from dpscp.torch.library import Tensor, make_fx, torch
 
 Losses = Callable[[Any, Any], Any]
 _functional = torch.nn.functional
@@ -114,7 +100,7 @@ _PROPERTIES = {
 }  # fmt: skip
 
 
-class _Uses(TorchFunctionMode):  # type: ignore[misc]  # torch is not read by the type checker
+class _Uses(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch is not read by the type checker
     """Watch what the functions of torch do with trained parameters.
 
     ``zeros`` are added to the outputs of functions in ``_FUNCTIONS``; None while their shapes are being found.
@@ -171,7 +157,7 @@ _CHANGES = (
 class ScoreGraph:
     """The outputs of one record: (parameters and buffers, inputs) -> outputs."""
 
-    graph: GraphModule = field(repr=False)
+    graph: torch.fx.GraphModule = field(repr=False)
     form: RecordForm
     n_outputs: int
     ends_in_softmax: bool = False
@@ -185,7 +171,7 @@ class GradientGraph:
     of ``others``).
     """
 
-    graph: GraphModule = field(repr=False)
+    graph: torch.fx.GraphModule = field(repr=False)
     form: RecordForm
     sizes: tuple[tuple[int, int], ...]
     """The inputs that are indices, by place, and the size of their table."""
@@ -225,7 +211,7 @@ class TracedModule:
         names = [*self.parameters, *self.buffers]
         # copies, because the first layer may change its input in place
         args, kwargs = form.arguments([value.unsqueeze(0).clone() for value in inputs])
-        found = functional_call(self.module, dict(zip(names, state, strict=True)), tuple(args), kwargs)
+        found = torch.func.functional_call(self.module, dict(zip(names, state, strict=True)), tuple(args), kwargs)
         found = getattr(found, "logits", found)
         if not isinstance(found, torch.Tensor) or not found.ndim or len(found) != 1:
             raise RefusedError(
@@ -233,11 +219,11 @@ class TracedModule:
             )
         return found
 
-    def graph_of(self, function: Callable[..., Any], arguments: Sequence[Tensor], seed: int) -> GraphModule:
+    def graph_of(self, function: Callable[..., Any], arguments: Sequence[Tensor], seed: int) -> torch.fx.GraphModule:
         """Trace a function of tensors; RefusedError names the layer where that fails."""
         with plain_operations(seed):
             try:
-                traced = functionalize(function)  # what is written in place becomes a new tensor
+                traced = torch.func.functionalize(function)  # what is written in place becomes a new tensor
                 return make_fx(lambda *values: traced(*values))(*arguments)  # make_fx counts the arguments
             except Exception as error:
                 raise RefusedError(explain_failure(error, self.module)) from None
@@ -250,10 +236,14 @@ def plain_operations(seed: int) -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         # one of these for all nodes; else each node makes its own, which takes half of the time
-        stack.enter_context(tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))))
+        stack.enter_context(
+            torch._guards.tracing(
+                torch._guards.TracingContext(torch._subclasses.fake_tensor.FakeTensorMode(allow_fallback_kernels=True))
+            )
+        )
         # libraries then leave out branches on values, such as "is any of this masked"
         stack.enter_context(torch.compiler._compile_session_context())
         torch.manual_seed(seed)
@@ -327,7 +317,7 @@ def trace_gradients(
             return value, tuple(uses.inputs)
 
         start = {name: state[place] for place, name in enumerate(own.parameters) if name in rest}
-        (errors, others), inputs = grad(value_of, argnums=(0, 1), has_aux=True)(tuple(zeros), start)
+        (errors, others), inputs = torch.func.grad(value_of, argnums=(0, 1), has_aux=True)(tuple(zeros), start)
         return [*inputs, *errors, *(others[name] for name in rest)]
 
     zeros = [torch.zeros(call.shape, dtype=call.dtype) for call in calls]
@@ -374,11 +364,11 @@ def _require_reached(trained: Sequence[str], calls: Sequence[Call], direct: set[
         )
 
 
-def _names(graph: GraphModule) -> list[str]:
+def _names(graph: torch.fx.GraphModule) -> list[str]:
     return [node.name for node in graph.graph.nodes if node.op == "placeholder"]
 
 
-def _sizes(graph: GraphModule, count: int, form: RecordForm) -> tuple[tuple[tuple[int, int], ...], bool]:
+def _sizes(graph: torch.fx.GraphModule, count: int, form: RecordForm) -> tuple[tuple[tuple[int, int], ...], bool]:
     """Return the places of inputs that are indices, with the size of the smallest table.
 
     And whether numbers of a record are indices at all; with two rows, a comparison gives them too.
@@ -391,7 +381,7 @@ def _sizes(graph: GraphModule, count: int, form: RecordForm) -> tuple[tuple[tupl
     return tuple(sizes.items()), looks_up
 
 
-def _drop_zeros(graph: GraphModule, names: Sequence[str]) -> None:
+def _drop_zeros(graph: torch.fx.GraphModule, names: Sequence[str]) -> None:
     """Remove the zeros, whose gradients are in the graph by now."""
     for node in [node for node in graph.graph.nodes if node.name in names]:
         for user in list(node.users):
@@ -402,7 +392,7 @@ def _drop_zeros(graph: GraphModule, names: Sequence[str]) -> None:
         graph.graph.erase_node(node)
 
 
-def _require_same(first: GraphModule, second: GraphModule) -> None:
+def _require_same(first: torch.fx.GraphModule, second: torch.fx.GraphModule) -> None:
     """Refuse two graphs of other synthetic records that differ."""
     same = str(first.graph) == str(second.graph)
     for name in {node.target for node in first.graph.nodes if node.op == "get_attr"} if same else ():

@@ -30,24 +30,14 @@ from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import dpsgd_event, epsilon_of, secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
-from dpscp.torch.blocks import MOST_RECORDS, BatchSum, Engine, TorchRun, keep_engine, translate_memory_errors
+from dpscp.torch import settings
+from dpscp.torch.blocks import ENGINES, MOST_RECORDS, BatchSum, Engine, TorchRun, translate_memory_errors
 from dpscp.torch.compare import compare_with_autograd
 from dpscp.torch.gpu import is_gpu
 from dpscp.torch.library import on_processor, torch
 from dpscp.torch.model import TorchBlock, TorchModel, torch_rows, trace_score
 from dpscp.torch.modules import released_module, require_gradients, rows_dtype, separate_copy, training_copy
 from dpscp.torch.release import Release, draw_ahead
-from dpscp.torch.settings import (
-    DefaultCount,
-    DefaultNumber,
-    check_labels,
-    check_loss,
-    check_optimizer,
-    check_scheduler,
-    choose_learning_rate,
-    choose_rate,
-    choose_steps,
-)
 from dpscp.torch.terms import MOST_BLOCKS
 from dpscp.torch.trace import GradientGraph, ScoreGraph, trace_gradients
 from dpscp.torch.updates import Updates, record_losses, set_gradients
@@ -148,9 +138,9 @@ class TorchDPSGD(GaussianSums):
 
     module: "torch.nn.Module"
     loss: str | Callable[..., Any] = "cross_entropy"
-    sampling_rate: float = DefaultNumber(0.01)
-    steps: int = DefaultCount(1000)
-    learning_rate: float = DefaultNumber(0.1)
+    sampling_rate: float = settings.DefaultNumber(0.01)
+    steps: int = settings.DefaultCount(1000)
+    learning_rate: float = settings.DefaultNumber(0.1)
     clip_norm: float = 1.0
     noise_multiplier: float | None = None
     momentum: float = 0.0
@@ -166,13 +156,15 @@ class TorchDPSGD(GaussianSums):
     _traced: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_loss(self.loss)
-        check_optimizer(self.optimizer, check_nonnegative("momentum", self.momentum))
-        check_scheduler(self.scheduler)
-        rate = choose_rate(self.sampling_rate, self.batch_size, self.n_records)
+        settings.check_loss(self.loss)
+        settings.check_optimizer(self.optimizer, check_nonnegative("momentum", self.momentum))
+        settings.check_scheduler(self.scheduler)
+        rate = settings.choose_rate(self.sampling_rate, self.batch_size, self.n_records)
         object.__setattr__(self, "sampling_rate", rate)
-        object.__setattr__(self, "steps", choose_steps(self.steps, self.epochs, rate if self._knows_steps else None))
-        object.__setattr__(self, "learning_rate", choose_learning_rate(self.learning_rate, self.optimizer))
+        object.__setattr__(
+            self, "steps", settings.choose_steps(self.steps, self.epochs, rate if self._knows_steps else None)
+        )
+        object.__setattr__(self, "learning_rate", settings.choose_learning_rate(self.learning_rate, self.optimizer))
         if self.physical_batch is not None:
             check_count("physical_batch", self.physical_batch)
         check_positive("clip_norm", self.clip_norm)
@@ -223,7 +215,7 @@ class TorchDPSGD(GaussianSums):
 
     def configured(self, needs: Needs) -> Self:
         """Return a copy for these classes, this shape of a record and this number of records."""
-        check_labels(self.classes, needs.labels)
+        settings.check_labels(self.classes, needs.labels)
         if needs.y_bounds is not None and not callable(self.loss):
             _hint_at_scaled_targets(*needs.y_bounds)
         own = self if needs.n_records is None else self.with_records(needs.n_records)
@@ -271,9 +263,9 @@ class TorchDPSGD(GaussianSums):
         setup = self._prepare(run.source, run.n_records)
         announce("private training")
         steps = self._descend(setup, run.random_state)
-        with keep_engine(setup.engine):
-            for _ in progress(steps, self.steps, "private training", note=self._spent):
-                pass
+        ENGINES.put(setup.engine.run.name, setup.engine)
+        for _ in progress(steps, self.steps, "private training", note=self._spent):
+            pass
         shape, classes, trained = setup.shape, setup.classes, zip(setup.names, setup.trained, strict=True)
         released = {name: parameter.detach() for name, parameter in trained}
         facts: dict[str, object] = {

@@ -3,7 +3,8 @@
 import functools
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,31 +62,18 @@ class Updates:
 
     def _make_optimizer(self, parameters: list[Any]) -> Any:
         rate = float(self.learning_rate)
-        if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=rate)
         if self.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr=rate, momentum=self.momentum)
-        assert callable(self.optimizer)
-        try:
-            return self.optimizer(parameters, lr=rate)
-        except Exception as error:  # it speaks of shapes and arguments, which are public
-            raise ValueError(
-                f"optimizer={name_of(self.optimizer)} failed for the parameters of this module ({error}). It is called "
-                "with the parameters and lr=learning_rate, and returns an optimizer of torch for them all"
-            ) from error
+        make: Any = torch.optim.Adam if self.optimizer == "adam" else self.optimizer
+        with _explained("optimizer", self.optimizer, "for the parameters of this module", _OPTIMIZER):
+            return make(parameters, lr=rate)
 
     def _make_scheduler(self, optimizer: Any) -> Any:
         assert self.scheduler is not None
         schedulers = torch.optim.lr_scheduler
         count = {"steps": int(self.steps)} if self.steps is not None and _takes_steps(self.scheduler) else {}
-        try:
+        with _explained("scheduler", self.scheduler, "for this optimizer", _SCHEDULER):
             scheduler = self.scheduler(optimizer, **count)
-        except Exception as error:
-            raise ValueError(
-                f"scheduler={name_of(self.scheduler)} failed ({error}). It is called with the optimizer, and with the "
-                "number of training steps where it has a parameter of the name steps: lambda optimizer, steps: "
-                "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)"
-            ) from error
         if not isinstance(scheduler, schedulers.LRScheduler) or isinstance(scheduler, schedulers.ReduceLROnPlateau):
             raise TypeError(
                 f"scheduler must return a learning-rate scheduler of torch that needs no loss, got "
@@ -111,26 +99,29 @@ class Updates:
             for name in ("first", "second"):  # the first one may make what the second one uses
                 for parameter in copies:
                     parameter.grad = torch.ones_like(parameter)
-                try:
+                with _explained("optimizer", self.optimizer, f"in its {name} step, on synthetic gradients", _OPTIMIZER):
                     optimizer.step()
-                except Exception as error:
-                    raise ValueError(
-                        f"optimizer={name_of(self.optimizer)} failed in its {name} step, on synthetic gradients of "
-                        f"this module ({error}); give another one, such as torch.optim.AdamW"
-                    ) from error
-            if scheduler is not None and self.steps is not None:
-                self._run_schedule(scheduler, self.steps)
+            for step in range(0 if scheduler is None or self.steps is None else self.steps):
+                where = f"after step {step + 1} of {self.steps} training steps"
+                with _explained("scheduler", self.scheduler, where, _SCHEDULER):
+                    scheduler.step()
 
-    def _run_schedule(self, scheduler: Any, steps: int) -> None:
-        for step in range(steps):
-            try:
-                scheduler.step()
-            except Exception as error:
-                raise ValueError(
-                    f"scheduler={name_of(self.scheduler)} failed after step {step + 1} of {steps} training steps "
-                    f"({error}). A scheduler makes one step after each step of training, not after each epoch; a "
-                    "function of (optimizer, steps) gets the number of steps"
-                ) from error
+
+_OPTIMIZER = "It is called with the parameters and lr=learning_rate, and returns an optimizer for them all"
+_SCHEDULER = (
+    "It is called with the optimizer, and with the number of training steps where it has a parameter of the name "
+    "steps. It makes one step after each step of training, not after each epoch: lambda optimizer, steps: "
+    "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)"
+)
+
+
+@contextmanager
+def _explained(argument: str, function: Any, where: str, advice: str) -> Iterator[None]:
+    """Raise ValueError for an error of the caller's function; it speaks of shapes and arguments, which are public."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{argument}={name_of(function)} failed {where} ({error}). {advice}") from error
 
 
 def _takes_steps(factory: Callable[..., Any]) -> bool:

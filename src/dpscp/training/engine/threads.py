@@ -103,11 +103,15 @@ class PerThread(Generic[Made]):
     def __init__(self) -> None:
         self._here = threading.local()
 
+    def put(self, key: Any, made: Made) -> None:
+        """Use an object that this thread has made already."""
+        self._here.key, self._here.made = key, made
+
     @contextmanager
     def of(self, key: Any, make: Callable[[], Made], *, last: bool) -> Iterator[Made]:
         """Return the object of this thread for the key."""
         if getattr(self._here, "key", None) != key:
-            self._here.key, self._here.made = key, make()
+            self.put(key, make())
         kept = False
         try:
             yield self._here.made
