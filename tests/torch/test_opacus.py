@@ -112,6 +112,39 @@ def test_from_opacus_refuses_an_engine_without_history():
     assert not ledger_of_engine(engine).is_private
 
 
+class Centered(torch.nn.Module):
+    """A head whose buffer would be the mean of the records if training had set it."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = zero_head()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, rows):
+        return self.head(rows - self.mean)
+
+
+def test_a_buffer_is_trusted_only_if_a_copy_shows_that_training_did_not_set_it():
+    module, engine = Centered(), SimpleNamespace(accountant=SimpleNamespace(history=[(2.0, 0.25, 12)]))
+    kept = {"mean": module.mean.clone()}
+
+    def released(start_buffers):
+        return PrivateModel.from_opacus(module, engine, classes=(0, 1, 2), start_buffers=start_buffers)
+
+    assert released(kept).model.predict_proba(problem()[0]).shape == (80, 3)
+    for unknown in (None, {}, {"mean": [0.0] * 4}):
+        with pytest.raises(ValueError, match="may come from the records"):
+            released(unknown)
+    with pytest.raises(ValueError, match="own memory, not a copy"):
+        released(dict(module.named_buffers()))
+    for other in (torch.zeros(5), torch.zeros(4, dtype=torch.float64), -torch.zeros(4)):
+        with pytest.raises(ValueError, match="changed during training"):
+            released({"mean": other})
+    module.mean += 1.0
+    with pytest.raises(ValueError, match="changed during training"):
+        released(kept)
+
+
 def test_private_model_wraps_functions_and_trained_mechanisms():
     X, y = problem()
     wrapped = PrivateModel.from_outputs(
