@@ -33,8 +33,6 @@ from dpscp.cli.files import (
 from dpscp.cli.fit import Result, check_records, describe_release, fit_table, open_store, write_schema
 from dpscp.cli.lines import brief, describe, report_line, show_warning
 from dpscp.data.groups import Groups
-from dpscp.data.schema import Schema
-from dpscp.data.table_writer import open_writer
 from dpscp.deployment import (
     CoverageMonitor,
     evaluate,
@@ -44,6 +42,7 @@ from dpscp.deployment import (
     registry_yaml,
     statement_markdown,
 )
+from dpscp.deployment.prediction import predict_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.privacy import Ledger
 from dpscp.privacy.store import BudgetStore
@@ -119,48 +118,17 @@ def _describe_interrupt(options: argparse.Namespace) -> str:
 def _predict(options: argparse.Namespace) -> Result:
     check_output(options.output, options.table, options.model)
     estimator = load_model(options.model)
-    schema, n, bad, added = require_schema(estimator), 0, 0, []
+    schema = require_schema(estimator)
     table = open_table(options.table, choose_csv_format(options, schema.csv))
     require_columns(table, [column.name for column in schema.feature_columns], "the model needs")
-    with open_writer(options.output, table.csv_format, raw=options.raw) as write:
-        for block in table.batches("predict", table.names):
-            columns, n_bad = predict_block(estimator, schema, table.as_frame(block, schema), n + 1, options.unknown)
-            n, bad, added = n + len(block), bad + n_bad, list(columns)
-            for name, values in columns.items():
-                if name in block.schema.names:
-                    raise CommandError(f"the table already has a column {name!r}; rename or drop that column")
-                block = block.append_column(name, values)
-            write(block)
+    choices = {"unknown": options.unknown, "raw": options.raw}
+    n, bad, added = predict_table(estimator, table, options.output, **choices)
     verdict = judge(estimator)
     if bad:
         show_warning(f"{bad:,} of {n:,} rows violate the schema and have no prediction; see column 'errors'")
     counts = {"output": str(options.output), "records": n, "errors": bad, "columns": added}
     text = f"wrote {options.output}: {n:,} records, new columns {', '.join(added)}"
     return counts | {"verdict": verdict.to_dict()}, [text, *brief(verdict)]
-
-
-def predict_block(
-    estimator: Estimator, schema: Schema, frame: Any, first: int, unknown: str | None
-) -> tuple[dict[str, Any], int]:
-    """Return the new columns of a block of rows, and the number of rows without a prediction.
-
-    A row that violates the schema has none. The last column, ``errors``, gives its row number and the reason. Rows to
-    predict are not private to the model.
-
-    Parameters
-    ----------
-    frame : n rows with the columns of the schema.
-    first : row number of the first one in the table.
-    unknown : meaning of an undeclared category; None: as the schema says.
-    """
-    import pyarrow as pa
-
-    X, errors = schema.rows(frame, unknown=unknown)
-    bad = np.array([error is not None for error in errors], dtype=bool)
-    places = pa.array(np.arange(len(bad)), mask=bad)
-    columns = {name: values.take(places) for name, values in estimator.predict_arrow(X).items()}
-    texts = [error and f"row {first + place}: {error}" for place, error in enumerate(errors)]
-    return columns | {"errors": pa.array(texts, pa.string())}, int(bad.sum())
 
 
 # ---- a model in use
@@ -307,6 +275,23 @@ def _recalibrate(options: argparse.Namespace) -> Result:
     ]
 
 
+def _serve(options: argparse.Namespace) -> tuple[None, list[str]]:
+    from dpscp.deployment import server
+
+    is_local = options.host in server.LOOPBACK
+    if options.token_file is None and not is_local:
+        raise CommandError(
+            f"--host {options.host} is reached from other machines, so clients need a token; write a long random text "
+            "to a file and add --token-file FILE"
+        )
+    token = None if options.token_file is None else options.token_file.read_text(encoding="utf-8").strip()
+    hosts = server.LOOPBACK if is_local else ("*",)
+    app = server.create_app(load_model(options.model), outcomes=options.outcomes, token=token, hosts=hosts)
+    with pause_activity():
+        server.serve(app, options.host, options.port)
+    return None, []
+
+
 def _statement(options: argparse.Namespace) -> Result:
     check_output(options.output, options.model)
     language = options.language
@@ -420,6 +405,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "evaluate": _evaluate,
     "monitor": _monitor,
     "recalibrate": _recalibrate,
+    "serve": _serve,
     "statement": _statement,
     "plan": _plan,
     "audit": _audit,

@@ -127,6 +127,10 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "store": (Path, "file of the budget store"),
     "--slack": (float, "part of delta for costs that a Gaussian-DP bound does not cover"),
     "arguments": (str, "names of studies; options of the experiments follow after --", {"nargs": "*"}),
+    "--host": (str, "name or address of this machine to answer at (default: this machine only)"),
+    "--port": (int, "port to answer at; 0 chooses a free one"),
+    "--token-file": (Path, "file with the token that clients must send; required beyond this machine"),
+    "--outcomes": (Path, "CSV file that collects the labeled records which clients send, for dpscp monitor"),
     "--json": (bool, "print JSON only"),
     "--debug": (bool, "print the traceback of an unexpected error"),
 }
@@ -225,6 +229,16 @@ COMMANDS = {
             "dpscp statement model.dpscp --markdown -o privacy.md",
             "dpscp statement model.dpscp --language de -o erklaerung.md",
             "dpscp statement model.dpscp --registry -o entry.yaml",
+        ),
+    ),
+    "serve": _Command(
+        "answer requests for predictions over HTTP, with a page for a browser",
+        "model --host --port --token-file --outcomes",
+        {"host": "127.0.0.1", "port": 8000},
+        (
+            "dpscp serve model.dpscp",
+            "dpscp serve model.dpscp --outcomes outcomes.csv      # then: dpscp monitor model.dpscp outcomes.csv ...",
+            "dpscp serve model.dpscp --host 0.0.0.0 --token-file token.txt",
         ),
     ),
     "plan": _Command(

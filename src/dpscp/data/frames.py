@@ -138,6 +138,8 @@ def parse_numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Parse numbers, with NaN for missing and invalid ones; mark the invalid ones."""
     import pandas as pd
 
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
+        return np.array(values, dtype=np.float64), np.zeros(len(values), dtype=bool)
     numbers = None
     with contextlib.suppress(OverflowError):
         numbers = pd.to_numeric(values, errors="coerce")

@@ -357,6 +357,28 @@ class FittedEstimator(Documented, _Parameters, ABC):
         require_loadable(config)
         persistence.write_file(path, *self._contents(config, self.model_.arrays()))
 
+    def to_onnx(self, path: str | PathLike[str]) -> None:
+        """Write predictions and sets as an ONNX graph to exactly ``path``; needs the extra ``dpscp[onnx]``.
+
+        The input ``X`` has float64 rows: those that ``fit`` takes, or ``schema_.matrix(frame)`` after a fit with a
+        schema. A classifier has the outputs ``label``, ``probabilities`` and ``sets``, a regressor ``prediction`` and
+        ``intervals``, in the shapes of ``predict_set`` and ``predict_interval``. The metadata has digest, promise and
+        names of the features.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Raises
+        ------
+        TypeError
+            For a model, transform, score or groups without an ONNX form.
+        """
+        from dpscp.integrations.onnx import write_onnx
+
+        check_is_fitted(self)
+        write_onnx(self, path)
+
     def digest(self) -> str:
         """Return the SHA-256 digest of this release, as report and statement print it.
 

@@ -18,7 +18,7 @@ from dpscp.scores.labels import score_name
 from dpscp.scores.sets import normalized_interval, quantile_interval, residual_interval
 
 # The smallest predicted scale, as a share of the target's range. This public floor keeps scores bounded.
-_SMALLEST_SCALE = 0.01
+SMALLEST_SCALE = 0.01
 
 
 def absolute_residual(y: ArrayLike, prediction: ArrayLike) -> NDArray[Any]:
@@ -112,7 +112,7 @@ class Pair:
     def scale(self) -> NDArray[Any]:
         """Half the width of the pair, at least 1 % of the public range, (n,)."""
         low, high = self.y_bounds
-        return np.asarray(np.maximum((self.upper - self.lower) / 2, _SMALLEST_SCALE * (high - low)))
+        return np.asarray(np.maximum((self.upper - self.lower) / 2, SMALLEST_SCALE * (high - low)))
 
 
 @runtime_checkable
@@ -168,7 +168,7 @@ class _Normalized:
     outputs: int = 2
 
     def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:  # noqa: ARG002
-        return 0.0, 1 / _SMALLEST_SCALE
+        return 0.0, 1 / SMALLEST_SCALE
 
     def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
         return normalized_residual(targets, pair.center, pair.scale)

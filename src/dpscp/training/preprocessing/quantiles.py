@@ -75,7 +75,7 @@ class QuantileRows(Transform):
         return len(self.shift) + len(self.columns)
 
     @cached_property
-    def _lines(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def lines(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The quantile at the lower edge of each cell of each column, and its slope."""
         widths = np.diff(CellLookup.of(self.levels.shape[1] - 1).edges.astype(np.float64))
         steps = np.diff(self.levels, axis=1)
@@ -85,14 +85,14 @@ class QuantileRows(Transform):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the fields only, not what is computed from them."""
-        return {name: value for name, value in vars(self).items() if name != "_lines"}
+        return {name: value for name, value in vars(self).items() if name != "lines"}
 
     def apply(self, X: ArrayLike) -> FloatArray:
         rows = check_rows(X, len(self.shift), finite=False)
         out = np.empty((len(rows), self.width))
         scaled = np.clip(rows, self.low, self.high, dtype=np.float64)
         if self.columns:
-            lookup, (starts, slopes) = CellLookup.of(self.levels.shape[1] - 1), self._lines
+            lookup, (starts, slopes) = CellLookup.of(self.levels.shape[1] - 1), self.lines
             places = unit_places(scaled, self.low, self.high, self.columns)
             cells = lookup.cells(places)
             places -= lookup.edges.take(cells)
