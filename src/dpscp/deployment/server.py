@@ -20,11 +20,11 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import dpscp
 from dpscp._base.suggestions import suggest
 from dpscp.data.frames import label_text
 from dpscp.data.schema import Schema
@@ -127,7 +127,7 @@ class _Service:
 
     def __init__(self, estimator: Any, outcomes: OutcomeFile | None, limits: Limits) -> None:
         self.estimator, self.schema, self.outcomes, self.limits = estimator, estimator.schema_, outcomes, limits
-        self.version, self.digest = dpscp.__version__, estimator.digest()
+        self.version, self.digest = version("dpscp"), estimator.digest()
         self.verdict = judge(estimator).to_dict()
         self._workers = asyncio.Semaphore(_WORKERS)
 

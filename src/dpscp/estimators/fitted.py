@@ -374,7 +374,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
         TypeError
             For a model, transform, score or groups without an ONNX form.
         """
-        from dpscp.integrations.onnx import write_onnx
+        from dpscp.core.onnx import write_onnx
 
         check_is_fitted(self)
         write_onnx(self, path)

@@ -1,1 +1,1 @@
-"""Take a fitted estimator to other systems: MLflow and ONNX."""
+"""Take a fitted estimator to other systems: MLflow."""

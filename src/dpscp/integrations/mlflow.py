@@ -6,12 +6,13 @@ A logged model is the file of ``estimator.save``, which has no pickle and no rec
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import dpscp
+from dpscp.estimators import load
 from dpscp.report.statement import statement_markdown
 
 _FILE = "model.dpscp"
@@ -78,7 +79,7 @@ def load_model(uri: str) -> Any:
     """
     mlflow = _library()
     folder = Path(mlflow.artifacts.download_artifacts(uri))
-    return dpscp.load(folder / mlflow.models.Model.load(str(folder)).flavors["python_function"]["data"])
+    return load(folder / mlflow.models.Model.load(str(folder)).flavors["python_function"]["data"])
 
 
 def _library() -> Any:
@@ -103,13 +104,13 @@ def _described(estimator: Any) -> Iterator[dict[str, Any]]:
     }
     with TemporaryDirectory() as folder:
         estimator.save(Path(folder, _FILE))
-        dpscp.load(Path(folder, _FILE))  # a torch module has no code in its file: refused here, and not by who loads it
+        load(Path(folder, _FILE))  # a torch module has no code in its file: refused here, and not by who loads it
         yield {
             "loader_module": __name__,
             "data_path": str(Path(folder, _FILE)),
             "signature": _signature(estimator),
             "metadata": facts,
-            "pip_requirements": [f"dpscp[tables]=={dpscp.__version__}"],
+            "pip_requirements": [f"dpscp[tables]=={version('dpscp')}"],
         }
 
 
@@ -143,4 +144,4 @@ class _Predictor:
 
 def _load_pyfunc(path: str) -> _Predictor:
     """Return what MLflow predicts with; MLflow calls it by this name."""
-    return _Predictor(dpscp.load(path))
+    return _Predictor(load(path))

@@ -173,7 +173,7 @@ def _preprocessed(graph: Graph, model: Any, rows: str) -> str:
         elif step.kind in TRANSFORMS:
             rows = TRANSFORMS[step.kind](graph, step, rows)
         else:
-            raise TypeError(f"{type(step).__name__} has no ONNX form; add one to dpscp.integrations.onnx.TRANSFORMS")
+            raise TypeError(f"{type(step).__name__} has no ONNX form; add one to dpscp.core.onnx.TRANSFORMS")
         width = step.width or width
     outputs = _outputs(graph, model.inner, rows)
     if model.y_bounds is None:
@@ -243,7 +243,7 @@ MODELS: Mapping[str, Callable[[Graph, Any, str], str]] = {
 def _outputs(graph: Graph, model: Any, rows: str) -> str:
     kind = model.config()["model"]
     if kind not in MODELS:
-        raise TypeError(f"{type(model).__name__} has no ONNX form; add one to dpscp.integrations.onnx.MODELS")
+        raise TypeError(f"{type(model).__name__} has no ONNX form; add one to dpscp.core.onnx.MODELS")
     return MODELS[kind](graph, model, rows)
 
 
