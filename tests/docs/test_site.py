@@ -164,7 +164,7 @@ def test_the_search_works_from_disk(site, tmp_path):
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_code_block_is_executed_somewhere(path):
     """python: test_docs; bash: test_cli, lines that begin with dpscp; { .python }: a script that test_gallery runs;
-    text: what such a script printed; toml: a part of a schema, which is only read; py: journeys, where MAPIE is there.
+    text: what such a script printed; toml: a part of a schema, which is only read; py: tests of another library.
     """
     for language, body in re.findall(r"^```(\S*)[^\n]*\n(.*?)^```", path.read_text(), flags=re.DOTALL | re.MULTILINE):
         if language == "bash":

@@ -1,6 +1,8 @@
 """Models logged to a local store of MLflow, and predicted with by MLflow itself."""
 
 import json
+import re
+from pathlib import Path
 
 import mlflow
 import numpy as np
@@ -85,3 +87,10 @@ def test_a_torch_module_is_refused_because_its_code_is_not_in_the_file(store):
     with pytest.raises(ValueError, match="architecture"):
         save_model(clf, store / "folder")
     assert not (store / "folder").exists()
+
+
+def test_the_page_runs(store, monkeypatch, capsys):
+    monkeypatch.chdir(store)
+    page = Path(__file__).resolve().parents[2] / "docs" / "mlflow_onnx.md"
+    exec("".join(re.findall(r"```py\n(.*?)```", page.read_text(), flags=re.DOTALL)), {})
+    assert "set_size" in capsys.readouterr().out
