@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
+from dpscp.data.sources.tables import Table
 from dpscp.deployment.server import Limits, OutcomeFile, create_app, record_schema, serve
 
 SECRET = "Musterfrau-71"
@@ -314,6 +315,6 @@ def test_cells_are_read_again_as_they_were_sent(tmp_path):
     text = (tmp_path / "o.csv").read_text("utf-8-sig")
     assert [row["dose"] for row in csv.DictReader(io.StringIO(text), delimiter=";")] == ["1,5", "2", ""]
     matrix = np.concatenate(
-        [schema.matrix(frame) for frame in dp.sources.TableSource(tmp_path / "o.csv", schema).frames()]
+        [schema.matrix(frame) for frame in Table(tmp_path / "o.csv", schema.csv).frames("read", schema)]
     )
     np.testing.assert_array_equal(matrix, schema.matrix(pd.DataFrame(sent)))
