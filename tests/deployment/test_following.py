@@ -79,6 +79,27 @@ def test_the_bound_holds_for_any_sequence(noise, kind, is_quick):
     assert failed <= stats.binom.isf(1e-3, runs, BETA)
 
 
+def test_the_bound_of_a_long_run_is_the_sum_of_its_parts(noise):
+    """Result M written out: three batches whose labels come one batch late, and sizes that were released."""
+    plan = FollowPlan(1.0, ALPHA, (0.4,), (-END, END), 0.2, False, 500, 1)
+    pairs = [NoisyPair(900.0, 100.0, (1, 1)), NoisyPair(600.0, 200.0, (2, 1)), NoisyPair(400.0, 50.0, (1, 2))]
+    options = {"group": None, "beta": BETA, "delay": 1, "n_records": None, "largest_batch": None}
+    found, unit = long_run_bound(plan, 0, pairs, noise, **options), noise.count_noise
+
+    def reach(draws, probability):
+        return unit * math.sqrt(2 * draws * math.log(1 / probability))
+
+    assert found.n_records == pytest.approx(2_250 - reach(8, 0.1 * BETA))
+    tail = 0.1 * BETA / 3
+    largest = max(1_000 + reach(2, tail), 1_800 + reach(5, tail), 1_250 + reach(6, tail))
+    assert found.batch == pytest.approx((1 - ALPHA) * largest)
+    assert found.start == pytest.approx((math.log1p(END / 0.2) - 0.4) / plan.gain)
+    squares = sum(ALPHA**2 * covered + (1 - ALPHA) ** 2 * missed for covered, missed in ((1, 1), (2, 1), (1, 2)))
+    assert found.noise == pytest.approx(unit * math.sqrt(2 * squares * math.log(1 / (0.8 * BETA))))
+    assert found.excess == pytest.approx(found.start + found.batch + found.noise)
+    assert found.rate == pytest.approx(min(1.0, ALPHA + found.excess / found.n_records))
+
+
 @pytest.mark.parametrize(("knee", "values"), [(0.0, (0.5, 1.0, 9.0)), (0.2, (-9.0, -0.1, 0.0, 3.0))])
 def test_a_threshold_comes_back_from_its_scale(knee, values):
     plan = FollowPlan(1.0, ALPHA, (0.0,), (-END, END), knee, False, 500, 1)
