@@ -19,7 +19,8 @@ import matplotlib as mpl
 import numpy as np
 
 import dpscp as dp
-from dpscp.report.figures import bare_figure, calibration_figure, plan_figure, tradeoff_figure
+from dpscp.report.figures import PALETTE, bare_figure, calibration_figure, name_axes, put_legend, tradeoff_figure
+from dpscp.report.planning import BudgetPlan, plan_row, with_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,6 +68,23 @@ def _save(figure: "Figure", path: Path) -> None:
         figure.savefig(path, metadata={"Date": None, "Description": _describe(figure)})
 
 
+def draw_plan(plan: BudgetPlan) -> "Figure":
+    """Draw the overshoot of two guarantees against epsilon and against n."""
+    figure, axes = bare_figure(width=9.2, height=3.2, panels=2)
+    grids = {"epsilon": np.geomspace(0.05, 10, 24), "n": np.geomspace(300, 1e6, 24).round()}
+    for axis, (name, grid), other in zip(axes, grids.items(), ("n = 10,000", "epsilon = 1"), strict=True):
+        for guarantee, color in (("universal", "one"), ("split", "two")):
+            rows = [plan_row(guarantee, with_value(plan.problem, name, x), bare=True) for x in grid]
+            shown = [100 * row.overshoot if row.useful else np.nan for row in rows]
+            axis.plot(grid, shown, color=PALETTE[color], linewidth=1.8, label=guarantee)
+        axis.set_xscale("log")
+        axis.set_ylim(0, 10)
+        axis.grid(color=PALETTE["line"], linewidth=0.6)
+        name_axes(axis, f"{name} ({other})", "expected overshoot, %")
+    put_legend(axes[0], loc="upper left")
+    return figure
+
+
 def draw_concepts() -> None:
     """Draw the three pictures of how_it_works.md from public numbers."""
     mu = dp.privacy.gdp_mu(1.0, 1e-6)
@@ -81,7 +99,7 @@ def draw_concepts() -> None:
     figures = {
         "tradeoff": tradeoff_figure(ledger),
         "calibration": calibration_figure(certificate),
-        "plan": plan_figure(plan),
+        "plan": draw_plan(plan),
     }
     for name, figure in figures.items():
         figure.set_facecolor("white")

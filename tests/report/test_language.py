@@ -15,7 +15,7 @@ from dpscp.report import evaluate, html_report
 from dpscp.report.language import translate, translate_page
 
 # Words without which no English sentence of a page does.
-ENGLISH = re.compile(r"\b(the|of|is|are|and|not|for|that|which|with|from|each|your|this)\b")
+ENGLISH = re.compile(r"\b(the|of|is|are|and|not|for|that|which|with|from|each|your|this|For|one)\b")
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame({"delta": RNG.uniform(-1, 1, 1500), "who": np.arange(1500) // 2})
 FRAME["coverage"] = np.where(FRAME.delta + 0.3 * RNG.normal(size=1500) > 0, "none", "full sets")

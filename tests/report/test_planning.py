@@ -66,14 +66,12 @@ def test_best_train_share_is_what_the_estimators_take():
     assert plan.row("universal").train_share == pytest.approx(clf.ledger_.public_facts["train_share"])
 
 
-def test_table_json_and_picture(small):
+def test_table_and_json(small):
     text = str(small)
     assert all(g in text for g in PLANNED)
     assert f"{small.automatic} *" in text
     data = json.loads(json.dumps(small.to_dict()))
     assert [row["guarantee"] for row in data["rows"]] == list(PLANNED)
-    figure = small.figure()
-    assert len(figure.axes) == 2
     assert "full sets" in str(dp.plan(n=60, epsilon=0.1))
 
 

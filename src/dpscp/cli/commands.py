@@ -319,9 +319,7 @@ def _statement(options: argparse.Namespace) -> Result:
 
 
 def _plan(options: argparse.Namespace) -> Result:
-    written = {"figure": options.figure, "page": options.html}
-    for path in written.values():
-        check_output(path)
+    check_output(options.html)
     if options.regression and options.classes is not None:
         raise CommandError("use --classes or --regression, not both")
     groups: Groups | int | None = options.n_groups
@@ -341,12 +339,9 @@ def _plan(options: argparse.Namespace) -> Result:
         groups=groups,
         evaluation_fraction=options.evaluation_fraction,
     )
-    if options.figure is not None:
-        result.figure().savefig(options.figure, dpi=150)
     if options.html is not None:
         result.to_html(options.html)
-    lines = [f"{name + ':':<8}{path}" for name, path in written.items() if path is not None]
-    return result.to_dict(), [str(result), *lines]
+    return result.to_dict(), [str(result), *([] if options.html is None else [f"page:   {options.html}"])]
 
 
 def _audit(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:

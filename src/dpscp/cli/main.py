@@ -244,7 +244,7 @@ COMMANDS = {
     "plan": _Command(
         "compute what a budget can achieve, without any data",
         "--n --rows-per-person --epsilon --delta --overshoot --confidence --classes --regression --features "
-        "--train-share --release-confidence --n-groups --groups-per-record --evaluation-fraction --html --figure",
+        "--train-share --release-confidence --n-groups --groups-per-record --evaluation-fraction --html",
         {"delta": 1e-5, "confidence": 0.9, "features": 20, "train_share": 0.5, "groups_per_record": 1},
         (
             "dpscp plan --n 10000 --epsilon 1",

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dpscp.deployment.monitoring import CoverageMonitor
-    from dpscp.report.planning import BudgetPlan
 
 __all__ = [
     "bare_figure",
@@ -30,7 +29,6 @@ __all__ = [
     "evidence_figure",
     "inline_svg",
     "name_axes",
-    "plan_figure",
     "put_legend",
     "size_figure",
     "stage_colors",
@@ -173,33 +171,6 @@ def size_figure(level: LevelEvaluation, kind: str) -> "Figure":
         name_axes(axis, "width of the interval", "share of records")
     axis.yaxis.set_major_formatter(lambda value, _: format_rate(value, 0))
     axis.grid(axis="y", color=PALETTE["line"], linewidth=0.6)
-    return figure
-
-
-def plan_figure(plan: "BudgetPlan") -> "Figure":
-    """Draw the expected overshoot of every guarantee against epsilon and against n."""
-    fixed = {"epsilon": plan.n, "n": plan.epsilon}
-    varied = [name for name in ("epsilon", "n") if fixed[name] is not None]
-    figure, axes = bare_figure(width=4.6 * len(varied), height=3.2, panels=len(varied))
-    for axis, name in zip(axes, varied, strict=True):
-        for color, (guarantee, (x, overshoot)) in zip(_SERIES, plan.curves(name).items(), strict=True):
-            certified = plan.row(guarantee).certified
-            axis.plot(
-                x, overshoot, color=PALETTE[color], linestyle="-" if certified else ":", linewidth=1.8, label=guarantee
-            )
-        here = getattr(plan, name)
-        if here is not None:
-            axis.axvline(here, color=PALETTE["muted"], linewidth=0.8)
-        axis.set_xscale("log")
-        axis.set_ylim(-0.002, plan.alpha * 1.02)
-        axis.yaxis.set_major_formatter(lambda value, _: format_rate(value, 0))
-        axis.grid(color=PALETTE["line"], linewidth=0.6)
-        at = f"n = {plan.n:,}" if name == "epsilon" else f"epsilon = {plan.epsilon:g}"
-        name_axes(axis, f"{name} ({at})", "expected overshoot")
-    handles, names = axes[0].get_legend_handles_labels()
-    labels = [name if plan.row(name).certified else f"{name} (not proven)" for name in names]
-    columns = 6 if len(varied) > 1 else 3
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     return figure
 
 

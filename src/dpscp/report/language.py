@@ -75,7 +75,7 @@ def _translate(text: str, language: str) -> str:
     if tags[2] != text:
         return tags[1] + translate(tags[2], language) + tags[3]
     for division in _DIVISIONS:
-        parts = division.split(text)
+        parts = division.split(text, maxsplit=1)
         if len(parts) > 1:
             return "".join(part if place % 2 else translate(part, language) for place, part in enumerate(parts))
     return text

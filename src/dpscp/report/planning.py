@@ -28,7 +28,7 @@ from dpscp.privacy import RECORDS, Budget, Ledger, gaussian_event, gdp_epsilon, 
 from dpscp.privacy.units import Unit
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 __all__ = ["BudgetPlan", "PlanRow", "plan"]
 
@@ -99,7 +99,7 @@ class PlanRow:
 class BudgetPlan:
     """Hold the plans of all guarantees.
 
-    ``str()`` is a table, ``figure()`` a picture, ``to_html(path)`` an interactive page and ``to_dict()`` plain JSON
+    ``str()`` is a table, ``to_html(path)`` an interactive page and ``to_dict()`` plain JSON
     values.
 
     Attributes
@@ -142,12 +142,6 @@ class BudgetPlan:
         shown = ("n", "epsilon", "delta", "alpha", "task", "n_features", "automatic", "goal", "solved_for")
         return {**{name: getattr(self, name) for name in shown}, "rows": rows}
 
-    def figure(self) -> "Figure":
-        """Plot overshoot against epsilon and against n; needs ``dpscp[report]``."""
-        from dpscp.report.figures import plan_figure
-
-        return plan_figure(self)
-
     def to_html(self, path: str | PathLike[str]) -> None:
         """Write an interactive page whose sliders begin at this plan; one file that needs no server.
 
@@ -161,29 +155,6 @@ class BudgetPlan:
         from dpscp.report.planner import planner_page
 
         write_atomically(path, planner_page(self).encode())
-
-    def curves(self, vary: str) -> dict[str, tuple[list[float], list[float]]]:
-        """Compute the overshoot of each guarantee over a range of ``vary``.
-
-        Parameters
-        ----------
-        vary : "epsilon" or "n"
-
-        Returns
-        -------
-        dict
-            {guarantee: (values, overshoots)} where the plan is useful.
-        """
-        check_choice("vary", vary, ("epsilon", "n"))
-        grid: Sequence[float] = _EPSILONS[::3] if vary == "epsilon" else SIZES[6:48:2]
-        if (self.n if vary == "epsilon" else self.epsilon) is None:
-            return {}
-        found = {}
-        for row in self.rows:
-            points = [(x, plan_row(row.guarantee, with_value(self.problem, vary, x), bare=True)) for x in grid]
-            kept = [(x, r.overshoot) for x, r in points if r.useful and r.overshoot is not None]
-            found[row.guarantee] = ([x for x, _ in kept], [o for _, o in kept])
-        return found
 
     def _describe_table(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         """Return headline, titles, cells and notes of the table."""
