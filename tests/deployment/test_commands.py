@@ -63,14 +63,6 @@ def test_evaluate(folder, capsys):
     assert "Private evaluation: epsilon 1.000 at delta 1e-06" in out
 
 
-def test_evaluating_on_the_table_of_the_fit_is_refused(folder, capsys):
-    for command in (["evaluate"], ["monitor", "--state", folder / "never.json"]):
-        code, _, err = run(capsys, command[0], folder / "m.dpscp", folder / "train.csv", *command[1:])
-        assert code == 1
-        assert "fitted on" in err
-    assert not (folder / "never.json").exists()
-
-
 def test_monitor(folder, capsys):
     state = folder / "monitor.json"
     command = ["monitor", folder / "m.dpscp"]

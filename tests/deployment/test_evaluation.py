@@ -75,21 +75,6 @@ def test_the_law_of_a_noisy_count_is_the_exact_sum():
     assert _probability_at_most(bound, n, p, noise, strictly=True) < exact
 
 
-def test_with_hardly_any_noise_half_of_the_observed_count_counts():
-    """Noise breaks the tie at the observed count: P(M < m) + P(M = m) / 2 is inverted."""
-    noise, tail = LatticeNoise(10**6, 2_000, 10**6), 0.02
-    low, high = rate_interval(30, (300, 300), noise, tail)
-    middle = float(discrete_gaussian_cdf(0, noise.sigma))
-
-    def at_most(p):
-        return stats.binom.cdf(29, 300, p) + middle * stats.binom.pmf(30, 300, p)
-
-    assert at_most(high) == pytest.approx(tail, rel=1e-3)
-    assert 1 - at_most(low) == pytest.approx(tail, rel=1e-2)
-    halved = rate_interval(30, (600, 600), noise, tail, 0.5)  # each of 600 records was evaluated by a fair coin
-    assert halved == pytest.approx((low, high), abs=0.01)
-
-
 @pytest.mark.parametrize("draws", [1, 6])
 def test_the_reach_of_a_noisy_size_is_a_quantile(draws):
     (noise,), _ = sized_lattice_noise(0.5, 1e-5, 3, (1.0,))

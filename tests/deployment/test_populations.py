@@ -12,7 +12,7 @@ import dpscp as dp
 from dpscp.core.release import ANOTHER_POPULATION, NORMALIZED_RATIO
 from dpscp.data.populations import Population, Thinning, keep_by_ratio
 from dpscp.data.schema import parse_schema
-from dpscp.data.sources import ArraySource, Block, TableSource
+from dpscp.data.sources import Block, TableSource
 from dpscp.data.sources.places import Places, take_census
 from dpscp.estimators.ingest import BlockReader
 
@@ -247,13 +247,6 @@ def test_a_loaded_fit_does_not_forget_its_population(tmp_path):
     whole = classifier(feature_bounds=dp.RowNorm(2.0)).fit(X, y)
     whole.save(tmp_path / "whole.dpscp")
     assert dp.load(tmp_path / "whole.dpscp").fit(X, y).get_params() == whole.get_params()
-
-
-def test_coins_belong_to_places_whatever_the_blocks():
-    X, y = data(3_000)
-    fitted = classifier(population=Population(ratio_of_rows, bound=2.0))
-    whole = fitted.fit(X, y).threshold_
-    assert np.array_equal(fitted.fit(ArraySource(X, y, n_blocks=4)).threshold_, whole)
 
 
 def test_persons_of_a_file_have_the_coins_of_those_in_memory(tmp_path):

@@ -293,18 +293,6 @@ class TestCalibrate:
         counts = np.floor(np.arange(1, cells + 1) / cells * (n + 1)).astype(int)
         assert 1 - ALPHA <= fast_coverage(counts, seen[0], round(q.count_noise * seen[0].scale)) <= most
 
-    def test_a_group_of_three_hundred(self):
-        plan = outlined("split", (ALPHA,), Ledger(), 1200, group_values=range(4)).with_noise()
-        rng = np.random.default_rng(4)
-        found = []
-        for _ in range(25):
-            groups = [rng.uniform(size=300) for _ in range(4)]
-            found.extend(searched(plan, groups).threshold[:, 0])
-        found = np.array(found)
-        assert np.isfinite(found).mean() >= 0.95
-        mean, error = np.minimum(found, 1).mean(), np.minimum(found, 1).std() / len(found) ** 0.5
-        assert 1 - ALPHA - 4 * error <= mean < 0.922
-
     @pytest.mark.parametrize("declared", [0.8, 1.2])
     @pytest.mark.parametrize("kind", ["universal", "split", "groups"])
     @pytest.mark.covering
