@@ -1,6 +1,6 @@
 """Draw the noise of the steps of a torch run, add it to sums and round them to the grid.
 
-Noise is drawn on the processor, from the library's own cryptographic stream, for every device.
+Noise comes from the library's own cryptographic streams, on every device.
 """
 
 import math

@@ -111,7 +111,7 @@ class TorchDPSGD(GaussianSums):
         its own list, which must be the same.
     device : str or None
         Where the module runs, such as "cuda"; None: where its parameters are. Batches and noise are always drawn by
-        this package, on the processor.
+        this package; docs/gpu.md says where.
     physical_batch : int or None
         The most records that go through the module at once; fewer where their gradients would need much memory. A
         smaller number needs less memory and changes the last bits of a sum. None: as many as are fast on the device.
