@@ -208,7 +208,11 @@ def describe(answer):
     return type(answer), np.shape(threshold), promise, facts, stages
 
 
-@pytest.mark.parametrize("name", FITS)
+# a module is fitted on tensors and a source of items in the fast suite
+LONG = ("torch dataset", "torch loader")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in FITS])
 def test_fits_with_a_declared_number(name):
     same_kind(FITS[name])
 

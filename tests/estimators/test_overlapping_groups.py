@@ -222,7 +222,7 @@ def hard_scores(rng, n):
     return member, np.minimum(np.abs(rng.normal(size=n)) * (1 + member @ [0.5, 1.0, 2.0]) / 16, 1.0)
 
 
-@pytest.mark.parametrize("form", ["matrix", "several"])
+@pytest.mark.parametrize("form", [pytest.param("matrix", marks=pytest.mark.slow), "several"])
 def test_each_group_is_covered_where_the_smallest_threshold_would_fail(form, is_quick):
     """60 studies, or 20: the mean coverage of each group, at least the level less three standard errors."""
     rng, largest, smallest = RNG(7), [], []

@@ -50,6 +50,7 @@ MULTILABEL_FAILURES = {
 }
 
 
+@pytest.mark.slow
 @parametrize_with_checks([MULTILABEL], expected_failed_checks=lambda _: MULTILABEL_FAILURES)
 def test_scikit_learn_check_of_several_labels(estimator, check):
     check(estimator)

@@ -108,7 +108,7 @@ def worst_release_level(n_released, size_noise, *, alpha, count_noise, steps, un
         return (mass * some).sum(axis=0) @ weights + 0.02 * tail
 
     low, high = max(1, math.ceil(n_released - reach)), math.floor(n_released + reach)
-    sizes = np.unique(np.linspace(low, high, 15).round())
+    sizes = np.unique(np.linspace(low, high, 5).round())
     q = max(optimize.brentq(lambda q, n=int(n): miss(q, n) - tail, -9, 30) for n in sizes)
     return float(level(n_released, q))
 
