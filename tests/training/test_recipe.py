@@ -153,7 +153,7 @@ def test_every_public_setting_gives_a_mechanism_within_its_budget(task, n, d, ep
 
 def test_the_rule_follows_every_one_of_its_arguments():
     """Each declared number is found again in the mechanism, and the next one to it gives another mechanism."""
-    declared = {"n_records": 5000, "n_features": 12, "epsilon": 1.0, "delta": 1e-6}
+    declared = {"n_records": 5000, "n_features": 9, "epsilon": 1.0, "delta": 1e-6}
 
     def rule(**changes):
         bounds = {"feature_bounds": (-1.5, 2.5), "y_bounds": (-3.0, 7.0)}
@@ -169,7 +169,7 @@ def test_the_rule_follows_every_one_of_its_arguments():
     assert engine(rule(quantiles=(0.1, 0.8)).mechanism).loss == "pinball"
     clipped = rule(feature_bounds=dp.RowNorm(3.5), guarantee="stability").mechanism
     assert [s.bound for s in steps_of(clipped)] == [3.5]
-    labels = recipe("classification", n_records=5000, n_features=12, epsilon=1.0, delta=1e-6, classes=("b", "a"))
+    labels = recipe("classification", n_records=5000, n_features=9, epsilon=1.0, delta=1e-6, classes=("b", "a"))
     assert engine(labels.mechanism).classes == ("b", "a")
     held_out = rule(held_out_fraction=0.4)
     assert (held_out.calibration_fraction, held_out.n_training) == (0.4, 3000)
@@ -180,7 +180,7 @@ def test_the_rule_follows_every_one_of_its_arguments():
     assert fractions[0] < fractions[1]
     for name, larger in {"n_records": 50_000, "epsilon": 4.0, "delta": 1e-3}.items():
         assert engine(rule(**{name: larger}).mechanism).learning_rates.sum() > engine(target).learning_rates.sum()
-    assert engine(rule(n_features=48).mechanism).feature_bound == pytest.approx(2 * engine(target).feature_bound)
+    assert engine(rule(n_features=36).mechanism).feature_bound == pytest.approx(2 * engine(target).feature_bound)
 
 
 def test_train_share_is_given_in_squared_gaussian_dp():

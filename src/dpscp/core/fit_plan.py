@@ -45,6 +45,7 @@ from dpscp.training.engine.loop import StepObserver
 from dpscp.training.model import PrivateModel
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.quantiles import QuantileTransform
+from dpscp.training.preprocessing.relevance import PrivateRelevance
 from dpscp.training.preprocessing.rescaled import PrivateTarget, Recalibrated, ScaledTarget
 from dpscp.training.preprocessing.steps import ColumnScales, Step
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
@@ -55,6 +56,7 @@ _STAGE_NOTES = {
     "bounds": "noisy counts on a public grid",
     PrivateTarget.stage: "noisy mean and spread of the target",
     QuantileTransform.stage: "noisy counts in cells of each feature",
+    PrivateRelevance.stage: "noisy counts in cells, and noisy sums of each feature with the target",
     Recalibrated.stage: "noisy sums for temperature and intercepts",
 }
 

@@ -15,6 +15,7 @@ from dpscp.training.preprocessing.preprocessed import Preprocessed, Preprocessed
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.projections import PrivatePCA, PrivateWhitening, RandomFeatures
 from dpscp.training.preprocessing.quantiles import QuantileTransform
+from dpscp.training.preprocessing.relevance import PrivateRelevance
 from dpscp.training.preprocessing.rescaled import Recalibrated, ScaledTarget
 from dpscp.training.preprocessing.steps import (
     ColumnScales,
@@ -53,6 +54,7 @@ __all__ = [
     "PrivateCentering",
     "PrivateModel",
     "PrivatePCA",
+    "PrivateRelevance",
     "PrivateStandardize",
     "PrivateWhitening",
     "PublicBounds",

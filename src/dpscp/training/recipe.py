@@ -17,10 +17,12 @@ from dpscp.data.feature_bounds import RowNorm
 from dpscp.guarantees.registry import Guarantee, guarantee_of
 from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
 from dpscp.training.base import Mechanism
+from dpscp.training.mechanisms.by_width import LayersByWidth
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.preprocessing.preprocessed import Preprocessed
 from dpscp.training.preprocessing.projections import PrivateWhitening, RandomFeatures
 from dpscp.training.preprocessing.quantiles import QuantileTransform
+from dpscp.training.preprocessing.relevance import PrivateRelevance
 from dpscp.training.preprocessing.rescaled import PrivateTarget, Recalibrated
 from dpscp.training.preprocessing.steps import (
     NormClip,
@@ -51,6 +53,8 @@ TABLE_SHARE, EMBEDDING_SHARE = 0.1, 0.2
 LARGEST_QUANTILE_NOISE = 0.08
 # From this many columns on a regression has smaller hidden layers: noise in the weights of its columns adds up.
 _WIDE_REGRESSION = 20
+# From this many counted columns on, a regression finds out which of them matter, for so much of the training mu^2.
+_MANY_COLUMNS, _RELEVANCE_SHARE = 10, 0.08
 # A d x d second moment and its eigenvectors are affordable up to here.
 WIDEST_WHITENING = 2048
 # Full batches up to this many records, Poisson batches of so many beyond: sampling costs no privacy worth naming while
@@ -310,7 +314,7 @@ class _Problem:
             return DPSGD(loss="pinball", quantiles=self.quantiles, **constants)
         return DPSGD(loss="huber", huber_delta=1.0, **constants)
 
-    def behind(self, steps: tuple[Step, ...], engine: DPSGD, share: float) -> Mechanism:
+    def behind(self, steps: tuple[Step, ...], engine: Mechanism, share: float) -> Mechanism:
         """Return the engine behind the steps."""
         if not steps:
             return engine
@@ -330,19 +334,28 @@ class _Problem:
             return self.linear_model(1.8, 0.25)
         if self.task == "classification":
             ladder = [(weakest, ()), (10_000, (64,)), (math.inf, (128,))]
-        elif self.width >= _WIDE_REGRESSION:
-            ladder = [(4_000, (16,)), (10_000, (32, 16)), (math.inf, (32, 16, 16))]
         elif self.quantiles is not None:
             ladder = [(1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))]
         else:
             ladder = [(1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))]
-        hidden: tuple[int, ...] = next(widths for limit, widths in ladder if s < limit)
+        hidden = narrow = next(widths for limit, widths in ladder if s < limit)
+        if self.task == "regression" and self.width >= _WIDE_REGRESSION:
+            hidden = (16,) if s < 4_000 else (32, 16) if s < 10_000 else (32, 16, 16)
         self.why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what it learns")
         # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
         reason = "0.45 * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"
         # a row this long has an outlier in it; standardized features are already within +-5 each
         engine = self.table_engine(hidden, 0.45 * s, reason, 4 * math.sqrt(self.width))
-        return self.behind(self.standardizing_steps(), engine, TABLE_SHARE)
+        steps = self.standardizing_steps()
+        quantiles = steps[0] if steps else None
+        may_leave_out = self.task == "regression" and len(self.numeric_columns) >= _MANY_COLUMNS
+        if not (may_leave_out and isinstance(quantiles, QuantileTransform)):
+            return self.behind(steps, engine, TABLE_SHARE)
+        share = TABLE_SHARE + _RELEVANCE_SHARE
+        relevance = PrivateRelevance(quantiles, share=_RELEVANCE_SHARE / share)
+        inner = engine if hidden == narrow else LayersByWidth(engine, _WIDE_REGRESSION, narrow)
+        self.why["relevance"] = (relevance.least, "standard deviations of noise that the statistic of a column exceeds")
+        return self.behind((relevance,), inner, share)
 
     def weak_regression(self) -> Mechanism:
         """Return a linear model whose steps and random features follow from the signal for each of its weights."""

@@ -36,9 +36,6 @@ _MORE_THAN_NOMINAL = 4
 _RECORDS_PER_PART = 1 << 10
 
 
-PartSum = Callable[[NDArray[Any], NDArray[np.float64]], NDArray[np.float64]]
-
-
 def sum_slack(n_records: int) -> float:
     """Return the relative excess over the bound that rounding may add to a sum.
 
@@ -50,17 +47,23 @@ def sum_slack(n_records: int) -> float:
     return SUM_SLACK * max(1.0, n_records * _MORE_THAN_NOMINAL / _MOST_RECORDS)
 
 
-def source_sum(part_sum: PartSum, source: RecordSource, n_records: int) -> NDArray[np.float64]:
-    """Return the total of ``part_sum(rows, weights)`` over a source.
+def source_sum(
+    part_sum: Callable[..., NDArray[np.float64]], source: RecordSource, n_records: int, *, with_targets: bool = False
+) -> NDArray[np.float64]:
+    """Return the total of ``part_sum(rows, weights)``, or of ``part_sum(rows, weights, targets)``, over a source.
 
     One record or person changes it by at most 1 + `sum_slack` times its bound.
     """
-    return total_of_blocks(partial(_sum_block, part_sum), source, n_records)
+    return total_of_blocks(partial(_sum_block, part_sum, with_targets), source, n_records)
 
 
-def _sum_block(part_sum: PartSum, block: Block) -> NDArray[np.float64]:
-    weights = block.owners.weights
-    return _pairwise_sum(lambda i, j: part_sum(block.read(i, j), weights[i:j]), 0, len(block))
+def _sum_block(part_sum: Callable[..., Any], with_targets: bool, block: Block) -> NDArray[np.float64]:
+    weights, targets = block.owners.weights, block.targets
+
+    def part(i: int, j: int) -> Any:
+        return part_sum(block.read(i, j), weights[i:j], *([targets[i:j]] if with_targets else []))
+
+    return _pairwise_sum(part, 0, len(block))
 
 
 def total_of_blocks(

@@ -286,5 +286,15 @@ class Preprocessed(Around):
         has_steps = isinstance(inner.model, PreprocessedModel) and inner.model.transforms
         if trajectory is not None and transforms and not has_steps:
             trajectory = replace(trajectory, row_length=transforms[-1].row_length)
-        model = PreprocessedModel(tuple(transforms), inner.model, run.source.width)
-        return replace(inner, model=model, stability=None if self.own_parts else inner.stability, trajectory=trajectory)
+        found = dict(inner.found_privately)
+        for fitted in transforms:
+            if fitted.features:
+                found["features_used"] = fitted.features
+        return replace(
+            inner,
+            model=PreprocessedModel(tuple(transforms), inner.model, run.source.width),
+            stability=None if self.own_parts else inner.stability,
+            trajectory=trajectory,
+            public_facts={**inner.public_facts, **found},
+            found_privately=found,
+        )

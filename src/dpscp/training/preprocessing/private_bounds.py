@@ -205,8 +205,8 @@ class PrivateBounds(Around):
         model: Model = inner.model if y_bounds is None else in_target_units(inner.model, y_bounds)
         if change is not None:
             model = PreprocessedModel((change,), model, self.n_features)
-        public = {**inner.public_facts, **facts}
-        return replace(inner, model=model, stability=None, public_facts=public, found_privately=facts)
+        public, found = {**inner.public_facts, **facts}, {**inner.found_privately, **facts}
+        return replace(inner, model=model, stability=None, public_facts=public, found_privately=found)
 
     def _scale_features(self, low: FloatArray, high: FloatArray) -> FeatureTransform:
         """Return the transform that puts the counted features into [-1, 1] and leaves the others as they are."""

@@ -52,10 +52,11 @@ _BUCKET_OCTAVES, _MANTISSA_BITS, _MOST_BUCKET_BITS = _OCTAVES + 1, 23, 14
 
 @dataclass(frozen=True)
 class QuantileRows(Transform):
-    """Rows with every feature scaled as by `FeatureTransform`, and behind them the quantiles of some ``columns``.
+    """Rows with features scaled as by `FeatureTransform`, and behind them the quantiles of some ``columns``.
 
-    Of the records, ``levels[i, j]`` lie below edge j of the cells of ``columns[i]``, see ``cell_edges``. Quantiles lie
-    in [-sqrt(3), sqrt(3)]: those of a column spread evenly have mean 0 and variance 1.
+    ``features`` are those that rows keep; (): all. Of the records, ``levels[i, j]`` lie below edge j of the cells of
+    ``columns[i]``, see ``cell_edges``. Quantiles lie in [-sqrt(3), sqrt(3)]: those of a column spread evenly have mean
+    0 and variance 1.
 
     Theory: Fact 5
     """
@@ -67,12 +68,30 @@ class QuantileRows(Transform):
     levels: FloatArray
     columns: tuple[int, ...]
     limit: float
+    features: tuple[int, ...] = ()
 
     kind: ClassVar[str] = "quantile"
 
     @property
     def width(self) -> int:
-        return len(self.shift) + len(self.columns)
+        return (len(self.features) or len(self.shift)) + len(self.columns)
+
+    def keeping(self, features: tuple[int, ...]) -> Self:
+        """Return the transform that keeps these features and their quantiles only."""
+        places = [place for place, column in enumerate(self.columns) if column in features]
+        columns = tuple(np.array(self.columns)[places].tolist())
+        return replace(self, features=features, columns=columns, levels=self.levels[places])
+
+    def middle_ranks(self, X: ArrayLike) -> FloatArray:
+        """Return, for each number of ``columns``, the middle rank of its cell in [-1, 1]; the mean is 0."""
+        rows, lookup = np.clip(X, self.low, self.high, dtype=np.float64), CellLookup.of(self.levels.shape[1] - 1)
+        cells = lookup.cells(unit_places(rows, self.low, self.high, self.columns))
+        return self.cell_ranks.take(cells + lookup.offsets(len(self.columns)))
+
+    @property
+    def cell_ranks(self) -> FloatArray:
+        """Return the middle rank of each cell of each column, shape (columns, cells)."""
+        return np.asarray(self.levels[:, :-1] + self.levels[:, 1:] - 1)
 
     @cached_property
     def lines(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -99,10 +118,11 @@ class QuantileRows(Transform):
             cells += lookup.offsets(len(self.columns))
             places *= slopes.take(cells)
             places += starts.take(cells)
-            out[:, rows.shape[1] :] = places
+            out[:, -len(self.columns) :] = places
         scaled -= self.shift
         scaled /= self.scale
-        np.clip(scaled, -self.limit, self.limit, out=out[:, : rows.shape[1]])
+        np.clip(scaled, -self.limit, self.limit, out=scaled)
+        out[:, : self.width - len(self.columns)] = scaled[:, self.features] if self.features else scaled
         return out
 
 
@@ -210,8 +230,8 @@ class QuantileTransform(Step):
         low, high = broadcast_bounds(self, self.n_features)
         return cell_edges(low[counted], high[counted], math.prod(self.branching))
 
-    def release(self, counts: Counts, *, n_records: int, source: IntegerSource) -> QuantileRows:
-        """Return the transform, from noisy counts."""
+    def release(self, counts: Counts, *, n_records: int, source: IntegerSource) -> tuple[QuantileRows, QuantileRows]:
+        """Return the transform, from noisy counts, and one with the quantiles of all counted features."""
         lattice, n = self.noise, check_count("n_records", n_records)
         released = release_counts(counts, lattice, source)
         assert lattice is not None
@@ -227,8 +247,8 @@ class QuantileTransform(Step):
             shift[i], scale[i], distance = scale_column(self._edges[place], levels[place], noise / n, self.limit)
             if distance > max(_LEAST_DISTANCE, _NOISE_FACTOR * math.sqrt(12) * noise / n):
                 added.append(place)
-        columns = tuple(np.array(self.columns)[added].tolist())
-        return QuantileRows(low, high, shift, scale, levels[added], columns, float(self.limit))
+        whole = QuantileRows(low, high, shift, scale, levels, self.columns, float(self.limit))
+        return replace(whole, levels=levels[added], columns=tuple(np.array(self.columns)[added].tolist())), whole
 
     def width_after(self, width: int) -> None:
         """Return None: the release decides which quantiles are added."""
@@ -240,7 +260,7 @@ class QuantileTransform(Step):
             raise ValueError("QuantileTransform: noise is not set; call with_noise, or calibrate its mechanism")
         seed = stream_seed(random_state, QUANTILES)
         counts = one_row_each(source, seed).sum(self.counts)
-        return self.release(counts, n_records=n_records, source=IntegerSource(seed))
+        return self.release(counts, n_records=n_records, source=IntegerSource(seed))[0]
 
 
 def unit_places(rows: Array, low: FloatArray, high: FloatArray, columns: tuple[int, ...]) -> NDArray[np.float32]:

@@ -57,11 +57,14 @@ class Transform(ABC):
     ----------
     kind : str
         The name of the class in files; set by every class that files may hold.
+    features : tuple of int
+        The columns before the transform that a release kept; (): all of them.
 
     Theory: Fact 5
     """
 
     kind: ClassVar[str]
+    features: tuple[int, ...] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

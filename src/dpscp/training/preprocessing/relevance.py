@@ -1,0 +1,163 @@
+"""Leave out the columns that tell nothing about the target, by private statistics of every column.
+
+Noise in the weights of columns that tell nothing is what widens intervals on wide tables. Statistics are released that
+see a column which rises or falls with the target, one that bends with it, and two columns whose product does. Columns
+of which none stands out of its noise are left out. Everything after the release is post-processing.
+
+Theory: Fact 5
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import NDArray
+
+from dpscp._base.arrays import FloatArray
+from dpscp._base.checks import check_count, check_positive, check_probability
+from dpscp.data.sources import RecordSource
+from dpscp.privacy import IntegerSource, compose, gaussian_event
+from dpscp.privacy.random_streams import QUANTILES, stream_seed
+from dpscp.training.base import require_noise
+from dpscp.training.engine.noise import gaussian_release, one_row_each, source_sum, sum_slack
+from dpscp.training.preprocessing.quantiles import QuantileRows, QuantileTransform
+from dpscp.training.preprocessing.steps import Step, check_noise
+
+# Targets are cut at so many standard deviations and divided by them. No spread of them counts as less than the second.
+_LARGEST_TARGET, _LEAST_TARGET_SPREAD = 2.0, 0.1
+# A record adds a vector of at most this squared length for each column; that of evenly spread columns is about .23.
+_SQUARED_LENGTH = 0.4
+# The bend of an evenly spread column is then about as long as its rank; no spread counts as less than the second.
+_BEND, _LEAST_SPREAD = 1.5, 0.05
+# The least correlation with the target for which a column is kept, however clear it is: a weaker one costs more noise.
+_LEAST_CORRELATION = 0.1
+# Products are many, so they have to stand out by so much more, in standard deviations of their noise.
+_MORE_FOR_PRODUCTS = 0.5
+# All columns are kept where those that would be left out explain more than the first part of the target's variance
+# (and than so much noise), or the others less than the second.
+_MOST_LOST, _UNSURE, _LEAST_EXPLAINED = 0.03, 3.0, 0.25
+
+
+@dataclass(frozen=True)
+class PrivateRelevance(Step):
+    """Scale columns and add their quantiles, then keep those that tell something about a numeric target.
+
+    With the ranks u and w in [-1, 1] of two counted columns by the released distribution functions, and the target v,
+    of about mean 0 and spread 1, cut at 2 and halved, the statistics are the sums of u v, (u^2 - its mean) v, u w v and
+    v^2 over the records. A column is kept where one of its statistics is a correlation of at least .1 that stands out
+    of its noise. All are kept where those to be left out seem to explain the target together, or the others too little
+    of it. Columns that are not counted, such as indicators, are always kept.
+
+    Privacy: ``event`` composes that of ``quantiles`` and one Gaussian release of all statistics. One record adds a
+    vector that is shortened to sqrt(.4 * counted columns), the sensitivity; the weights of a person add up to at most
+    one.
+
+    Parameters
+    ----------
+    quantiles : QuantileTransform
+    noise_multiplier : float or None
+        That of the statistics; None while it is not set.
+    share : float
+        The part of the squared Gaussian-DP budget of this step that ``with_noise`` gives to the statistics.
+    least : float
+        A statistic counts where it is so many standard deviations of its noise away from zero.
+
+    Theory: Facts 1 and 5; Result H
+    """
+
+    quantiles: QuantileTransform
+    noise_multiplier: float | None = None
+    share: float = 0.5
+    least: float = 3.0
+
+    stage: ClassVar[str] = "quantiles and relevance of the features"
+
+    def __post_init__(self) -> None:
+        check_noise(self)
+        check_probability("share", self.share)
+        check_positive("least", self.least)
+
+    @property
+    def input_width(self) -> int:
+        """Return the number of features of a row."""
+        return self.quantiles.input_width
+
+    def width_after(self, width: int) -> None:
+        """Return None: the release decides which columns are kept."""
+
+    @property
+    def event(self) -> DpEvent | None:
+        counts = self.quantiles.event
+        if counts is None or self.noise_multiplier is None:
+            return None
+        return compose(counts, gaussian_event(self.noise_multiplier))
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """Return the same step with this noise, in units of the sensitivity of all releases together."""
+        quantiles = self.quantiles.with_noise(noise_multiplier / math.sqrt(1 - self.share))
+        return replace(self, quantiles=quantiles, noise_multiplier=noise_multiplier / math.sqrt(self.share))
+
+    def fit_source(
+        self, source: RecordSource, *, n_records: int, rng: np.random.Generator, random_state: int | None = None
+    ) -> QuantileRows:
+        n, counted = check_count("n_records", n_records), self.quantiles.columns
+        noise = require_noise(self.noise_multiplier) * math.sqrt(_SQUARED_LENGTH * len(counted)) * (1 + sum_slack(n))
+        seed = stream_seed(random_state, QUANTILES)
+        counts = one_row_each(source, seed).sum(self.quantiles.counts)
+        found, whole = self.quantiles.release(counts, n_records=n, source=IntegerSource(seed))
+        total = source_sum(partial(relevance_sums, ranks=whole), source, n, with_targets=True)
+        relevant = {counted[i] for i in self.relevant(gaussian_release(total, noise, rng, n) / n, noise / n, whole)}
+        if len(relevant) == len(counted):
+            return found
+        return found.keeping(tuple(i for i in range(len(found.shift)) if i in relevant or i not in counted))
+
+    def relevant(self, means: FloatArray, noise: float, ranks: QuantileRows) -> list[int]:
+        """Return the places of the counted columns to keep, from noisy means of the statistics."""
+        lines, bends = rank_spreads(ranks)
+        d = len(lines)
+        i, j = np.triu_indices(d, 1)
+        spreads = np.concatenate([lines, bends, product_weight(d) * lines[i] * lines[j]])
+        spreads *= math.sqrt(max(float(means[0]), _LEAST_TARGET_SPREAD**2))
+        found, noises = np.abs(means[1:]) / spreads, noise / spreads  # as correlations with the target
+        least = np.repeat([self.least, self.least + _MORE_FOR_PRODUCTS], [2 * d, len(i)])
+        is_clear = found >= np.maximum(_LEAST_CORRELATION, least * noises)
+        is_kept = is_clear[:d] | is_clear[d : 2 * d]
+        pairs = is_clear[2 * d :]
+        is_kept[i[pairs]] = is_kept[j[pairs]] = True
+        weak, explained = np.flatnonzero(~is_kept), found**2 - noises**2
+        lost, unsure = explained[weak].sum(), math.sqrt(2 * (noises[weak] ** 4).sum())
+        if lost > max(_MOST_LOST, _UNSURE * unsure) or explained[is_clear].sum() < _LEAST_EXPLAINED:
+            return list(range(d))
+        return np.flatnonzero(is_kept).tolist()
+
+
+def rank_spreads(ranks: QuantileRows) -> tuple[FloatArray, FloatArray]:
+    """Return the standard deviations of the ranks of each column, and of their bends, by the released functions."""
+    masses, squares = np.diff(ranks.levels, axis=1), ranks.cell_ranks**2
+    mean = (masses * squares).sum(axis=1)
+    bend = (masses * squares**2).sum(axis=1) - mean**2
+    line, bend = (np.sqrt(np.maximum(variance, _LEAST_SPREAD**2)) for variance in (mean, bend))
+    return line, _BEND * bend
+
+
+def product_weight(d: int) -> float:
+    """Return the weight of products, with which all of them are about as long as the other statistics."""
+    return math.sqrt(9.6 / max(1, d - 1))
+
+
+def relevance_sums(rows: NDArray[Any], weights: FloatArray, targets: NDArray[Any], ranks: QuantileRows) -> FloatArray:
+    """Return the weighted sums of the shortened vectors of records: v^2, lines, bends and products of the columns."""
+    u, d = ranks.middle_ranks(rows), len(ranks.columns)
+    v = np.clip(np.nan_to_num(targets), -_LARGEST_TARGET, _LARGEST_TARGET) / _LARGEST_TARGET
+    squares = u**2
+    bends = _BEND * (squares - (np.diff(ranks.levels, axis=1) * ranks.cell_ranks**2).sum(axis=1))
+    sums, weight = squares.sum(axis=1), product_weight(d)
+    products = (sums**2 - (squares**2).sum(axis=1)) / 2
+    length = np.abs(v) * np.sqrt(v**2 + sums + (bends**2).sum(axis=1) + weight**2 * products)
+    bound = math.sqrt(_SQUARED_LENGTH * d)
+    factors = weights * v * (bound / np.maximum(length, bound))
+    together = (u.T @ (factors[:, None] * u))[np.triu_indices(d, 1)]
+    return np.concatenate([[factors @ v], factors @ u, factors @ bends, weight * together])
