@@ -683,6 +683,20 @@ mutant(
     "tests/estimators/test_multilabel.py::test_another_population_is_bounded_too",
 )
 mutant(
+    "core.evaluation:OutcomeCounts.evaluation",
+    "rate(pair[::-1], others) if target < 1 / 2 else rate(pair, others).complement()",
+    "rate(pair, others).complement()",
+    "the outcome that is not rare is counted",
+    "tests/deployment/test_evaluation.py::test_a_level_below_one_half_counts_its_hits",
+)
+mutant(
+    "deployment.monitoring:_tolerated",
+    "min(1 - covered, _MOST_TOLERATED * (1 - estimator.certificate_.target))",
+    "1 - covered",
+    "the default of a monitor tolerates what no rise reaches",
+    "tests/deployment/test_monitoring.py::test_the_default_tolerates_what_the_release_was_promised_with",
+)
+mutant(
     "threshold.single_release:_NoisyLevel._bound",
     "np.maximum(self._level(n + self.ends[0], q), self._level(n + width - 1 + self.ends[1], q))",
     "self._level(n + 0 * self.ends[0], q)",

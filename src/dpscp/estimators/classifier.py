@@ -82,7 +82,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         for one group of each. ``dp.Groups(function, values=[...], per_record=k)`` takes a boolean matrix.
     population : Population, optional
         ``dp.Population(likelihood_ratio, bound=W)`` makes the promise for another population than that of the records
-        (guarantee ``"split"`` only): secret coins keep each held-out record in proportion to its ratio.
+        (guarantee ``"split"``, or ``"universal"`` where the ratio has mean 1). Secret coins follow the ratio.
         ``dp.Population.from_class_priors(target, source)`` declares the probabilities of the classes.
     feature_bounds : (low, high), array, mapping, "private" or RowNorm, optional
         The public bounds of the features. Values are clipped and rescaled. Pass (low, high) for all features, two
