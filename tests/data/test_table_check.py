@@ -108,6 +108,8 @@ def test_hints_name_forgotten_persons_bounds_that_clip_and_undeclared_columns():
     unknown = people().astype({"patient": object})
     unknown.loc[0, "patient"] = None
     assert "missing id" in str(dp.check_table(unknown, declared))
+    with pytest.raises(ValueError, match=r"pass a frame .*got list"):
+        dp.check_table([frame], declared)
 
 
 def test_the_command_lists_problems_and_a_fit_prints_hints_on_standard_error_only(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.data.csv_format import CSVFormat
-from dpscp.data.frames import Frame, SchemaError, list_columns, select_columns
+from dpscp.data.frames import SchemaError, list_columns, select_columns
 from dpscp.data.persons import MISSING_IDS, read_person_ids
 from dpscp.data.schema import Schema
 from dpscp.data.sources.files import TableError
@@ -88,7 +88,7 @@ def check_table(
 
     Parameters
     ----------
-    table : frame, or a path, URL, list of these or data set that ``fit`` takes
+    table : frame, path, URL, list of these, or data set that ``TableSource`` reads
         A ``RecordBatchReader`` is used up: make a new one for the fit.
     schema : Schema
     csv : CSVFormat, optional
@@ -101,12 +101,12 @@ def check_table(
     TableCheck
     """
     checking = _Checking(replace_patterns(schema, table).require_complete())
-    if isinstance(table, Frame) and not is_table(table):
+    if is_table(table):
+        checking.read_parts(Table(table, csv or schema.csv), most_records)
+    else:
         names = list_columns(table)
         checking.compare_names(names, "the table")
         checking.look(select_columns(table, names), "the table")
-    else:
-        checking.read_parts(Table(table, csv or schema.csv), most_records)
     return checking.result()
 
 
