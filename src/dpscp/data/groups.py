@@ -78,7 +78,10 @@ class Groups:
             if self.values is None:
                 raise ValueError("per_record needs values, the public list of groups")
             object.__setattr__(self, "values", _check_values(self.values))
-            object.__setattr__(self, "per_record", check_per_record(self.per_record, len(self.values)))
+            count, n_groups = check_count("per_record", self.per_record), len(self.values)
+            if count > n_groups:
+                raise ValueError(f"per_record must be at most the number of groups, {n_groups}, got {count}")
+            object.__setattr__(self, "per_record", count)
         elif self.values is not None:
             lists = tuple(self._check_list(*pair) for pair in self.pairs)
             object.__setattr__(self, "values", lists if several else lists[0])
@@ -177,9 +180,7 @@ class RowGroups:
     def names(self) -> tuple[Any, ...]:
         """The public name of each group."""
         lists = self._lists
-        labels = [
-            item if isinstance(item, str) else _name_of(item, k) for k, (item, _) in enumerate(self.declared.pairs)
-        ]
+        labels = [_name_of(item, k) for k, (item, _) in enumerate(self.declared.pairs)]
         return lists[0] if len(lists) == 1 else name_groups(labels, lists)
 
     @property
@@ -217,14 +218,6 @@ def _check_values(values: Any) -> tuple[Any, ...]:
     if not found or any(value in found[:place] for place, value in enumerate(found)):
         raise ValueError("values must list at least one group, and each group once")
     return found
-
-
-def check_per_record(per_record: object, n_groups: int) -> int:
-    """Return the public maximum of groups of one record, or raise ValueError."""
-    count = check_count("per_record", per_record)
-    if count > n_groups:
-        raise ValueError(f"per_record must be at most the number of groups, {n_groups}, got {count}")
-    return count
 
 
 def _name_of(item: Any, place: int) -> str:

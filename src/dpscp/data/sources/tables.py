@@ -102,6 +102,10 @@ class TableStream:
                 raise TableError(f"a file of the dataset lacks column {missing[0]!r}; add it, or leave the file out")
 
 
+def _list_parts(table: Any, csv_format: CSVFormat) -> Sequence[TableFile | TableStream]:
+    return list_files(table, csv_format) if is_path(table) or are_paths(table) else [TableStream(table)]
+
+
 def count_rows(names: Sequence[str]) -> int:
     """Return how many records of these columns are read at once."""
     return max(1, BLOCK_NUMBERS // max(1, len(names)))
@@ -122,9 +126,7 @@ class Table:
     """
 
     def __init__(self, table: Any, csv_format: CSVFormat) -> None:
-        self.parts: Sequence[TableFile | TableStream] = (
-            list_files(table, csv_format) if is_path(table) or are_paths(table) else [TableStream(table)]
-        )
+        self.parts = _list_parts(table, csv_format)
         self.csv_format = csv_format
         self.current: TableFile | TableStream | None = None
         self._states = [part.state() for part in self.parts]
@@ -231,7 +233,7 @@ def replace_patterns(schema: Schema, table: Any) -> Schema:
         )
     if isinstance(table, Frame):
         return schema.for_columns(list_columns(table))
-    first = Table(table, schema.csv).first
+    first = _list_parts(table, schema.csv)[0]
     if first.is_text and not set(schema.target_names) <= set(first.names):
         raise TableError(f"the first line of {first.said} lacks the target of the schema; it must hold column names")
     return schema.for_columns(first.names)
