@@ -28,6 +28,15 @@ def test_silent_without_a_terminal(clock, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_process_without_standard_error_works(clock, monkeypatch, level):
+    """As under pythonw: a fit must not end after it has reserved its budget."""
+    monkeypatch.setattr("sys.stderr", None)
+    with _progress.verbosity(level), _progress.show_activity("work"):
+        _progress.announce("work")
+        assert list(_progress.progress(iter(range(50)), 50, "work")) == list(range(50))
+
+
 def test_shows_and_clears_on_a_terminal(clock, monkeypatch):
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)

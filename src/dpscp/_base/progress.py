@@ -57,7 +57,7 @@ _activity = _ActivityLine()
 @contextmanager
 def show_activity(stage: str) -> Iterator[None]:
     """Show within two seconds, on a terminal, that work goes on."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # a service may have none
         yield
         return
     done = threading.Event()
@@ -170,7 +170,7 @@ def _hide_inner_work() -> Iterator[None]:
 
 def _draw_bar(items: Iterable[Item], label: str, position: Callable[[int], tuple[float, str]]) -> Iterator[Item]:
     """Pass the items through under a bar on a terminal; ``position`` is the share that is done, and its text."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # a service may have none
         yield from items
         return
     start = time.monotonic()
@@ -195,5 +195,6 @@ def _draw_bar(items: Iterable[Item], label: str, position: Callable[[int], tuple
 
 
 def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
