@@ -11,7 +11,6 @@ This module is read without torch.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,6 @@ from scipy.sparse import issparse
 
 from dpscp.data.named_inputs import NamedInputs, split_target
 from dpscp.data.sources.dataset import READ_TWICE, refuse_changing_items
-
-_ITEMS_AT_ONCE = 1024
-_UNEQUAL_ITEMS = (
-    "the items must be equally shaped tensors or numbers: (input, target), the input alone, or a dictionary of inputs "
-    "with the target under 'labels'"
-)
 
 
 def comes_from_torch(value: Any) -> bool:
@@ -158,21 +151,22 @@ def _items_of(source: Any) -> tuple[NDArray[Any], ...] | dict[str, NDArray[Any]]
         return tuple(np.asarray(_array(part)) for part in dataset.tensors)
     if not isinstance(dataset, data.IterableDataset):
         refuse_changing_items(dataset, min(len(dataset), READ_TWICE))
-    batches = list(_batches(_items(dataset)))
-    if not batches:
+    items = [_parts_of(item) for item in _items(dataset)]
+    if not items:
         raise ValueError(
             f"the {type(source).__name__} contains 0 sample(s), so the shape of its records is not known; pass arrays "
             "or a TensorDataset of shape (0, ...) for a part without records"
         )
-    names = tuple(batches[0]) if isinstance(batches[0], dict) else None
-    try:
-        if any((tuple(batch) if isinstance(batch, dict) else None) != names for batch in batches):
-            raise ValueError(_UNEQUAL_ITEMS)
-        parts = [tuple(batch.values()) if isinstance(batch, dict) else batch for batch in batches]
-        found = tuple(np.concatenate([np.asarray(_array(part)) for part in some]) for some in zip(*parts, strict=True))
-    except (TypeError, ValueError):
-        raise ValueError(_UNEQUAL_ITEMS) from None
-    return found if names is None else dict(zip(names, found, strict=True))
+    names, found = tuple(items[0]), dict[Any, NDArray[Any]]()
+    with suppress(TypeError, ValueError):  # their messages may print items
+        if all(tuple(item) == names for item in items):
+            found = {name: np.stack([np.asarray(_array(item[name])) for item in items]) for name in names}
+    if not found or any(values.dtype == object for values in found.values()):
+        raise ValueError(
+            "the items must be equally shaped tensors or numbers: (input, target), the input alone, or a dictionary of "
+            "inputs with the target under 'labels'"
+        )
+    return found if isinstance(names[0], str) else tuple(found.values())
 
 
 def _items(dataset: Any) -> Iterator[Any]:
@@ -181,20 +175,11 @@ def _items(dataset: Any) -> Iterator[Any]:
     return (dataset[place] for place in range(len(dataset)))
 
 
-def _batches(items: Iterator[Any]) -> Iterator[Any]:
-    """Yield the parts of some items at a time, collated as torch does it.
-
-    Items of other shapes do not fit.
-    """
-    collate = _torch().utils.data.default_collate
-    while some := list(islice(items, _ITEMS_AT_ONCE)):
-        try:
-            batch = collate([dict(item) if isinstance(item, Mapping) else item for item in some])
-        except Exception:  # its message may print items
-            batch = None
-        if batch is None:
-            raise ValueError(_UNEQUAL_ITEMS)
-        yield batch if isinstance(batch, dict) else tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+def _parts_of(item: Any) -> dict[Any, Any]:
+    """Return the parts of an item by name, or by place."""
+    if isinstance(item, Mapping):
+        return dict(item)
+    return dict(enumerate(item)) if isinstance(item, tuple | list) else {0: item}
 
 
 def _refuse_other_records(loader: Any) -> None:
