@@ -20,16 +20,12 @@ def records(n, seed=0):
     return X, (X[:, 0] > 0).astype(int)
 
 
-def fitted(seed):
-    options = {"classes": [0, 1], "guarantee": "universal", "accountant": "rdp", "random_state": seed, "epsilon": 4.0}
-    return dp.PrivateConformalClassifier(DPSGD(steps=5, learning_rate=1.0), **options).fit(*records(400))
-
-
 @pytest.fixture(scope="module")
 def model():
+    options = {"classes": [0, 1], "guarantee": "universal", "accountant": "rdp", "random_state": 0, "epsilon": 4.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fitted(0)
+        return dp.PrivateConformalClassifier(DPSGD(steps=5, learning_rate=1.0), **options).fit(*records(400))
 
 
 X, Y = records(60, 1)
@@ -63,11 +59,6 @@ BAD = {
     ).fit(X, Y, budget=s),
     "an evaluation with an unknown class": lambda m, s: dp.evaluate(m, X, Y + 7, epsilon=1.0, delta=DELTA, budget=s),
     "a batch with an unknown class": lambda m, s: monitor_of(m).update(X, Y + 7, budget=s),
-    "a recalibration without records": lambda m, s: dp.recalibrate(m, X[:0], Y[:0], epsilon=1.0, delta=DELTA, budget=s),
-    "a recalibration with an unknown class": lambda m, s: dp.recalibrate(
-        m, X, Y + 7, epsilon=1.0, delta=DELTA, budget=s
-    ),
-    "the state of another model": lambda m, _: dp.CoverageMonitor.from_json(monitor_of(fitted(1)).to_json(), m),
 }
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
 from dpscp._base.assumptions import CONVEX_AND_SMOOTH
-from dpscp.core import plan as searches
 from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
 from dpscp.core.release import Counted, release_counts
@@ -19,13 +18,11 @@ from dpscp.guarantees import Stability, universal_alpha
 from dpscp.privacy import (
     Budget,
     IntegerSource,
-    LatticeNoise,
-    compose,
     dpsgd_event,
     gaussian_event,
     gdp_mu,
 )
-from dpscp.threshold import rank_sensitivity, search
+from dpscp.threshold import search
 
 SCORES = np.random.default_rng(0).uniform(size=5000)
 SPENT = gaussian_event(2 / gdp_mu(1.0, 1e-5))  # a quarter of mu^2 at epsilon 1
@@ -262,24 +259,3 @@ def test_the_size_is_seen_through_its_noise_only(monkeypatch):
     two = quiet(SCORES[:-7] ** 2, n_records=5000, steps=10)
     assert str(one.certificate) == str(two.certificate)
     assert one.ledger.to_json() == two.ledger.to_json()
-
-
-@pytest.mark.parametrize("epsilon", [0.7, 0.9, 1.1, 1.3])
-def test_noise_that_is_accounted_for_is_the_noise_that_is_drawn(monkeypatch, epsilon):
-    """One object from the accountant to the sampler and the ledger: built a second time its last digit differed."""
-    planned, drawn = [], []
-    honest_plan, honest_draw = searches.sized_lattice_noise, LatticeNoise.sample
-    monkeypatch.setattr(searches, "sized_lattice_noise", lambda *a: planned.append(honest_plan(*a)) or planned[-1])
-    monkeypatch.setattr(LatticeNoise, "sample", lambda self, *a: drawn.append(self) or honest_draw(self, *a))
-    c = quiet(steps=9, epsilon=epsilon)
-    assert list(planned[-1][0]) == drawn
-    assert c.ledger.entries[-1].event == drawn[0].event(9)
-    # where the number of scores is private, its release comes first
-    planned.clear()
-    drawn.clear()
-    c = quiet(steps=9, epsilon=epsilon, n_records=5000)
-    noises, size = planned[-1]
-    assert [size, *noises] == drawn
-    assert c.ledger.entries[-1].event == compose(size.event(1), noises[0].event(9))
-    drawn = drawn[1:]
-    assert drawn[0].sensitivity / drawn[0].scale == float(rank_sensitivity("centered", c.quantile.alpha))

@@ -5,6 +5,7 @@ probability that one more score of the same law is covered: a number in [0, 1] w
 at most c (1 - c). So the mean of T trials lies below c - 4 sqrt(c (1 - c) / T) with probability below 1e-4.
 """
 
+import itertools
 import math
 from functools import lru_cache
 
@@ -110,22 +111,13 @@ def tolerance(trials):
 @pytest.mark.parametrize("name", ["uniform", "tied", "two atoms", "staircase"])
 @pytest.mark.parametrize("n", SIZES)
 def test_marginal_correction_covers(simulate, n, name, is_quick):
-    """All ranks take turns here; every combination runs in the slow test."""
-    trials = 400 if is_quick else 1200
-    rank = RANKS[(SIZES.index(n) + len(name)) % 3]
-    law = laws(n, noise_for(n))[name]
-    assert simulate(law, n, trials=trials, rank=rank) >= 1 - ALPHA - tolerance(trials)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.parametrize("name", ["uniform", "tied", "two atoms", "staircase"])
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("relative_noise", [0.3, 1.0, 3.0])
-def test_marginal_correction_covers_everywhere(simulate, n, name, rank, relative_noise):
-    trials, noise = 8000, relative_noise * noise_for(n)
-    law = laws(n, noise)[name]
-    assert simulate(law, n, trials=trials, rank=rank, noise=noise) >= 1 - ALPHA - tolerance(trials)
+    """All ranks take turns in a quick run; a long one has every rank, and other noises."""
+    trials = 400 if is_quick else 4_000
+    ranks = [RANKS[(SIZES.index(n) + len(name)) % 3]] if is_quick else RANKS
+    for rank, relative in itertools.product(ranks, (1.0,) if is_quick else (0.3, 1.0, 3.0)):
+        noise = relative * noise_for(n)
+        law = laws(n, noise)[name]
+        assert simulate(law, n, trials=trials, rank=rank, noise=noise) >= 1 - ALPHA - tolerance(trials)
 
 
 @pytest.mark.parametrize("n", [5, 8, 20, 60])

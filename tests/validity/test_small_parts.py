@@ -160,15 +160,6 @@ def test_persons_who_were_counted():
     assert "each person was held out by an independent coin" in str(model.certificate_)
 
 
-def test_release_confidence_of_a_drawn_part():
-    model = fitted(150, release_confidence=0.8)
-    terms, part = model.certificate_.terms, model.ledger_.public_facts["calibration_fraction"]
-    assert terms["release_level"] == pytest.approx(LEVEL)
-    noise, steps = terms["count_noise"], terms["steps"]
-    last = terms["noise_offset"] - noise * float(step_rises(steps).mean())
-    assert 0.19 < one_release_falls_below(LEVEL, 150, part, last, noise, steps) <= 0.2
-
-
 def test_a_plan_of_a_counted_table_is_what_its_fit_does(small):
     row = dp.plan(n=150, epsilon=1.0, n_features=2, counted=True).row("split")
     terms = small.certificate_.terms
