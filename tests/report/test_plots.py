@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
-from dpscp.report import plot_calibration, plot_intervals, plot_reliability, plot_sets
+from dpscp.report import plot_intervals, plot_sets
 from dpscp.report.figures import PALETTE
 
 
@@ -28,20 +28,3 @@ def test_what_lies_outside_is_red():
     assert (
         len(plot_intervals(np.zeros(900), np.tile([0.0, 1.0], (900, 1))).axes[0].collections[0].get_segments()) == 200
     )
-
-
-def test_calibration_is_one_point_a_level():
-    sets = np.zeros((100, 2, 2), dtype=bool)
-    sets[:80, 0, 0], sets[:95, 0, 1] = True, True
-    bars, points = plot_calibration(np.zeros(100, dtype=int), sets, [0.8, 0.9]).axes[0].collections
-    assert points.get_offsets().tolist() == [[0.8, 0.8], [0.9, 0.95]]
-    assert all(low < high for (_, low), (_, high) in bars.get_segments())
-    with pytest.raises(ValueError, match="one level for each"):
-        plot_calibration(np.zeros(100, dtype=int), sets, [0.8])
-
-
-def test_reliability_is_one_point_a_bin():
-    p = np.array([[0.9, 0.1]] * 10 + [[0.35, 0.65]] * 4)
-    bars, points = plot_reliability([0] * 8 + [1] * 6, p, bins=10).axes[0].collections
-    assert points.get_offsets().tolist() == pytest.approx(np.array([[0.65, 1.0], [0.9, 0.8]]))
-    assert all(low < high for (_, low), (_, high) in bars.get_segments())

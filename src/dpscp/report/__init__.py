@@ -5,7 +5,7 @@ matplotlib and jinja2 are imported only when a page or a figure is made (``pip i
 
 from dpscp.report.numbers import Evaluation, LevelEvaluation, evaluate, study_budget
 from dpscp.report.page import html_report, write_report
-from dpscp.report.plots import plot_calibration, plot_intervals, plot_reliability, plot_sets
+from dpscp.report.plots import plot_intervals, plot_sets
 from dpscp.report.spending import budget_bar
 
 __all__ = [
@@ -14,9 +14,7 @@ __all__ = [
     "budget_bar",
     "evaluate",
     "html_report",
-    "plot_calibration",
     "plot_intervals",
-    "plot_reliability",
     "plot_sets",
     "study_budget",
     "write_report",

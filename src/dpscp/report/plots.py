@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from dpscp import metrics
 from dpscp._base.checks import check_count
 from dpscp.report.figures import PALETTE, bare_figure, name_axes, put_legend
-from dpscp.report.numbers import clopper_pearson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,59 +81,4 @@ def plot_intervals(y: ArrayLike, intervals: ArrayLike, *, most: int = 200) -> "F
     put_legend(axis, loc="upper left")
     axis.set_xticks([])
     name_axes(axis, "records, sorted by the center of the interval", "target")
-    return figure
-
-
-def plot_calibration(y: ArrayLike, sets: ArrayLike, levels: Sequence[float], *, classes: Any = None) -> "Figure":
-    """Plot observed coverage against the requested level, with 95 % intervals.
-
-    Parameters
-    ----------
-    y : (n,) true labels or values.
-    sets : result of ``predict_set`` or ``predict_interval`` for several levels.
-    levels : the requested levels.
-    classes : labels in the order of ``sets``; None for intervals.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    covered = metrics.covered(y, sets, classes=classes)
-    if covered.ndim != 2 or covered.shape[1] != len(levels):
-        raise ValueError("sets must have one level for each of levels: fit with confidence_level=[...]")
-    n, hits = len(covered), covered.sum(axis=0)
-    ends = np.array([clopper_pearson(int(h), n) for h in hits])
-    figure, (axis,) = bare_figure()
-    low = min(min(levels), float(ends.min())) - 0.02
-    axis.plot([low, 1], [low, 1], color=PALETTE["muted"], linestyle="--", linewidth=1, label="requested")
-    axis.vlines(levels, ends[:, 0], ends[:, 1], color=PALETTE["one"])
-    axis.scatter(levels, hits / n, color=PALETTE["one"], s=24, label="observed, 95 % interval", zorder=3)
-    put_legend(axis, loc="upper left")
-    name_axes(axis, "requested level", "coverage")
-    return figure
-
-
-def plot_reliability(y: ArrayLike, probabilities: ArrayLike, *, classes: Any = None, bins: int = 15) -> "Figure":
-    """Plot how often the most likely label is right against its probability, with 95 % intervals.
-
-    Parameters
-    ----------
-    y : (n,) true labels.
-    probabilities : (n, n_classes), the result of ``predict_proba``.
-    classes : labels in the order of ``probabilities``; None for indices.
-    bins : the number of bins of the probability.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    confidence, accuracy, counts = metrics.reliability_curve(y, probabilities, classes=classes, bins=bins)
-    hits = np.rint(accuracy * counts).astype(np.int64)
-    ends = np.array([clopper_pearson(int(h), int(n)) for h, n in zip(hits, counts, strict=True)])
-    figure, (axis,) = bare_figure()
-    axis.plot([0, 1], [0, 1], color=PALETTE["muted"], linestyle="--", linewidth=1, label="calibrated")
-    axis.vlines(confidence, ends[:, 0], ends[:, 1], color=PALETTE["one"])
-    axis.scatter(confidence, accuracy, color=PALETTE["one"], s=24, label="observed, 95 % interval", zorder=3)
-    put_legend(axis, loc="upper left")
-    name_axes(axis, "probability of the most likely label", "share that is right")
     return figure
