@@ -126,6 +126,35 @@ def evaluation_figure() -> "Figure":
     return figure
 
 
+def in_service_figure() -> "Figure":
+    """The steps of a release in service, and who pays for each."""
+    steps = (
+        ("release", "the persons of the table,\nonce", "one"),
+        ("serve", "nobody", "six"),
+        ("collect", "nobody yet:\nrecords wait in a file", "six"),
+        ("watch", "the persons\nof each period", "two"),
+        ("follow", "nothing more:\nthe same counts", "six"),
+        ("recalibrate", "the persons of the\nnew records", "two"),
+        ("retire", "nothing:\nthe cost stays", "six"),
+    )
+    figure, (axis,) = bare_figure(width=8.4, height=2.0)
+    axis.axis("off")
+    axis.set_xlim(-0.6, len(steps) - 0.4)
+    axis.set_ylim(-1.3, 1.2)
+    for place, (name, payer, color) in enumerate(steps):
+        frame = {"boxstyle": "round,pad=0.5", "facecolor": PALETTE[color], "edgecolor": "none"}
+        axis.text(place, 0.1, name, ha="center", va="center", color="white", fontsize=9, bbox=frame)
+        axis.text(place, -0.5, payer, ha="center", va="top", fontsize=7, color=PALETTE["ink"])
+        if place:
+            arrow = {"arrowstyle": "->", "color": PALETTE["muted"]}
+            axis.annotate("", (place - 0.4, 0.1), (place - 0.6, 0.1), arrowprops=arrow)
+    # each period: collect, watch, follow, serve
+    back = {"arrowstyle": "->", "color": PALETTE["muted"], "connectionstyle": "arc3,rad=0.35"}
+    axis.annotate("", (1, 0.45), (4, 0.45), arrowprops=back)
+    axis.text(2.5, 1.1, "every period", ha="center", va="center", fontsize=7, color=PALETTE["muted"])
+    return figure
+
+
 def main() -> None:
     """One file for each picture."""
     warnings.simplefilter("ignore")  # seeds are used on purpose here
@@ -135,6 +164,7 @@ def main() -> None:
         "other_populations": populations_figure,
         "monitoring": monitoring_figure,
         "evaluation": evaluation_figure,
+        "in_service": in_service_figure,
     }
     for name, draw in figures.items():
         figure = draw()
