@@ -211,7 +211,7 @@ def _call_changes(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
         other = _PAIRED[name]
         func = _changed(node.func, **({"attr": other} if isinstance(node.func, ast.Attribute) else {"id": other}))
         yield "extreme", _changed(node, func=func)
-    if name in ("sqrt", "abs", "float", "replace", "hypot") and node.args and len(node.args) == 1:
+    if name in ("sqrt", "abs", "replace", "hypot") and node.args and len(node.args) == 1:
         yield "call", node.args[0]
 
 
