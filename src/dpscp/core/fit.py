@@ -130,7 +130,7 @@ def _parts(records: RecordSource, plan: FitPlan, seed: int | None) -> tuple[Reco
     third source is then not used.
     """
     parts = plan.parts
-    if parts is None or parts.fraction is None or parts.held_out is None:
+    if parts is None or parts.fraction is None:
         return records, records, records
     fraction, held_out = parts.fraction, parts.held_out
     coins, places, here = PlacedDraws.of(seed), places_of(records), is_in_memory(records)

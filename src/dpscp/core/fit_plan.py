@@ -27,7 +27,6 @@ from dpscp.privacy import (
     Ledger,
     Relation,
     compose,
-    counts_secrecy,
     epsilon_of,
     gaussian_event,
     gdp_epsilon,
@@ -131,7 +130,7 @@ def plan_training(problem: FitProblem) -> FitPlan:
         return _for_private_model(problem, problem.model)
     guarantee, n = choose_guarantee(problem), problem.n_records
     parts = divide(problem, guarantee)
-    n_training = n if parts.held_out is None else max(1, round((1 - parts.held_out) * n))
+    n_training = max(1, round((1 - parts.held_out) * n))
     mechanism, facts = _mechanism(problem, guarantee, parts, n_training)
     facts = {"guarantee": guarantee.name, **facts, **parts.facts}
     spent = Ledger()
@@ -139,7 +138,7 @@ def plan_training(problem: FitProblem) -> FitPlan:
         spent = spent.add(stage, event, unit=problem.unit.counted)
     secret, evaluation = None, None
     if parts.fraction is not None:
-        secret = parts.fraction if counts_secrecy(problem.budget.epsilon, problem.accountant) else None
+        secret = parts.fraction if parts.is_mixed else None
         evaluation = _plan_evaluation(problem, spent, secret, parts.measured) if parts.measured else None
     return FitPlan.outline(
         replace(problem, guarantee=guarantee),
@@ -172,9 +171,9 @@ class Parts:
     is_mixed: bool = False
 
     @property
-    def held_out(self) -> float | None:
-        """The share of the records that training does not see; None where it sees all."""
-        return None if self.fraction is None else self.fraction + self.measured
+    def held_out(self) -> float:
+        """The share of the records that training does not see."""
+        return (self.fraction or 0.0) + self.measured
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -230,8 +229,7 @@ def choose_guarantee(problem: FitProblem) -> Guarantee:
         return guarantee_of(problem.guarantee)
     if problem.task.promise is Promise.RISK:
         return SPLIT
-    needs_held_out = (problem.release_confidence, problem.evaluation_fraction, problem.population)
-    if any(value is not None for value in needs_held_out):
+    if (problem.release_confidence, problem.evaluation_fraction, problem.population) != (None, None, None):
         return SPLIT  # the only one for a single release, for another population, or with records to evaluate
     return automatic(problem.n_records, gdp_mu(problem.budget.epsilon, problem.budget.delta))
 
@@ -339,7 +337,7 @@ def _mechanism(
         mechanism = _with_noise(problem, mechanism, parts)
     # a mechanism that came with its noise may be over the budget: better known before it has seen a record
     training = paid_event(mechanism)
-    if parts.held_out is not None and counts_secrecy(problem.budget.epsilon, problem.accountant):
+    if parts.is_mixed:
         training = secret_split(training, compose(), parts.held_out)
     problem.budget.require(Ledger().add("training", training), problem.accountant)
     return mechanism, facts
@@ -359,7 +357,7 @@ def _with_noise(problem: FitProblem, mechanism: Mechanism, parts: Parts) -> Mech
     """Set the noise for a share of the budget, or for a part of a secret split."""
     (epsilon, delta), accountant = (problem.budget.epsilon, problem.budget.delta), problem.accountant
     solved = mechanism.calibrated(parts.train_epsilon, delta, accountant=accountant)
-    if not parts.is_mixed or parts.held_out is None:
+    if not parts.is_mixed:
         return solved
     # training that is far from Gaussian may leave less budget than planned: then each part has the whole budget
     search = gaussian_event(1 / (_LEAST_ROOM * parts.search_mu))
@@ -442,7 +440,7 @@ def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
         y_bounds=problem.task.scaled_bounds,
         quantiles=quantiles,
         train_epsilon=train_epsilon,
-        held_out_fraction=parts.held_out,
+        held_out_fraction=parts.held_out or None,
     )
 
 
