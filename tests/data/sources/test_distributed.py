@@ -418,7 +418,7 @@ def test_an_error_of_process_0_is_one_of_all(alone, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning")
 def test_two_processes_find_the_bits_of_one_and_the_same_errors(tmp_path):
-    assert [one.wait(timeout=120) for one in start(tmp_path)] == [0, 0]
+    assert [one.wait(timeout=400) for one in start(tmp_path)] == [0, 0]
     first, second = (pickle.loads((tmp_path / f"found{rank}").read_bytes()) for rank in (0, 1))
     for name in WORK:
         assert bits_of(first[name]) == bits_of(second[name]), name
