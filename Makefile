@@ -9,7 +9,7 @@ export OPENBLAS_NUM_THREADS := 1
 # compiled modules are kept: both test processes, and those that tests start, would compile all of them again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-lowest test-spark fuzz mutants lint format bench reproduce docs clean
+.PHONY: help demo test test-all test-lowest test-spark fuzz mutants lint format bench reproduce docs dist clean
 
 help:
 	@echo "make demo        set up, fit on real records, write a report you can open"
@@ -23,6 +23,7 @@ help:
 	@echo "make lint        ruff, mypy, import layers, rules of the source and of the prose"
 	@echo "make bench       against every peer in one run, into docs/benchmarks.md; PARTS='training growth' for some"
 	@echo "make reproduce   all experiments into results/ (hours; resumes); ARGS='--quick --data DIR' takes minutes"
+	@echo "make dist        wheel and sdist into dist/, each extra tried in an environment of its own; EXTRAS='serve onnx'"
 	@echo "make docs        build the documentation into site/"
 
 $(BIN)/python:
@@ -112,5 +113,8 @@ docs: $(VENV)/dev.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 	@echo "open site/index.html"
 
+dist:
+	$(PYTHON) tests/lint/check_wheel.py $(EXTRAS)
+
 clean:
-	rm -rf $(VENV) $(SPARK) $(LOWEST) site build .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(SPARK) $(LOWEST) site build dist .pytest_cache .mypy_cache .ruff_cache .coverage

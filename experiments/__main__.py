@@ -13,7 +13,6 @@ from importlib import import_module  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from experiments.data import MissingDataError  # noqa: E402
-from experiments.history import write_history  # noqa: E402
 from experiments.progress import describe_plan  # noqa: E402
 from experiments.runner import Options, Study, minutes_left, run_study  # noqa: E402
 from experiments.story import write_story  # noqa: E402
@@ -104,10 +103,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name}: {minutes:.1f} minutes, {options.results}/{name}.md", flush=True)
         if left:
             print(describe_plan(left, options.workers), flush=True)
-    if not options.kinds:
-        write_history(options.results)
-        if write_story(options.results):
-            print(f"the whole story: {options.results}/README.md")
+    if not options.kinds and write_story(options.results):
+        print(f"the whole story: {options.results}/README.md")
     return 0
 
 

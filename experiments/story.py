@@ -34,7 +34,6 @@ MORE_PAGES = {
     "range_ends": "the recipe at the ends of the range",
     "corrected": "coverage of `corrected`",
     "unprinted_settings": "settings that the paper does not print",
-    "history": "the defaults of each version",
 }
 LARGEST_MAPPED_BUDGET = 8.0
 # how far a printed coverage may be, its rounding included, and how far a size

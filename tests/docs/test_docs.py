@@ -169,7 +169,10 @@ def _find_named(dotted: str):
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_named_files_and_modules_exist(path):
-    for file, dotted in NAMED.findall(path.read_text()):
+    text = path.read_text()
+    if path.stem == "upgrade":  # its first column has the names that are gone
+        text = re.sub(r"^\|[^|]*\|", "", text, flags=re.MULTILINE)
+    for file, dotted in NAMED.findall(text):
         if dotted:
             assert _find_named(dotted) is not None
         elif "NAME" not in file:
