@@ -63,11 +63,6 @@ def test_a_frame_gives_what_its_matrix_gives(fitted):
         np.testing.assert_array_equal(fitted.predict_set(frame)[1], plain.predict_set(SCHEMA.matrix(new))[1])
 
 
-def test_polars_is_fitted_as_pandas_is(fitted):
-    again = classifier().fit(polars_frame(people()), "bought", schema=SCHEMA)
-    np.testing.assert_array_equal(again.threshold_, fitted.threshold_)
-
-
 def test_the_file_keeps_the_schema(fitted, tmp_path):
     fitted.save(tmp_path / "model")
     loaded = dp.load(tmp_path / "model")
@@ -75,16 +70,6 @@ def test_the_file_keeps_the_schema(fitted, tmp_path):
     np.testing.assert_array_equal(loaded.predict_set(people(60, 1))[1], fitted.predict_set(people(60, 1))[1])
     loaded.report(tmp_path / "page.html", people(60, 1), "bought")
     assert "60" in (tmp_path / "page.html").read_text()
-
-
-def test_regression_takes_its_range_from_the_schema(tmp_path):
-    schema = dp.Schema("regression", "age", (SCHEMA.columns[1],), bounds=(0, 110))
-    frame = people().dropna()
-    model = dp.PrivateConformalRegressor(dp.training.DPSGD(loss="squared", steps=5), epsilon=8.0, random_state=1)
-    model.fit(frame, "age", schema=schema)
-    model.save(tmp_path / "model")
-    assert dp.load(tmp_path / "model").y_bounds_ == model.y_bounds_ == (0.0, 110.0)
-    assert model.predict(pl.from_pandas(frame)).shape == (len(frame),)
 
 
 def test_persons_come_from_the_schema():
