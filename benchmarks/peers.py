@@ -672,7 +672,7 @@ def main() -> None:
             "tables": tables,
         }
         # read anew: another run may have measured other parts meanwhile
-        FOUND.write_text(json.dumps(known() | {part: result}, indent=1) + "\n")
+        FOUND.write_text(json.dumps(known() | {part: result}, indent=1, ensure_ascii=False) + "\n")
         PAGE.write_text(as_page(known()))
     PAGE.write_text(as_page(known()))
 

@@ -21,6 +21,7 @@ from dpscp.cli.files import (
     is_same_file,
     note_path,
     open_table,
+    open_unlike_files,
     public_names,
     read_new_records,
     read_note,
@@ -70,7 +71,7 @@ def write_schema(options: argparse.Namespace) -> Result:
 def check_records(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     """List what a fit on a table would refuse; the exit code is 1 if there is anything."""
     schema = read_schema(options.schema)
-    table = open_table(options.table, choose_csv_format(options, schema.csv))
+    table = open_unlike_files(options.table, choose_csv_format(options, schema.csv))
     public_names(table, known=_known_names(schema), confirmed=options.header)
     found = check_table(options.table, schema, csv=table.csv_format)
     if not options.quiet:
