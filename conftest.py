@@ -6,16 +6,12 @@ The filter is added here and not in pyproject.toml: there it would import dpscp 
 import gc
 import sys
 from collections.abc import Callable, Hashable
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-# Triton is there with torch's CUDA builds only
-collect_ignore_glob = [] if find_spec("triton") else ["*/triton_*.py"]
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let seeded runs through."""

@@ -81,8 +81,10 @@ def run(options: argparse.Namespace) -> int:
         except OSError as error:
             return _print_error(describe_os_error(error))
         except (CommandError, ValueError, TypeError, ImportError) as error:
-            texts = [str(error), *getattr(error, "__notes__", ())]
-            return _print_error(". ".join(text.rstrip(".") for text in texts))
+            text = str(error)
+            for note in getattr(error, "__notes__", ()):
+                text = f"{text.removesuffix('.')}. {note}"
+            return _print_error(text)
         except MemoryError:  # its own text may contain a number of records
             return _print_error(_OUT_OF_MEMORY)
         except KeyboardInterrupt as error:
