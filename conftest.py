@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let seeded runs through."""
     config.addinivalue_line("filterwarnings", "ignore::dpscp.SeededWarning")
