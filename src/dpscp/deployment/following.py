@@ -169,6 +169,11 @@ class FollowPlan:
         low = NoisyPair(below, between + above, (1, 2))
         return (low, [high]) if thresholds[0] > self.first[0] else (high, [low])
 
+    @property
+    def possible_draws(self) -> tuple[tuple[int, int], ...]:
+        """The draws that a pair by the thresholds in force may have; which ones depends on the past."""
+        return ((1, 1),) if self.is_grouped else ((1, 1), (2, 1), (1, 2))
+
     def n_cells(self, thresholds: Sequence[float]) -> int:
         """Return how many counts a batch releases under these thresholds."""
         return 2 + 2 * len(self.first) if self.is_grouped else 2 + (thresholds[0] != self.first[0])
@@ -261,25 +266,28 @@ def long_run_bound(
     unit, n_batches = noise.count_noise, len(pairs)
     released = (n_records is None) + (largest_batch is None)
     left = beta * (1 - _SIZE_SHARE * released)
+    most_draws = max(map(sum, plan.possible_draws))
 
-    def reach(draws: int, probability: float) -> float:
-        # a sum of discrete Gaussians has the tails of its parameter at most
-        return unit * math.sqrt(2 * draws * math.log(1 / probability)) if draws else 0.0
+    def reach(batches: int, probability: float) -> float:
+        # a sum of discrete Gaussians has the tails of its parameter at most; the past decides how many are summed
+        return unit * math.sqrt(2 * most_draws * batches * math.log(1 / probability))
 
     if n_records is None:
-        draws = sum(sum(pair.draws) for pair in pairs)
-        n_low = max(0.0, sum(pair.size for pair in pairs) - reach(draws, _SIZE_SHARE * beta))
+        n_low = max(0.0, sum(pair.size for pair in pairs) - reach(n_batches, _SIZE_SHARE * beta))
     else:
         n_low = float(check_count("n_records", n_records))
     if largest_batch is None:
         windows = [pairs[max(0, end - delay) : end + 1] for end in range(n_batches)]
         tail = _SIZE_SHARE * beta / max(1, n_batches)
-        sizes = [sum(p.size for p in window) + reach(sum(sum(p.draws) for p in window), tail) for window in windows]
+        sizes = [sum(p.size for p in window) + reach(len(window), tail) for window in windows]
         n_most = max(0.0, *sizes) if sizes else 0.0
     else:
         n_most = float(check_count("largest_batch", largest_batch)) * (delay + 1)
+    # The variance depends on the past, so the bound is the line that is sharpest at a variance fixed in advance.
+    spreads = [NoisyPair(0, 0, draws).spread(plan.alpha) for draws in plan.possible_draws]
+    fixed = max(1, n_batches) * min(spreads) * max(spreads)
     variance = sum(pair.spread(plan.alpha) ** 2 for pair in pairs)
+    drift = unit * math.sqrt(2 * fixed * math.log(1 / left)) * (1 + variance / fixed) / 2
     start = max(0.0, plan.end - plan.first[place]) / plan.gain
-    drift = unit * math.sqrt(2 * variance * math.log(1 / left))
     batch = (1 - plan.alpha) * n_most
     return LongRun(group, plan.alpha, n_batches, n_low, n_most, start, batch, drift, beta)
