@@ -54,19 +54,19 @@ def test_help_waits_for_no_numerical_library():
 
 
 def test_the_front_page_has_one_list_of_names():
-    """What the type checker sees, what is answered for and what is promised are the same names."""
-    for module in (dpscp, sys.modules["dpscp.audit"]):
-        tree = ast.parse(Path(module.__file__).read_text())
-        typed = {
-            (alias.name, f"{node.module}.{alias.name}" if node.module == "dpscp" else node.module)
-            for block in tree.body
-            if is_for_types_only(block)
-            for node in block.body
-            for alias in node.names
-        }
-        rooms = {(name, holder) for name, holder in typed if holder == f"{module.__name__}.{name}"}
-        assert set(module._MODULES.items()) == typed - rooms
-        assert all(isinstance(getattr(module, name), ModuleType) for name, _ in rooms)
+    """What the type checker sees, what is imported on first use and what is public are the same names."""
+    tree = ast.parse(Path(dpscp.__file__).read_text())
+    typed = {
+        (alias.asname, f"dpscp.{alias.name}" if node.module == "dpscp" else node.module)
+        for block in tree.body
+        if is_for_types_only(block)
+        for node in block.body
+        for alias in node.names
+    }
+    packages = {(name, holder) for name, holder in typed if holder == f"dpscp.{name}"}
+    assert set(dpscp._MODULES.items()) == typed - packages
+    assert {name for name, _ in typed} | {"audit", "__version__"} == set(dpscp.__all__)
+    assert all(isinstance(getattr(dpscp, name), ModuleType) for name, _ in packages)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dpscp.nothing
     assert not hasattr(dpscp, "nothing.at_all")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import dpscp as dp
-from dpscp.audit import audited_epsilons
+from dpscp.audit.bounds import audited_epsilons
 from dpscp.privacy import (
     Ledger,
     approximate_dp_event,

@@ -14,7 +14,8 @@ from audit_games import PipelineGame, SearchGame, TrainingGame, audited_mechanis
 from scipy import stats
 
 import dpscp as dp
-from dpscp.audit import Audit, audited_epsilons
+from dpscp.audit import Audit
+from dpscp.audit.bounds import audited_epsilons
 from dpscp.core.fit import release
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Regression

@@ -1,12 +1,19 @@
 """What a released object contains of a record."""
 
+import pickle
+
 import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.audit import find_traces
 
 MARK = np.array([123.4567891, -98.7654321])
+# A pickle stores a single number in big-endian order.
+KINDS = ("<f4", "<f8", ">f8")
+
+
+def has_mark(content):
+    return any(np.asarray(number, dtype=kind).tobytes() in content for number in MARK for kind in KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -21,24 +28,16 @@ def fitted():
     return model.fit(X, y)
 
 
-def test_a_fitted_estimator_contains_no_number_of_a_record(fitted):
-    assert find_traces(fitted, MARK) == ()
+def test_a_fitted_estimator_and_its_file_contain_no_number_of_a_record(fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    assert not has_mark(pickle.dumps(fitted))
+    assert not has_mark((tmp_path / "model").read_bytes())
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_kept_row_is_found_as_attribute_and_in_the_pickle(fitted, dtype):
-    fitted.kept_ = {"row": MARK.astype(dtype)}
+@pytest.mark.parametrize("kept", [{"row": MARK.astype(np.float32)}, MARK, [float(MARK[1])]])
+def test_a_kept_number_would_be_found(fitted, kept):
+    fitted.kept_ = kept
     try:
-        assert find_traces(fitted, MARK) == ("kept_['row']", "pickle")
+        assert has_mark(pickle.dumps(fitted))
     finally:
         del fitted.kept_
-
-
-def test_a_number_in_the_saved_file_is_found():
-    class Saved:
-        __slots__ = ()
-
-        def save(self, path):
-            path.write_bytes(b"head" + MARK[:1].astype("<f4").tobytes())
-
-    assert find_traces(Saved(), MARK) == ("file",)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.audit import ModelGame
+from dpscp.audit.model_game import ModelGame
 from dpscp.data.schema import parse_schema
 from dpscp.report import evaluate
 

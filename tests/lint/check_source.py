@@ -229,14 +229,14 @@ def undocumented_names(trees: dict[str, ast.Module]) -> Iterator[str]:
 
 
 def _exported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the names of ``__all__`` with the module that each is imported from."""
+    """Yield the names of ``__all__``, and those imported "as" themselves, with the module that each comes from."""
     listed: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.Assign) and dotted(node.targets[0]) == "__all__":
             listed |= {e.value for e in getattr(node.value, "elts", ()) if isinstance(e, ast.Constant)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((node.module, alias.name) for alias in node.names if alias.name in listed)
+            yield from ((node.module, alias.name) for alias in node.names if alias.asname or alias.name in listed)
 
 
 def _origin(name: tuple[str, str], modules: dict[str, ast.Module]) -> tuple[str, str]:
