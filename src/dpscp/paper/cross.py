@@ -9,7 +9,6 @@ from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_count
 from dpscp.paper.base import Method, Predictor, find_kind, ranks, require_two_classes, slices
-from dpscp.paper.smoother import LinearSmoother
 from dpscp.scores import lac_of_labels
 
 
@@ -19,12 +18,11 @@ class _Cross(Method):
     _held_out_scores: NDArray[Any]
     _fold: NDArray[np.int64]
     _models: list[Predictor]
-    _smoother: LinearSmoother | None
 
     def _learn_folds(self, rows: NDArray[Any], y: NDArray[Any], fold: NDArray[np.int64]) -> None:
         """Train without each fold; ``fold`` has the fold number of each record."""
         self._set_predictor(Predictor.train(self.estimator, rows, y, self._seed()), y)
-        self._smoother, self._fold, self._models = None, fold, []
+        self._fold, self._models = fold, []
         scores = np.empty(len(rows))
         for k in range(int(fold.max()) + 1):
             out = fold == k
@@ -55,20 +53,14 @@ class _Cross(Method):
         high = upper[usable] - 1
         low = n - upper[usable]  # the floor(alpha (n + 1))-th smallest
         for part in slices(len(rows), n):
-            center = self._held_out_predictions(rows[part])
+            center = np.stack([model.predict(rows[part]) for model in self._models], axis=1)[:, self._fold]
             ends = np.partition(center - self._held_out_scores, np.unique(low), axis=1)
             intervals[part, 0, usable] = ends[:, low]
             ends = np.partition(center + self._held_out_scores, np.unique(high), axis=1)
             intervals[part, 1, usable] = ends[:, high]
         return intervals
 
-    def _held_out_predictions(self, rows: NDArray[Any]) -> NDArray[Any]:
-        if self._smoother is not None:
-            return self._smoother.left_out_predictions(rows)
-        return np.stack([model.predict(rows) for model in self._models], axis=1)[:, self._fold]
 
-
-@dataclass(eq=False, repr=False, kw_only=True)
 class JackknifePlus(_Cross):
     """Jackknife+ of Barber, Candes, Ramdas and Tibshirani (2021).
 
@@ -83,9 +75,6 @@ class JackknifePlus(_Cross):
     Parameters
     ----------
     estimator, confidence_level, random_state : see ``SplitConformal``.
-    closed_form : bool
-        Use the exact leverage formula for ``LinearRegression`` and ``Ridge`` where it applies to every record.
-        Otherwise the models are refitted.
 
     Attributes
     ----------
@@ -94,18 +83,10 @@ class JackknifePlus(_Cross):
     Paper: Supplement S1 [sec:extended_cp_intro]
     """
 
-    closed_form: bool = True
-
     def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         if len(rows) < 2:
             raise ValueError("X must have at least 2 records, because one is left out at a time")
-        smoother = LinearSmoother.of(self.estimator, rows, y) if self.closed_form else None
-        if smoother is not None and smoother.can_leave_out:
-            self._set_predictor(Predictor.train(self.estimator, rows, y), y)
-            self._smoother, self._models, self._fold = smoother, [], np.arange(len(rows))
-            self._held_out_scores = np.abs(smoother.left_out_residuals())
-        else:
-            self._learn_folds(rows, y, np.arange(len(rows)))
+        self._learn_folds(rows, y, np.arange(len(rows)))
         self._write_non_private_ledger(
             training="JackknifePlus keeps a model for each record left out",
             calibration="JackknifePlus keeps the left-out score of every record",

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.paper.base import Method, Predictor, ranks, slices
-from dpscp.paper.smoother import LinearSmoother
+from dpscp.paper.base import Method, Predictor, ranks
+
+_EXACT_SOLVERS = ("auto", "svd", "cholesky")
 
 
 class FullConformal(Method):
@@ -17,9 +18,10 @@ class FullConformal(Method):
     and training that ignores their order. Not private: the fitted object holds the records.
 
     Classification trains one model for each new row and label, so it is for small data. Regression needs
-    ``LinearRegression`` or ``Ridge``: every residual is affine in the candidate y, and the set comes from one fit
-    (Vovk, Gammerman and Shafer 2005). ``predict_interval`` returns the convex hull of that set. The hull differs from
-    it only where a record has a weight above 1 in the prediction at x (far extrapolation), and it only adds coverage.
+    ``LinearRegression`` or ``Ridge``: every residual is affine in the candidate y, so one refit for each new row shows
+    all candidates (Vovk, Gammerman and Shafer 2005). ``predict_interval`` returns the convex hull of that set. The hull
+    differs from it only where a record has a weight above 1 in the prediction at x (far extrapolation), and it only
+    adds coverage.
 
     Parameters
     ----------
@@ -33,21 +35,11 @@ class FullConformal(Method):
     """
 
     _records: tuple[NDArray[Any], NDArray[Any]]
-    _smoother: LinearSmoother | None
 
     def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         predictor = Predictor.train(self.estimator, rows, y, self._seed())
-        self._smoother = None
         if predictor.classes is None:
-            self._smoother = LinearSmoother.of(self.estimator, rows, y)
-            if self._smoother is None:
-                raise TypeError(
-                    "estimator must be scikit-learn's LinearRegression or Ridge (one penalty, an exact solver, "
-                    f"positive=False) for full conformal regression, got {type(self.estimator).__name__}; "
-                    "JackknifePlus and CVPlus take any regressor"
-                )
-            if not self._smoother.is_unique:
-                raise ValueError("least squares has no unique solution on these rows; use Ridge with alpha > 0")
+            _require_affine(self.estimator, rows)
         self._set_predictor(predictor, y)
         self._records = rows, y
         self._write_non_private_ledger(
@@ -69,22 +61,36 @@ class FullConformal(Method):
         return np.asarray(below[..., None] < ranks(self._alphas, len(y)))
 
     def _intervals(self, rows: NDArray[Any]) -> NDArray[Any]:
-        smoother = self._smoother
-        assert smoother is not None  # regression is fitted with one
-        residuals = smoother.residuals
-        wanted = ranks(self._alphas, len(residuals))
-        intervals = np.empty((len(rows), 2, len(wanted)))
-        for part in slices(len(rows), 2 * len(residuals)):
-            weights = smoother.weights(rows[part])
-            center, stretch = weights @ smoother.y, 1 + smoother.new_leverage(rows[part])
+        known, y = self._records
+        residuals, wanted = y - self._predictor.predict(known), ranks(self._alphas, len(y))
+        intervals, far = np.empty((len(rows), 2, len(wanted))), 1 + np.abs(residuals).max()
+        for j, (row, center) in enumerate(zip(rows, self._predictor.predict(rows), strict=True)):
+            grown, target = np.vstack([known, row]), np.append(y, center + far)
+            *moved, own = target - Predictor.train(self.estimator, grown, target).predict(grown)
+            weights = (residuals - moved) / own
             for side, end in ((-1.0, 0), (1.0, 1)):
-                reach = acceptance_ends(residuals, side * weights, wanted)
-                intervals[part, end] = center[:, None] + side * stretch[:, None] * reach
+                intervals[j, end] = center + side * far / own * acceptance_ends(residuals, side * weights, wanted)
         return intervals
 
 
-def acceptance_ends(residuals: NDArray[Any], weights: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[Any]:
-    """Find the largest t >= 0 with few records below it, (m, n_wanted).
+def _require_affine(estimator: Any, rows: NDArray[Any]) -> None:
+    """Refuse regressors whose residuals are not affine in a candidate."""
+    from sklearn.linear_model import LinearRegression, Ridge  # slow to import, and few callers need it
+
+    is_ridge = type(estimator) is Ridge and estimator.solver in _EXACT_SOLVERS and np.ndim(estimator.alpha) == 0
+    if not (is_ridge or type(estimator) is LinearRegression) or estimator.positive:
+        raise TypeError(
+            "estimator must be scikit-learn's LinearRegression or Ridge (one penalty, an exact solver, "
+            f"positive=False) for full conformal regression, got {type(estimator).__name__}; JackknifePlus and CVPlus "
+            "take any regressor"
+        )
+    center = rows.mean(axis=0) if estimator.fit_intercept else 0.0
+    if not (is_ridge and estimator.alpha > 0) and np.linalg.matrix_rank(rows - center) < rows.shape[1]:
+        raise ValueError("least squares has no unique solution on these rows; use Ridge with alpha > 0")
+
+
+def acceptance_ends(residuals: NDArray[Any], weights: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Find the largest t >= 0 with few records below it, (n_wanted,).
 
     "Few" is fewer than ``wanted`` records with |residual - weight t| < t. Adding (x, y) to a ridge fit gives it the
     residual t = (y - mu(x)) / (1 + x' A^-1 x) and subtracts ``weight`` times t from the records' residuals. A record is
@@ -93,28 +99,10 @@ def acceptance_ends(residuals: NDArray[Any], weights: NDArray[Any], wanted: NDAr
     """
     size = np.abs(residuals)
     signed = np.where(residuals < 0, -weights, weights)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # a residual of zero stays below t exactly if its weight is below 1 in size
-        starts = (signed > -1) & ((size > 0) | (signed < 1))
-        stops = starts & (signed > 1)
-        start = np.where(starts, size / (1 + signed), np.inf)
-        stop = np.where(stops, size / (signed - 1), np.inf)
-    m, n = weights.shape
-    ends = np.full((m, len(wanted)), np.inf)
-    gaps = stops.any(axis=1)
-    simple = np.flatnonzero(~gaps)
-    usable = wanted <= n
-    if usable.any() and simple.size:
-        place = wanted[usable] - 1
-        ends[np.ix_(simple, usable)] = np.partition(start[simple], np.unique(place), axis=1)[:, place]
-    for j in np.flatnonzero(gaps):
-        ends[j] = _last_accepted(start[j], stop[j], wanted)
-    return ends
-
-
-def _last_accepted(start: NDArray[Any], stop: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[Any]:
-    """Find the last point inside fewer than ``wanted`` open intervals (start, stop)."""
-    start, stop = start[start < np.inf], stop[stop < np.inf]
+    # a residual of zero stays below t exactly if its weight is below 1 in size
+    starts = (signed > -1) & ((size > 0) | (signed < 1))
+    stops = starts & (signed > 1)
+    start, stop = size[starts] / (1 + signed[starts]), size[stops] / (signed[stops] - 1)
     points = np.concatenate([stop, start])
     change = np.repeat([-1, 1], [len(stop), len(start)])
     # stops come first among equals (a stable sort of stops before starts): open intervals leave their ends free

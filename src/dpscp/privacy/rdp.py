@@ -1,11 +1,8 @@
 """Rényi DP on the order grid of Opacus: the accounting of the paper."""
 
-import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -69,8 +66,7 @@ def _divergences(event: DpEvent) -> FloatArray:
         rate, noise = float(event.sampling_probability), float(event.event.noise_multiplier)
         if 0 < rate < 1 and noise > 0:
             return sampled_gaussian_divergences(rate, noise, OPACUS_ORDERS)
-    with _quiet_orders():
-        return np.asarray(RdpAccountant(OPACUS_ORDERS).compose(_STANDS_FOR[type(event)](event))._rdp)
+    return np.asarray(RdpAccountant(OPACUS_ORDERS).compose(_STANDS_FOR[type(event)](event))._rdp)
 
 
 def sampled_gaussian_divergences(rate: float, noise: float, orders: Sequence[float]) -> FloatArray:
@@ -132,25 +128,6 @@ def _infinite_series(rate: float, noise: float, alpha: FloatArray, terms: int) -
     ends = decreasing & (np.maximum(below, above) < total - _NEGLIGIBLE)[:, 1:]
     found = np.where(ends.any(axis=1), total[np.arange(len(alpha)), 1 + ends.argmax(axis=1)], np.inf)
     return np.asarray(found)
-
-
-@contextmanager
-def _quiet_orders() -> Iterator[None]:
-    """Drop dp-accounting's messages about orders whose series does not converge.
-
-    Such an order gets an infinite divergence, so the bound of the other orders holds, and a caller can do nothing.
-    """
-    import_module("absl.logging")  # creates the logger, with a class of its own
-    logger = logging.getLogger("absl")
-
-    def is_other(record: logging.LogRecord) -> bool:
-        return "failed to converge" not in str(record.msg)
-
-    logger.addFilter(is_other)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_other)
 
 
 RDP = Accountant("rdp", _STANDS_FOR, _profile)

@@ -15,7 +15,7 @@ from dpscp._base.callers import ROUNDING, call_on_rows
 from dpscp._base.checks import check_choice
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.scores.labels import score_name
-from dpscp.scores.sets import normalized_interval, quantile_interval, residual_interval
+from dpscp.scores.sets import normalized_interval, quantile_interval
 
 # The smallest predicted scale, as a share of the target's range. This public floor keeps scores bounded.
 SMALLEST_SCALE = 0.01
@@ -144,23 +144,6 @@ class IntervalScore(Protocol):
 
 
 @dataclass(frozen=True)
-class _Absolute:
-    """Score by |y - prediction|."""
-
-    natural: bool = True
-    outputs: int = 1
-
-    def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:
-        return 0.0, y_bounds[1] - y_bounds[0]
-
-    def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
-        return absolute_residual(targets, pair.center)
-
-    def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
-        return residual_interval(pair.center, thresholds)
-
-
-@dataclass(frozen=True)
 class _Normalized:
     """Score by |y - center| / half-width of the pair."""
 
@@ -178,36 +161,19 @@ class _Normalized:
 
 
 @dataclass(frozen=True)
-class _Cqr:
-    """Score by the distance from the pair, negative inside."""
-
-    natural: bool = False
-    outputs: int = 2
-
-    def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:
-        return y_bounds[0] - y_bounds[1], y_bounds[1] - y_bounds[0]
-
-    def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
-        return cqr(targets, pair.lower, pair.upper)
-
-    def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
-        return quantile_interval(pair.lower, pair.upper, thresholds)
-
-
-@dataclass(frozen=True)
-class OneSided:
-    """Score by the distance beyond one predicted end, negative inside; the interval has no limit on the other side.
+class _Distance:
+    """Score by the distance beyond the ends of the pair, negative inside; of one prediction, the absolute residual.
 
     Attributes
     ----------
-    side : str
-        "upper" or "lower": the end that the interval has.
     outputs : int
-        1 for the prediction, 2 for the outer quantile of a pair.
+        1 for the prediction, 2 for a pair of quantiles.
+    side : str
+        "both", or "upper" or "lower": the one end that the interval has. It has no limit on the other side.
     """
 
-    side: str
     outputs: int
+    side: str = "both"
 
     @property
     def natural(self) -> bool:
@@ -216,30 +182,33 @@ class OneSided:
 
     def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:
         """Return the public range of the score."""
-        return y_bounds[0] - y_bounds[1], y_bounds[1] - y_bounds[0]
+        width = y_bounds[1] - y_bounds[0]
+        return (0.0 if (self.outputs, self.side) == (1, "both") else -width), width
 
     def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
-        """Compute the distance of each target beyond the end."""
+        """Compute the distance of each target beyond the ends."""
+        if self.side == "both":
+            return cqr(targets, pair.lower, pair.upper)
         return np.asarray(targets - pair.upper if self.side == "upper" else pair.lower - targets)
 
     def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
-        """Return the half-lines of targets whose score is at most the threshold."""
+        """Return the targets whose score is at most the threshold."""
         ends = quantile_interval(pair.lower, pair.upper, thresholds)
         if self.side == "upper":
             ends[:, 0] = -np.inf
-        else:
+        elif self.side == "lower":
             ends[:, 1] = np.inf
         return ends
 
 
 SIDES = ("both", "upper", "lower")
 ONE_SIDED_SCORES: Mapping[str, IntervalScore] = {
-    f"{name}_{side}": OneSided(side, outputs) for name, outputs in (("absolute", 1), ("cqr", 2)) for side in SIDES[1:]
+    f"{name}_{side}": _Distance(outputs, side) for name, outputs in (("absolute", 1), ("cqr", 2)) for side in SIDES[1:]
 }
 INTERVAL_SCORES: Mapping[str, IntervalScore] = {
-    "absolute": _Absolute(),
+    "absolute": _Distance(1),
     "normalized": _Normalized(),
-    "cqr": _Cqr(),
+    "cqr": _Distance(2),
     **ONE_SIDED_SCORES,
 }
 
