@@ -161,9 +161,10 @@ def test_a_table_and_a_function_give_the_same_release():
     def losses(t):
         return np.clip(1 - t / u, 0, 1)
 
-    of_function = control(losses, threshold_range=(0, 1), steps=6)
-    points = np.arange(1, 64) / 64
-    of_table = control(np.stack([losses(t) for t in points], axis=1), thresholds=points, steps=6)
+    of_function = control(losses, threshold_range=(0, 1))
+    parts = 2 ** of_function.ledger.public_facts["search_steps"]
+    points = np.arange(1, parts) / parts
+    of_table = control(np.stack([losses(t) for t in points], axis=1), thresholds=points)
     assert of_function.threshold == of_table.threshold
     assert of_function.ledger.epsilon(1e-6) <= 1.0
     assert "n_records" in of_function.ledger.public_facts

@@ -138,9 +138,6 @@ class Plan:
 
     def _with_levels(self, spent: Ledger, stability: Stability | None) -> Self:
         """Return the plan with the levels that follow from what was spent."""
-        lipschitz = self.problem.score_lipschitz
-        if stability is not None and lipschitz is not None:
-            stability = replace(stability, score_lipschitz=lipschitz)
         inputs = GuaranteeRequest(self.problem.searched_alphas, spent, stability)
         inner, shift = self.guarantee.inner_levels(inputs), self.guarantee.shift(inputs)
         return replace(self, spent=spent, inner=inner, shift=shift)
@@ -169,12 +166,6 @@ class Plan:
     def size_share(self) -> float:
         """The share of the squared calibration budget for the number of scores."""
         return SIZE_SHARE if self.has_released_size else 0.0
-
-    @property
-    def rank_buffer(self) -> float:
-        """The ranks that are added for the change of the model."""
-        own = self.problem.rank_buffer
-        return self.guarantee.rank_buffer if own is None or not self.guarantee.rank_buffer else own
 
     def default_steps(self, unit_noise: float) -> int:
         """Return the number of halvings of a search.
@@ -259,13 +250,12 @@ class Plan:
                 copies,
             )
 
-        steps = problem.steps
-        if steps is None and secret is not None:
+        if secret is not None:
             # this only sets the number of halvings, so an approximation is enough
             held_out = sum(self.secret_shares or ())
             mu = spare_mu(epsilon, delta, held_out, one_row.epsilon(delta, accountant))
             steps = self.default_steps(float(sensitivities[0]) * math.sqrt(copies * len(level_indices)) / mu)
-        elif steps is None:
+        else:
             steps = self.default_steps(noise(1, 0.0)[0][0].count_noise)
         if problem.task.most_steps is not None:
             steps = min(steps, problem.task.most_steps)

@@ -43,14 +43,6 @@ class Problem:
     """Whether the labels are the groups."""
     population: Population | None = None
     """Another population that the promise is for (Result K)."""
-    steps: int | None = None
-    """The number of halvings of a search; None chooses it."""
-    rank_buffer: float | None = None
-    """The ranks that a guarantee with a rank buffer adds; None: its own."""
-    failure_probability: float | None = None
-    """The probability with which a union buffer may fail."""
-    score_lipschitz: float | None = None
-    """The Lipschitz constant of the score in the parameters of the model."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.guarantee, Guarantee):

@@ -222,8 +222,7 @@ def _search(
                         steps=plan.steps,
                         correction=plan.guarantee.correction,
                         rank=plan.rank,
-                        rank_buffer=plan.rank_buffer,
-                        failure_probability=plan.problem.failure_probability,
+                        rank_buffer=plan.guarantee.rank_buffer,
                         n_records=plan.n_nominal,
                         size=row[0].aim.size if row else known,
                         size_noise=None if row else plan.size_noise,
@@ -377,7 +376,7 @@ def _find_smallest_sizes(plan: Plan, index: int, q: PrivateQuantile) -> tuple[in
 
     def useful(n: int) -> bool:
         aim = q.aim.with_size(n)
-        return aim.has_target_within(n, float(aim.whole_offset(plan.rank_buffer, None, confidence, target)))
+        return aim.has_target_within(n, float(aim.whole_offset(plan.guarantee.rank_buffer, None, confidence, target)))
 
     if isinstance(q.aim.size, KnownSize):
         smallest = max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.assumptions import OWN_SCORES
-from dpscp._base.checks import check_count, check_nonnegative, check_probability
+from dpscp._base.checks import check_count, check_probability
 from dpscp.core.problem import Problem, group_fields
 from dpscp.core.release import Counted, release_scores
 from dpscp.core.tasks import OwnScores
@@ -39,10 +39,6 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     guarantee: str | Guarantee = "universal",
     held_out: bool = False,
     stability: Stability | None = None,
-    score_lipschitz: float | None = None,
-    rank_buffer: float | None = None,
-    failure_probability: float | None = None,
-    steps: int | None = None,
     fine_near: float | tuple[float, float] | None = None,
     n_records: int | None = None,
     persons: Any = None,
@@ -79,15 +75,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         Whether the scored records were not used in training (guarantee ``"split"``). Each part may then spend the whole
         budget.
     stability : Stability, optional
-        The bound on the model's change, for ``guarantee="stability"``.
-    score_lipschitz : float, optional
-        The Lipschitz constant of the score in the parameters.
-    rank_buffer : float, optional
-        Ranks that ``guarantee="finite"`` adds for the change of the model.
-    failure_probability : float, optional
-        The probability with which the union buffer may fail.
-    steps : int, optional
-        The number of halvings of the search; None chooses it.
+        The bound on the model's change, with the Lipschitz constant of the score, for ``guarantee="stability"``.
     fine_near : float or pair, optional
         A public value near which the grid of thresholds is finest: 0 for residuals, both ends for probabilities. A
         ``score_range`` that is far too wide then costs little.
@@ -156,10 +144,6 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         release_confidence=release_confidence,
         **group_fields(None if used is None else used.groups),
         population=other,
-        steps=steps,
-        rank_buffer=None if rank_buffer is None else check_nonnegative("rank_buffer", rank_buffer),
-        failure_probability=failure_probability,
-        score_lipschitz=score_lipschitz,
     )
     counted = Counted(
         [scores] if used is None else used.scores_of_groups(np.asarray(scores)),

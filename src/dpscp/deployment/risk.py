@@ -56,7 +56,6 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     resolution: int = 64,
     running_maximum: bool = False,
     release_confidence: float | None = None,
-    steps: int | None = None,
     budget: BudgetStore | None = None,
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
@@ -90,7 +89,6 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     running_maximum : control the running maximum of a loss that may rise with the threshold, taken from the right.
     release_confidence : with this probability this one release keeps the bound itself. Needs ``resolution=1`` and
         held-out records.
-    steps : number of halvings; None chooses from public numbers.
     budget : store of these records; the share is reserved before anything is released.
     accountant : ``"pld"`` or ``"rdp"``.
     random_state : None for system entropy; an integer repeats the run and is NOT private.
@@ -142,7 +140,6 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
         release_confidence=release_confidence,
         **group_fields(used.groups),
         population=other,
-        steps=None if steps is None else check_count("steps", steps),
     )
     problem.require_payable(budget, seeded=seed is not None)
     plan = plan_release(problem, spent)

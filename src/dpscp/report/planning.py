@@ -508,7 +508,7 @@ def _plan_search_numbers(plan: Plan, mu: float, *, bare: bool) -> dict[str, Any]
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
     aim, covered, target = plan.planned_aim(0, mu / SEARCH_MARGIN), None, 1 - plan.problem.alphas[0]
     confidence, searched = plan.problem.release_confidence, 1 - plan.problem.searched_alphas[0]
-    last = float(aim.whole_offset(plan.rank_buffer, None, confidence, searched))
+    last = float(aim.whole_offset(plan.guarantee.rank_buffer, None, confidence, searched))
     if confidence is not None:
         covered = target
     elif plan.guarantee.held_out and not bare:
