@@ -10,7 +10,7 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp.deployment.following import FollowPlan, NoisyPair, long_run_bound, noisy_counts
-from dpscp.deployment.monitoring import _choose_bet, log_evidence
+from dpscp.deployment.monitoring import _checksum, _choose_bet, log_evidence
 from dpscp.privacy import Budget, IntegerSource, sized_lattice_noise
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning")
@@ -284,6 +284,12 @@ def test_each_group_has_its_own_threshold_in_force(groups):
     assert {one.beta for one in runs} == {0.025}
     again = dp.CoverageMonitor.from_json(found.to_json(), clf)
     assert again.to_json() == found.to_json()
+    for value in (math.nan, math.inf):  # in the count of one group alone, which the evidence does not use
+        state = json.loads(found.to_json())
+        state.pop("checksum")
+        state["batches"][-1]["counts"][-1] = value
+        with pytest.raises(ValueError, match="damaged"):
+            dp.CoverageMonitor.from_json(json.dumps({**state, "checksum": _checksum(state)}), clf)
 
 
 @pytest.mark.parametrize("follow", [0, -1.0, math.inf, "1"])
@@ -302,8 +308,6 @@ def test_several_levels_are_refused():
 
 
 def test_a_changed_state_is_refused(regressor):
-    from dpscp.deployment.monitoring import _checksum
-
     found = monitor(regressor)
     found.update(*data(200, 1))
     found.update(*data(200, 2))

@@ -17,7 +17,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.sources.tables import Table
-from dpscp.deployment.server import Limits, OutcomeFile, create_app, record_schema, serve
+from dpscp.deployment.server import Limits, OutcomeFile, RequestError, create_app, record_schema, serve
 
 SECRET = "Musterfrau-71"
 SCHEMA = {
@@ -31,6 +31,10 @@ SCHEMA = {
         "ward": {"type": "categorical", "categories": ["a", "b"]},
         "admitted": {"type": "date", "bounds": ["2020-01-01", "2026-12-31"]},
     },
+}
+PERSONS = {name: value for name, value in SCHEMA.items() if name != "n_records"} | {
+    "person": "name",
+    "rows_per_person": 2,
 }
 
 
@@ -194,6 +198,39 @@ def test_outcomes_are_collected_for_the_monitor(server, fitted, tmp_path, run):
     fitted.save(tmp_path / "m.dpscp")
     line = f"monitor m.dpscp {folder / 'outcomes.csv'} --state s.json --epsilon 1 --seed 0"
     assert run(line)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"name": None}, {"name": ""}, {"age": True}, {"age": "1,5"}, {"age": None}, {"ill": "maybe"}, {"name": "\x00"}],
+)
+def test_one_record_cannot_make_the_monitor_refuse_all_others(tmp_path, changed):
+    """What was collected is read as a whole: a record that the monitor refuses would take all others with it."""
+    schema = dp.Schema.from_dict(PERSONS)
+    file, good = OutcomeFile(tmp_path / "o.csv", schema), {**as_records(people(1))[0], "name": "A"}
+    file.append([good])
+    with pytest.raises(RequestError, match="nothing was collected"):
+        file.append([good, {**good, **changed}])
+    assert not dp.check_table(tmp_path / "o.csv", schema).problems
+
+
+@pytest.mark.parametrize("name", ["a\rb", "a\r\nb", "a\nb", 'a"b,c', "=1+1"])
+def test_any_text_is_one_cell(tmp_path, name):
+    schema = dp.Schema.from_dict(PERSONS)
+    file, good = OutcomeFile(tmp_path / "o.csv", schema), {**as_records(people(1))[0], "name": "A"}
+    file.append([good, {**good, "name": name}])
+    file.append([good])
+    found = dp.check_table(tmp_path / "o.csv", schema)
+    assert (found.n_records, found.problems) == (3, ())
+    assert [frame["name"].tolist() for frame in Table(file.path, schema.csv).frames("read", schema)] == [
+        ["A", name, "A"]
+    ]
+
+
+def test_a_text_that_is_no_unicode_is_refused(server):
+    for path in ("/predict", "/outcomes"):
+        status, found, _ = ask(server[0], "POST", path, b'{"ward": "\\ud800", "age": 1}')
+        assert (status, "not valid JSON" in found["error"]) == (400, True)
 
 
 def test_no_record_is_written_to_the_log(server):

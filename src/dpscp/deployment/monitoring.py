@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -448,7 +449,8 @@ class CoverageMonitor:
                     monitor._add(str(batch["name"]), 0.0, tuple(map(float, batch["counts"])), batch["delay"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise ValueError(f"the state of the monitor is damaged: {error}") from None
-        if not np.isfinite(monitor._factors).all() or len(set(monitor._names)) < len(monitor._names):
+        numbers = [*monitor._factors, *chain.from_iterable(monitor._counts)]
+        if not np.isfinite(numbers).all() or len(set(monitor._names)) < len(monitor._names):
             raise ValueError("the state of the monitor is damaged: a batch is counted twice or without a number")
         return monitor
 

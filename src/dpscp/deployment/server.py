@@ -29,6 +29,7 @@ from dpscp._base.suggestions import suggest
 from dpscp.data.frames import label_text
 from dpscp.data.schema import Schema
 from dpscp.data.sources.tables import Table
+from dpscp.data.table_check import check_table
 from dpscp.deployment.prediction import predict_block, predict_table
 from dpscp.report.verdict import judge
 
@@ -98,21 +99,37 @@ class OutcomeFile:
             raise ValueError(f"{str(path)!r} has other columns than the schema of the model; use another file")
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Write records whose values were checked."""
+        """Write records as the monitor can read them; refuse all if one of them is not readable."""
         names, text = self._schema.column_names, io.StringIO()
-        lines = csv.writer(text, delimiter=self._schema.csv.separator_in(self.path.name), lineterminator="\n")
+        # with this line end the writer also quotes a cell with a single CR, which readers take for the end of a line
+        lines = csv.writer(text, delimiter=self._schema.csv.separator_in(self.path.name), lineterminator="\r\n")
         lines.writerow(names)
         header = text.tell()
         lines.writerows([_cell(record[name], self._schema.csv.decimal) for name in names] for record in records)
+        # the mark at its start says UTF-8, whatever encoding the schema declares
+        whole = codecs.BOM_UTF8 + text.getvalue().encode()
+        if records:
+            self._check(whole, len(records))
         with self._lock:
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(handle, "ab") as file:
-                is_new = not os.fstat(handle).st_size
-                # the mark at its start says UTF-8, whatever encoding the schema declares
-                file.write(codecs.BOM_UTF8 if is_new else b"")
-                file.write(text.getvalue()[0 if is_new else header :].encode())
+                file.write(text.getvalue()[header:].encode() if os.fstat(handle).st_size else whole)
                 file.flush()
                 os.fsync(handle)
+
+    def _check(self, content: bytes, n_records: int) -> None:
+        """Read what is to be written as the monitor does: it would refuse a whole file for one record."""
+        with tempfile.TemporaryDirectory(prefix="dpscp-serve-") as folder:
+            table = Path(folder, self.path.name)
+            table.write_bytes(content)
+            found = check_table(table, self._schema)
+        if found.problems:
+            reason = found.problems[0].message.replace(repr(str(table)), "the table")
+        elif found.n_records != n_records:
+            reason = "the table would have another number of records"
+        else:
+            return
+        raise RequestError(422, f"nothing was collected: {reason}")
 
 
 def _cell(value: Any, decimal: str) -> str:
@@ -196,7 +213,6 @@ class _Service:
         if self.outcomes is None:
             raise RequestError(404, "this server collects no outcomes; start it with --outcomes FILE")
         records = _read_records(await _read_json(request, self.limits), self.schema, self.limits, labeled=True)
-        await self.compute(_check_labeled, self.schema, records)
         await self.compute(self.outcomes.append, records)
         return JSONResponse({"collected": len(records)}, 201)
 
@@ -383,7 +399,10 @@ async def _read_json(request: Any, limits: Limits) -> Any:
         raise RequestError(415, "send records here with 'Content-Type: application/json'")
     body = b"".join([part async for part in _read_body(request, limits)])
     try:
-        return json.loads(body, parse_constant=_refuse_constant)
+        data = json.loads(body, parse_constant=_refuse_constant)
+        if rb"\u" in body:
+            json.dumps(data, ensure_ascii=False).encode()  # half of a pair of code units is no text
+        return data
     except (ValueError, RecursionError):  # the message may contain a part of the body
         pass
     raise RequestError(400, "the body is not valid JSON; send a record, or a list of records")
@@ -457,19 +476,6 @@ def _predict_file(estimator: Any, source: Path, output: Path, limits: Limits) ->
     except (ValueError, TypeError) as error:  # our own messages; they contain no cell
         reason = str(error).replace(repr(str(source)), "the table")
     raise RequestError(422, reason)
-
-
-def _check_labeled(schema: Schema, records: list[dict[str, Any]]) -> None:
-    """Refuse labeled records of which one cannot be used; the monitor would refuse the whole file."""
-    if not records:
-        return
-    frame = _as_frame(records, list(schema.column_names))
-    try:
-        schema.encode(frame)
-        return
-    except (ValueError, TypeError) as error:
-        reason = str(error)
-    raise RequestError(422, f"nothing was collected: {reason}")
 
 
 # ---- OpenAPI
