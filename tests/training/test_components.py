@@ -9,7 +9,6 @@ from dpscp.training import (
     DPSGD,
     NormClip,
     Preprocessed,
-    PrivateCentering,
     PrivatePCA,
     PrivateStandardize,
     PrivateWhitening,
@@ -57,13 +56,6 @@ def classifier(estimator, **options):
     return dp.PrivateConformalClassifier(estimator, **options)
 
 
-def test_too_many_components_are_refused_before_anything_is_spent(tmp_path):
-    store = dp.BudgetStore.create(tmp_path / "b", epsilon=9, delta=1e-4, dataset="x")
-    with pytest.raises(ValueError, match="n_components must be at most the number of columns, 4, got 5"):
-        classifier([PrivatePCA(5)]).fit(X, Y, budget=store)
-    assert not store.ledger().entries
-
-
 @pytest.mark.parametrize("mechanism", [(), (DPSGD(steps=20),)])
 def test_a_list_of_steps_is_one_mechanism_with_one_entry(mechanism, tmp_path):
     clf = classifier([PrivateStandardize(-3, 3), PrivatePCA(2, bound=2.0), *mechanism], random_state=0).fit(X, Y)
@@ -74,15 +66,6 @@ def test_a_list_of_steps_is_one_mechanism_with_one_entry(mechanism, tmp_path):
     clf.save(tmp_path / "m")
     np.testing.assert_array_equal(dp.load(tmp_path / "m").predict_set(X)[1], clf.predict_set(X)[1])
     assert not clf.ledger_.assumptions
-
-
-def test_steps_of_the_caller_are_assumptions():
-    class Own(PrivateCentering):
-        pass
-
-    for steps in ([Own(3.0), DPSGD(steps=5)], [Own(3.0)]):
-        clf = classifier(steps, random_state=0).fit(X, Y)
-        assert any("each preprocessing step of the caller" in text.sentence for text in clf.ledger_.assumptions)
 
 
 def test_a_list_without_a_mechanism_or_step_is_refused():

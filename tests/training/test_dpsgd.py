@@ -429,27 +429,6 @@ def test_learns_and_is_a_model():
         assert again.classes == ("no", "yes")
 
 
-@pytest.mark.parametrize("loss", ["squared", "huber", "pinball"])
-def test_regression_learns(loss):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(4000, 3))
-    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=4000)
-    mechanism = DPSGD(
-        hidden=(24,), loss=loss, sampling_rate=0.2, steps=1500, learning_rate=0.02, optimizer="adam", averaging=0.2,
-        schedule="cosine", quantiles=(0.1, 0.9), noise_multiplier=1.0, clip_norm=5.0,
-    )  # fmt: skip
-    model = mechanism.train(X, y, random_state=1).model
-    z = model.outputs(X)
-    if loss == "pinball":
-        assert z.shape == (4000, 2)
-        assert 0.6 < ((z[:, 0] <= y) & (y <= z[:, 1])).mean() < 0.97
-    else:
-        assert z.shape == (4000, 1)
-        assert np.var(z[:, 0] - y) < 0.2 * np.var(y)
-    with pytest.raises(TypeError, match="classification"):
-        model.predict_proba(X)
-
-
 def test_seeds_and_public_facts():
     X, y = problem(4, 3, n=60)
     mechanism = DPSGD(sampling_rate=0.3, steps=20, noise_multiplier=1.0)
@@ -567,11 +546,6 @@ def test_divergence_is_reported():
     mechanism = DPSGD(loss="squared", learning_rate=1e38, momentum=0.9, steps=400, noise_multiplier=1.0)
     with pytest.raises(ValueError, match="diverged"):
         mechanism.train(1e6 * X, y, random_state=0)
-
-
-def test_empty_records_need_a_public_size():
-    with pytest.raises(ValueError, match="n_records"):
-        DPSGD(noise_multiplier=1.0, classes=(0, 1)).train(np.empty((0, 2)), [])
 
 
 def test_views_stay_bounded():

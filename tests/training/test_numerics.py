@@ -11,15 +11,12 @@ import math
 import os
 import subprocess
 import sys
-from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
 import dpscp as dp
-from dpscp.threshold.counts import as_counter
 from dpscp.training import DPSGD
 from dpscp.training.engine.noise import GRID
 
@@ -102,34 +99,3 @@ def test_other_kernels_and_thread_counts_give_the_same_release():
     assert np.abs(np.subtract(here[0], there[0])).max() <= tolerance("float64", len(here[0]))
     # a threshold is one of 2^steps grid points: it moves only if a score crosses one, and here none does
     assert here[1] == there[1] < 1
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_counts_are_exact_next_to_every_threshold(dtype):
-    """Scores at and one step beside every midpoint of the search, against exact rational arithmetic."""
-    low, high = 0.1, 0.7
-    edges, exact = [low, high], []
-    for _ in range(6):
-        edges = sorted({*edges, *((a + b) / 2 for a, b in pairwise(edges))})
-    near = np.array(edges, dtype=dtype)
-    scores = np.concatenate([near, np.nextafter(near, dtype(0)), np.nextafter(near, dtype(1))])
-    values = [Fraction(float(s)) for s in scores]
-    counter = as_counter(scores, (low, high), 1)
-    for left, right in pairwise(edges):
-        exact.append(sum(v <= Fraction((left + right) / 2) for v in values))
-        assert counter.count(left, right, 1) == exact[-1]
-    assert len(set(exact)) > 10
-
-
-def test_the_search_gives_the_same_threshold_for_every_way_to_hold_the_scores():
-    rng = np.random.default_rng(0)
-    single = rng.uniform(size=5000).astype(np.float32)
-    double = single.astype(np.float64)
-    forms = [single, double, double[::-1], double.tolist(), iter([double[:100], double[100:]]), lambda: [double]]
-    found = {
-        dp.private_quantile(
-            form, alpha=0.1, score_range=(0, 1), count_noise=5.0, steps=16, n_records=5000, random_state=4
-        ).threshold
-        for form in forms
-    }
-    assert len(found) == 1

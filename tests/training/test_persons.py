@@ -115,18 +115,6 @@ def test_a_person_moves_the_gradient_of_a_penalized_risk_by_one_bound(loss):
             assert np.linalg.norm(moved) <= risk.head.gradient_bound * (1 + 1e-12)
 
 
-def test_weighted_minimizer_is_that_of_repeated_rows():
-    """A person with two equal rows counts as one with one row, up to the solver's tolerance."""
-    X, y, _ = persons_of(0, alike=True)
-    mechanism = OutputPerturbation(loss="logistic", classes=(0, 1), noise_multiplier=1e-3, regularization=0.1)
-    twice = Persons(np.arange(0, 2 * len(X) + 1, 2), 2)
-    one = mechanism.train(X, y, random_state=0, n_records=50).model.parameters
-    two = mechanism.train(
-        X.repeat(2, axis=0), y.repeat(2), random_state=0, n_records=50, persons=twice
-    ).model.parameters
-    np.testing.assert_allclose(one, two, atol=5e-3)
-
-
 STEPS = (
     UnitNorm(),
     PrivateCentering(1.0, 3.0),
@@ -201,15 +189,6 @@ def test_a_mechanism_that_cannot_says_so_before_anything_is_released():
     for mechanism in (behind, own):
         with pytest.raises(TypeError, match="cannot train on persons"):
             mechanism.train(X, y, n_records=20, persons=persons)
-
-
-def test_only_dpsgd_shows_its_steps():
-    X, y, _ = persons_of(0, alike=True)
-    seen = []
-    DPSGD(classes=(0, 1), noise_multiplier=1.0, steps=3).train(X, y, n_records=20, observer=seen.append)
-    assert len(seen) == 3
-    with pytest.raises(TypeError, match="not OutputPerturbation"):
-        OutputPerturbation(classes=(0, 1), noise_multiplier=1.0).train(X, y, n_records=20, observer=seen.append)
 
 
 def test_persons_of_other_rows_are_refused():

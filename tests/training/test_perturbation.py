@@ -8,7 +8,7 @@ import pytest
 from scipy import special, stats
 
 from dpscp.exceptions import BudgetError
-from dpscp.privacy import epsilon_of, gaussian_event, gdp_delta
+from dpscp.privacy import epsilon_of, gdp_delta
 from dpscp.training import Mechanism
 from dpscp.training.engine.rows import feature_rows
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
@@ -332,18 +332,6 @@ def test_the_center_of_the_target_range_returns_with_the_intercept():
         loss="squared", y_bounds=(-4, 8), noise_multiplier=1e-3, regularization=1e-4, fit_intercept=False
     )
     np.testing.assert_allclose(bare.train(X, y, random_state=0).model.outputs(X)[:, 0], y, atol=0.6)
-
-
-def test_two_classes_cost_less_than_three_and_a_smaller_penalty_costs_more():
-    def mu(mechanism):
-        return 1 / mechanism.event.noise_multiplier
-
-    two = ObjectivePerturbation(classes=(0, 1), penalty=50.0, noise_multiplier=4.0)
-    three = ObjectivePerturbation(classes=(0, 1, 2), penalty=50.0, noise_multiplier=4.0)
-    weak = ObjectivePerturbation(classes=(0, 1), penalty=5.0, noise_multiplier=4.0)
-    assert 0.25 < mu(two) < mu(three)
-    assert mu(two) < mu(weak)
-    assert OutputPerturbation(noise_multiplier=4.0).event == gaussian_event(4.0)
 
 
 def test_the_default_penalty_is_never_below_what_the_event_assumed():

@@ -9,7 +9,7 @@ import pytest
 import dpscp as dp
 from dpscp.data.sources import ArraySource
 from dpscp.privacy import gdp_mu
-from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, RandomFeatures, SufficientStatistics
+from dpscp.training import Preprocessed, PreprocessedModel, RandomFeatures, SufficientStatistics
 from dpscp.training.recipe import WEAK_SIGNAL, recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.SeededWarning")
@@ -133,16 +133,6 @@ def test_a_wider_table_needs_more_signal_for_random_features():
     assert steps[2] < steps[0] < steps[1]  # signals of 21, 9.5 and 2.2 for each weight: longest at 8
 
 
-def test_no_random_features_below_a_signal_of_60():
-    assert [steps_of_signal(signal, 2)[0] for signal in (59.0, 61.0)] == [0.0, 0.49]
-
-
-def test_rows_that_are_already_standardized_have_no_other_step():
-    plan = plan_of(feature_bounds="standardized", y_bounds=None)
-    assert [type(step) for step in plan.mechanism.steps] == [RandomFeatures]
-    assert "preprocessing_share" not in plan.reasons
-
-
 def test_a_weak_regression_follows_a_product_that_no_linear_model_shows():
     """Width at the exact threshold, against that of a constant (a linear model of a product): a tenth narrower."""
     rng = np.random.default_rng(3)
@@ -190,10 +180,3 @@ def test_the_influence_of_a_record_is_known_behind_random_features():
     np.testing.assert_array_equal(rows, reg.model_.transform(X))
     assert rows.shape[1] == reg.model_.inner.n_features
     assert np.isfinite(reg.predict_interval(X)[1]).all()
-
-
-def test_a_list_of_steps_may_contain_random_features():
-    steps = [dp.training.PublicBounds(-1, 1), RandomFeatures(2.0, count=32), DPSGD(loss="squared", steps=50)]
-    reg = regressor(estimator=steps, feature_bounds=None).fit(X, Y)
-    assert reg.model_.inner.n_features == 35
-    assert not reg.ledger_.assumptions

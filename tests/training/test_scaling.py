@@ -51,12 +51,6 @@ def test_scores_move_as_much_more_as_the_target_is_wider():
     assert outer.score_lipschitz == pytest.approx(10 * inner.score_lipschitz)
 
 
-def test_a_mechanism_without_a_bound_still_has_none():
-    X, y = records()
-    free = DPSGD(loss="huber", steps=5, noise_multiplier=5.0, momentum=0.5)
-    assert ScaledTarget(free, BOUNDS).train(X, y, random_state=0, n_records=300).stability is None
-
-
 @pytest.mark.parametrize(
     "inner",
     [
