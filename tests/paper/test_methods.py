@@ -1,7 +1,6 @@
 """The methods of the paper against their definitions: closed forms against refitting, promises of the interface."""
 
 import math
-import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -276,20 +275,6 @@ def test_scikit_learn_conventions(method):
         pipeline = make_pipeline(StandardScaler(), model).fit(X, y)
     assert pipeline.predict(X[:3]).shape == (3,)
     assert not hasattr(estimator, "classes_")  # the caller's object is never fitted
-
-
-def test_the_network_of_a_private_run_without_its_noise():
-    X, y = classification(n=300)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a baseline without privacy need not be told that its seed costs privacy
-        model = SplitConformal(head(noise_multiplier=0.0), random_state=0).fit(X, y)
-    assert model.predict_set(X)[1].mean() < 1
-    assert not model.ledger_.is_private
-    X, y = regression(300)
-    mechanism = DPSGD(loss="squared", steps=200, noise_multiplier=0.0, clip_norm=100.0, learning_rate=0.02)
-    _, intervals = NaiveFull(mechanism).fit(X, y).predict_interval(X)
-    inside = (intervals[:, 0, 0] <= y) & (y <= intervals[:, 1, 0])
-    assert inside.sum() == rank_of(0.9, 300)
 
 
 # ---- the private one

@@ -462,20 +462,6 @@ def test_seeded_ledgers_are_refused_wherever_they_come_in(store):
     assert [line.kind for line in store.lines()] == ["budget", "reserve"]  # the reservation stays spent
 
 
-def test_summary_and_dict(store):
-    store.reserve(gaussian_event(8.0), note="one").commit(gaussian_event(8.0), note="uno")
-    text, data = store.summary(), store.to_dict()
-    assert "epsilon 1 at delta 1e-06" in text
-    assert data["slack"] == DELTA / 20
-    assert f"spent: epsilon {math.ceil(1000 * filtered_epsilon(1 / 8)) / 1000} by this rule" in text
-    assert f"data set: {NAME}" in text
-    assert data["dataset"] == NAME
-    assert "alone: uno" in text
-    assert data["spent"] + data["remaining"] == pytest.approx(1.0)
-    assert [line["kind"] for line in data["lines"]] == ["budget", "reserve", "commit"]
-    assert json.loads(json.dumps(data)) == data
-
-
 # ---- nobody rewrites history
 
 

@@ -95,11 +95,6 @@ def test_a_fit_with_an_accountant_from_outside(monkeypatch):
         register_accountant(Accountant("toy-zcdp", KNOWN, lambda history: Concentrated(history)))
 
 
-def test_an_accountant_without_integer_noise_cannot_pay_for_a_search():
-    with pytest.raises(ValueError, match="accountant must be one of 'pld', 'rdp', got 'gdp'"):
-        dp.calibrate([0.5] * 50, held_out=True, epsilon=1, delta=DELTA, score_range=(0, 1), accountant="gdp")
-
-
 @attr.frozen
 class ResponseDpEvent(DpEvent):
     """Randomized response: the true bit with probability ``keep``, else the other."""

@@ -147,13 +147,6 @@ def test_copies_and_pickles():
             again.public_facts["n_records"] = 7
 
 
-def test_bad_entries():
-    with pytest.raises(TypeError, match="DpEvent"):
-        Ledger().add("train", None)
-    with pytest.raises(TypeError):
-        Ledger().declare(rows=np.zeros(3))
-
-
 # ---- what it costs
 
 
@@ -210,17 +203,6 @@ def test_a_step_without_privacy_is_named():
     assert not example_ledger().not_private_because
     with pytest.raises(BudgetError, match=r"inf \(not private: standardize, again\)"):
         Budget(1.0, DELTA).require(ledger)
-
-
-def test_a_seed_is_marked():
-    ledger = example_ledger()
-    seeded = ledger.mark_seeded()
-    assert ledger.is_private
-    assert not seeded.is_private
-    assert seeded.epsilon(DELTA) == ledger.epsilon(DELTA)
-    assert "seed" in seeded.summary(DELTA)
-    assert "seed" not in ledger.summary(DELTA)
-    assert Ledger.from_json(seeded.to_json()).seeded
 
 
 def test_summary_is_for_a_person():

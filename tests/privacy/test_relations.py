@@ -123,13 +123,6 @@ def test_calibration_after_a_replacement_stays_in_the_budget_and_says_so(account
     assert once.certificate.terms.relation is Relation.ADD_OR_REMOVE
 
 
-def test_the_inner_level_after_a_replacement_is_that_of_the_formula():
-    """f(x) = Phi(Phi^-1(1 - x) - 2 mu), and f(alpha') = 0.9."""
-    mu = 0.2
-    expected = stats.norm.cdf(-stats.norm.ppf(0.9) - 2 * mu)
-    assert universal_alpha(0.1, trained(mu).tradeoff_function("add")) == pytest.approx(expected, rel=1e-3)
-
-
 def test_an_engine_of_another_package_states_its_relation(tmp_path):
     model = dp.PrivateModel.from_outputs(
         lambda X: np.column_stack([-X[:, 0], X[:, 0]]),

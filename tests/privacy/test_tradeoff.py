@@ -164,15 +164,6 @@ def test_bad_profiles(epsilons, deltas):
 # ---- inverses
 
 
-@pytest.mark.parametrize(
-    "f",
-    [gaussian_tradeoff(0.9), epsilon_delta_tradeoff(0.7, 0.02), epsilon_delta_tradeoff(0, 0)],
-    ids=["G", "f", "1-x"],
-)
-def test_symmetric_functions_are_their_own_inverse(f):
-    np.testing.assert_allclose(invert(f)(X), f(X), atol=1e-12)
-
-
 def test_inverse_of_an_asymmetric_function():
     # rejecting a mixture for its component: only lines of one direction
     f = tradeoff_from_profile([0.0, 0.2], [0.15, 0.0], symmetric=False)

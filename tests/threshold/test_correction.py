@@ -99,9 +99,6 @@ class TestMarginalOffset:
         assert marginal_offset(5, 0.1, 0.0, 10) == 0
         assert marginal_rank_target(9, 0.1, 0.0, 10) == pytest.approx(9.0)
 
-    def test_absurd_noise_still_ends(self):
-        assert marginal_offset(5, 0.1, 1e12, 20) > 1e12
-
     @pytest.mark.parametrize(
         ("arguments", "name"),
         [
@@ -122,8 +119,3 @@ class TestUnionBuffer:
         n = 13671
         assert union_noise_buffer(40.0, 20, 1 / n) == pytest.approx(40 * stats.norm.isf(1 / n / 20) - 1)
         assert (union_noise_buffer(40.0, 20, 1 / n) + 1) / 40 == pytest.approx(4.48, abs=0.01)
-
-    @pytest.mark.parametrize("arguments", [(0.0, 5, 0.1), (1.0, 0, 0.1), (1.0, 5, 0.0), (1.0, 5, 1.0)])
-    def test_bad_numbers(self, arguments):
-        with pytest.raises(ValueError, match="must"):
-            union_noise_buffer(*arguments)

@@ -204,13 +204,6 @@ class TestDefaults:
 
 
 class TestThreshold:
-    def test_is_close_to_the_quantile_with_little_noise(self):
-        scores = np.linspace(0, 1, 10_000)
-        q = private_quantile(scores, alpha=0.1, score_range=(0, 1), count_noise=0.01, steps=20)
-        # rank .9 * 10001 + 0.02, and a grid of 2^-20
-        assert 0.9 <= q.threshold <= 0.9 + 3e-4
-        assert q.is_finite
-
     @pytest.mark.parametrize("rank", RANKS)
     def test_all_equal_scores(self, rank):
         q = private_quantile(np.full(500, 0.25), alpha=0.1, score_range=(0, 1), count_noise=0.5, steps=20, rank=rank)
@@ -328,26 +321,6 @@ class TestRefusals:
         with pytest.raises((ValueError, TypeError), match=name):
             private_quantile(np.full(20, CANARY), **GOOD | changes)
 
-    @pytest.mark.parametrize(
-        ("changes", "name"),
-        [
-            ({"count_noise": 0.0}, "count_noise"),
-            ({"steps": 0}, "steps"),
-            ({"precision": 0.0}, "precision"),
-            ({"n_records": 0}, "n_records"),
-            ({"alpha": 0.0}, "alpha"),
-            ({"score_range": (1, 0)}, "score_range"),
-            ({"scores": np.array([])}, "empty"),
-        ],
-    )
-    def test_noisy_midpoint(self, changes, name):
-        with pytest.raises(ValueError, match=name):
-            noisy_midpoint_quantile(**{"scores": np.full(20, CANARY)} | GOOD | changes)
-
-    def test_noisy_midpoint_reads_again(self):
-        with pytest.raises(TypeError, match="read again"):
-            noisy_midpoint_quantile(iter([SCORES]), **GOOD)
-
 
 class TestNoisyMidpoint:
     def test_without_noise_it_finds_the_quantile(self):
@@ -356,11 +329,6 @@ class TestNoisyMidpoint:
         )
         assert q.threshold == pytest.approx(0.902, abs=2e-3)
         assert q.rank_target == math.ceil(0.9 * 1002)
-
-    def test_from_chunks_as_from_an_array(self):
-        setting = {"alpha": 0.1, "score_range": (0, 1), "count_noise": 4.0, "steps": 12, "random_state": 3}
-        one = noisy_midpoint_quantile(SCORES, **setting)
-        assert noisy_midpoint_quantile(lambda: np.array_split(SCORES, 3), **setting) == one
 
     def test_the_result_carries_public_numbers_only(self):
         setting = {"alpha": 0.1, "score_range": (0, 1), "count_noise": 4.0, "steps": 12, "random_state": 3}
