@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.privacy import Budget, Relation, gaussian_event
+from dpscp.privacy import Budget, Relation
 from dpscp.privacy.units import BudgetCheck, check_budget
 from dpscp.report import html_report
 from dpscp.training import DPSGD
@@ -95,11 +95,3 @@ def test_the_limits_are_exact_and_use_the_public_number():
         assert found["epsilon"]
     assert failures(check_budget(Budget(10.001, 1e-5), 100)) == {"epsilon"}
     assert failures(check_budget(Budget(1.0, 1e-5), 100, Relation.REPLACE_ONE)) == {"relation"}
-
-
-def test_a_release_about_a_replacement_warns():
-    spent = dp.Ledger().add("training", gaussian_event(20.0), relation=Relation.REPLACE_ONE)
-    settings = {"score_range": (0, 1), "n_records": N, "random_state": 0}
-    with pytest.warns(dp.GuaranteeWarning, match="replacing one record only"):
-        found = dp.calibrate(SCORES, training=spent, epsilon=2.0, delta=1e-5, **settings)
-    assert "relation" in failures(found.certificate.checks)

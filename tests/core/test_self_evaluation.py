@@ -247,14 +247,6 @@ def test_a_file_with_another_number_of_classes_or_groups_is_refused():
     assert (dict(parts.by_class), dict(parts.by_group)) == ({}, {})
 
 
-def test_a_fit_without_a_part_for_it_has_no_evaluation(tmp_path):
-    X, y = data(500, 7)
-    fitted = classifier(evaluation_fraction=None).fit(X, y)
-    fitted.save(tmp_path / "m")
-    assert fitted.evaluation_ is None
-    assert dp.load(tmp_path / "m").evaluation_ is None
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

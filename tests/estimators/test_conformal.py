@@ -518,14 +518,6 @@ class TestGroups:
         with pytest.raises(ValueError, match="'label' is a column, which needs a schema"):
             regressor(groups="label").fit(*measured(100))
 
-    def test_a_column_of_a_frame(self):
-        X, y = labeled(2000)
-        frame = pd.DataFrame(X, columns=list("abcd")).assign(area=third(X))
-        model = classifier(QUICK, guarantee="split", groups=dp.Groups(lambda X: X["area"], values=[0, 1, 2])).fit(
-            frame, y
-        )
-        assert model.predict_set(frame)[1].shape == (2000, 3, 1)
-
 
 class TestRandomness:
     @pytest.mark.parametrize("guarantee", ["universal", "split"])
@@ -588,13 +580,6 @@ class TestScikitLearn:
         assert model.score(X, names[y]) > 0.6
         plain = classifier(QUICK, guarantee="split").fit(X, y)
         np.testing.assert_array_equal(plain.predict_set(X)[1], model.predict_set(X)[1])
-
-    @pytest.mark.parametrize("form", [pd.Series, list, lambda y: pd.Series(y).astype("category"), pd.array])
-    def test_labels_in_many_forms(self, form):
-        X, y = labeled(400)
-        names = np.array(["u", "v", "w"])[y]
-        model = classifier(QUICK, guarantee="split", classes=["u", "v", "w"]).fit(X, form(names))
-        assert set(model.predict(X)) <= {"u", "v", "w"}
 
     def test_a_class_without_a_record_keeps_its_place(self):
         X, y = labeled()

@@ -392,23 +392,6 @@ def test_the_recipe_and_a_mechanism_with_its_own_noise():
     assert (fitted.predict(X) == truth).mean() > 0.6
 
 
-def test_steps_around_the_fit_that_learn_void_the_promises(tmp_path):
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    X, truth = records(500, 0)
-    with pytest.warns(dp.GuaranteeWarning, match="StandardScaler"):
-        pipe = make_pipeline(StandardScaler(), multilabel(random_state=None)).fit(X, truth)
-    assert not pipe[-1].ledger_.is_private
-    assert not pipe[-1].certificate_.is_certified
-    store = dp.BudgetStore.create(tmp_path / "study", 9.0, DELTA, dataset="synthetic")
-    with pytest.raises(dp.BudgetError):
-        pipe.set_params(privatemultilabelclassifier__random_state=None).fit(
-            X, truth, privatemultilabelclassifier__budget=store
-        )
-    assert not store.ledger().entries
-
-
 @pytest.fixture(scope="module")
 def small_release():
     with warnings.catch_warnings():

@@ -242,6 +242,10 @@ BAD_ROWS = {
     "five columns": frame(e=CANARY_NUMBER).to_numpy(),
     "text column": frame(d=CANARY_TEXT),
     "missing": frame(d=pd.array([pd.NA] + [1] * (N - 1), dtype="Int64")),
+    "no columns": np.empty((N, 0)),
+    "three dimensions": np.full((N, 2, 2), CANARY_NUMBER),
+    "duplicate names": frame().rename(columns={"b": "a"}),
+    "mixed name types": frame().rename(columns={"b": 1}),
 }
 BAD_TARGETS = {
     "unknown label": np.append(GOOD_Y[:-1], 98765),

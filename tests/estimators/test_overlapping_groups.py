@@ -206,13 +206,6 @@ def test_a_plan_shows_what_overlapping_groups_cost():
         dp.plan(8_000, 1.0, groups=Groups("site"))
 
 
-def test_a_plan_has_the_noise_of_a_fit():
-    X, y = records(2_000)
-    fitted = classifier(accountant="pld", **SEVERAL).fit(X, y)
-    planned = dp.plan(2_000, 4.0, n_features=3, **SEVERAL).row("universal")
-    assert fitted.certificate_.terms["count_noise"] == pytest.approx(planned.count_noise, rel=0.02)
-
-
 # ---- what it promises
 
 

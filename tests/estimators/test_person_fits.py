@@ -125,13 +125,6 @@ def test_sizes_and_numbers_of_persons_stay_private(tmp_path):
     assert declared[0] == declared[1]
 
 
-def test_without_a_nominal_number_the_one_found_is_declared():
-    X, y, ids = table()
-    ledger = fitted(classifier(rows_per_person=K, guarantee="universal"), X, y, persons=ids).ledger_
-    assert ledger.public_facts["n_persons"] == 150
-    assert "n_persons" in ledger.taken_from_data
-
-
 def test_split_parts_and_groups_draw_persons(everywhere, monkeypatch):
     """No person has rows on both sides, each is scored once, and groups share no person."""
     X, y, ids = table()
@@ -214,15 +207,6 @@ def test_bad_persons_are_refused_before_a_record_is_used(name, everywhere):
     assert str(len(X)) not in str(caught.value)
 
 
-def test_ids_that_are_also_a_feature_are_refused():
-    pandas = pytest.importorskip("pandas")
-    X, y, ids = table()
-    frame = pandas.DataFrame(X, columns=["a", "b", "c"]).assign(patient=ids)
-    with pytest.raises(ValueError, match="also a feature"):
-        classifier(rows_per_person=2).fit(frame, y, persons=frame["patient"])
-    fitted(classifier(rows_per_person=2), frame.drop(columns="patient"), y, persons=frame["patient"])
-
-
 def test_what_cannot_train_on_persons_is_refused():
     X, y, ids = table()
     with pytest.raises(TypeError, match="cannot train on persons"):
@@ -231,16 +215,6 @@ def test_what_cannot_train_on_persons_is_refused():
     model = dp.PrivateModel(elsewhere.model_, elsewhere.ledger_)
     with pytest.raises(ValueError, match="training protects records"):
         classifier(rows_per_person=2, guarantee="split").set_params(estimator=model).fit(X, y, persons=ids)
-
-
-def test_a_torch_module_is_fitted_on_persons():
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("opacus")
-    X, y, ids = table()
-    model = classifier(rows_per_person=K, guarantee="split").set_params(estimator=torch.nn.Linear(3, 2))
-    one = fitted(model, X, y, persons=ids)
-    assert one.ledger_.neighbors == PERSON
-    assert one.ledger_.public_facts["mechanism"] == "TorchDPSGD"
 
 
 # ---- without ids
@@ -296,13 +270,6 @@ def test_calibrate_counts_one_random_record_of_each_person():
     assert (weights * (scores <= rows.threshold)).sum() / weights.sum() < 0.8
     assert RECORD in str(found.certificate)
     assert found.ledger.neighbors == PERSON
-
-
-def test_calibrate_with_one_score_a_person_is_the_plain_one():
-    scores = np.random.default_rng(0).uniform(size=500)
-    settings = {"epsilon": 5, "delta": 1e-5, "score_range": (0, 1), "held_out": True, "random_state": 0}
-    one = dp.calibrate(scores, persons=range(500), rows_per_person=4, **settings)
-    assert one.threshold == dp.calibrate(scores, **settings).threshold
 
 
 def test_calibrate_asks_for_training_per_person():

@@ -6,7 +6,6 @@ import pytest
 from scipy import stats
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import RandomForestRegressor
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
@@ -15,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import SVC
 
 import dpscp as dp
-from dpscp import BudgetError, NotFittedError, PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp import BudgetError, NotFittedError, PrivateConformalClassifier
 
 SETTINGS = {"epsilon": 1.0, "accountant": "rdp", "n_records": 1000}
 
@@ -75,17 +74,6 @@ def test_groups_levels_persons_and_a_store(model, tmp_path):
     assert {entry.stage for entry in store.ledger().entries} == {"calibration"}
     with pytest.raises(BudgetError):
         clf.fit(X, y, persons=np.repeat(np.arange(500), 2), budget=store)
-
-
-def test_a_regressor_gives_intervals():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, size=(2000, 3))
-    y = X.sum(axis=1) + rng.normal(scale=0.1, size=2000)
-    forest = RandomForestRegressor(10, max_depth=6, random_state=0).fit(X[:1000], y[:1000])
-    reg = PrivateConformalRegressor(dp.Prefit(forest), y_bounds=(-4, 4), **SETTINGS).fit(X[1000:], y[1000:])
-    prediction, intervals = reg.predict_interval(X)
-    np.testing.assert_allclose(prediction, forest.predict(X))
-    assert (intervals[:, 1, 0] - intervals[:, 0, 0]).mean() < 1.5
 
 
 def test_frames_with_texts_and_lists_of_texts_go_to_the_estimator_as_they_are():

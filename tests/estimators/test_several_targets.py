@@ -153,11 +153,6 @@ def test_later_steps_know_it(fitted, tmp_path):
     assert list(fitted.predict_columns(X[:2]))[:3] == ["prediction 0", "lower 0", "upper 0"]
 
 
-def test_a_fit_measures_itself():
-    found = fit(6_000, evaluation_fraction=0.3, epsilon=8.0).evaluation_
-    assert found.coverage.interval[0] < 0.9 < found.coverage.interval[1] + 0.03
-
-
 COLUMNS = {name: {"type": "numeric", "bounds": [-1, 1]} for name in "abc"}
 TARGETS = {name: {"type": "numeric", "bounds": list(b)} for name, b in zip("yz", BOUNDS, strict=True)}
 

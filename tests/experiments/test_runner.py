@@ -83,29 +83,6 @@ def test_a_killed_run_leaves_a_cut_line_that_is_ignored(toy: Study, tmp_path: Pa
     assert len(Cache(path).read()) == 3
 
 
-def test_a_failing_task_keeps_the_finished_ones(toy: Study, tmp_path: Path) -> None:
-    def tasks(options: Options) -> list[Task]:
-        return [Task("toy", "square", t, options.seed, {"power": 2}) for t in (0, 1, "broken")]
-
-    import sys
-
-    module = sys.modules[run.__module__]
-    original = module.run
-
-    def sometimes(task: Task, data: Path | None) -> list[dict[str, float]]:
-        if task.trial == "broken":
-            raise RuntimeError("stop")
-        return original(task, data)
-
-    module.run = sometimes
-    try:
-        with pytest.raises(RuntimeError, match="stop"):
-            run_study(replace(toy, tasks=tasks), _options(tmp_path), "toy")
-    finally:
-        module.run = original
-    assert len(Cache(tmp_path / "cache" / "toy.jsonl").read()) == 2
-
-
 def test_a_page_names_every_machine_on_which_tasks_were_computed(
     toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
