@@ -137,12 +137,6 @@ def test_wrong_declarations_of_dates_are_refused(declared, said):
         day_schema(**declared)
 
 
-def test_bounds_of_dates_can_be_found_by_the_fit():
-    schema = day_schema(bounds="private")
-    assert schema.declared["feature_bounds"].private == (0,)
-    assert schema.matrix(pd.DataFrame({"day": ["1890-05-01"]})).tolist() == [[-29099]]
-
-
 def test_numbers_of_other_types_are_read_as_numbers():
     schema = Schema.from_dict({"columns": {"x": {"type": "numeric", "bounds": [0, 9], "missing": 7}}})
     numbers = [1.5, None, 2.25]

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.cli import main
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.scales import check_scale
 from dpscp.data.schema import Column, Schema
@@ -150,22 +149,6 @@ def test_found_bounds_are_in_units_whatever_the_scale(tmp_path):
     assert again.feature_bounds == {0: [0, 30], 1: ["private", "log"], 2: [0, 1]}
     np.testing.assert_array_equal(again.predict(rows[:50]), by_index.predict(rows[:50]))
     assert again.fit(rows, frame["y"]).ledger_.public_facts == by_index.ledger_.public_facts
-
-
-def test_a_schema_file_needs_no_bounds(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    visits().drop(columns=["ill"]).to_csv("visits.csv", index=False)
-    text = 'task = "regression"\ntarget = "y"\nn_records = 3000\n[columns.cost]\ntype = "numeric"\nscale = "log"\n'
-    text += '[columns.events]\ntype = "numeric"\n[columns.sex]\ntype = "categorical"\ncategories = ["f", "m"]\n'
-    (tmp_path / "schema.toml").write_text(text)
-    written = Schema.read("schema.toml").to_toml()
-    assert "# bounds = [low, high]" in written
-    assert "the fit finds" in written
-    fit = ["fit", "visits.csv", "--schema", "schema.toml", "--epsilon", "4", "--delta", "1e-6", "-o", "model"]
-    assert main([*fit, "--seed", "1"]) == 0
-    model = dp.load("model")
-    assert model.ledger_.found_privately == ("feature_bounds", "y_bounds")
-    assert np.isfinite(model.predict_interval(visits(50, 1))[1]).all()
 
 
 def test_wide_tables_without_bounds_are_no_embeddings():

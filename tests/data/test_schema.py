@@ -61,16 +61,6 @@ def test_matrix_follows_the_declarations():
     assert schema.targets(frame()).tolist() == ["yes", "no"]
 
 
-def test_typed_columns_give_the_same_matrix():
-    """A Parquet file has numbers where a CSV file has texts."""
-    typed = frame(age=[50, 120], income=[np.nan, np.inf], member=[1.0, 0.0], extra=[1, 2])
-    schema = parse_schema(TEXT)
-    matrix = schema.matrix(typed)
-    assert matrix[:, 6].tolist() == [1, 0]
-    assert matrix[:, 1].tolist() == [0, 10]
-    assert np.isfinite(matrix).all()
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -121,15 +111,6 @@ def test_missing_column_and_target():
     with pytest.raises(SchemaError, match="declared classes") as caught:
         schema.targets(frame(label=["yes", CANARY]))
     assert CANARY not in str(caught.value)
-
-
-def test_regression_targets():
-    schema = parse_schema(
-        TEXT.replace("classification", "regression").replace('classes = ["no", "yes"]', "bounds = [0, 9]")
-    )
-    assert schema.targets(frame(label=["1.5", "7"])).tolist() == [1.5, 7.0]
-    with pytest.raises(SchemaError, match="missing values"):
-        schema.targets(frame(label=["1.5", ""]))
 
 
 @pytest.mark.parametrize(

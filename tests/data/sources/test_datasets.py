@@ -51,16 +51,6 @@ def sets(model, X):
     return [list(labels) for labels in model.predict_set(X)[1]]
 
 
-@pytest.mark.parametrize("block_rows", [1, 4, 5, 7, 100])
-def test_every_item_is_read_once_a_pass_also_one_in_a_last_block(block_rows):
-    X, y = records((3,), n=9)
-    items = Items(X, y)
-    source = DatasetSource(items, block_rows=block_rows)
-    items.read.clear()
-    assert source.sum(lambda block: np.array([len(block.rows), block.targets.sum()])).tolist() == [9, y.sum()]
-    assert items.read == list(range(9))
-
-
 def test_a_fit_on_items_is_that_on_the_same_rows_in_memory():
     X, y = records((3,))
     mechanism = dp.training.DPSGD(sampling_rate=0.2, steps=30, learning_rate=1.0)

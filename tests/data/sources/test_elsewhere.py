@@ -1,7 +1,5 @@
 """Files and clusters keep the promises of a source: the same blocks each time, sums in order, errors as they are."""
 
-import logging
-import os
 from pathlib import Path
 
 import dask
@@ -10,13 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpscp.data.schema import SchemaError, parse_schema
+from dpscp.data.schema import parse_schema
 from dpscp.data.sources import Block, DaskSource, RecordSource, TableSource
-from dpscp.data.sources.files import TableError
 from dpscp.data.sources.places import is_in_memory
 
 dd = pytest.importorskip("dask.dataframe")
-CANARY = "canary-9182"
 SCHEMA = parse_schema(
     """
 task = "classification"
@@ -91,33 +87,6 @@ def test_blocks_are_the_rows_in_order_each_time(kind, tmp_path):
         assert (sizes > 0).sum() >= 3
         assert yes == (frame["label"] == "yes").sum()
     assert not list(tmp_path.glob(".dpscp-*"))  # the scratch file has no name
-
-
-@pytest.mark.parametrize("kind", ["parquet", "dask frame"])
-@pytest.mark.parametrize(
-    ("column", "value", "said"),
-    [("a", CANARY, "'a' is declared numeric"), ("b", CANARY, "declared categories"), ("label", None, "'label' has")],
-)
-@pytest.mark.covering
-def test_trouble_in_a_late_block_has_the_words_of_a_table_in_memory(kind, column, value, said, tmp_path, caplog):
-    frame = made(400).astype(str)
-    frame.loc[390, column] = value
-    with pytest.raises(SchemaError, match=said) as in_memory:
-        _ = SCHEMA.matrix(frame), SCHEMA.targets(frame)
-    source = source_of(kind, frame, tmp_path)
-    with caplog.at_level(logging.DEBUG), pytest.raises(SchemaError) as found:
-        source.map(doubled_rows, keep=True).sum(len)
-    assert str(found.value) == str(in_memory.value)
-    assert CANARY not in str(found.value)
-    assert CANARY not in caplog.text
-
-
-def test_a_file_that_changes_is_refused(tmp_path):
-    source = source_of("parquet", made(40), tmp_path)
-    made(41).to_parquet(tmp_path / "t.parquet", index=False)
-    os.utime(tmp_path / "t.parquet", ns=(1, 1))
-    with pytest.raises(TableError, match="was written to while"):
-        source.sum(len)
 
 
 def test_what_is_no_source_is_refused():

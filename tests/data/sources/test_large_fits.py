@@ -76,18 +76,6 @@ def expected(frame):
     return released(classifier().fit(in_memory(SCHEMA, frame), schema=SCHEMA))
 
 
-def test_dask_arrays_go_straight_into_fit(frame):
-    X, y = SCHEMA.matrix(frame), SCHEMA.targets(frame)
-    public = {"classes": ["no", "yes"], "feature_bounds": SCHEMA.feature_bounds}
-    expected = released(classifier(**public).fit(in_memory(SCHEMA, frame)))
-    cut = da.from_array(X, chunks=(SIZE, 2)), da.from_array(y, chunks=(N,))
-    assert released(classifier(**public).fit(*cut)) == expected
-    with pytest.raises(ValueError, match=r"classes is required"):
-        classifier().fit(*cut)
-    with pytest.raises(TypeError, match="pass schema="):
-        classifier().fit("people.parquet", "label")
-
-
 # ---- two processes; a limit of memory
 
 
