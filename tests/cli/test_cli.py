@@ -1,7 +1,6 @@
 """The command line, as a person and as a script use it."""
 
 import contextlib
-import csv
 import hashlib
 import io
 import json
@@ -25,7 +24,7 @@ import pytest
 import dpscp as dp
 from dpscp.cli import demo, main
 from dpscp.data.schema import Schema, parse_schema, template
-from dpscp.data.sources.tables import Table, as_frame
+from dpscp.data.sources.tables import Table
 from dpscp.estimators.classifier import list_labels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -215,18 +214,6 @@ def test_neither_model_nor_note_holds_a_function_of_the_records(run, folder):
     assert notes[0] == notes[1]
 
 
-def test_several_levels_parquet_and_json(run, folder):
-    code, out, _ = run("predict model.dpscp new.parquet -o out.parquet --json")
-    assert code == 0
-    told = json.loads(out)
-    assert told["columns"] == ["prediction", "set_80", "set_size_80", "set_90", "set_size_90", "errors"]
-    found = pd.read_parquet(folder / "out.parquet")
-    assert (found["set_size_80"] <= found["set_size_90"]).all()
-    code, out, _ = run("report model.dpscp -o r2.html --evaluate new.csv --json")
-    assert code == 0
-    assert len(json.loads(out)["evaluation"]["levels"]) == 2
-
-
 def test_demo_writes_everything(run, demonstrated):
     place, out, _ = demonstrated
     named = dict(re.findall(r"^([a-z][a-z ]+): +(.*)$", out, re.M))
@@ -269,24 +256,6 @@ def test_the_demo_shares_nobody_and_its_sets_are_of_use(demonstrated):
 
 def test_types_are_never_guessed(run):
     refused(run("fit people.csv --target bought -o x.dpscp"), "the task", "type of columns 'id', 'age'", "dpscp schema")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("bounds = [18, 90]", "bounds = [90, 18]", "low < high"),
-        ('categories = ["north", "south", "west"]', "", "the categories of column 'region'"),
-        ('categories = ["north", "south", "west"]', 'categories = ["north"]', "not in its declared categories"),
-        ('classes = ["no", "yes"]', 'classes = ["no", "maybe"]', "not in the declared classes"),
-        ('task = "classification"', "task = classification", "neither valid TOML nor valid JSON"),
-        ("[columns.age]", "[columns.size]", "lacks column that the schema declares: 'size'"),
-        ("[columns.id]", "[columns.key]", "'id'"),
-    ],
-)
-def test_schema_that_does_not_fit(run, folder, old, new, said):
-    (folder / "bad.toml").write_text(SCHEMA.replace(old, new))
-    refused(run("fit people.csv --schema bad.toml -o bad.dpscp"), said)
-    assert not (folder / "bad.dpscp").exists()
 
 
 @pytest.mark.parametrize(
@@ -352,22 +321,6 @@ def test_inputs_are_not_overwritten(run, folder):
     assert run("schema people.csv -o filled.toml --force --header")[0] == 0
     people(5, 0).assign(prediction=1).to_csv(folder / "taken.csv", index=False)
     refused(run("predict model.dpscp taken.csv -o t.csv"), "already has a column 'prediction'")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("numbers.csv", "1,2,3\n4,5,6\n", "does not look like column names"),
-        ("empty.csv", "", "is empty: it contains neither"),
-        ("twice.csv", "a,a\n1,2\n", "same name"),
-        ("ragged.csv", f"id,age,region,score,bought\n1,2,{CANARY}\n1,2,3,4,5,6,7,8,{CANARY}\n", "cannot be read"),
-        ("table.xls", "x", "has no ending of a table"),
-        ("table.parquet", f"{CANARY}", "cannot be read as Parquet"),
-    ],
-)
-def test_files_that_are_no_tables(run, folder, name, content, said):
-    (folder / name).write_text(content)
-    refused(run(f"fit {name} --schema people.toml -o unwritten.dpscp"), said)
 
 
 @pytest.mark.parametrize(
@@ -503,29 +456,6 @@ def test_warnings_are_one_line_and_vacuous_is_said(run, folder):
     assert json.loads(out)["statement"]["coverage"][0]["is_vacuous"]
 
 
-def test_a_useless_fit_is_called_that_in_every_output(run, folder):
-    """Twenty records: the promise holds only because the sets are full, and no number of records was declared."""
-    people(20, 4).to_csv(folder / "twenty.csv", index=False)
-    (folder / "twenty.toml").write_text(SCHEMA.replace("n_records = 2500\n", ""))
-    sentence = "The promise holds only because the sets contain nearly every answer"
-    fit = "fit twenty.csv --schema twenty.toml -o twenty.dpscp --force"
-    code, out, _ = run(fit)
-    assert code == 0
-    assert sentence in out
-    assert re.search(r"records: +20 \(counted in the table", out)
-    commands = ("report twenty.dpscp -o twenty.html", "predict twenty.dpscp twenty.csv -o twenty-out.csv")
-    for line in commands:
-        assert sentence in run(line)[1]
-    for line in (fit, *commands):
-        assert json.loads(run(f"{line} --json")[1])["verdict"]["usefulness"]["grade"] == "not useful"
-    page = (folder / "twenty.html").read_text()
-    assert "so it is not useful" in page
-    assert "counted in the table and published" in page
-    found = json.loads(run("report model.dpscp -o full.html --json")[1])
-    assert found["verdict"]["usefulness"]["grade"] == "not measured"
-    assert ", declared in advance" in (folder / "full.html").read_text()
-
-
 def test_unexpected_errors_show_their_kind_only(run, monkeypatch):
     def broken(*_, **__):
         raise KeyError(CANARY)
@@ -590,48 +520,12 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
     assert many["set_size_80"].astype(int).tolist() == sets[:, :, 0].sum(axis=1).tolist()
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "said"),
-    [
-        ("region", CANARY, "column 'region' has a missing value or one that is not in its declared categories"),
-        ("id", f"{CANARY},1", "cannot be read as CSV; check that all rows have the same length"),
-        ("region", "latin", "is not written in utf-8"),
-    ],
-)
-def test_trouble_in_a_late_block_leaves_no_file(run, folder, small_blocks, column, value, said):
-    table = people(1200, 4).astype(str)  # more than are looked at with the header
-    table.loc[1150, column] = value
-    text = table.to_csv(index=False, quoting=csv.QUOTE_NONE, escapechar="\\").replace("\\", "")
-    (folder / "late.csv").write_bytes(text.encode().replace(b"latin", b"\xe9"))
-    if said.startswith("column"):  # a row to predict is told by its number in the table, whatever its block
-        assert run("predict model.dpscp late.csv -o late-rows.csv")[0] == 0
-        assert pd.read_csv(folder / "late-rows.csv")["errors"].dropna().tolist()[0].startswith(f"row 1151: {said}")
-    else:
-        refused(run("predict model.dpscp late.csv -o late-out.csv"), said)
-    refused(run("fit late.csv --schema people.toml -o late.dpscp"), said)
-    refused(run("report model.dpscp -o late.html --evaluate late.csv"), said)
-    assert not any((folder / name).exists() for name in ("late-out.csv", "late.dpscp", "late.html"))
-    no_debris(folder)
-
-
 def test_a_large_table_stays_in_its_file(run, folder, monkeypatch):
     monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)
     monkeypatch.setattr(Table, "frames", lambda *_: pytest.fail("read into memory"))
     code, out, err = run("fit people.csv --schema people.toml --epsilon 2 --seed 1 -o large.dpscp --force")
     assert (code, "NOT private" in out) == (0, True), err
     assert dp.load(folder / "large.dpscp").ledger_.to_dict()["entries"]
-
-
-def test_numbers_are_read_as_a_table_writes_them():
-    """The quick way and the careful way give the same numbers, and what is no number is left to the schema."""
-    schema = parse_schema(SCHEMA.replace("bounds = [18, 90]", 'bounds = [18, 90]\nmissing = "indicator"'))
-    cells = ["20", " 21.5", "+3e1", "NA", " n/a ", "", "nan", "?", "-inf", "1e999"]
-    block = pa.record_batch({"age": pa.array(cells), "region": ["north"] * 10, "score": ["0"] * 10})
-    frame = as_frame(block, schema)
-    assert frame["age"].dtype == np.float64
-    np.testing.assert_array_equal(schema.matrix(frame), schema.matrix(block.to_pandas()))
-    odd = as_frame(pa.record_batch({"age": ["20", CANARY]}), schema)
-    assert odd["age"].tolist() == ["20", CANARY]
 
 
 # ---- plan, audit, reproduce

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 
@@ -16,10 +15,7 @@ import pytest
 import dpscp as dp
 from dpscp._base import progress
 from dpscp._base.format import format_epsilon, format_remaining_epsilon
-from dpscp.cli.files import describe_os_error
-from dpscp.data.model_files import open_atomically
 from dpscp.data.schema import Column, Schema
-from dpscp.data.sources.spill import Scratch
 
 SCHEMA = Schema(
     "classification",
@@ -137,29 +133,6 @@ def test_a_full_disk_is_reported_with_the_file(run, folder, monkeypatch):
     assert not (folder / "never.csv").exists()
 
 
-def test_a_file_in_a_full_folder_keeps_its_own_error(tmp_path):
-    with pytest.raises(OSError, match="other") as caught, open_atomically(tmp_path / "x"):
-        raise OSError(errno.EIO, "other", "named")
-    assert caught.value.filename == "named"
-    with pytest.raises(OSError, match="no number") as caught, open_atomically(tmp_path / "x"):
-        raise OSError("no number")
-    assert caught.value.filename is None
-
-
-def test_a_full_scratch_folder_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(Scratch, "_write_buffer", full_disk)
-    for given, named in ((tmp_path, str(tmp_path)), (None, tempfile.gettempdir())):
-        with pytest.raises(OSError, match="No space") as caught:
-            Scratch([np.zeros(5)], given)
-        assert caught.value.filename == named
-
-
-def test_errors_of_the_system_in_words():
-    assert describe_os_error(OSError(errno.EACCES, "Permission denied", "f")) == "'f': Permission denied"
-    assert describe_os_error(OSError(errno.ENOSPC, "x")).startswith("the disk is full: a file")
-    assert describe_os_error(FileNotFoundError("no such file: 'x'")) == "no such file: 'x'"
-
-
 def test_a_model_that_is_paid_for_is_saved_elsewhere_if_its_folder_fails(run, folder, monkeypatch, tmp_path):
     model = dp.load(folder / "m.dpscp")
     monkeypatch.setattr("dpscp.cli.fit.fit_estimator", lambda *_, **__: model)
@@ -244,9 +217,3 @@ def test_no_line_is_drawn_while_a_bar_is_shown(monkeypatch):
     with progress.show_activity("quiet"):
         time.sleep(0.05)
     assert screen.getvalue() == ""
-
-
-def test_without_a_terminal_nothing_is_drawn(capsys):
-    with progress.show_activity("dpscp fit"):
-        pass
-    assert capsys.readouterr().err == ""

@@ -115,18 +115,6 @@ def test_what_one_release_covers_is_asked_for_and_told(succeed, folder):
     assert dp.load(folder / "two.dpscp").threshold_[0] > dp.load(folder / "one.dpscp").threshold_[0]
 
 
-def test_a_regression_takes_its_range_from_the_schema(succeed, folder):
-    text = SCHEMA.replace("classification", "regression").replace('"bought"', '"score"')
-    text = text.replace('classes = ["yes", "no", "maybe"]', "bounds = [-40, 41]")
-    text = text.replace("[columns.score]", "[columns.bought]").replace('"numeric"\nbounds = [-50, 60]', '"ignore"')
-    (folder / "scores.toml").write_text(text)
-    succeed("fit people.csv --schema scores.toml --epsilon 4 --confidence 0.5 --guarantee universal -o scores.dpscp")
-    model = dp.load(folder / "scores.dpscp")
-    assert model.y_bounds_ == (-40, 41)
-    assert model.ledger_.public_facts["y_bounds"] == (-40, 41)
-    assert (model.conformity_score_, model.ledger_.public_facts["score_range"]) == ("cqr", (-81.0, 81.0))
-
-
 @pytest.mark.parametrize(
     ("option", "said"),
     [
@@ -188,11 +176,6 @@ def test_each_printed_level_has_its_own_numbers(succeed, three_levels):
     for line, level in zip(lines, three_levels[2].levels, strict=True):
         assert f"{level.coverage:.1%}" in line
         assert f"{level.mean_size:.3g} labels" in line
-
-
-def test_the_title_of_a_report(succeed, folder, three_levels):
-    succeed("report three.dpscp -o titled.html --title 'An unusual title'")
-    assert "An unusual title" in (folder / "titled.html").read_text()
 
 
 def test_a_new_store_takes_a_slack(succeed):

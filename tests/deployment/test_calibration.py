@@ -13,7 +13,6 @@ from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
 from dpscp._base.assumptions import CONVEX_AND_SMOOTH
 from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
-from dpscp.core.release import Counted, release_counts
 from dpscp.core.tasks import OwnScores
 from dpscp.guarantees import Stability, universal_alpha
 from dpscp.privacy import (
@@ -89,10 +88,6 @@ class TestBudget:
         assert len(apart.ledger.entries) == 1
         assert apart.certificate.guarantee == "split"
 
-    def test_public_model_needs_no_training_event_when_held_out(self):
-        c = quiet(training=None, held_out=True)
-        assert [e.stage for e in c.ledger.entries] == ["calibration"]
-
     def test_training_ledger_is_kept(self):
         before = Ledger().add("train", SPENT, "mine").declare(classes=[0, 1]).mark_seeded()
         c = quiet(training=before, random_state=None)
@@ -100,17 +95,6 @@ class TestBudget:
         assert list(c.ledger.public_facts["classes"]) == [0, 1]
         assert c.ledger.seeded
         assert c.ledger.public_facts["n_records"] == SCORES.size
-
-    def test_several_levels_and_groups_share_it(self):
-        spent = Ledger().add("train", SPENT)
-        plan = outlined("universal", (0.1, 0.3), spent, SCORES.size, group_values=range(3), accountant="rdp")
-        groups = [SCORES[:2000], SCORES[2000:], np.empty(0)]
-        found = release_counts(plan.with_noise(), lambda: Counted(groups, spent), random_state=0)
-        assert found.threshold.shape == (3, 2)
-        assert found.ledger.epsilon(1e-5, "rdp") <= 1.0
-        assert len(found.ledger.entries) == 3  # training and one search for each level; groups are disjoint
-        assert np.isinf(found.threshold[2]).all()  # an empty group gets full sets, and no error that says so
-        assert (found.threshold[:2, 0] > found.threshold[:2, 1]).all()
 
 
 class TestGuarantees:

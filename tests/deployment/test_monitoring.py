@@ -128,13 +128,6 @@ def test_the_smallest_rise_is_seen_in_time(tolerated, n):
     assert bet.smallest_rate(1, -math.log(1e-9), 1.0, 1, 0.9) is None
 
 
-def test_the_lattice_of_kappa_costs_little():
-    """kappa is rounded up to it: at a tolerated rate of .005 a coarse one would cost several percent."""
-    bet = _choose_bet(0.005, Budget(0.5, 1e-5), 2_000)
-    exact = math.log1p(0.005 * math.expm1(bet.eta)) / bet.eta
-    assert exact <= float(bet.share) <= 1.005 * exact
-
-
 def test_the_default_tolerates_what_the_release_was_promised_with(classifier):
     found = monitor(classifier)
     assert found.tolerated == pytest.approx(1 - classifier.certificate_.terms["release_level"])

@@ -127,21 +127,6 @@ def test_persons_count_once():
         renewed(model, records(2_000, 6))
 
 
-def test_a_regressor_is_calibrated_again():
-    rng = RNG(0)
-    X = rng.uniform(-1, 1, size=(2_000, 2))
-    options = {"epsilon": 4.0, "y_bounds": (-5, 5), "guarantee": "universal", "accountant": "rdp", "random_state": 0}
-    model = dp.PrivateConformalRegressor(DPSGD(steps=15, learning_rate=2.0, loss="squared"), **options)
-    model.fit(X, X[:, 0] + 0.2 * rng.normal(size=2_000))
-    X = rng.uniform(-1, 1, size=(2_000, 2))
-    new = renewed(model, (X, X[:, 0] + rng.normal(size=2_000)))
-    assert new.threshold_[0] > 1.5 * model.threshold_[0]
-    assert new.certificate_.terms.conformity_score == model.certificate_.terms.conformity_score
-    intervals = new.predict_interval(X)[1][:, :, 0]
-    truth = X[:, 0] + rng.normal(size=2_000)
-    assert ((intervals[:, 0] <= truth) & (truth <= intervals[:, 1])).mean() > 0.87
-
-
 def test_found_classes_stay_uncertified_and_few_records_warn():
     model = dp.PrivateConformalClassifier(QUICK, epsilon=4.0, guarantee="universal", accountant="rdp", random_state=0)
     model.fit(*records(2_000, 0))

@@ -44,14 +44,6 @@ def test_a_release_has_a_statement_of_the_schema(released):
     assert released.digest() in statement_markdown(statement)
 
 
-def test_the_words_of_a_statement_name_the_promise():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        bounded, covered = losses().statement(), scores().statement()
-    assert bounded["coverage"][0]["words"].startswith("mean loss at most 10")
-    assert covered["coverage"][0]["words"].startswith("target 0.9: at least 90")
-
-
 def test_a_release_has_a_page(released, tmp_path):
     released.report(tmp_path / "page.html", title="<b>scores</b>")
     page = (tmp_path / "page.html").read_text()

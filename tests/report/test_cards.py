@@ -6,7 +6,6 @@ import pytest
 
 import dpscp as dp
 from dpscp._base.assumptions import DASK
-from dpscp._base.format import html_card
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import gaussian_event
@@ -56,16 +55,3 @@ def test_the_card_of_a_certificate_has_its_number_as_headline(certificate, headl
     assert "Assumes: the Dask" not in outside_details(card)
     assert "Assumes: the Dask" in card
     assert card.count("dpscp-card") == 1
-
-
-def test_advice_is_a_warning_and_a_card_without_details_folds_nothing():
-    advised = Certificate("split", 0.9, 0.9, (), TERMS, "use more records")
-    assert "use more records" in outside_details(advised._repr_html_())
-    assert "<details" not in html_card("a", "b", ["c"])
-
-
-def test_cards_take_colors_from_the_notebook():
-    card = LEDGER._repr_html_()
-    assert "color:inherit" in card
-    # backgrounds are transparent, so that they suit both schemes
-    assert all(color.startswith("rgba") for color in re.findall('background:([^;"]*)', card))

@@ -75,15 +75,6 @@ def test_table_and_json(small):
     assert "full sets" in str(dp.plan(n=60, epsilon=0.1))
 
 
-def test_the_words_of_a_plan_name_persons_set_sizes_and_why_training_has_more():
-    text = str(dp.plan(n=3000, epsilon=1.0, rows_per_person=3))
-    assert "fewer persons give full sets" in text
-    assert "train eps above 1: in a split a person is in one part only" in text
-    assert "set size: mean of 2 labels in the nearest measurement (Adult census" in text
-    assert "set size" not in str(dp.plan(n=3000, epsilon=1.0, classes=None))
-    assert "smaller sets need 591 persons" in str(dp.plan(n=8, epsilon=0.1, rows_per_person=3))
-
-
 def test_regression():
     plan = dp.plan(n=5000, epsilon=1.0, classes=None, y_bounds=(0, 10))
     assert plan.task == "regression"

@@ -186,14 +186,6 @@ def test_the_page_says_what_it_must(case):
     assert "not proven for finite samples" in text or model.certificate_.is_certified
 
 
-def test_a_private_run_carries_no_flag():
-    model = dp.PrivateConformalClassifier(classes=["a", "b", "c"], n_records=3000)
-    page = html_report(model.fit(X[:3000], LABELS[:3000]))
-    assert "protects nobody" not in page
-    assert "This evaluation is NOT private" not in page
-    assert "Public edition: no number" in page
-
-
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_every_level_is_evaluated_on_its_own_sets(kind):
     model = fit(kind, guarantee="split", confidence_level=(0.5, 0.7, 0.9))
@@ -244,13 +236,6 @@ def test_the_head_says_what_was_declared_and_nothing_else(default_fit):
     shown = {name: words for name, _, words in page.found}
     # what is spent is rounded up, what is left down
     assert (shown["study.spent"], shown["study.left"], shown["study.fits"]) == ("1.235", "0.765", "2")
-
-
-def test_dots_of_a_promise_that_is_not_proven_are_marked():
-    asymptotic = fit("classification", guarantee="asymptotic")
-    page = html_report(asymptotic)
-    assert (page.count('class="expected"'), page.count('class="in"')) == (90, 0)
-    assert "No promise: this run is not private" in page
 
 
 def test_labels_and_groups_are_counted_by_hand():

@@ -13,7 +13,6 @@ from dpscp.cli import main
 from dpscp.deployment import statement_markdown, statement_schema
 from dpscp.privacy import gaussian_event, secret_split
 from dpscp.privacy.accounting import as_accountant, delta_of
-from dpscp.report import html_report
 
 
 def data(n, seed):
@@ -121,19 +120,6 @@ def test_replacing_bounds_both_orders_of_an_asymmetric_release():
         assert worst <= 1e-4 * (1 + 1e-6)
     # the chains of one direction alone are what a person with two records meets
     assert epsilon >= accountant.epsilon(event, 1e-4, 2) - 1e-9
-
-
-def test_markdown_holds_the_promise_and_every_mechanism(classifier):
-    statement = classifier.statement(study={"epsilon": 3.0, "delta": 1e-6, "spent": 1.0, "left": 2.0, "fits": 1})
-    text = statement_markdown(statement)
-    for word in ("epsilon 1", "adding or removing one record", "calibration", "trusted with them", "Study budget"):
-        assert word in text
-    assert text.count("| training: ") + text.count("| calibration |") == len(statement["mechanisms"])
-
-
-def test_the_report_holds_the_statement(classifier):
-    page = html_report(classifier)
-    assert 'download="privacy_statement.json"' in page
 
 
 def test_the_command(classifier, tmp_path, capsys):

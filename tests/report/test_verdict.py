@@ -12,7 +12,7 @@ import pytest
 import dpscp as dp
 from dpscp.cli.main import main
 from dpscp.core.evaluation import PrivateEvaluation
-from dpscp.core.findings import Findings, Part, PrivateEstimate, constant_set_size
+from dpscp.core.findings import Findings, Part, PrivateEstimate
 from dpscp.deployment import judge, statement_markdown
 from dpscp.report import evaluate, html_report
 from dpscp.report.verdict import Grade
@@ -201,9 +201,3 @@ def test_every_kind_of_release_is_judged():
         assert repr(released).endswith(str(verdict))
         assert "this threshold is of use" in verdict.usefulness.reason
         assert json.loads(json.dumps(released.statement()))["verdict"] == verdict.to_dict()
-
-
-def test_the_same_answer_for_everybody():
-    assert constant_set_size([0.5, 0.5], 0.9) == pytest.approx(1.8)
-    assert constant_set_size([1.0, 0.0], 1.0) == 1
-    assert constant_set_size([0.6, 0.3, 0.1], 0.95) == pytest.approx(2.5)
