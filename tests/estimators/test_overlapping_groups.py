@@ -13,7 +13,7 @@ from dpscp._base.assumptions import GROUP_FUNCTION
 from dpscp.cli import main
 from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
-from dpscp.core.tasks import OwnScores
+from dpscp.core.tasks import OwnLosses
 from dpscp.data.groups import Groups, largest_thresholds, name_groups, places_of_matrix, read_groups
 from dpscp.data.schema import Schema
 from dpscp.data.sources import ArraySource
@@ -181,8 +181,9 @@ def test_the_ledger_holds_the_searches_of_all_groups_of_a_record(per_record):
 def test_more_groups_of_a_record_mean_more_noise_and_more_groups_alone_do_not():
     def noise(n_groups, per_record):
         groups = {"group_values": tuple(range(n_groups)), "groups_per_record": per_record}
-        given = {"task": OwnScores(), "budget": Budget(1.0, DELTA), "guarantee": "split", "accountant": "rdp"}
-        return Plan.outline(Problem(alphas=(0.1,), n_records=4_000, steps=8, **given, **groups), Ledger()).with_noise()
+        given = {"budget": Budget(1.0, DELTA), "guarantee": "split", "accountant": "rdp", "n_records": 4_000}
+        problem = Problem(task=OwnLosses(most_steps=6), alphas=(0.1,), **given, **groups)
+        return Plan.outline(problem, Ledger()).with_noise()
 
     one, four = noise(2, 1), noise(8, 4)
     assert noise(8, 1).noises == one.noises

@@ -174,7 +174,7 @@ def test_planned_shares_fit_the_budget(epsilon, fraction):
     training = gaussian_event(1 / gdp_mu(shared.train_epsilon, 1e-5))
     event = secret_split(training, gaussian_event(1 / (0.98 * shared.held_out_mu)), fraction)
     assert 0.95 * epsilon <= epsilon_of(event, 1e-5) <= epsilon
-    assert spare_mu(epsilon, 1e-5, fraction, shared.train_epsilon) == pytest.approx(shared.held_out_mu, rel=0.01)
+    assert spare_mu(epsilon, 1e-5, shared.train_epsilon, fraction) == pytest.approx(shared.held_out_mu, rel=0.01)
 
 
 def test_solved_noise_spends_the_budget_and_no_more():

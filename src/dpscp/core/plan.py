@@ -233,33 +233,25 @@ class Plan:
         one_row = of_one_row(self.spent)
         before = None if self.guarantee.held_out and secret is None else one_row
 
-        def noise(
-            counts: int | tuple[int, ...], size_share: float
-        ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
-            return sized_lattice_noise(
-                epsilon,
-                delta,
-                counts,
-                sensitivities,
-                before,
-                accountant,
-                size_share,
-                secret,
-                beside,
-                problem.task.resolution,
-                copies,
-            )
-
-        if secret is not None:
-            # this only sets the number of halvings, so an approximation is enough
-            held_out = sum(self.secret_shares or ())
-            mu = spare_mu(epsilon, delta, held_out, one_row.epsilon(delta, accountant))
-            steps = self.default_steps(float(sensitivities[0]) * math.sqrt(copies * len(level_indices)) / mu)
-        else:
-            steps = self.default_steps(noise(1, 0.0)[0][0].count_noise)
+        # this only sets the number of halvings, so an approximation is enough
+        trained = one_row.epsilon(delta, accountant) if before is not None else 0.0
+        mu = spare_mu(epsilon, delta, trained, sum(self.secret_shares or ()))
+        steps = self.default_steps(float(sensitivities[0]) * math.sqrt(copies * len(level_indices)) / mu)
         if problem.task.most_steps is not None:
             steps = min(steps, problem.task.most_steps)
-        noises, size_noise = noise(self._new_counts(len(level_indices), steps), self.size_share)
+        noises, size_noise = sized_lattice_noise(
+            epsilon,
+            delta,
+            self._new_counts(len(level_indices), steps),
+            sensitivities,
+            before,
+            accountant,
+            self.size_share,
+            secret,
+            beside,
+            problem.task.resolution,
+            copies,
+        )
         plan = replace(self, level_indices=level_indices, steps=steps, noises=noises, size_noise=size_noise)
         problem.budget.require(of_one_row(plan.ledger()), accountant)
         return plan

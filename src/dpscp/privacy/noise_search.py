@@ -316,10 +316,8 @@ def sized_lattice_noise(  # noqa: PLR0913 (one argument a choice)
             f"epsilon = {format_number(epsilon)}, so nothing is left for calibration; raise epsilon, or train with "
             "more noise"
         )
-    mu = gdp_mu(epsilon, delta)
-    if secret_part is not None:
-        held_out = secret_part + sum(share for _, share in others)
-        mu = spare_mu(epsilon, delta, held_out, epsilon_of(spent, delta, accountant))
+    held_out = 0.0 if secret_part is None else secret_part + sum(share for _, share in others)
+    mu = spare_mu(epsilon, delta, epsilon_of(spent, delta, accountant), held_out)
     ratio = smallest_noise(
         lambda ratio: together(spending(ratio)),
         epsilon,
@@ -403,10 +401,12 @@ def _sampled_mu(epsilon: float, delta: float, rate: float) -> float:
     return gdp_mu(epsilon + math.log1p((rate - 1) * math.exp(-epsilon)) - math.log(rate), min(delta / rate, 0.5))
 
 
-def spare_mu(epsilon: float, delta: float, fraction: float, train_epsilon: float) -> float:
-    """Estimate mu of a secret part beside training of ``train_epsilon``."""
-    found = _held_out_mu(epsilon, delta, fraction, gdp_mu(train_epsilon, delta))
-    return found or gdp_mu(epsilon, delta)
+def spare_mu(epsilon: float, delta: float, train_epsilon: float, secret_part: float = 0.0) -> float:
+    """Estimate the mu that training of ``train_epsilon`` leaves: to its own records, or to a secret part of others."""
+    whole = gdp_mu(epsilon, delta)
+    if secret_part:
+        return _held_out_mu(epsilon, delta, secret_part, gdp_mu(train_epsilon, delta)) or whole
+    return math.sqrt(whole**2 - gdp_mu(min(epsilon, train_epsilon), delta) ** 2) or whole
 
 
 def _held_out_mu(epsilon: float, delta: float, fraction: float, mu_training: float) -> float:
