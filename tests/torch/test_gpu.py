@@ -140,6 +140,17 @@ def test_an_index_out_of_range_is_bounded(as_on_a_gpu, trace):
         assert torch.equal(before[[0, 1, 3]], after[[0, 1, 3]])
 
 
+def test_a_class_out_of_range_is_bounded(as_on_a_gpu, trace):
+    def loss(outputs, target):
+        return torch.nn.functional.cross_entropy(outputs, (target * 2).long(), reduction="none")
+
+    traced = trace(nn.Sequential(nn.Linear(4, 3)), (4,), loss, ((), "float32"))
+    target = torch.tensor([0.0, 0.5, 900.0, 1.0])
+    before, (after, failed) = traced.gradients(target=target.clamp(max=1))[0], traced.gradients(target=target)
+    assert failed is None
+    assert torch.equal(before[[0, 1, 3]], after[[0, 1, 3]])
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_gives_the_same_model_as_the_processor():
     found = trained(device="cuda")

@@ -101,7 +101,48 @@ def table_of_record(self, x):
     return functional.embedding((x * 0).long()[:, :3], torch.stack([self.layer(x[0])] * 2)).mean(1)
 
 
+class Watching(torch.Tensor):
+    """A caller's tensor, whose code is called with what it meets."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+aten, SPARSE = torch.ops.aten, torch.eye(5).to_sparse()
+
+
+def places_of_the_record(self, x):
+    """The gradient of a pooling writes to any place that it is given."""
+    wide, places = x[None, :, None, :4], (x[None, :, None, :2] * 4).long()
+    found = aten.max_pool2d_with_indices_backward(
+        places.float(), wide.contiguous(), [1, 2], [1, 2], [0, 0], [1, 1], False, places
+    )
+    return self.layer(x + found.sum())
+
+
+def numbers_that_nobody_wrote(self, x):
+    return self.layer(x + aten._embedding_bag(torch.ones(3, 5), (x[0] * 2).long(), torch.tensor([0]))[3].sum())
+
+
+def pivots_of_the_record(self, x):
+    return self.layer(torch.linalg.lu_solve(torch.diag(x[0] + 1), (x[0] * 4).int() + 1, x.T).T)
+
+
+def statistics_in_silence(self, x):
+    return self.layer(x + aten.batch_norm_update_stats(x.T, self.n, self.n, 0.1)[0].sum())
+
+
 REFUSED = {
+    "places of a record": (places_of_the_record, "numbers of one record"),
+    "pivots of a record": (pivots_of_the_record, "numbers of one record"),
+    "lengths of a record": (
+        lambda self, x: self.layer(x + torch.segment_reduce(x[0], "sum", lengths=(x[0] * 2).long(), unsafe=True).sum()),
+        "numbers of one record",
+    ),
+    "results that are not filled": (numbers_that_nobody_wrote, "numbers of one record"),
+    "batch statistics in silence": (statistics_in_silence, "numbers of one record"),
+    "a sparse constant": (lambda self, x: self.layer(torch.sparse.mm(SPARSE, x.T).T), "numbers of one record"),
     "branch on a value": (lambda self, x: self.layer(x if x.sum() > 0 else -x), "torch.where"),
     "item": (lambda self, x: self.layer(x) * x.max().item(), "torch.where"),
     "tolist": (lambda self, x: self.layer(x) * x.sum().tolist(), "torch.where"),
@@ -114,10 +155,10 @@ REFUSED = {
     "counter in an attribute": (count_in_attribute, "computes something else"),
     "memory between calls": (remember, "computes something else"),
     "counter by out=": (count_by_out, "in place"),
-    "counter by _foreach_": (count_by_foreach, "in place"),
+    "counter by _foreach_": (count_by_foreach, "numbers of one record"),
     "counter in place": (count_in_place, "in place"),
     "memory in a buffer": (keep_last, "in place"),
-    "as_strided": (lambda self, x: self.layer(x.as_strided((1, 5), (5, 1))), "beyond the numbers of one record"),
+    "as_strided": (lambda self, x: self.layer(x.as_strided((1, 5), (5, 1))), "numbers of one record"),
     "autograd.Function": (lambda self, x: _OwnRule.apply(self.layer(x)), "gradient of their own"),
     "custom operation": (lambda self, x: self.layer(add_up(x)), "not an operation of torch"),
     "memory of others by prims": (
@@ -127,7 +168,7 @@ REFUSED = {
         "not an operation of torch",
     ),
     "sum by prims": (lambda self, x: self.layer(x + torch.ops.prims.sum(x, [1])[:, None]), "not an operation of torch"),
-    "index_fill": (lambda self, x: self.layer(x.index_fill(1, (x[0, :1]).long(), 0.0)), "beyond the numbers"),
+    "index_fill": (lambda self, x: self.layer(x.index_fill(1, (x[0, :1]).long(), 0.0)), "numbers of one record"),
     "table made of the record": (table_of_record, "looks up rows of a table"),
 }
 
@@ -137,6 +178,13 @@ def test_refuses(trace, name):
     forward, words = REFUSED[name]
     with pytest.raises(RefusedError, match=words):
         trace(Forward(forward, n=torch.zeros(1)), (5,))
+
+
+def test_parameters_with_code_of_their_own_are_refused(trace):
+    module = Forward(lambda self, x: self.layer(x))
+    module.layer.bias = nn.Parameter(torch.ones(3).as_subclass(Watching))
+    with pytest.raises(RefusedError, match=r"'layer\.bias' is a Watching"):
+        trace(module, (5,))
 
 
 def test_a_refusal_names_the_layer_and_what_to_write(trace):
@@ -185,6 +233,9 @@ ISOLATED = {
         cross_entropy,
     ),
     "attention": (lambda self, x: self.layer(functional.scaled_dot_product_attention(x, x, x)), cross_entropy),
+    "pooling": (lambda self, x: self.layer(functional.max_pool1d(x, 3, 1, 1)), cross_entropy),
+    "determinant": (lambda self, x: self.layer(x * torch.logdet(x.T @ x + self.spread)), cross_entropy),
+    "solution": (lambda self, x: self.layer(torch.linalg.solve(self.spread + x, x.T).T), cross_entropy),
     "scatter": (lambda self, x: self.layer(x.scatter_add(1, (x * 4).long().clamp(0, 4), x)), cross_entropy),
     "dropout": (lambda self, x: self.layer(functional.dropout(x, 0.5)), cross_entropy),
     "one coin": (lambda self, x: self.layer(x * (torch.rand(1) < 0.5)), cross_entropy),
@@ -195,7 +246,7 @@ ISOLATED = {
 @pytest.mark.parametrize("name", ISOLATED)
 def test_terms_of_others_do_not_move(trace, name):
     forward, loss = ISOLATED[name]
-    assert trace(Forward(forward), (5,), loss).moved() == 0.0
+    assert trace(Forward(forward, spread=torch.eye(5) * 1e5), (5,), loss).moved() == 0.0
 
 
 def test_terms_of_others_do_not_move_where_one_is_not_finite(trace):
@@ -267,6 +318,7 @@ INDEXED = {
     "index_add": lambda x, i: x.index_add(1, i, x[:, :2]),
     "index_copy": lambda x, i: x.index_copy(1, i, x[:, :2]),
     "scatter": lambda x, i: x.scatter(1, i[None], x[:, :2]),
+    "index_reduce": lambda x, i: x.index_reduce(1, i, x[:, :2], "mean"),
     "put": lambda x, i: x.put(i, x[0, :2]),
 }
 

@@ -161,8 +161,10 @@ def others():
         (7,),
     )
     yield "padded words", words(nn.Embedding(5, 4, padding_idx=-3)), (7,)
-    bag = nn.EmbeddingBag(5, 4, mode="mean")
-    yield "bag of words", Own(lambda s, x: s.head(s.table((x * 5).long())), table=bag, head=nn.Linear(4, 3)), (7,)
+    for mode, padding in itertools.product(("sum", "mean", "max"), (None, -3)):
+        bag = nn.EmbeddingBag(5, 4, mode=mode, padding_idx=padding)
+        module = Own(lambda s, x: s.head(s.table((x * 5).long())), table=bag, head=nn.Linear(4, 3))
+        yield f"bag of words, {mode}{'' if padding is None else ', padded'}", module, (7,)
     yield "bilinear", Own(lambda s, x: s.layer(x, x), layer=nn.Bilinear(6, 6, 3)), (6,)
     yield "transposed convolution", headed(nn.ConvTranspose2d(2, 3, 2), 75), (2, 4, 4)
     yield "PReLU", nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 3)), (6,)

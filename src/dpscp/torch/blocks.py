@@ -53,6 +53,8 @@ class BlockGraph:
                 self._graph = trace(*fixed, *records)
             except Exception as error:  # on synthetic records
                 raise RefusedError(f"torch cannot map the module over records: {shorten(error)}") from None
+        if is_gpu(self.device):
+            bound_places(self._graph)  # also those of operations that torch writes in other ones, such as nll_loss
         allow_strides(self._graph)
         _choose_products(self._graph)
         self._graph.graph.eliminate_dead_code()

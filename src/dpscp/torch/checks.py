@@ -23,19 +23,71 @@ _EMPTY = {
     _aten.empty_like.default: _aten.zeros_like.default,
 }
 _STRIDED = {_aten.new_empty_strided.default: _aten.new_zeros.default, _aten.empty_strided.default: _aten.zeros.default}
+_METADATA = _aten._assert_tensor_metadata.default
 _VIEWS = (_aten.view.default, _aten._unsafe_view.default)
 # What leaves the numbers of an argument as they are, and what only shifts, cuts or takes some of them.
 _SAME = {"_to_copy", "unsqueeze", "squeeze", "reshape", "view", "expand", "clone", "detach", "alias"}
 _SHIFTED = {"add", "sub", "clamp", "clamp_min", "clamp_max", "floor", "round", "slice", "select"}
-# Operations with a dimension and indices along it.
-_ALONG = ("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add", "index_copy")
+# How operations with a dimension and indices along it begin.
+_ALONG = ("gather", "scatter", "index_")
+# Operations that read and write nothing but the numbers of their arguments and results, write all numbers of a result,
+# and raise for a place out of range; and so do those of their gradients. Those that work on each number alone are known
+# by a tag of torch.
+_KNOWN = set(
+    """
+    _conj _to_copy _unsafe_view alias cat channel_shuffle col2im complex constant_pad_nd copy detach diag_embed diagonal
+    diagonal_scatter expand flip im2col lift_fresh lift_fresh_copy permute pixel_shuffle pixel_unshuffle polar repeat
+    reshape roll select select_scatter slice slice_scatter split split_with_sizes squeeze stack t transpose tril triu
+    unbind unfold unsafe_split unsafe_split_with_sizes unsqueeze view view_as_complex view_as_real
+
+    arange eye fill full full_like linspace logspace new_full new_ones new_zeros ones ones_like scalar_tensor
+    tril_indices triu_indices zeros zeros_like
+
+    all amax amin aminmax any argmax argmin bucketize count_nonzero cummax cummin cumprod cumsum dist kthvalue
+    linalg_vector_norm logcumsumexp logsumexp max mean median min mode nanmedian nansum norm prod renorm sort std
+    std_mean sum topk var var_mean
+
+    _cdist_forward _cdist _euclidean_dist _fft_c2c _fft_c2r _fft_r2c _linalg_check_errors _linalg_det _linalg_eigh
+    _linalg_slogdet _linalg_solve_ex _linalg_svd _pdist_forward _pdist _trilinear addbmm addmm addmv addr baddbmm bmm
+    cholesky_inverse cholesky_solve convolution dot linalg_cholesky_ex linalg_cross linalg_eig linalg_inv_ex
+    linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp linalg_qr linalg_solve_triangular mm mv vdot
+
+    _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d affine_grid_generator avg_pool2d
+    avg_pool3d grid_sampler_2d grid_sampler_3d max_pool2d_with_indices max_pool3d_with_indices reflection_pad1d
+    reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d upsample_bicubic2d
+    upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d
+
+    _fused_rms_norm _log_softmax _log_softmax_backward_data _prelu_kernel _safe_softmax _softmax _softmax_backward_data
+    _weight_norm_interface elu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid log_sigmoid_forward
+    mish native_batch_norm native_dropout native_group_norm native_layer_norm rrelu_with_noise softplus softshrink
+
+    binary_cross_entropy binary_cross_entropy_with_logits huber_loss mse_loss nll_loss nll_loss2d
+    nll_loss2d_forward nll_loss_forward smooth_l1_loss soft_margin_loss
+
+    embedding embedding_dense_backward gather index index_add index_copy index_put index_reduce index_select put
+    scatter scatter_add scatter_reduce take
+    """.split()  # noqa: SIM905 (one name a line would be long)
+)
+# Operations that use places which another one has found: the places, and the argument in which they were found.
+_FOUND_PLACES = {
+    "adaptive_max_pool2d_backward": (2, 1),
+    "adaptive_max_pool3d_backward": (2, 1),
+    "linalg_lu_solve": (1, 0),
+    "max_pool2d_with_indices_backward": (-1, 1),
+    "max_pool3d_with_indices_backward": (-1, 1),
+}
 # The building blocks of aten are refused but for these.
 _PRIMS = ("prims.convert_element_type",)
-_UNCHECKED = ("as_strided", "as_strided_copy", "as_strided_scatter", "from_file", "set_", "resize", "empty_permuted")
 
 
 class RefusedError(ValueError):
     """A module or loss that is not run on records; the message speaks of code and shapes only."""
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether this is a dense tensor of torch's own type, without code of its own."""
+    is_tensor = type(value) in (torch.Tensor, torch.nn.Parameter)
+    return is_tensor and value.layout is torch.strided and not value.is_quantized
 
 
 def check_graph(
@@ -87,8 +139,11 @@ def _own_constants(graph: torch.fx.GraphModule) -> None:
     """Give the graph copies of the constants of the caller's code."""
     for name in {node.target for node in graph.graph.nodes if node.op == "get_attr"}:
         value = getattr(graph, name)
-        if not isinstance(value, torch.Tensor):
-            raise RefusedError(f"the graph of the module holds {type(value).__name__}, which is not a tensor")
+        if not is_plain(value):
+            raise RefusedError(
+                f"the module or its loss uses a constant of type {type(value).__name__}, which is not a plain tensor "
+                "and whose code could see records; use a dense tensor of torch"
+            )
         for held in (vars(graph), graph._buffers, graph._parameters):
             held.pop(name, None)
         graph.register_buffer(name, value.detach().clone())
@@ -128,22 +183,35 @@ def _check_operation(node: Any, secret: set[Any]) -> None:
             f"the shape or the path of the computation depends on values of a record ({name}); use torch.where, or "
             "multiply by a mask, in place of if, nonzero and x[mask]"
         )
-    if base.startswith(_UNCHECKED) or base in ("resize_", "index_fill"):
-        raise RefusedError(f"{name} is not allowed, because it may read beyond the numbers of one record")
-    if "empty" in base and target not in _EMPTY and target not in _STRIDED:
-        raise RefusedError(f"{name} is not allowed, because its memory may hold other records; use torch.zeros")
     if target is _aten.embedding.default and node.args[0] in secret:
         raise RefusedError(
             "an embedding looks up rows of a table that is computed from the record, and an index out of range would "
             "read another record; use torch.gather or a product with one-hot vectors"
         )
+    is_drawn = torch.Tag.nondeterministic_seeded in tags and not draws_nothing(target, node.args, node.kwargs)
+    is_known = is_drawn or torch.Tag.pointwise in tags or {base, base.removesuffix("_backward")} & _KNOWN
+    if not is_known and target not in _EMPTY and target not in _STRIDED and target is not _METADATA:
+        raise RefusedError(
+            f"{name} is not one of the operations that are known to stay within the numbers of one record; write it "
+            "with others"
+        )
+    if base in _FOUND_PLACES and not _found_its_places(node, *_FOUND_PLACES[base]):
+        raise RefusedError(f"{name} may read beyond the numbers of one record, unless torch finds its places itself")
+
+
+def _found_its_places(node: Any, places: int, found_in: int) -> bool:
+    """Return whether places come from an operation on an argument of the same shape, and so lie inside of it."""
+    place, values = node.args[places], node.args[found_in]
+    if place.target is not operator.getitem:
+        return False
+    source = place.args[0].args[0]
+    return bool(source.meta["val"].shape == values.meta["val"].shape)
 
 
 def _has_places(node: Any, base: str) -> bool:
     """Return whether an index has places and no mask, so that the shape of its result is known."""
-    if base not in ("index", "_unsafe_index"):
-        return False
-    return all(place is None or place.meta["val"].dtype not in (torch.bool, torch.uint8) for place in node.args[1])
+    masks = (torch.bool, torch.uint8)
+    return base == "index" and all(place is None or place.meta["val"].dtype not in masks for place in node.args[1])
 
 
 def _keeps_statistics(node: Any, base: str) -> bool:
@@ -169,7 +237,7 @@ def _rewrite(graph: torch.fx.GraphModule, node: Any) -> None:
         node.target, node.args = _STRIDED[target], node.args[:-1]
     elif target is _aten.embedding_dense_backward.default:
         node.target = _add_rows
-    elif target is _aten._assert_tensor_metadata.default:
+    elif target is _METADATA:
         graph.graph.erase_node(node)
 
 
@@ -194,11 +262,11 @@ def bound_places(graph: torch.fx.GraphModule) -> None:
             args[1] = limit(args[1], args[2], 0)
         elif base == "embedding":
             args[1] = limit(args[1], shape[0], 0)
-        elif base in ("index", "_unsafe_index", "index_put"):
+        elif base in ("index", "index_put"):
             args[1] = [None if i is None else limit(i, n) for i, n in zip(args[1], shape, strict=False)]
         elif base in ("take", "put"):
             args[1] = limit(args[1], math.prod(shape))
-        elif base in _ALONG:
+        elif base.startswith(_ALONG):
             args[2] = limit(args[2], shape[args[1]], 0)
         node.args = tuple(args)
     graph.recompile()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from dpscp.torch.checks import RefusedError
+from dpscp.torch.checks import RefusedError, is_plain
 from dpscp.torch.library import torch
 
 _nn = torch.nn
@@ -57,6 +57,11 @@ def separate_copy(module: Any) -> Any:
         if isinstance(part, _nn.modules.lazy.LazyModuleMixin) and part.has_uninitialized_params():
             raise RefusedError(
                 f"{_place(path, part)} is lazy and has no shape; apply the module to a synthetic row first"
+            )
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        if not is_plain(value):
+            raise RefusedError(
+                f"{name!r} is a {type(value).__name__}, whose code could see records; use a dense tensor of torch"
             )
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):

@@ -10,6 +10,8 @@ parameter's part of a record's gradient of them. Other parameters get their grad
 Theory: Torch modules: records cannot meet
 """
 
+import inspect
+import math
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dpscp.torch.checks import RefusedError, check_graph, find_tables
+from dpscp.torch.checks import RefusedError, check_graph, find_tables, is_plain
 from dpscp.torch.draws import Draw
 from dpscp.torch.forms import RecordForm
 from dpscp.torch.library import Tensor, make_fx, torch
@@ -84,6 +86,21 @@ def _embedding(x: Any, weight: Any, padding_idx: int | None = None, *rest: Any, 
     return "embedding", x, weight, None, (padding_idx,)
 
 
+def _bag(*args: Any, **kwargs: Any) -> Any:
+    """Do what an EmbeddingBag does with an Embedding, whose indices out of range raise."""
+    given = inspect.signature(_functional.embedding_bag).bind(*args, **kwargs)
+    given.apply_defaults()
+    x, weight, offsets, *options, mode, sparse, factors, _, padding = given.arguments.values()
+    if offsets is not None:
+        raise RefusedError("an EmbeddingBag with offsets is not supported; give each record as many indices")
+    rows = _functional.embedding(x, weight, padding, *options, sparse)
+    kept = torch.ones_like(x) if padding is None else x != padding % len(weight)
+    if mode == "max":
+        return rows.masked_fill(kept[..., None] == 0, -math.inf).amax(1)
+    shares = kept if mode == "sum" else kept / kept.sum(1, keepdim=True).clamp(min=1)
+    return (rows * (shares if factors is None else factors * shares)[..., None]).sum(1)
+
+
 _FUNCTIONS: dict[Any, Callable[..., tuple[Any, ...]]] = {
     _functional.linear: _linear,
     torch.addmm: _addmm,
@@ -113,6 +130,9 @@ class _Uses(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch i
 
     def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if function is _functional.embedding_bag:
+            with self:
+                return _bag(*args, **kwargs)
         if function in _FUNCTIONS:
             kind, x, weight, bias, options = _FUNCTIONS[function](*args, **kwargs)
             own = [None if value is None else self.names.get(id(value)) for value in (weight, bias)]
@@ -397,7 +417,7 @@ def _require_same(first: torch.fx.GraphModule, second: torch.fx.GraphModule) -> 
     same = str(first.graph) == str(second.graph)
     for name in {node.target for node in first.graph.nodes if node.op == "get_attr"} if same else ():
         a, b = getattr(first, name), getattr(second, name)
-        if not isinstance(a, torch.Tensor):  # a generator, which is not used
+        if not (is_plain(a) and is_plain(b)):  # a generator, which is not used, or refused later
             continue
         same = same and a.shape == b.shape and a.dtype == b.dtype
         same = same and a.numpy(force=True).tobytes() == b.numpy(force=True).tobytes()
