@@ -138,7 +138,6 @@ OBJECTS = {
     "booleans of polars": pl.Series([True, False]),
     "booleans of torch": torch.tensor([True, False]),
     "booleans and integers": [True, 1],
-    "categories": pd.Series([1, True, "a"], dtype="category")[:2],
     "periods": pd.Series(pd.period_range("2020", periods=2, freq="M")),
     "multi-index": pd.MultiIndex.from_tuples([(1, 2), (1, 3)]),
     "Arrow decimal": pa.array([decimal.Decimal(1), decimal.Decimal(2)]),
@@ -153,6 +152,7 @@ OBJECTS = {
 MIXED = {
     "text and integers": ["7", 7],
     "object column": pd.Series(["a", 1], dtype=object),
+    "categories": pd.Series([1, True, "a"], dtype="category")[:2],
 }
 
 

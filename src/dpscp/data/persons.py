@@ -19,9 +19,9 @@ Theory: Result H
 
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -114,28 +114,26 @@ def read_person_ids(persons: Any) -> PersonIds:
     """
     if isinstance(persons, PersonIds):
         return persons
-    if _is_of(persons, "torch", "Tensor"):
-        persons = persons.detach().cpu().numpy()
     if isinstance(persons, list | tuple | range):
         found = _read_objects(persons)
-    elif isinstance(persons, np.ndarray):
-        found = _read_array(persons)
-    elif _is_of(persons, "pandas", "Series", "Index", "api.extensions.ExtensionArray"):
-        found = _read_pandas(persons)
-    elif _is_of(persons, "polars", "Series"):
-        is_object = str(persons.dtype) == "Object"
-        found = _read_objects(persons.to_list()) if is_object else _read_arrow(persons.to_arrow())
-    elif _is_of(persons, "pyarrow", "Array", "ChunkedArray"):
-        found = _read_arrow(persons)
     else:
-        raise TypeError(f"persons must have one id for each row of X: {_ALLOWED}, or a torch tensor of integers")
+        found = _read_array(persons if isinstance(persons, np.ndarray) else _to_numpy(persons))
     return found if len(found) else PersonIds(None, np.empty(0, dtype=np.int64))
 
 
-def _is_of(value: Any, library: str, *names: str) -> bool:
-    """Return whether a value has one of these classes, without importing the library."""
-    module = sys.modules.get(library)
-    return module is not None and any(isinstance(value, attrgetter(name)(module)) for name in names)
+def _to_numpy(persons: Any) -> NDArray[Any]:
+    """Return a column of another library as an array; a missing id becomes None, NA or NaN in it."""
+    if not hasattr(persons, "detach") and not hasattr(persons, "to_numpy"):
+        raise TypeError(f"persons must have one id for each row of X: {_ALLOWED}, or a torch tensor of integers")
+    categories = getattr(getattr(persons, "cat", persons), "categories", ())  # of pandas, to which True and 1 are equal
+    if len({_find_kind(one) for one in categories}) > 1:
+        raise ValueError(_MIXED_IDS)
+    with suppress(Exception):  # the message of another library may hold an id
+        if hasattr(persons, "detach"):  # torch
+            return np.asarray(persons.detach().cpu())
+        is_arrow = hasattr(persons, "to_pylist")
+        return np.asarray(persons.to_numpy(zero_copy_only=False) if is_arrow else persons.to_numpy())
+    raise TypeError(_OBJECT_IDS)
 
 
 def _read_objects(ids: Sequence[Any]) -> PersonIds:
@@ -204,42 +202,6 @@ def _read_array(ids: NDArray[Any]) -> PersonIds:
         raise ValueError(MISSING_IDS if np.isnan(ids).any() else _FLOAT_IDS)
     if kind in "UOT":
         return _read_objects(ids.tolist())
-    raise TypeError(_OBJECT_IDS)
-
-
-def _read_pandas(ids: Any) -> PersonIds:
-    import pyarrow as pa
-
-    if ids.dtype == object:
-        return _read_objects(ids.tolist())
-    try:
-        column = pa.array(ids)
-    except (pa.ArrowException, TypeError, ValueError):
-        column = None
-    if column is None:  # outside the handler: Arrow's message may hold an id
-        raise TypeError(_OBJECT_IDS)
-    return _read_arrow(column)
-
-
-def _read_arrow(ids: Any) -> PersonIds:
-    import pyarrow as pa
-
-    chunks = [ids] if isinstance(ids, pa.Array) else ids.chunks
-    return PersonIds.joined([_read_chunk(chunk) for chunk in chunks if len(chunk)])
-
-
-def _read_chunk(chunk: Any) -> PersonIds:
-    import pyarrow as pa
-
-    types = pa.types
-    while types.is_dictionary(chunk.type):
-        chunk = chunk.dictionary_decode()
-    if chunk.null_count or types.is_null(chunk.type):
-        raise ValueError(MISSING_IDS)
-    if types.is_integer(chunk.type) or types.is_floating(chunk.type):
-        return _read_array(chunk.to_numpy(zero_copy_only=False))
-    if types.is_string(chunk.type) or types.is_large_string(chunk.type) or types.is_string_view(chunk.type):
-        return _read_texts(chunk.to_pylist())
     raise TypeError(_OBJECT_IDS)
 
 
