@@ -11,7 +11,6 @@ import pytest
 import dpscp as dp
 from dpscp._base.format import at_least, format_level, format_rate
 from dpscp.cli.demo import find_unused_folder
-from dpscp.cli.fit import list_hints
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.schema import parse_schema
 from dpscp.privacy.events import describe_event
@@ -95,7 +94,7 @@ def test_a_wrong_number_of_persons_is_reported_too(tmp_path):
         text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
         schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
         frame.to_csv(tmp_path / "t.csv", index=False)
-        found = " ".join(list_hints(schema, tmp_path / "t.csv"))
+        found = " ".join(dp.check_table(tmp_path / "t.csv", schema, most_records=20).hints)
         assert (f"n_persons = {declared}" in found) == is_reported
 
 

@@ -126,20 +126,6 @@ def choose_csv_format(options: argparse.Namespace, declared: CSVFormat | None = 
 
 def open_table(path: Path, csv_format: CSVFormat) -> Table:
     """Open a file, folder, pattern or URL and read its column names; refuse a table without any."""
-    table = open_unlike_files(path, csv_format)
-    for part in table.parts:
-        others = [repr(name) for name in table.names if name not in part.names]
-        others += [repr(name) for name in part.names if name not in table.names]
-        if others:  # not named where the first line may be a record
-            said = "" if part.is_text else f" (column {', '.join(others)})"
-            raise CommandError(
-                f"{part.said} has other columns than {table.first.said}{said}; a table has the same in all files"
-            )
-    return table
-
-
-def open_unlike_files(path: Path, csv_format: CSVFormat) -> Table:
-    """Open a table whose files may have other columns than the first one."""
     table = Table(path, csv_format)
     if isinstance(table.first, TableFile) and table.first.is_csv:
         _check_header(table.first)

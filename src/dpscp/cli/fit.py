@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpscp._base.suggestions import suggest
 from dpscp.cli import wizard
 from dpscp.cli.files import (
@@ -21,7 +19,6 @@ from dpscp.cli.files import (
     is_same_file,
     note_path,
     open_table,
-    open_unlike_files,
     public_names,
     read_new_records,
     read_note,
@@ -30,7 +27,6 @@ from dpscp.cli.files import (
     write_note,
 )
 from dpscp.cli.lines import describe, model_line, report_line, show_hints, show_warning
-from dpscp.data.persons import PersonIds, read_person_ids
 from dpscp.data.schema import Schema, read_schema, template
 from dpscp.data.sources.tables import Table
 from dpscp.data.table_check import check_table
@@ -46,10 +42,8 @@ _ESTIMATORS: dict[str, type[Estimator]] = {
     "regression": PrivateConformalRegressor,
     "multilabel": PrivateMultilabelClassifier,
 }
-# Records that a fit reads for hints.
+# Records that a fit looks at for hints.
 _HINT_RECORDS = 2**18
-# A declared size may be rounded. A larger difference gets a hint.
-_SIZE_TOLERANCE = 0.05
 
 
 def write_schema(options: argparse.Namespace) -> Result:
@@ -71,7 +65,7 @@ def write_schema(options: argparse.Namespace) -> Result:
 def check_records(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     """List what a fit on a table would refuse; the exit code is 1 if there is anything."""
     schema = read_schema(options.schema)
-    table = open_unlike_files(options.table, choose_csv_format(options, schema.csv))
+    table = open_table(options.table, choose_csv_format(options, schema.csv))
     public_names(table, known=_known_names(schema), confirmed=options.header)
     found = check_table(options.table, schema, csv=table.csv_format)
     if not options.quiet:
@@ -96,7 +90,7 @@ def fit_table(options: argparse.Namespace) -> Result:
     if options.evaluate is not None:
         records = read_new_records(options.evaluate, table.csv_format, schema, options.table)
     if not options.quiet:
-        show_hints(list_hints(schema, options.table))
+        show_hints(check_table(options.table, schema, most_records=_HINT_RECORDS).hints)
     if (text := _describe_earlier_fits(options)) is not None:
         show_warning(text)
     estimator = fit_estimator(schema, options.table, budget=store, **parameters)
@@ -132,32 +126,6 @@ def describe_release(options: argparse.Namespace, store: BudgetStore | None) -> 
     data = options.data_name or (None if store is None else store.to_dict()["dataset"])
     declared = {"purpose": options.purpose, "responsible": options.responsible, "data": data}
     return {"metadata": {name: text for name, text in declared.items() if text}, "study": study_budget(store)}
-
-
-def count_units(schema: Schema, table: Table) -> int:
-    """Count the records of a table, or the persons if the schema declares a column of ids; private."""
-    if schema.person is None:
-        return sum(map(len, table.batches("count the records", schema.target_names)))
-    blocks = table.batches("count the records", [schema.person])
-    return len(np.unique(PersonIds.joined([read_person_ids(block[schema.person]) for block in blocks]).numbers()))
-
-
-def list_hints(schema: Schema, path: Path) -> list[str]:
-    """Return hints for the curator. They are computed from the records without noise, and enter no file and no JSON.
-
-    A size that is not the declared one reveals whether the true one lies in a range. It is not printed.
-    """
-    hints = list(check_table(path, schema, most_records=_HINT_RECORDS).hints)
-    name = "n_records" if schema.person is None else "n_persons"
-    declared = getattr(schema, name)
-    size = declared if declared is None else count_units(schema, Table(path, schema.csv))
-    if declared is not None and abs(size - declared) > _SIZE_TOLERANCE * declared:
-        hints.append(
-            f"the table is more than {_SIZE_TOLERANCE:.0%} {'larger' if size > declared else 'smaller'} than "
-            f"{name} = {declared} in the schema. The certificate is valid for a table of the declared size: set {name} "
-            "to the publicly known number"
-        )
-    return hints
 
 
 def _describe_earlier_fits(options: argparse.Namespace) -> str | None:

@@ -24,6 +24,8 @@ NOT_PRIVATE = "NOT private: computed from the records without noise. For the cur
 _MOST_RECORDS = 2**20
 _FEWEST_IDS, _FEWEST_REPEATS, _MOST_REPEATS = 20, 1.05, 20
 _CLIPPED_SHARE = 0.5
+# A declared size may be rounded. A larger difference gets a hint, which does not say the true size.
+_SIZE_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def check_table(
     csv : CSVFormat, optional
         How CSV files are written; None: as the schema declares.
     most_records : int, optional
-        About how many records are read; None: all.
+        About how many records are looked at; the others are counted. None: all.
 
     Returns
     -------
@@ -130,7 +132,7 @@ class _Checking:
                 self.compare_names(part.names, part.said)
                 for _, batch in part.batches(part.names, count_rows(part.names)):
                     if most is not None and self.n_records >= most:
-                        return
+                        batch = batch.select([self._counted])
                     frame = table.as_frame(batch, self.schema)
                     others = {name: batch[name].to_pandas() for name in batch.schema.names if name not in frame}
                     self.look({**frame, **others}, part.said, first)
@@ -139,6 +141,11 @@ class _Checking:
                 self._note(str(error), part.find_damage())
             except SchemaError as error:
                 self._note(str(error), part.said)
+
+    @property
+    def _counted(self) -> str:
+        """The column that tells how many records or persons there are."""
+        return self.schema.person or self.schema.target_names[0]
 
     def compare_names(self, names: Sequence[str], where: str) -> None:
         """Compare the columns of a table or file with those of the schema."""
@@ -166,7 +173,7 @@ class _Checking:
             with self._noting(where):
                 is_missing = np.asarray(values[person].isna(), dtype=bool)
                 self._note_records({MISSING_IDS: is_missing}, where, first)
-                read_person_ids(values[person][~is_missing])
+                self._keys.setdefault(person, []).append(read_person_ids(values[person][~is_missing]).hashes())
         elif person is None and self.n_records < _MOST_RECORDS:
             for name in values:
                 if name not in self._used:
@@ -197,14 +204,26 @@ class _Checking:
             for name, (count, outside) in self._clipped.items()
             if outside > _CLIPPED_SHARE * count
         ]
-        for name, parts in self._keys.items():
-            keys = np.concatenate(parts)
-            n_ids = len(np.unique(keys))
-            if n_ids >= _FEWEST_IDS and _FEWEST_REPEATS <= len(keys) / n_ids <= _MOST_REPEATS:
+        n_ids = {name: len(np.unique(np.concatenate(parts))) for name, parts in self._keys.items()}
+        for name, count in n_ids.items():
+            n_keys = sum(map(len, self._keys[name]))
+            if (
+                name != self.schema.person
+                and count >= _FEWEST_IDS
+                and _FEWEST_REPEATS <= n_keys / count <= _MOST_REPEATS
+            ):
                 hints.append(
-                    f"column {name!r} is not used, and its values repeat like ids: {len(keys):,} records, {n_ids:,} "
+                    f"column {name!r} is not used, and its values repeat like ids: {n_keys:,} records, {count:,} "
                     f"values. If they are persons, set person = {name!r} and rows_per_person in the schema"
                 )
+        name = "n_records" if self.schema.person is None else "n_persons"
+        declared, size = getattr(self.schema, name), n_ids.get(self.schema.person or "", self.n_records)
+        if declared is not None and abs(size - declared) > _SIZE_TOLERANCE * declared:
+            hints.append(
+                f"the table is more than {_SIZE_TOLERANCE:.0%} {'larger' if size > declared else 'smaller'} than "
+                f"{name} = {declared} in the schema. The certificate is valid for a table of the declared size: set "
+                f"{name} to the publicly known number"
+            )
         if self._undeclared:
             names = ", ".join(map(repr, self._undeclared))
             hints.append(f'the schema does not mention column {names}; declare it, or set type = "ignore"')

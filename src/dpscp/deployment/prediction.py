@@ -73,7 +73,7 @@ def predict_table(
     schema: Schema = estimator.schema_
     n, n_errors, added = 0, 0, list[str]()
     with open_writer(output, table.csv_format, raw=raw) as write:
-        for block in table.batches("predict", table.names):
+        for block in table.batches("predict"):
             if check is not None:
                 check(n + len(block))
             columns, bad = predict_block(estimator, schema, table.as_frame(block, schema), n + 1, unknown)

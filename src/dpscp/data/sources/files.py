@@ -166,7 +166,7 @@ class TableFile:
 
         if find_kind(self.path) == "parquet":
             with self.system.open_input_file(self.path) as file:
-                return 8 * width * int(pq.read_metadata(file).num_rows)
+                return 8 * width * int(self._guard(lambda: pq.read_metadata(file)).num_rows)
         is_text = self.path.lower().endswith((".csv", ".tsv"))
         return int(self.system.get_file_info(self.path).size) * (1 if is_text else _COMPRESSION)
 

@@ -142,7 +142,7 @@ class Table:
         return self.first.names
 
     def batches(
-        self, stage: str, names: Sequence[str], rows: int | None = None, records: int | None = None
+        self, stage: str, names: Sequence[str] | None = None, rows: int | None = None, records: int | None = None
     ) -> Iterator[Any]:
         """Yield the columns of all records, and show the progress with the name of the stage.
 
@@ -151,7 +151,8 @@ class Table:
         Parameters
         ----------
         stage : str
-        names : sequence of str
+        names : sequence of str, optional
+            Columns of the first part; None: all, and no other part has more.
         rows : int, optional
             The most records of a batch; None: two million numbers.
         records : int, optional
@@ -159,6 +160,19 @@ class Table:
         """
         import pyarrow as pa
 
+        if names is None:
+            names = self.names
+            if any(set(part.names) - set(names) for part in self.parts):
+                raise TableError(
+                    f"a file has columns that {self.first.said} lacks; all files must have the same columns"
+                )
+        for part in self.parts:
+            missing = [name for name in names if name not in part.names]  # public: the first part has them
+            if missing:
+                raise TableError(
+                    f"{part.said} lacks column {', '.join(map(repr, missing))}, which the files before it have. Add "
+                    "it, or use files with the same columns"
+                )
         done, is_empty = 0.0, True
 
         def read() -> Iterator[Any]:
@@ -186,7 +200,7 @@ class Table:
         return isinstance(self.first, TableFile)
 
     def columns_of(self, schema: Schema) -> list[str]:
-        """Return the names of the columns that the schema declares, which all parts must have."""
+        """Return the names of the columns that the schema declares."""
         if len(set(self.names)) != len(self.names):
             raise TableError(f"{self.first.said} has two columns with the same name; rename one of them")
         found = [name for name in self.names if name in schema.column_names]
@@ -195,13 +209,6 @@ class Table:
                 f"{self.first.said} contains none of the columns that the schema declares; check the schema and, for "
                 "CSV, the separator and the first line, which must hold the column names"
             )
-        for part in self.parts:
-            missing = [name for name in found if name not in part.names]  # public: the schema has them
-            if missing:
-                raise TableError(
-                    f"{part.said} lacks column {', '.join(map(repr, missing))}, which the files before it have. Add "
-                    "it, or use files with the same columns"
-                )
         return found
 
     def estimate_bytes(self, width: int) -> int:
