@@ -319,7 +319,7 @@ def test_byte_order_marks_are_recognized_whatever_is_declared(tmp_path, encoding
     path.write_text("größe,y\n1.5,no\n2,yes\n", encoding=encoding)
     for declared in ("utf-8", "cp1252"):
         schema = parsed(f"[csv]\nencoding = '{declared}'\n[columns.\"größe\"]\ntype = 'numeric'\nbounds = [0, 9]")
-        (block,) = TableSource(path, schema).in_memory().blocks
+        (block,) = TableSource(path, schema).stored().blocks
         assert block.read().tolist() == [[1.5], [2.0]]
         assert block.targets.tolist() == ["no", "yes"]
 
@@ -346,7 +346,7 @@ def test_marks_of_missing_cells_are_declared(tmp_path):
     schema = parsed(text)
     assert schema.csv == CSVFormat(missing=("k.A.", "-", "-9"))
     assert parse_schema(schema.to_toml()) == schema
-    (block,) = TableSource(path, schema).in_memory().blocks
+    (block,) = TableSource(path, schema).stored().blocks
     assert block.read()[:, [0, 1, 2, 6]].tolist() == [[0, 1, 0, 1], [3, 0, 1, 0]]
 
 

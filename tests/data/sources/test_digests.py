@@ -1,7 +1,5 @@
 """Sources that are read several times hold the same records in the same order, or the fit is refused."""
 
-import os
-
 import dask
 import numpy as np
 import pandas as pd
@@ -10,7 +8,7 @@ import pytest
 import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
-from dpscp.data.sources import Block, RecordSource, TableSource
+from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.digests import SameBlocks, digest
 from dpscp.training import DPSGD
 
@@ -93,18 +91,3 @@ def test_a_digest_sees_rows_targets_persons_and_their_order():
     assert len(found | {first}) == len(others) + 1
     assert repr(KEY) not in repr(SameBlocks({0: first}, KEY, ""))
     assert repr(first) not in repr(SameBlocks({0: first}, KEY, ""))
-
-
-def test_a_file_with_other_records_of_the_same_size_and_time_is_refused(tmp_path):
-    path = tmp_path / "t.parquet"
-    frame = records()
-    frame.to_parquet(path, index=False, compression=None)
-    written = path.stat()
-    source, read = TableSource(path, SCHEMA), TableSource(path, SCHEMA)
-    assert read.sum(len) == N
-    content = path.read_bytes()
-    path.write_bytes(content)
-    os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
-    with pytest.raises(ValueError, match="was written to while it was read"):
-        source.sum(len)
-    assert read.sum(len) == N  # from its scratch file

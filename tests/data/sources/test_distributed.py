@@ -184,7 +184,9 @@ def no_room(rank, size, folder):
     """One process cannot keep its blocks; it deals on, and all of them are told."""
     frames(size)[rank].to_parquet(folder / f"{rank}.parquet", index=False)
     scratch = folder / "missing" if rank == size - 1 else folder
-    return error_of(lambda: DistributedSource(TableSource(folder / f"{rank}.parquet", SCHEMA, scratch=scratch)))[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpscp.data.sources.spill._IN_MEMORY", 0)
+        return error_of(lambda: DistributedSource(TableSource(folder / f"{rank}.parquet", SCHEMA, scratch=scratch)))[0]
 
 
 def on_its_own(rank, size, folder):

@@ -27,6 +27,7 @@ import pytest
 import dpscp as dp
 from dpscp.data.sources import TableSource
 from dpscp.data.sources.files import TableError
+from dpscp.data.sources.tables import Table
 
 N, CANARY = 700, "canary-4711"
 DECLARED = {
@@ -169,7 +170,7 @@ def test_no_record_is_an_ordinary_table(kind, tmp_path):
     none.to_csv(tmp_path / "none.csv", index=False)
     table = {"polars": pl.LazyFrame(none), "reader": pa.Table.from_pandas(none).to_reader()}.get(kind)
     source = TableSource(tmp_path / f"none.{kind}" if table is None else table, SCHEMA)
-    for records in (source, source.in_memory()):
+    for records in (source, source.stored()):
         assert records.sum(lambda block: [(block.id, len(block), block.width)]) == [(0, 0, 3)]
 
 
@@ -234,9 +235,13 @@ def test_a_key_in_a_url_is_not_printed(bucket):
         refused(f"s3://user:{CANARY}@b/{name}{bucket}&x={CANARY}", "^(?!.*user)", (TableError, FileNotFoundError))
 
 
+def source_sum(table, schema):
+    return TableSource(table, schema).sum(len)
+
+
 def refused(table, said, error=TableError):
     with pytest.raises(error, match=said) as found:
-        TableSource(table, SCHEMA).sum(len)
+        source_sum(table, SCHEMA)
     assert CANARY not in str(found.value)
 
 
@@ -340,8 +345,8 @@ def test_an_error_of_another_library_is_not_shown(tmp_path):
     bad.to_parquet(tmp_path / "2.parquet", index=False)
     query = f"select cast(a as double) as a, b, year, label from '{tmp_path}/2.parquet'"
     for read, table, said in (
-        (TableSource, ds.dataset(tmp_path), "different types"),
-        (TableSource, duckdb.sql(query), "different types"),
+        (source_sum, ds.dataset(tmp_path), "different types"),
+        (source_sum, duckdb.sql(query), "different types"),
         (dp.check_table, duckdb.sql(query), "different types"),
     ):
         with pytest.raises(ValueError, match=said) as found:
@@ -363,12 +368,15 @@ def test_an_error_in_a_graph_of_dask_is_not_shown(schema, is_shuffled):
     assert CANARY not in "".join(traceback.format_exception(found.value))
 
 
-def test_a_table_is_read_once(folder, monkeypatch):
-    """Later readings are those of the scratch file; persons need one more, which counts the blocks."""
-    reads, read = [], TableSource._batches
-    monkeypatch.setattr(TableSource, "_batches", lambda self: reads.append(1) or read(self))
-    monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)
-    classifier().fit(folder / "t.csv", "label", schema=SCHEMA)
+@pytest.mark.parametrize("in_memory", [0, 2**28])
+@pytest.mark.parametrize("schema", [SCHEMA, PERSONS])
+def test_a_table_is_read_once(schema, in_memory, tmp_path, monkeypatch):
+    """Later readings are those of memory or of the scratch file."""
+    made().assign(who=np.arange(N) // 2).to_csv(tmp_path / "t.csv", index=False)
+    reads, read = [], Table.batches
+    monkeypatch.setattr(Table, "batches", lambda *words: reads.append(1) or read(*words))
+    monkeypatch.setattr("dpscp.data.sources.spill._IN_MEMORY", in_memory)
+    classifier().fit(tmp_path / "t.csv", "label", schema=schema)
     assert len(reads) == 1
 
 
@@ -384,8 +392,8 @@ _LONG_FIT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in children of a script in the background
 import dpscp as dp
-from dpscp.data.sources import scanner
-scanner._IN_MEMORY = 0
+from dpscp.data.sources import spill
+spill._IN_MEMORY = 0
 store = dp.BudgetStore.open("study.budget", dataset="people")
 training = dp.training.DPSGD(sampling_rate=0.3, steps=10**7, learning_rate=1.0)
 fit = dp.PrivateConformalClassifier(training, epsilon=2.0, guarantee="split", accountant="rdp", verbose=1).fit

@@ -37,7 +37,7 @@ def find_source(X: Any, y: Any = None, schema: Schema | None = None) -> RecordSo
     if is_table(X) and not is_data:
         if schema is None:
             raise TypeError("X is a path or a data set, which needs a schema; give schema=dp.Schema(...) too")
-        return TableSource(X, schema).in_memory()
+        return TableSource(X, schema).stored()
     if schema is None:
         return DaskSource(X, y) if is_dask(X) else None
     if hasattr(X, "mapInArrow"):

@@ -71,7 +71,7 @@ class DatasetSource(LocalSource):
         self.width = count_numbers(shape)
         rows = BLOCK_NUMBERS // max(1, self.width) if block_rows is None else check_count("block_rows", block_rows)
         self._shape, self._rows = shape, min(max(1, rows), MOST_IN_A_BLOCK)
-        self._folder = scratch
+        self.folder = scratch
 
     def read(self) -> Iterator[Block]:
         if not self._count:

@@ -7,7 +7,7 @@ is sent to every process.
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from dpscp.data.sources.base import (
     capture_error,
     unwrap_results,
 )
-from dpscp.data.sources.persons import PersonRows, join_persons, split_by_person
+from dpscp.data.sources.persons import PersonRows, split_by_person, store_persons
 from dpscp.data.sources.scanner import TableSource
 
 Total = TypeVar("Total")
@@ -137,6 +137,8 @@ class DistributedSource(RecordSource):
 class _OwnedRows:
     """Rows in memory with the ids of their persons."""
 
+    folder = None
+
     def __init__(self, X: Any, y: Any, persons: Any, n_blocks: int) -> None:
         if isinstance(X, RecordSource):
             raise ValueError(
@@ -152,9 +154,6 @@ class _OwnedRows:
 
     def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
         yield split_by_person(self._block.rows, self._block.targets, self._ids, count, first)
-
-    def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ArraySource:
-        return ArraySource.of_blocks(list(join_persons(list(pieces).__getitem__, count, senders=senders)))
 
 
 def _has_persons(source: Any) -> TypeGuard[_OwnedRows | TableSource]:
@@ -290,7 +289,9 @@ class _Group:
         Rows come from all processes and form ``counts[rank]`` blocks.
         """
         pieces = self._receive_rows(here, counts)
-        found = capture_error(lambda: here.join_persons(pieces, counts[self.rank], self._size))
+        found = capture_error(
+            lambda: store_persons(pieces, counts[self.rank], here.width, here.folder, senders=self._size)
+        )
         for _ in pieces:  # a process that failed (a full disk) still sends its rows, because others wait for them
             pass
         unwrap_results(self.gather_all(found if isinstance(found, Failure) else None))

@@ -43,8 +43,6 @@ _FORMATS = {
 BLOCK_NUMBERS = 2**21
 # What is read of a text file, or of a column of Parquet, at once. A record must fit into it.
 BLOCK_BYTES, _COLUMN_BYTES = 8 * 2**20, 2**20
-# Numbers that are compressed in a file take about so many times its bytes.
-_COMPRESSION = 4
 # Arrow reads no more than one batch at a time.
 ONE_BATCH = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/.*")
@@ -148,27 +146,6 @@ class TableFile:
 
         kind = ds.IpcFileFormat() if find_kind(self.path) == "ipc" else ds.OrcFileFormat()
         return kind.make_fragment(self.path, self.system)
-
-    def state(self) -> tuple[Any, ...]:
-        """Return properties of a file that change with its content.
-
-        For a local file, the time of the last change is one of them; no program can set it.
-        """
-        if self.system.type_name == "local":
-            found = Path(self.path).stat()
-            return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-        info = self.system.get_file_info(self.path)
-        return info.size, info.mtime_ns
-
-    def estimate_bytes(self, width: int) -> int:
-        """Estimate the memory for the numbers of a table; private, like the number of its records."""
-        import pyarrow.parquet as pq
-
-        if find_kind(self.path) == "parquet":
-            with self.system.open_input_file(self.path) as file:
-                return 8 * width * int(self._guard(lambda: pq.read_metadata(file)).num_rows)
-        is_text = self.path.lower().endswith((".csv", ".tsv"))
-        return int(self.system.get_file_info(self.path).size) * (1 if is_text else _COMPRESSION)
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
         """Yield the share of the file that was read and the next records, an Arrow batch of at most ``rows`` rows.

@@ -18,9 +18,9 @@ import numpy as np
 
 from dpscp._base.arrays import Array
 from dpscp.data.persons import PersonIds, Persons, choose_kept_rows, read_person_ids
-from dpscp.data.sources.base import Block
+from dpscp.data.sources.base import Block, RecordSource
 from dpscp.data.sources.places import PlacedFunction, Places
-from dpscp.data.sources.spill import Scratch
+from dpscp.data.sources.spill import keep_or_spill, store_blocks
 from dpscp.privacy.random_streams import PlacedDraws
 
 PersonRows = tuple[Array, Array, PersonIds, Array]
@@ -78,11 +78,12 @@ def split_by_person(rows: Array, targets: Array, persons: Any, count: int, first
     return [(rows[part], targets[part], ids[part], first + part) for part in np.split(order, ends)]
 
 
-def spill_person_blocks(
-    pieces: Iterable[PersonRows], count: int, folder: str | PathLike[str] | None, *, senders: int = 1
-) -> Scratch[Block]:
-    """Join persons into blocks as ``join_persons`` does, on disk."""
-    return Scratch(join_persons(Scratch(pieces, folder).some, count, senders=senders), folder)
+def store_persons(
+    pieces: Iterable[PersonRows], count: int, width: int, folder: str | PathLike[str] | None, *, senders: int = 1
+) -> RecordSource:
+    """Return the source of the blocks of ``join_persons``."""
+    kept = keep_or_spill(pieces, folder)
+    return store_blocks(join_persons(kept.__getitem__, count, senders=senders), width, folder)
 
 
 def join_persons(pieces: Callable[[slice], Iterable[PersonRows]], count: int, *, senders: int = 1) -> Iterator[Block]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import chain
 from os import PathLike
 from typing import Any
@@ -10,27 +11,26 @@ import numpy as np
 
 from dpscp._base.checks import check_count
 from dpscp.data.csv_format import CSVFormat
+from dpscp.data.persons import read_person_ids
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import ArraySource, Block, RecordSource
-from dpscp.data.sources.files import BLOCK_NUMBERS, SEE_CHECK, TableError
-from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
-from dpscp.data.sources.spill import LocalSource, ReadSource, Scratch
+from dpscp.data.sources.base import Block, RecordSource
+from dpscp.data.sources.files import BLOCK_NUMBERS, SEE_CHECK, TableError, TableFile
+from dpscp.data.sources.persons import PersonRows, split_by_person, store_persons
+from dpscp.data.sources.spill import LocalSource, keep_or_spill, store_blocks
 from dpscp.data.sources.tables import Table, replace_patterns
 
 # Blocks into which persons are split: each batch of a table leaves a piece for each of them.
 _MOST_PLACES = 256
-# A table whose numbers take no more bytes is read once, into memory.
-_IN_MEMORY = 2**28
 
 
 class TableSource(LocalSource):
     """Read records of a table through a schema, block by block.
 
     Types and ranges come from the schema, never from the data. A block has the same public number of records, however
-    the table is divided into files. Files are read once, into a scratch file of eight bytes a number, and every later
-    reading is one of this file. What training reads at every step is in another one. One block at a time is in memory.
-    If the schema declares persons, files are read twice, and all rows of a person are moved into one block, by a hash
-    of the ids. There are then up to 256 blocks of whole persons.
+    the table is divided into files. The table is read once. Up to 256 MB of numbers stay in memory. More are written
+    to a scratch file of eight bytes a number, and one block at a time is in memory. What training reads at every step
+    is in another one. If the schema declares persons, all rows of a person are moved into one block, by a hash of the
+    ids. There are then up to 256 blocks of whole persons.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class TableSource(LocalSource):
         A Parquet, CSV, Arrow or ORC file; a folder or a pattern (``"2024/*.parquet"``); a URL that Arrow or fsspec
         opens (``file``, ``memory``, ``s3``, ``gs``, ...). All files below a folder are read in the order of their
         names, and folders such as ``year=2024`` become columns. Or an Arrow ``Dataset`` or ``RecordBatchReader``, a
-        DuckDB relation, a polars ``LazyFrame`` or a Hugging Face ``Dataset``: it is read once, into the scratch file.
+        DuckDB relation, a polars ``LazyFrame`` or a Hugging Face ``Dataset``.
     schema : Schema
         It declares columns, bounds, categories, target and classes.
     csv : CSVFormat, optional
@@ -64,21 +64,15 @@ class TableSource(LocalSource):
         self._columns = self._read_by.columns_of(self._schema)
         width = len(self._schema.feature_names)
         self._rows = max(1, BLOCK_NUMBERS // width) if block_rows is None else check_count("block_rows", block_rows)
-        self._read_once = None if self._read_by.is_files else Scratch(self._read_table(), scratch)
-        self._kept: list[Scratch[Block]] = []  # also of the sources that are mapped from this one
-        self.width, self._folder = width, scratch
-
-    def _read_table(self) -> Iterator[Any]:
-        return self._read_by.batches("read the table", self._columns, self._rows, self._schema.n_records)
-
-    def _batches(self) -> Iterable[Any]:
-        return self._read_table() if self._read_once is None else self._read_once
+        self._stored: list[RecordSource] = []  # also of the sources that are mapped from this one
+        self.width, self.folder = width, scratch
 
     def _encoded(self) -> Iterator[tuple[Any, Any, Any]]:
         """Yield matrix, targets and person ids of the batches."""
         with self._naming_file():
-            for batch in self._batches():
-                yield self._schema.encode(self._read_by.as_frame(batch, self._schema))
+            for batch in self._read_by.batches("read the table", self._columns, self._rows, self._schema.n_records):
+                rows, targets, persons = self._schema.encode(self._read_by.as_frame(batch, self._schema))
+                yield rows, targets, None if persons is None else read_person_ids(persons)
 
     @contextmanager
     def _naming_file(self) -> Iterator[None]:
@@ -88,7 +82,7 @@ class TableSource(LocalSource):
         except TableError:  # it names the file
             raise
         except (ValueError, TypeError) as error:
-            if self._read_by.is_files and self._read_by.current is not None:
+            if isinstance(self._read_by.current, TableFile):
                 error.add_note(f"This was found in the file {self._read_by.current.said}. {SEE_CHECK}")
             raise
 
@@ -109,23 +103,32 @@ class TableSource(LocalSource):
             yield Block(number, rows, targets)
 
     def read(self) -> Iterable[Block]:
-        """Return the blocks from a scratch file, which the first reading of the table writes."""
-        if not self._kept:
-            self._kept.append(self._join_persons() if self.by_person else Scratch(self._table(), self._folder))
-        return self._kept[0]
+        """Return the blocks, which the first reading of the table stores."""
+        return self.stored().read()
 
-    def _join_persons(self) -> Scratch[Block]:
-        count = self.places()
-        return spill_person_blocks(chain.from_iterable(self.split_by_person(count)), count, self._folder)
+    def stored(self) -> RecordSource:
+        """Return the source of the same blocks in memory or in a scratch file, by their size."""
+        if not self._stored and self.by_person:
+            count = self.places()
+            pieces = chain.from_iterable(self.split_by_person(count))
+            self._stored.append(store_persons(pieces, count, self.width, self.folder))
+            del self._parts
+        elif not self._stored:
+            self._stored.append(store_blocks(self._table(), self.width, self.folder))
+        return self._stored[0]
 
     @property
     def by_person(self) -> bool:
         """Return whether the schema declares a person column."""
         return self._schema.person is not None
 
+    @cached_property
+    def _parts(self) -> Any:
+        return keep_or_spill(self._encoded(), self.folder)
+
     def places(self) -> int:
         """Return the number of blocks of whole persons for these records."""
-        records = sum(map(len, self._batches()))
+        records = sum(len(targets) for _, targets, _ in self._parts)
         return min(_MOST_PLACES, max(1, -(-records // self._rows)))
 
     def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
@@ -133,29 +136,9 @@ class TableSource(LocalSource):
 
         The first row has the number ``first``.
         """
-        for rows, targets, ids in self._encoded():
-            with self._naming_file():
-                pieces = split_by_person(rows, targets, ids, count, first)
-            yield pieces
+        for rows, targets, ids in self._parts:
+            yield split_by_person(rows, targets, ids, count, first)
             first += len(rows)
-
-    def in_memory(self) -> RecordSource:
-        """Return the same blocks in memory if they are small; otherwise this source.
-
-        The size decides the speed alone: results do not depend on where a block is.
-        """
-        if self._read_once is None:
-            size = self._read_by.estimate_bytes(self.width)
-        else:
-            size = 8 * self.width * sum(map(len, self._read_once))
-        if size > _IN_MEMORY:
-            return self
-        return ArraySource.of_blocks(list(self._join_persons() if self.by_person else self._table()))
-
-    def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ReadSource:
-        """Return the source of the rows that several senders sent to this process."""
-        written = spill_person_blocks(pieces, count, self._folder, senders=senders)
-        return ReadSource(written, self.width, self._folder)
 
 
 def _join(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:

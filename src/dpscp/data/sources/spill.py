@@ -1,4 +1,4 @@
-"""Read blocks again for every sum, and keep what is read many times in an unnamed temporary file."""
+"""Keep blocks in memory if they are small, else in an unnamed temporary file that is read again for every sum."""
 
 import mmap
 import pickle
@@ -6,16 +6,19 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from os import PathLike
 from typing import IO, Generic, TypeVar
 
 from dpscp._base.progress import show_pass
-from dpscp.data.sources.base import Block, RecordSource
+from dpscp.data.sources.base import ArraySource, Block, RecordSource
 
 Item = TypeVar("Item")
 # Arrays start at multiples of this, so that the engine reads them without a copy.
 _ALIGNED = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY
+# Rows that take no more bytes stay in memory.
+_IN_MEMORY = 2**28
 
 
 @contextmanager
@@ -55,13 +58,13 @@ class Scratch(Generic[Item]):
 
         def items() -> Iterator[Item]:
             nonlocal done
-            for item in self.some(slice(None)):
+            for item in self[:]:
                 done += 1
                 yield item
 
         return show_pass(items(), lambda: done / len(self._heads))
 
-    def some(self, which: slice) -> Iterator[Item]:
+    def __getitem__(self, which: slice) -> Iterator[Item]:
         """Yield the items at these places."""
         for head, places in self._heads[which]:
             yield pickle.loads(head, buffers=[self._map_memory(*place) for place in places])
@@ -85,17 +88,38 @@ class LocalSource(RecordSource):
     """The base class of sources that hold one block at a time, and keep blocks in a scratch file."""
 
     is_fixed = True
-    _folder: str | PathLike[str] | None
+    folder: str | PathLike[str] | None
 
     def keep(self) -> "ReadSource":
-        return ReadSource(Scratch(self.mapped(), self._folder), self.width, self._folder)
+        return ReadSource(Scratch(self.mapped(), self.folder), self.width, self.folder)
 
 
 class ReadSource(LocalSource):
     """Blocks that are read again, in the same order, for every sum."""
 
     def __init__(self, blocks: Iterable[Block], width: int, folder: str | PathLike[str] | None) -> None:
-        self._stored, self.width, self._folder = blocks, width, folder
+        self._stored, self.width, self.folder = blocks, width, folder
 
     def read(self) -> Iterable[Block]:
         return self._stored
+
+
+def keep_or_spill(items: Iterable[Item], folder: str | PathLike[str] | None) -> list[Item] | Scratch[Item]:
+    """Return blocks, or pieces that begin with their rows, in memory if they are small, else in a scratch file.
+
+    The size decides the speed alone: results do not depend on where a block is.
+    """
+    first, size, more = list[Item](), 0, iter(items)
+    for item in more:
+        first.append(item)
+        size += (item.rows if isinstance(item, Block) else item[0]).nbytes  # type: ignore[index]  # a tuple
+        if size > _IN_MEMORY:
+            first.reverse()
+            return Scratch(chain((first.pop() for _ in range(len(first))), more), folder)
+    return first
+
+
+def store_blocks(blocks: Iterable[Block], width: int, folder: str | PathLike[str] | None) -> RecordSource:
+    """Return a source of the blocks, which are computed once."""
+    kept = keep_or_spill(blocks, folder)
+    return ArraySource.of_blocks(kept) if isinstance(kept, list) else ReadSource(kept, width, folder)

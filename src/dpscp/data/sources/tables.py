@@ -58,9 +58,6 @@ class TableStream:
             raise TableError("X is a DatasetDict; pass one of its data sets, such as X['train']")
         return list(self.data.schema.names if found is None else found)
 
-    def state(self) -> None:
-        """Return nothing: a data set has no time of its last change."""
-
     def find_damage(self) -> str:
         """Return nothing: no place in a data set is known."""
         return ""
@@ -129,7 +126,6 @@ class Table:
         self.parts = _list_parts(table, csv_format)
         self.csv_format = csv_format
         self.current: TableFile | TableStream | None = None
-        self._states = [part.state() for part in self.parts]
 
     @property
     def first(self) -> TableFile | TableStream:
@@ -180,10 +176,6 @@ class Table:
             for number, part in enumerate(self.parts):
                 self.current = part
                 for share, batch in part.batches(names, rows or count_rows(names)):
-                    if part.state() != self._states[number]:
-                        raise TableError(
-                            f"{part.said} was written to while it was read; read a file that does not change"
-                        )
                     done = (number + share) / len(self.parts)
                     yield batch
 
@@ -193,11 +185,6 @@ class Table:
             yield batch
         if is_empty:
             yield pa.RecordBatch.from_pylist([], pa.schema([(name, pa.string()) for name in names]))
-
-    @property
-    def is_files(self) -> bool:
-        """Whether the table can be read again."""
-        return isinstance(self.first, TableFile)
 
     def columns_of(self, schema: Schema) -> list[str]:
         """Return the names of the columns that the schema declares."""
@@ -210,10 +197,6 @@ class Table:
                 "CSV, the separator and the first line, which must hold the column names"
             )
         return found
-
-    def estimate_bytes(self, width: int) -> int:
-        """Estimate the memory for the numbers of files; private, like the number of their records."""
-        return sum(part.estimate_bytes(width) for part in self.parts if isinstance(part, TableFile))
 
     def frames(self, stage: str, schema: Schema) -> Iterator[Any]:
         """Yield the columns of the schema as pandas frames."""
