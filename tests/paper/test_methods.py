@@ -371,10 +371,9 @@ def test_dp_split_scores_only_the_half_that_training_did_not_see(monkeypatch):
     model = DPSplit(head(), split="exact", random_state=0).fit(X, y)
     p = model._predictor.model.predict_proba(X)
     everyone = 1 - p[np.arange(300), y]
-    trains = model._training_half(
-        300, np.random.Generator(np.random.PCG64(int(np.random.SeedSequence(0).generate_state(3)[0])))
-    )
-    assert_array_equal(np.sort(seen["scores"]), np.sort(everyone[~trains]))
+    generator = np.random.Generator(np.random.PCG64(int(np.random.SeedSequence(0).generate_state(3)[0])))
+    _, calibrates = model._draw_parts(300, generator)
+    assert_array_equal(np.sort(seen["scores"]), np.sort(everyone[calibrates]))
 
 
 @pytest.mark.parametrize("split", ["exact", "independent"])
@@ -423,7 +422,7 @@ def test_dp_scp_trains_and_calibrates_on_all_records_within_one_budget(monkeypat
             2000,
         )
     plain = DPSCP(head(), epsilon=2.0, delta=1e-6, confidence_level=[0.8, 0.9], variant="A", random_state=0).fit(X, y)
-    assert (seen[-1][1]["rank_buffer"], seen[-1][1]["failure_probability"]) == (0, None)
+    assert not {"rank_buffer", "failure_probability"} & set(seen[-1][1])
     assert (model.threshold_ > plain.threshold_).all()  # the same noise, and a rank that is higher by m_n + tau
     assert model.ledger_.entries[1].note.endswith("DP-SCP-F")
 

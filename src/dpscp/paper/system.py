@@ -3,7 +3,7 @@
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_nonnegative, check_probability, check_range
 from dpscp.core.fit import declare_all, quiet_steps
-from dpscp.estimators.outer_steps import OuterUse, find_outer_use
+from dpscp.estimators.outer_steps import find_outer_use
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.paper.base import Predictor, find_kind
 from dpscp.paper.search import buffered_quantile, noisy_midpoint_quantile
@@ -44,19 +44,6 @@ _OWN_LABELS = (
 )
 
 
-@dataclass(frozen=True)
-class _ThresholdPlan:
-    """The public side of one fit: training with its noise, and the search that the budget leaves."""
-
-    budget: Budget
-    mechanism: Mechanism
-    n_training: int
-    n_records: int
-    search: Callable[..., PrivateQuantile]
-    taken_from_data: Sequence[str]
-    outer_use: OuterUse
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateMethod(ThresholdMethod):
     """Base class of methods with private training and a private quantile."""
@@ -77,11 +64,8 @@ class PrivateMethod(ThresholdMethod):
         """Set the mechanism's noise; also return the nominal number of its records."""
 
     @abstractmethod
-    def _plan_search(self, noise: LatticeNoise, nominal: int) -> Callable[..., PrivateQuantile]:
-        """Return the threshold search with this noise on each count.
-
-        It is called as search(scores, alpha=, score_range=, random_state=).
-        """
+    def _search(self, scores: NDArray[Any], noise: LatticeNoise, nominal: int, **options: Any) -> PrivateQuantile:
+        """Search the threshold with this noise on each count; ``options`` are alpha, score_range and random_state."""
 
     @abstractmethod
     def _cost_beside_search(self, mechanism: Mechanism) -> tuple[DpEvent | None, float | None]:
@@ -92,11 +76,6 @@ class PrivateMethod(ThresholdMethod):
         """Return the ledger, from public numbers: no sizes of parts, no exact ranks."""
 
     def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
-        planned = self._plan(rows, y)
-        self._keep(planned, *self._release(planned, rows, y))
-
-    def _plan(self, rows: NDArray[Any], y: NDArray[Any]) -> "_ThresholdPlan":
-        """Decide on training and search from public numbers; refuse before a record is used."""
         if find_kind(self.estimator) != "mechanism":
             raise TypeError(
                 f"estimator must be a private training mechanism such as dpscp.training.DPSGD, got "
@@ -111,9 +90,39 @@ class PrivateMethod(ThresholdMethod):
         self._find_score_range(getattr(self.estimator, "task", None))
         mechanism, n_training = self._calibrate_training(budget, nominal)
         mechanism, found = _declare_labels(mechanism, y)
-        taken = ["n_records"] * (self.n_records is None) + ["classes"] * found
-        search = self._plan_search(self._plan_noise(budget, mechanism), nominal)
-        return _ThresholdPlan(budget, mechanism, n_training, nominal, search, taken, outer)
+        noise = self._plan_noise(budget, mechanism)
+        # public numbers only so far: what does not fit is refused before a record is used
+        split_seed, training_seed, *search_seeds = child_seeds(seed_of(self.random_state), 2 + len(self._alphas))
+        with quiet_steps():
+            trains, calibrates = self._draw_parts(len(rows), secure_generator(split_seed))
+            records = array_source(rows[trains], y[trains])
+            trained = mechanism.train_source(records, random_state=training_seed, n_records=n_training)
+            score_range = self._find_score_range(trained.model.task)
+            self._set_predictor(Predictor.of(trained), y)
+            scores = self._scores(self._predictor, rows[calibrates], y[calibrates])
+            quantiles = [
+                self._search(scores, noise, nominal, alpha=float(alpha), score_range=score_range, random_state=seed)
+                for alpha, seed in zip(self._alphas, search_seeds, strict=True)
+            ]
+        self.threshold_ = np.array([q.threshold if q.is_finite else math.inf for q in quantiles])
+        ledger = self._write_ledger(trained, quantiles)
+        own = {
+            **ledger.public_facts,
+            "n_records": nominal,
+            "n_records_training": n_training,
+            "score_range": list(score_range),
+            "alpha": [float(alpha) for alpha in self._alphas],
+        }
+        ledger = declare_all(ledger, trained, own).take(*["n_records"] * (self.n_records is None), *["classes"] * found)
+        budget.require(ledger, self.accountant)
+        self.ledger_ = outer.mark_ledger(ledger if self.random_state is None else ledger.mark_seeded())
+        if not np.isfinite(self.threshold_).all():
+            warnings.warn(
+                f"a search ended at the end of score_range ({score_range[1]:g}), so the prediction sets of its level "
+                "are full. Use more records, a larger budget or a wider score_range",
+                GuaranteeWarning,
+                stacklevel=3,
+            )
 
     def _plan_noise(self, budget: Budget, mechanism: Mechanism) -> LatticeNoise:
         """Return the noise of each count that the budget leaves after training."""
@@ -128,45 +137,6 @@ class PrivateMethod(ThresholdMethod):
             secret_part=secret,
         )
         return noise
-
-    def _release(
-        self, planned: "_ThresholdPlan", rows: NDArray[Any], y: NDArray[Any]
-    ) -> tuple[Trained, list[PrivateQuantile]]:
-        """Train on one part of the records and search the scores of the other, or of the same."""
-        split_seed, training_seed, *search_seeds = child_seeds(seed_of(self.random_state), 2 + len(self._alphas))
-        with quiet_steps():
-            trains, calibrates = self._draw_parts(len(rows), secure_generator(split_seed))
-            records = array_source(rows[trains], y[trains])
-            trained = planned.mechanism.train_source(records, random_state=training_seed, n_records=planned.n_training)
-            score_range = self._find_score_range(trained.model.task)
-            self._set_predictor(Predictor.of(trained), y)
-            scores = self._scores(self._predictor, rows[calibrates], y[calibrates])
-            return trained, [
-                planned.search(scores, alpha=float(alpha), score_range=score_range, random_state=seed)
-                for alpha, seed in zip(self._alphas, search_seeds, strict=True)
-            ]
-
-    def _keep(self, planned: "_ThresholdPlan", trained: Trained, quantiles: Sequence[PrivateQuantile]) -> None:
-        """Set thresholds and ledger, and warn about full sets."""
-        self.threshold_ = np.array([q.threshold if q.is_finite else math.inf for q in quantiles])
-        score_range, ledger = self._find_score_range(trained.model.task), self._write_ledger(trained, quantiles)
-        own = {
-            **ledger.public_facts,
-            "n_records": planned.n_records,
-            "n_records_training": planned.n_training,
-            "score_range": list(score_range),
-            "alpha": [float(alpha) for alpha in self._alphas],
-        }
-        ledger = declare_all(ledger, trained, own).take(*planned.taken_from_data)
-        planned.budget.require(ledger, self.accountant)
-        self.ledger_ = planned.outer_use.mark_ledger(ledger if self.random_state is None else ledger.mark_seeded())
-        if not np.isfinite(self.threshold_).all():
-            warnings.warn(
-                f"a search ended at the end of score_range ({score_range[1]:g}), so the prediction sets of its level "
-                "are full. Use more records, a larger budget or a wider score_range",
-                GuaranteeWarning,
-                stacklevel=4,
-            )
 
     def _find_score_range(self, task: str | None) -> tuple[float, float]:
         if self.score_range is not None:
@@ -253,28 +223,18 @@ class DPSCP(PrivateMethod):
     def _calibrate_training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
         check_choice("variant", self.variant, VARIANTS)
         share = check_probability("train_share", self.train_share)
+        check_nonnegative("rank_buffer", self.rank_buffer)
         return self.estimator.calibrated(share * budget.epsilon, budget.delta, accountant=self.accountant), nominal
 
     def _cost_beside_search(self, mechanism: Mechanism) -> tuple[DpEvent | None, float | None]:
         return paid_event(mechanism), None
 
-    def _plan_search(self, noise: LatticeNoise, nominal: int) -> Callable[..., PrivateQuantile]:
-        finite = self.variant == "F"
-        buffer = check_nonnegative("rank_buffer", self.rank_buffer) if finite else 0
-        failure = (1 / nominal if self.failure_probability is None else self.failure_probability) if finite else None
-
-        def search(scores: NDArray[Any], **options: Any) -> PrivateQuantile:
-            return buffered_quantile(
-                scores,
-                count_noise=noise,
-                steps=self.steps,
-                rank_buffer=buffer,
-                failure_probability=failure,
-                n_records=nominal,
-                **options,
-            )
-
-        return search
+    def _search(self, scores: NDArray[Any], noise: LatticeNoise, nominal: int, **options: Any) -> PrivateQuantile:
+        failure = 1 / nominal if self.failure_probability is None else self.failure_probability
+        finite: dict[str, Any] = (
+            {"rank_buffer": self.rank_buffer, "failure_probability": failure} if self.variant == "F" else {}
+        )
+        return buffered_quantile(scores, count_noise=noise, steps=self.steps, n_records=nominal, **finite, **options)
 
     def _write_ledger(self, trained: Trained, quantiles: Sequence[PrivateQuantile]) -> Ledger:
         ledger = Ledger().add("training", trained.event, str(trained.public_facts.get("mechanism", "")))
@@ -345,7 +305,10 @@ class DPSplit(PrivateMethod):
         return 0.5 if self.split == "independent" and counts_secrecy(self.epsilon, self.accountant) else None
 
     def _draw_parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
-        trains = self._training_half(n, rng)
+        if self.split == "independent":
+            trains = np.asarray(rng.integers(0, 2, size=n) == 1)
+        else:
+            trains = rng.permutation(n) < n // 2
         return trains, ~trains
 
     def _calibrate_training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
@@ -357,22 +320,12 @@ class DPSplit(PrivateMethod):
         mechanism = self.estimator.calibrated(epsilon, budget.delta, accountant=self.accountant)
         return mechanism, max(nominal // 2, 1)
 
-    def _training_half(self, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-        if self.split == "independent":
-            return np.asarray(rng.integers(0, 2, size=n) == 1)
-        trains = np.zeros(n, dtype=bool)
-        trains[rng.permutation(n)[: n // 2]] = True
-        return trains
-
     def _cost_beside_search(self, mechanism: Mechanism) -> tuple[DpEvent | None, float | None]:
         return (None, None) if self._secret_part is None else (paid_event(mechanism), self._secret_part)
 
-    def _plan_search(self, noise: LatticeNoise, nominal: int) -> Callable[..., PrivateQuantile]:
-        def search(scores: NDArray[Any], **options: Any) -> PrivateQuantile:
-            half = nominal - nominal // 2
-            return noisy_midpoint_quantile(scores, count_noise=noise, steps=self.steps, n_records=half, **options)
-
-        return search
+    def _search(self, scores: NDArray[Any], noise: LatticeNoise, nominal: int, **options: Any) -> PrivateQuantile:
+        half = nominal - nominal // 2
+        return noisy_midpoint_quantile(scores, count_noise=noise, steps=self.steps, n_records=half, **options)
 
     def _write_ledger(self, trained: Trained, quantiles: Sequence[PrivateQuantile]) -> Ledger:
         halves = {
