@@ -115,20 +115,16 @@ def _writes_lines() -> bool:
 def progress(
     items: Iterable[Item], total: int, label: str, *, note: Callable[[int], str] | None = None
 ) -> Iterator[Item]:
-    """Pass the items through, and show their number.
+    """Pass the items through, and show their number, with what ``note`` says of it.
 
-    Inside ``verbosity`` ten lines are written, with what ``note`` says of the number of items. Otherwise a bar is drawn
-    if standard error is a terminal and two seconds have gone by. Work inside this work shows nothing.
+    Inside ``verbosity`` ten lines are written. Otherwise a bar is drawn if standard error is a terminal and two seconds
+    have gone by. Work inside this work shows nothing.
     """
-    if not _verbose.get():
-        yield from _draw_bar(items, label, lambda number: (number / total, f"{number}/{total}"))
-        return
-    with _hide_inner_work():
-        for number, item in enumerate(items, start=1):
-            yield item
-            if _LINES * number // total > _LINES * (number - 1) // total and _writes_lines():
-                spent = "" if note is None else f", {note(number)}"
-                _write(f"{label}: {number}/{total}{spent}\n")
+
+    def text(number: int, _share: float) -> str:
+        return f"{number}/{total}" + ("" if note is None else f", {note(number)}")
+
+    return _show(items, label, lambda number: number / total, text, lines=min(_LINES, total))
 
 
 def show_pass(items: Iterable[Item], share: Callable[[], float], records: int | None = None) -> Iterator[Item]:
@@ -137,60 +133,51 @@ def show_pass(items: Iterable[Item], share: Callable[[], float], records: int | 
     The share is shown with the name of the stage, and of the public number of ``records`` where there is one: a number
     of blocks would reveal that of the records. So a fast reading writes no line, and a slow one writes four.
     """
-    if _is_inside.get():
-        yield from items
-        return
-    label = _activity.stage or "reading"
 
-    def text(done: float) -> str:
+    def text(_number: int, done: float) -> str:
         return f"{done:.0%}" if records is None else f"{round(done * records):,} of {records:,} records"
 
-    if not _verbose.get():
-        yield from _draw_bar(items, label, lambda _: (min(1.0, share()), text(min(1.0, share()))))
-        return
-    due, shown = time.monotonic() + _QUIET_SECONDS, 0
-    with _hide_inner_work():
-        for item in items:
-            yield item
-            while shown < min(_QUARTERS, int(_QUARTERS * share())):
-                shown += 1
-                if time.monotonic() >= due and _writes_lines():
-                    _write(f"{label}: {text(shown / _QUARTERS)}\n")
+    label = _activity.stage or "reading"
+    return _show(items, label, lambda _: min(1.0, share()), text, lines=_QUARTERS, quiet=_QUIET_SECONDS)
 
 
-@contextmanager
-def _hide_inner_work() -> Iterator[None]:
-    before = _is_inside.get()
-    _is_inside.set(True)
-    try:
-        yield
-    finally:
-        _is_inside.set(before)
-
-
-def _draw_bar(items: Iterable[Item], label: str, position: Callable[[int], tuple[float, str]]) -> Iterator[Item]:
-    """Pass the items through under a bar on a terminal; ``position`` is the share that is done, and its text."""
-    if sys.stderr is None or not sys.stderr.isatty():  # a service may have none
+def _show(
+    items: Iterable[Item],
+    label: str,
+    share: Callable[[int], float],
+    text: Callable[[int, float], str],
+    *,
+    lines: int,
+    quiet: float = 0.0,
+) -> Iterator[Item]:
+    """Pass the items through; write so many lines after ``quiet`` seconds where the run is verbose, or draw a bar."""
+    is_verbose = _verbose.get() > 0
+    # a service may have no standard error
+    if _is_inside.get() or not (is_verbose or (sys.stderr is not None and sys.stderr.isatty())):
         yield from items
         return
-    start = time.monotonic()
-    due, is_shown = start + _QUIET_SECONDS, False
+    start, shown = time.monotonic(), 0
+    due = start + (quiet if is_verbose else _QUIET_SECONDS)
+    _is_inside.set(True)
     try:
-        with _hide_inner_work():
-            for number, item in enumerate(items, start=1):
-                yield item
-                now = time.monotonic()
-                if now >= due:
-                    share, text = position(number)
-                    left = (now - start) * (1 - share) / max(share, 1e-9)
-                    bar = "#" * int(_WIDTH * share)
-                    with _activity.lock:
-                        _activity.clear()
-                        _write(f"\r{label} [{bar:.<{_WIDTH}}] {text}, {left:.0f} s left ")
-                        _activity.last_bar = now
-                    due, is_shown = now + _REFRESH_SECONDS, True
+        for number, item in enumerate(items, start=1):
+            yield item
+            done, now = share(number), time.monotonic()
+            while is_verbose and shown < int(lines * done + 1e-9):
+                shown += 1
+                if now >= due and _writes_lines():
+                    _write(f"{label}: {text(number, shown / lines)}\n")
+            if not is_verbose and now >= due:
+                left = (now - start) * (1 - done) / max(done, 1e-9)
+                bar = "#" * int(_WIDTH * done)
+                with _activity.lock:
+                    _activity.clear()
+                    _write(f"\r{label} [{bar:.<{_WIDTH}}] {text(number, done)}, {left:.0f} s left ")
+                    _activity.last_bar = now
+                due, shown = now + _REFRESH_SECONDS, shown + 1
     finally:
-        if is_shown:
+        _is_inside.set(False)
+        if shown and not is_verbose:
             _write("\r\033[K")
 
 
