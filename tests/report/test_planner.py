@@ -108,7 +108,7 @@ def test_groups_and_rows_without_ids_are_those_of_a_fit():
     plan = Plan.outline(Problem(alphas=(0.1,), n_records=20_000, **given), Ledger(), part=fraction)
     mu = split_budget(1.0, 1e-5, fraction, 20_000).held_out_mu
     aim = plan.planned_aim(0, mu)
-    offset = float(aim.whole_offset(plan.rank_buffer)) + aim.mean_rise
+    offset = float(aim.whole_offset(plan.guarantee.rank_buffer)) + aim.mean_rise
     assert grouped["scores"] == plan.n_nominal == 250
     assert grouped["offset"] == pytest.approx(offset, rel=0.05)
     assert grouped["overshoot"] > 3 * alone["overshoot"]
