@@ -204,6 +204,8 @@ def test_every_level_is_evaluated_on_its_own_sets(kind):
         assert level.mean_size == pytest.approx(sizes[:, place].mean())
         exact = stats.binomtest(int(covered[:, place].sum()), 1000).proportion_ci(0.95, "exact")
         assert level.interval == pytest.approx((exact.low, exact.high))
+        error = stats.norm.ppf(0.975) * stats.sem(sizes[:, place], ddof=0)
+        assert level.size_error == pytest.approx(error, rel=1e-3)
 
 
 def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
