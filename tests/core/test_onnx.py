@@ -10,7 +10,7 @@ import dpscp as dp
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
 TOLERANCE = 1e-6
-N = 3000
+N = 1000
 
 
 def rows(n=N, seed=0):
@@ -28,7 +28,9 @@ def answers(estimator, X, path):
 def fit_classifier(labels=(0, 1, 2), **choices):
     X = rows()
     index = (X[:, 0] + np.random.default_rng(1).normal(size=N) > 1.5).astype(int) + (X[:, 1] > 2)
-    clf = dp.PrivateConformalClassifier(epsilon=8.0, classes=list(labels), n_records=N, random_state=1, **choices)
+    clf = dp.PrivateConformalClassifier(
+        epsilon=8.0, classes=list(labels), n_records=N, accountant="rdp", random_state=1, **choices
+    )
     return clf.fit(X, np.asarray(labels)[index])
 
 
@@ -85,7 +87,8 @@ def test_intervals_are_those_of_the_estimator(choices, tmp_path):
     X = rows()
     y = np.clip(X[:, 0] + 0.3 * np.random.default_rng(1).normal(size=N), 0.02, 19)
     choices = {"y_bounds": (-1, 20), **choices}
-    reg = dp.PrivateConformalRegressor(epsilon=8.0, feature_bounds=(0, 20), n_records=N, random_state=1, **choices)
+    options = {"feature_bounds": (0, 20), "n_records": N, "accountant": "rdp", "random_state": 1}
+    reg = dp.PrivateConformalRegressor(epsilon=8.0, **options, **choices)
     new = rows(500, seed=2)
     prediction, intervals = reg.fit(X, y).predict_interval(new)
     found, width = answers(reg, new, tmp_path / "m.onnx"), np.ptp(y)
