@@ -4,11 +4,8 @@ import math
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
 import dpscp as dp
 from dpscp import (
@@ -554,24 +551,6 @@ class TestRandomness:
 
 
 class TestScikitLearn:
-    def test_pipeline_with_pandas_output(self):
-        X, y = labeled()
-        frame = pd.DataFrame(X, columns=list("abcd"))
-        shrink = FunctionTransformer(lambda X: X / 10, feature_names_out="one-to-one")
-        pipeline = make_pipeline(shrink, classifier(QUICK, guarantee="split")).set_output(transform="pandas")
-        assert pipeline.fit(frame, y).predict(frame).shape == (len(y),)
-        assert list(pipeline[-1].feature_names_in_) == list("abcd")
-        assert pipeline.score(frame, y) > 0.5
-
-    def test_cross_validation(self):
-        X, y = labeled(600)
-        scores = cross_val_score(classifier(QUICK, guarantee="split"), X, y, cv=3, error_score="raise")
-        assert scores.shape == (3,)
-        assert scores.min() > 0.5
-        X, y = measured(600)
-        model = regressor(QUICK_REGRESSION, guarantee="split")
-        assert cross_val_score(model, X, y, cv=2, error_score="raise", n_jobs=None).shape == (2,)
-
     def test_text_labels_in_a_declared_order(self):
         X, y = labeled()
         names = np.array(["low", "middle", "high"])

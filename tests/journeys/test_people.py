@@ -1,7 +1,6 @@
 """What people do on the first day: their files, their habits, their mistakes."""
 
 import json
-import re
 import warnings
 
 import numpy as np
@@ -9,11 +8,9 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp._base.format import at_least, format_level, format_rate
 from dpscp.cli.demo import find_unused_folder
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.schema import parse_schema
-from dpscp.privacy.events import describe_event
 
 SCHEMA = """
 task = "classification"
@@ -203,14 +200,6 @@ def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch)
     assert "reserved" not in err
 
 
-def test_only_all_is_printed_as_all():
-    for rate in (0.9996, 0.99996, 1 - 1e-9):
-        assert float(format_rate(rate).rstrip("%")) < 100
-        assert float(at_least(rate).rstrip("%")) < 100
-    assert format_rate(1.0) == at_least(1.0) == "100.0%"
-    assert format_level(0.9999) == "99.99%"
-
-
 # ---- notebooks
 
 
@@ -223,19 +212,6 @@ def fitted():
             epsilon=4.0, y_bounds=(-2, 2), feature_bounds=(-1, 1), n_records=600, guarantee="split", random_state=0
         )
         return model.fit(X, X[:, 0])
-
-
-def test_print_of_a_ledger_is_a_table(fitted):
-    lines = str(fitted.ledger_).splitlines()
-    assert lines[0].split() == ["stage", "epsilon", "alone", "at", "delta", "1e-05", "note"]
-    names = ["scale of the target", "quantiles of the features", "model"]
-    (_, training), (_, calibration) = fitted.ledger_.entries[0].stages
-    words = [describe_event(event) for event in (*training.events, calibration)]
-    rows = [f"- {name}" for name in (*(f"training: {name}" for name in names), "calibration")]
-    assert [re.split(" {2,}", line) for line in lines[3:-2]] == list(map(list, zip(rows, words, strict=True)))
-    assert len(lines) == 2 + len(fitted.ledger_.entries) + 4 + 1 + 1
-    assert re.search(r"^total +[34]\.\d{3} +for adding or removing one record", lines[-2])
-    assert lines[-1] == "NOT private: the noise came from a seed"
 
 
 def test_report_of_an_estimator(fitted, tmp_path):
