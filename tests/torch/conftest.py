@@ -3,6 +3,7 @@
 import copy
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -96,6 +97,6 @@ def trace_module(module, shape, loss=cross_entropy, target=LABEL, *, size=4, who
     places = tuple(names.index(name) for name, _ in found.trained)
     engine = Engine(TorchRun(found, fixed, places, 1.0, 1, size, size, 100.0, b"test"))
     labels = (torch.arange(size) % 2).to(getattr(torch, target[1]))
-    draws = draw_numbers(found.draws, size, torch.Generator().manual_seed(3))
+    draws = draw_numbers(found.draws, size, np.random.default_rng(3))
     labels = labels.view(-1, *[1] * len(target[0])).expand(size, *target[0])
     return Traced(module, loss, engine, form.synthetic(size, 5), labels, draws)

@@ -264,7 +264,7 @@ def sum_of(traced, inputs, target):
 
     rows = np.concatenate([value.reshape(len(target), -1).numpy() for value in inputs], axis=1)
     sums = traced.engine.sum(
-        Block(0, rows, target.numpy()), np.arange(len(target)), traced.parameters, lambda size: b"\1" * size
+        Block(0, rows, target.numpy()), np.arange(len(target)), traced.parameters, np.random.default_rng(1)
     )
     return torch.cat([total.flatten() for total in sums])
 
@@ -371,8 +371,7 @@ def test_draws_ignore_the_global_generators(trace):
     thread = threading.Thread(target=seed)
     thread.start()
     try:
-        streams = [lambda size, n=n: np.random.default_rng(n).bytes(size) for n in (1, 2, 1)]
-        found = [_sum_with(traced, inputs, stream) for stream in streams]
+        found = [_sum_with(traced, inputs, np.random.default_rng(n)) for n in (1, 2, 1)]
     finally:
         stop.set()
         thread.join()
@@ -380,12 +379,10 @@ def test_draws_ignore_the_global_generators(trace):
     assert not torch.equal(found[0], found[1])
 
 
-def _sum_with(traced, inputs, random_bytes):
+def _sum_with(traced, inputs, rng):
     from dpscp.data.sources import Block
 
-    sums = traced.engine.sum(
-        Block(0, inputs[0].numpy(), traced.target.numpy()), np.arange(4), traced.parameters, random_bytes
-    )
+    sums = traced.engine.sum(Block(0, inputs[0].numpy(), traced.target.numpy()), np.arange(4), traced.parameters, rng)
     return torch.cat([total.flatten() for total in sums])
 
 

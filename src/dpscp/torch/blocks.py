@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpscp.data.sources import Block
 from dpscp.privacy.random_streams import BlockStreams
 from dpscp.torch.checks import RefusedError, allow_strides, bound_places
-from dpscp.torch.draws import draw_numbers, secret_generator
+from dpscp.torch.draws import draw_numbers
 from dpscp.torch.forms import RecordForm
 from dpscp.torch.gpu import capture, is_gpu, to_gpu
 from dpscp.torch.layers import make_terms
@@ -224,9 +224,7 @@ class BatchSum:
         run, last = self.run, self.step == self.run.steps - 1
         batch = block.owners.rows_of(self.shares[block.id])
         with ENGINES.of(run.name, partial(Engine, run), last=last) as engine:
-            totals = engine.sum(
-                block, batch, self.parameters, lambda n: self.layers.generator(block.id, self.step).bytes(n)
-            )
+            totals = engine.sum(block, batch, self.parameters, self.layers.generator(block.id, self.step))
         return TensorSums(totals, len(batch))
 
 
@@ -250,11 +248,14 @@ class Engine:
 
     def __init__(self, run: TorchRun) -> None:
         self.run, traced = run, run.traced
-        generator = torch.Generator().manual_seed(_SEED)
         form, size = traced.form, run.at_once
         record = synthetic_record(form, traced.target, _SEED)
         target = record[-1].expand(size, *record[-1].shape)
-        examples = [*form.synthetic(size, _SEED), target, *draw_numbers(traced.draws, size, generator)]
+        examples = [
+            *form.synthetic(size, _SEED),
+            target,
+            *draw_numbers(traced.draws, size, np.random.default_rng(_SEED)),
+        ]
         self._block = BlockGraph(traced.graph, run.fixed, examples)
         self._rule = ClipRule(run.clip_norm, run.most_records, size)
         self._table: tuple[Any, list[Tensor] | None] = None, None
@@ -277,26 +278,21 @@ class Engine:
             return list(make_terms(self.run.traced, [value[:count] for value in results]).values()), failed
 
     def sum(
-        self,
-        block: Block,
-        batch: NDArray[np.int64],
-        parameters: Sequence[Tensor],
-        random_bytes: Callable[[int], bytes],
+        self, block: Block, batch: NDArray[np.int64], parameters: Sequence[Tensor], rng: np.random.Generator
     ) -> list[Tensor]:
-        """Return the sums over these records of the block, float64, in clip norms."""
+        """Return the sums over these records of the block, float64, in clip norms; ``rng``: of the module's draws."""
         size, traced = self._block.size, self.run.traced
         if len(batch) > size * MOST_BLOCKS:
             raise ValueError(
                 f"a batch has more than {MOST_BLOCKS} blocks of physical_batch records, the most for which the "
                 "rounding of a sum is bounded; lower sampling_rate, or give a larger physical_batch"
             )
-        generator = secret_generator(random_bytes) if traced.draws else None
         # where torch has one thread, NumPy's products have one too
         with torch.no_grad(), one_blas_thread() if torch.get_num_threads() == 1 else nullcontext():
             totals = self.run.zeros() if self._captured is None else self._captured.start(parameters)
             for start in range(0, len(batch), size):
                 part = batch[start : start + size]
-                records = [*self._take(block, part), *draw_numbers(traced.draws, len(part), generator)]
+                records = [*self._take(block, part), *draw_numbers(traced.draws, len(part), rng)]
                 weights = None if block.persons is None else torch.from_numpy(block.persons.weights[part])
                 if self._captured is not None:
                     self._captured.add(records, weights)

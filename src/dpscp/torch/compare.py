@@ -9,6 +9,8 @@ Theory: Torch modules: records cannot meet
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from dpscp.torch.blocks import Engine
 from dpscp.torch.checks import RefusedError
 from dpscp.torch.draws import draw_numbers, draws_nothing, find_rule
@@ -51,7 +53,7 @@ def compare_with_autograd(engine: Engine, module: Any, losses: Losses, parameter
     seeds = _SEEDS[: engine.run.at_once]
     singles = [synthetic_record(traced.form, traced.target, seed) for seed in seeds]
     records = [torch.stack(values) for values in zip(*singles, strict=True)]
-    draws = draw_numbers(traced.draws, len(seeds), torch.Generator().manual_seed(seeds[0]))
+    draws = draw_numbers(traced.draws, len(seeds), np.random.default_rng(seeds[0]))
     terms, failed = engine.terms(parameters, [*records, *draws])
     if failed is not None:
         raise RefusedError("the module fails on synthetic records in a block")

@@ -14,8 +14,6 @@ import numpy as np
 
 from dpscp.torch.library import Tensor, torch
 
-# torch's generator on the CPU is a Mersenne twister: the place of its state in the bytes that torch returns.
-_WORDS, _LEFT, _STATE_BYTES = slice(24, 24 + 624 * 8), slice(8, 12), 624 * 4
 _SWITCHES = ("dropout_p", "dropout", "training", "train")
 
 
@@ -28,25 +26,10 @@ class Draw:
     dtype: str
 
 
-def secret_generator(random_bytes: Callable[[int], bytes]) -> Any:
-    """Return a generator of torch on a state of these bytes.
-
-    ``manual_seed`` would not do: it uses 32 bits of its seed. All 19,968 bits of the state are set.
-    """
-    generator = torch.Generator().manual_seed(0)
-    state = generator.get_state().numpy().copy()
-    state[_WORDS].view(np.uint64)[:] = np.frombuffer(random_bytes(_STATE_BYTES), dtype="<u4")
-    state[_LEFT].view(np.int32)[:] = 1  # the next draw makes new words of these
-    generator.set_state(torch.from_numpy(state))
-    return generator
-
-
-def draw_numbers(draws: Sequence[Draw], count: int, generator: Any) -> list[Tensor]:
+def draw_numbers(draws: Sequence[Draw], count: int, rng: np.random.Generator) -> list[Tensor]:
     """Return the numbers of so many records, records first."""
     return [
-        (torch.randn if draw.is_normal else torch.rand)(
-            (count, *draw.shape), generator=generator, dtype=getattr(torch, draw.dtype)
-        )
+        torch.from_numpy((rng.standard_normal if draw.is_normal else rng.random)((count, *draw.shape), draw.dtype))
         for draw in draws
     ]
 

@@ -2,8 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from dpscp.torch.checks import RefusedError, is_plain
@@ -39,8 +38,10 @@ def training_copy(module: Any) -> Any:
             frozen.add(part)
         if part not in frozen:
             _refuse_spectral_norm(path, part)
-    _hold_in_evaluation(frozen)
-    return copied.train()
+    copied.train()
+    for part in frozen:
+        part.training = False
+    return copied
 
 
 def separate_copy(module: Any) -> Any:
@@ -97,17 +98,6 @@ def released_module(start: Any, trained: Mapping[str, Any]) -> Any:
 
 def _parts_of(module: Any) -> list[Any]:
     return [*module.modules(), *module.parameters(), *module.buffers()]
-
-
-def _hold_in_evaluation(parts: Iterable[Any]) -> None:
-    """Put parts of a copy into evaluation mode for good: ``train`` has no effect on them, whoever calls it."""
-    for part in parts:
-        part.train(False)
-        part.train = partial(_stays_in_evaluation, part)
-
-
-def _stays_in_evaluation(part: Any, mode: bool = True) -> Any:  # noqa: ARG001 (the signature of Module.train)
-    return part
 
 
 def _frozen_parts(module: Any) -> set[Any]:

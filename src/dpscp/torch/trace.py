@@ -213,10 +213,10 @@ class GradientGraph:
 
 
 class TracedModule:
-    """A copy of the caller's module, for tracing."""
+    """A copy of the caller's module, for tracing in its mode."""
 
-    def __init__(self, module: Any, *, training: bool) -> None:
-        self.module = module.train() if training else module.eval()
+    def __init__(self, module: Any) -> None:
+        self.module = module
         self.parameters = {name: p.detach() for name, p in module.named_parameters()}
         self.buffers = {name: b.detach() for name, b in module.named_buffers()}
         self.trained = [name for name, p in module.named_parameters() if p.requires_grad]
@@ -272,7 +272,7 @@ def plain_operations(seed: int) -> Iterator[None]:
 
 def trace_outputs(module: Any, form: RecordForm) -> ScoreGraph:
     """Return the graph of the outputs of one record, in evaluation mode; ``module`` is a copy of its own."""
-    own = TracedModule(module, training=False)
+    own = TracedModule(module.eval())
     fixed, count = own.fixed, len(own.fixed)
 
     def outputs(*values: Tensor) -> Tensor:
@@ -292,7 +292,7 @@ def trace_gradients(
     module: Any, losses: Losses, form: RecordForm, target: tuple[tuple[int, ...], str]
 ) -> GradientGraph:
     """Return the graph of the gradient of one record's loss; ``module`` is a copy of its own, in training mode."""
-    own = TracedModule(module, training=True)
+    own = TracedModule(module)
     fixed, count, records = own.fixed, len(own.fixed), len(form.inputs)
 
     def loss(state: Sequence[Tensor], zeros: Sequence[Tensor] | None, rest: Sequence[Tensor], names: Any) -> Any:
