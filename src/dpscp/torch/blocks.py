@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpscp.data.sources import Block
 from dpscp.privacy.random_streams import BlockStreams
 from dpscp.torch.checks import RefusedError, allow_strides, bound_places
-from dpscp.torch.draws import draw_numbers
+from dpscp.torch.draws import draw_numbers, synthetic_numbers
 from dpscp.torch.forms import RecordForm
 from dpscp.torch.gpu import capture, is_gpu, to_gpu
 from dpscp.torch.layers import make_terms
@@ -254,7 +254,7 @@ class Engine:
         examples = [
             *form.synthetic(size, _SEED),
             target,
-            *draw_numbers(traced.draws, size, np.random.default_rng(_SEED)),
+            *synthetic_numbers(traced.draws, size, _SEED),
         ]
         self._block = BlockGraph(traced.graph, run.fixed, examples)
         self._rule = ClipRule(run.clip_norm, run.most_records, size)

@@ -9,11 +9,9 @@ Theory: Torch modules: records cannot meet
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from dpscp.torch.blocks import Engine
 from dpscp.torch.checks import RefusedError
-from dpscp.torch.draws import draw_numbers, draws_nothing, find_rule
+from dpscp.torch.draws import draws_nothing, find_rule, synthetic_numbers
 from dpscp.torch.gpu import is_gpu
 from dpscp.torch.library import Tensor, torch
 from dpscp.torch.trace import Losses, plain_operations, synthetic_record
@@ -53,7 +51,7 @@ def compare_with_autograd(engine: Engine, module: Any, losses: Losses, parameter
     seeds = _SEEDS[: engine.run.at_once]
     singles = [synthetic_record(traced.form, traced.target, seed) for seed in seeds]
     records = [torch.stack(values) for values in zip(*singles, strict=True)]
-    draws = draw_numbers(traced.draws, len(seeds), np.random.default_rng(seeds[0]))
+    draws = synthetic_numbers(traced.draws, len(seeds), seeds[0])
     terms, failed = engine.terms(parameters, [*records, *draws])
     if failed is not None:
         raise RefusedError("the module fails on synthetic records in a block")

@@ -28,10 +28,17 @@ class Draw:
 
 def draw_numbers(draws: Sequence[Draw], count: int, rng: np.random.Generator) -> list[Tensor]:
     """Return the numbers of so many records, records first."""
-    return [
-        torch.from_numpy((rng.standard_normal if draw.is_normal else rng.random)((count, *draw.shape), draw.dtype))
-        for draw in draws
-    ]
+    found = []
+    for draw in draws:
+        make: Any = rng.standard_normal if draw.is_normal else rng.random
+        found.append(torch.from_numpy(make((count, *draw.shape), draw.dtype)))
+    return found
+
+
+def synthetic_numbers(draws: Sequence[Draw], count: int, seed: int) -> list[Tensor]:
+    """Return numbers in [0, 1) in their place."""
+    drawn = torch.Generator().manual_seed(seed)
+    return [torch.rand((count, *d.shape), generator=drawn, dtype=getattr(torch, d.dtype)) for d in draws]
 
 
 def draws_nothing(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
