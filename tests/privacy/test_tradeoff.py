@@ -1,4 +1,4 @@
-"""f-DP: closed forms, inverses and profiles."""
+"""f-DP: closed forms and profiles."""
 
 import math
 
@@ -15,7 +15,7 @@ from dpscp.privacy import (
     gdp_epsilon,
     gdp_mu,
 )
-from dpscp.privacy.tradeoff import invert, tradeoff_from_profile
+from dpscp.privacy.tradeoff import tradeoff_from_profile
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
 X = np.linspace(0, 1, 101)
@@ -120,7 +120,7 @@ def test_gdp_at_the_ends():
 
 
 def gaussian_profile(mu):
-    epsilons = np.linspace(0, 12, 6001)
+    epsilons = np.linspace(-12, 12, 12001)
     return epsilons, np.array([gdp_delta(e, mu) for e in epsilons])
 
 
@@ -132,44 +132,8 @@ def test_profile_gives_the_tradeoff_back(mu):
 
 
 @PROPERTY
-@given(st.lists(st.tuples(st.floats(0, 6), st.floats(0, 1)), min_size=1, max_size=30), st.floats(0, 1))
+@given(st.lists(st.tuples(st.floats(-6, 6), st.floats(0, 1)), min_size=1, max_size=30), st.floats(0, 1))
 def test_profile_is_the_best_of_its_lines(pairs, x):
     epsilons, deltas = map(np.array, zip(*pairs, strict=True))
-    lines = np.maximum(1 - deltas - np.exp(epsilons) * x, np.exp(-epsilons) * (1 - deltas - x))
     f = tradeoff_from_profile(epsilons, deltas)
-    assert f(x) == pytest.approx(max(0.0, lines.max()), abs=1e-12)
-    one_sided = tradeoff_from_profile(epsilons, deltas, symmetric=False)
-    assert one_sided(x) == pytest.approx(max(0.0, (1 - deltas - np.exp(epsilons) * x).max()), abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("epsilons", "deltas"),
-    [
-        ([], []),
-        ([0.1], [0.1, 0.2]),
-        ([[0.1]], [[0.1]]),
-        ([-0.1], [0.1]),
-        ([0.1], [math.nan]),
-        ([math.nan], [0.1]),
-        ([math.inf], [0.1]),
-        ([0.1], [-0.1]),
-        ([0.1], [1.1]),
-    ],
-)
-def test_bad_profiles(epsilons, deltas):
-    with pytest.raises(ValueError, match="epsilons"):
-        tradeoff_from_profile(epsilons, deltas)
-
-
-# ---- inverses
-
-
-def test_inverse_of_an_asymmetric_function():
-    # rejecting a mixture for its component: only lines of one direction
-    f = tradeoff_from_profile([0.0, 0.2], [0.15, 0.0], symmetric=False)
-    back = invert(f)
-    for x in (0.0, 0.1, 0.5, 0.8):
-        assert f(back(f(x))) <= f(x) + 1e-12
-        assert back(f(x)) <= x + 1e-12
-    assert back(1.0) == 0
-    assert back(0.0) == pytest.approx(0.85)
+    assert f(x) == pytest.approx(max(0.0, (1 - deltas - np.exp(epsilons) * x).max()), abs=1e-12)

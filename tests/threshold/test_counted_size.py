@@ -9,7 +9,7 @@ from scipy import special, stats
 from dpscp import private_quantile
 from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
-from dpscp.core.tasks import OwnScores
+from dpscp.core.tasks import OwnLosses, OwnScores
 from dpscp.privacy import Budget, Ledger, gaussian_event
 from dpscp.threshold import (
     CountedSize,
@@ -124,9 +124,9 @@ def test_the_choice_is_by_public_numbers_and_small_parts_take_the_law():
 
 
 def test_the_share_of_the_size_goes_to_the_counts():
-    spent = Ledger().add("training", gaussian_event(10.0))
+    spent, task = Ledger().add("training", gaussian_event(10.0)), OwnLosses(1, most_steps=6)
     released, counted = (
-        outlined("split", (0.1,), spent, 150, epsilon=0.5, part=0.5, mu=mu, n_found=True, steps=6).with_noise()
+        outlined("split", (0.1,), spent, 150, epsilon=0.5, part=0.5, mu=mu, n_found=True, task=task).with_noise()
         for mu in (None, 0.22)
     )
     assert released.size_noise is not None

@@ -310,10 +310,3 @@ def test_bad_numbers_are_named():
         learning_rate=1e3, **{**constants, "steps": 500, "sampling_rate": 0.5, "n_records": 1000}
     )
     assert huge.is_vacuous
-
-
-def test_a_known_gradient_bound_sharpens_a_loose_clip_norm():
-    constants = {"learning_rate": 1.0, "steps": 3, "sampling_rate": 1.0, "n_records": 5, "smoothness": 0.0}
-    loose = stability_dpsgd_fixed_normalizer(clip_norm=10.0, **constants)
-    sharp = stability_dpsgd_fixed_normalizer(clip_norm=10.0, gradient_bound=1.0, **constants)
-    assert sharp.shift_bound == pytest.approx(loose.shift_bound / 10)

@@ -196,8 +196,6 @@ class FitProblem(Problem):
     def public_facts(self) -> dict[str, Any]:
         """Return what this fit declares public, as plain JSON values."""
         facts: dict[str, Any] = {self.unit.count_name: self.n_records, "n_features": self.n_features}
-        if self.unit.by_person:
-            facts |= self.unit.facts(self.n_records)
         declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
         declared["ratio_bound"] = None if self.population is None else self.population.bound
         facts |= {name: value for name, value in declared.items() if value is not None}

@@ -256,9 +256,8 @@ def _list_search_facts(
     """List what the searches declare public; nothing without a search."""
     if not plan.level_indices:
         return {}
-    unit, n, near = plan.problem.unit, plan.problem.n_records, plan.problem.task.fine_near
-    facts: dict[str, Any] = {**(unit.facts(n) if unit.by_person else {}), unit.count_name: n}
-    facts["score_range"] = list(score_range)
+    unit, near = plan.problem.unit, plan.problem.task.fine_near
+    facts: dict[str, Any] = {unit.count_name: plan.problem.n_records, "score_range": list(score_range)}
     if near is not None:
         facts["fine_near"] = list(near) if isinstance(near, tuple) else near
     facts |= {"search_steps": plan.steps, "inner_levels": [1 - q.alpha for q in found[0]]}

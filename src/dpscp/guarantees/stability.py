@@ -46,6 +46,7 @@ from dpscp._base.checks import (
     check_probability,
     real_number,
 )
+from dpscp.privacy.tradeoff import smallest_where
 
 _GRID = 1 << 14  # cells of the convolution; weights are rounded up, so the result is an upper bound for any grid
 
@@ -134,7 +135,7 @@ LINEAR_LOSSES = ("cross_entropy", "logistic", "squared", "huber")
 # ---- DP-SGD with a fixed public normalizer
 
 
-def stability_dpsgd_fixed_normalizer(  # noqa: PLR0913 (public: one argument a choice)
+def stability_dpsgd_fixed_normalizer(
     *,
     clip_norm: float,
     learning_rate: float | Sequence[float] | NDArray[np.floating],
@@ -144,8 +145,6 @@ def stability_dpsgd_fixed_normalizer(  # noqa: PLR0913 (public: one argument a c
     smoothness: float,
     convex: bool = False,
     delta_n: float = 1e-3,
-    normalizer: float | None = None,
-    gradient_bound: float | None = None,
     score_lipschitz: float | None = None,
 ) -> Stability:
     """Return the shift bound of DP-SGD with a fixed public normalizer.
@@ -172,10 +171,6 @@ def stability_dpsgd_fixed_normalizer(  # noqa: PLR0913 (public: one argument a c
         scalar link at any clip norm. False for a clipped softmax head.
     delta_n : float
         The largest failure probability.
-    normalizer : float, optional
-        Default: sampling_rate * n_records.
-    gradient_bound : float, optional
-        A bound on the unclipped gradient. C is the smaller of it and ``clip_norm``.
     score_lipschitz : float, optional
 
     Returns
@@ -191,11 +186,8 @@ def stability_dpsgd_fixed_normalizer(  # noqa: PLR0913 (public: one argument a c
     rate, n = check_fraction("sampling_rate", sampling_rate), check_count("n_records", n_records)
     smooth = check_nonnegative("smoothness", smoothness)
     influence = check_positive("clip_norm", clip_norm)
-    if gradient_bound is not None:
-        influence = min(influence, check_positive("gradient_bound", gradient_bound))
-    divisor = rate * n if normalizer is None else check_positive("normalizer", normalizer)
-    target = check_probability("delta_n", delta_n)
-    assumptions = _fixed_normalizer_assumptions(n, convex=convex)
+    divisor, target = rate * n, check_probability("delta_n", delta_n)
+    assumptions = (MOST_OTHERS(n), CONVEX_AND_SMOOTH if convex else SMOOTH, PLAIN_SGD, FIXED_PREPROCESSING)
 
     if rate == 1.0:
         factors = _step_factors(rates, smooth, n, divisor, convex=convex)
@@ -213,11 +205,6 @@ def stability_dpsgd_fixed_normalizer(  # noqa: PLR0913 (public: one argument a c
     if best is None:
         return Stability(math.inf, 0.0, assumptions, score_lipschitz)
     return Stability(best[0] * influence / divisor, best[1], assumptions, score_lipschitz)
-
-
-def _fixed_normalizer_assumptions(n_records: int, *, convex: bool) -> tuple[Assumption, ...]:
-    shape = CONVEX_AND_SMOOTH if convex else SMOOTH
-    return MOST_OTHERS(n_records), shape, PLAIN_SGD, FIXED_PREPROCESSING
 
 
 def _learning_rates(learning_rate: float | Sequence[float] | NDArray[np.floating], steps: int) -> NDArray[np.float64]:
@@ -291,12 +278,15 @@ def stability_output_perturbation(
 
     Paper: Supplement S3 [sec:assumption_validation]; Theory: Result C
     """
-    steady, slack = _regularized_shift(gradient_bound, regularization, n_records, tolerance)
+    strength = check_positive("regularization", regularization)
+    slope, n = check_positive("gradient_bound", gradient_bound), check_count("n_records", n_records)
+    slack = 2 * check_nonnegative("tolerance", tolerance) / strength
     if noise_std is None:
-        return Stability(steady + slack, 0.0, _risk_assumptions(nominal=True), score_lipschitz)
-    moving = 2 * steady * n_records / (n_records + 1) + slack
-    shift = moving + _rescaled_noise(noise_std, n_parameters, delta_n, n_records)
-    return Stability(shift, delta_n, _risk_assumptions(nominal=False), score_lipschitz)
+        assumptions = (CONVEX_WITH_PENALTY, PUBLIC_DIVISOR, FIXED_PREPROCESSING)
+        return Stability(slope / (strength * n) + slack, 0.0, assumptions, score_lipschitz)
+    moving = 2 * slope / (strength * (n + 1)) + slack
+    shift = moving + _rescaled_noise(noise_std, n_parameters, delta_n, n)
+    return Stability(shift, delta_n, (CONVEX_WITH_PENALTY, AVERAGED_LOSSES, FIXED_PREPROCESSING), score_lipschitz)
 
 
 def stability_objective_perturbation(
@@ -391,18 +381,6 @@ def stability_summary(
     return Stability(shift, delta_n, assumptions, score_lipschitz)
 
 
-def _regularized_shift(
-    gradient_bound: float, regularization: float, n_records: int, tolerance: float
-) -> tuple[float, float]:
-    strength = check_positive("regularization", regularization)
-    slope, n = check_positive("gradient_bound", gradient_bound), check_count("n_records", n_records)
-    return slope / (strength * n), 2 * check_nonnegative("tolerance", tolerance) / strength
-
-
-def _risk_assumptions(*, nominal: bool) -> tuple[Assumption, ...]:
-    return CONVEX_WITH_PENALTY, PUBLIC_DIVISOR if nominal else AVERAGED_LOSSES, FIXED_PREPROCESSING
-
-
 def _rescaled_noise(noise_std: float, n_parameters: int | None, delta_n: float, n: int) -> float:
     # |1/n - 1/(n+1)| times the chi quantile of the shared base noise
     if n_parameters is None:
@@ -440,11 +418,8 @@ def batch_limits(
     if smoothness == 0:
         return [(n, 0.0)]
     # the smallest cap that is exceeded with at most half of the failure probability
-    low, high = -1, n
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if exceeds(middle) <= target / 2 else (middle, high)
-    candidates.append((high, exceeds(high)))
+    smallest = min(n, smallest_where(lambda limit: exceeds(limit - 1) <= target / 2) - 1)
+    candidates.append((smallest, exceeds(smallest)))
     return candidates
 
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
 from dpscp._base.checks import check_nonnegative, check_positive
-from dpscp.privacy.tradeoff import Tradeoff, invert
+from dpscp.privacy.tradeoff import Tradeoff, last_where
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,6 @@ def canonical_noise(f: Tradeoff) -> CanonicalNoise:
     if f(0.5) >= 0.5:
         raise ValueError("f must satisfy f(1/2) < 1/2: the trade-off function 1 - x needs infinite noise")
     fixed = float(optimize.brentq(lambda x: f(x) - x, 0.0, 1.0, xtol=1e-15))
-    inverse = invert(f)
 
     def cdf_at(x: float) -> float:
         if x > 0:
@@ -150,7 +149,8 @@ def canonical_noise(f: Tradeoff) -> CanonicalNoise:
             return -quantile_at(1 - p)
         shift = 0
         while p < fixed:
-            if (lifted := 1 - inverse(p)) <= p:  # the law has no lower end
+            inverse = 0.0 if f(0.0) <= p else last_where(lambda x: f(x) <= p, 1.0, 0.0)  # noqa: B023
+            if (lifted := 1 - inverse) <= p:  # the law has no lower end
                 return -math.inf
             p, shift = lifted, shift + 1
         return (p - 0.5) / (1 - 2 * fixed) - shift

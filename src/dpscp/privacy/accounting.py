@@ -185,7 +185,7 @@ class Accountant:
         mu = self.exact_mu(event)
         if mu is not None:
             return gaussian_tradeoff(mu) if mu > 0 else epsilon_delta_tradeoff(0.0, 0.0)
-        return tradeoff_from_profile(*_proven_pairs(self, frozen_event(event), direction, _CURVE_TAIL), symmetric=False)
+        return tradeoff_from_profile(*_proven_pairs(self, frozen_event(event), direction, _CURVE_TAIL))
 
     def _profiles(self, event: DpEvent) -> list[Profile]:
         """Return the costs of all possible histories; the largest counts."""

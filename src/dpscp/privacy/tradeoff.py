@@ -74,37 +74,15 @@ def gaussian_tradeoff(mu: float) -> Tradeoff:
     return _on_unit_interval(lambda x: special.ndtr(-special.ndtri(x) - mu))
 
 
-def tradeoff_from_profile(epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: bool = True) -> Tradeoff:
-    """Return the trade-off function that proven (epsilon, delta) pairs imply.
+def tradeoff_from_profile(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> Tradeoff:
+    """Return the trade-off function of rejecting Q for P that proven pairs P(A) <= e^eps Q(A) + delta imply.
 
     Each pair gives the line 1 - delta - e^eps x. The function is the largest of the lines, so a finite list is a valid
     lower bound.
 
-    Parameters
-    ----------
-    epsilons, deltas : array, shape (k,)
-    symmetric : bool
-        True: the pairs hold in both directions, and the mirrored lines e^-eps (1 - delta - x) are added. False: P(A) <=
-        e^eps Q(A) + delta only, and f is the trade-off of rejecting Q for P.
-
-    Returns
-    -------
-    callable
-
     Theory: Result B, f from a privacy profile
     """
-    eps, dlt = np.atleast_1d(np.asarray(epsilons, float)), np.atleast_1d(np.asarray(deltas, float))
-    if eps.shape != dlt.shape or eps.ndim != 1 or eps.size == 0:
-        raise ValueError("epsilons and deltas must be one-dimensional and of equal length")
-    if np.any(~np.isfinite(eps)) or np.any(~((dlt >= 0) & (dlt <= 1))):
-        raise ValueError("epsilons must be finite and deltas must lie between 0 and 1")
-    if symmetric and np.any(eps < 0):
-        raise ValueError("epsilons must be at least 0 with symmetric=True")
-    intercepts, slopes = 1 - dlt, np.exp(eps)
-    if symmetric:
-        intercepts = np.concatenate([intercepts, np.exp(-eps) * (1 - dlt)])
-        slopes = np.concatenate([slopes, np.exp(-eps)])
-
+    intercepts, slopes = 1 - deltas, np.exp(epsilons)
     kept, starts = upper_envelope(intercepts, slopes)
 
     def best_line(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -137,27 +115,6 @@ def upper_envelope(
         kept.append(line)
         starts.append(start)
     return np.array(kept), np.array(starts[1:])
-
-
-def invert(f: Tradeoff) -> Tradeoff:
-    """Return the function with exchanged error rates: f^-1(y) = inf{x : f(x) <= y}.
-
-    Parameters
-    ----------
-    f : callable
-
-    Returns
-    -------
-    callable
-    """
-
-    def smallest(y: float) -> float:
-        if f(0.0) <= y:
-            return 0.0
-        return last_where(lambda x: f(x) <= y, 1.0, 0.0)
-
-    vectorized = np.vectorize(smallest, otypes=[float])
-    return _on_unit_interval(lambda y: vectorized(y) if y.size else y)
 
 
 def chained_misses(f: Tradeoff, x: ArrayLike, rows: int) -> Any:

@@ -45,6 +45,7 @@ from dpscp._base.checks import (
     real_number,
 )
 from dpscp.privacy import IntegerSource, LatticeNoise
+from dpscp.privacy.tradeoff import last_where
 from dpscp.threshold.minimax import worst_excess
 
 # The part of alpha that is charged for a released size that is far too large.
@@ -376,7 +377,4 @@ def _smallest(holds: Callable[[float], bool], unit: float) -> float:
         good, bad = 2 * good, good
     while holds(bad):
         good, bad = bad, 2 * bad
-    while good - bad > 1e-5 * max(unit, abs(good)):
-        middle = (good + bad) / 2
-        bad, good = (bad, middle) if holds(middle) else (middle, good)
-    return good
+    return last_where(holds, good, bad, within=1e-5 * unit)
