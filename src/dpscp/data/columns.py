@@ -141,12 +141,6 @@ class Column:
         """The regular expression of the names that a pattern stands for."""
         return ".*".join(map(re.escape, self.name.split("*")))
 
-    def encode(self, values: Any) -> NDArray[np.float64]:
-        """Encode the values (a pandas Series) as features, (n, len(features))."""
-        features, wrong = self.read(values, self.unknown)
-        refuse_records(wrong)
-        return features
-
     def read(self, values: Any, unknown: str) -> tuple[NDArray[np.float64], Errors]:
         """Encode the values and list the rows with errors.
 

@@ -355,8 +355,9 @@ class Schema:
         SchemaError
             If the frame does not fit the schema; with the errors of all columns.
         """
-        columns = self._select_values(frame)
-        return np.hstack(collect_errors([partial(column.encode, values) for column, values in columns]))
+        features, wrong = self._read_features(frame, None)
+        refuse_records(wrong)
+        return features
 
     def encode(self, frame: Any) -> tuple[NDArray[np.float64], NDArray[Any], Any]:
         """Return matrix, targets and person ids of a frame, or raise all their errors at once."""
@@ -379,16 +380,21 @@ class Schema:
         matrix : array of shape (n, len(feature_names))
         errors : list of n messages, None for a row without errors
         """
-        features = []
-        said: list[str | None] = []
-        for column, values in self._select_values(frame):
-            found, wrong = column.read(values, column.unknown if unknown is None else unknown)
-            features.append(found)
-            said = said or [None] * len(found)
-            for text, bad in wrong.items():
-                for place in np.flatnonzero(bad):
-                    said[place] = "; ".join(filter(None, (said[place], text)))
-        return np.hstack(features), said
+        features, wrong = self._read_features(frame, unknown)
+        said: list[str | None] = [None] * len(features)
+        for text, bad in wrong.items():
+            for place in np.flatnonzero(bad):
+                said[place] = "; ".join(filter(None, (said[place], text)))
+        return features, said
+
+    def _read_features(self, frame: Any, unknown: str | None) -> tuple[NDArray[np.float64], Errors]:
+        """Return the features of a frame, and the rows with errors, see ``Column.read``."""
+        columns = self._select_values(frame)
+        found = collect_errors(
+            [partial(column.read, values, column.unknown if unknown is None else unknown) for column, values in columns]
+        )
+        wrong = {text: bad for _, errors in found for text, bad in errors.items()}
+        return np.hstack([features for features, _ in found]), wrong
 
     def _select_values(self, frame: Any) -> list[tuple[Column, Any]]:
         """Pair the columns that become features with their values."""

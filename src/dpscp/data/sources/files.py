@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
-from itertools import chain, islice, product
+from itertools import chain, product
 from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -113,10 +113,7 @@ class TableFile:
     @cached_property
     def names(self) -> list[str]:
         """The names of the columns."""
-        found = self._guard(self._names)
-        if len({*found, *self.keys}) != len(found) + len(self.keys):
-            raise TableError(f"{self.path!r} has two columns with the same name; rename one of them")
-        return [*found, *self.keys]
+        return [*self._guard(self._names), *self.keys]
 
     def _names(self) -> list[str]:
         import pyarrow.parquet as pq
@@ -128,7 +125,7 @@ class TableFile:
             with self.system.open_input_file(self.path) as file:
                 return list(pq.read_schema(file).names)
         if find_kind(self.path) == "excel":
-            return [name or "" for name in next(self._excel_rows(), ())]
+            return list(self._sheet().columns)
         return list(self._fragment().physical_schema.names)
 
     def open_text(self) -> Any:
@@ -206,33 +203,22 @@ class TableFile:
             for batch in reader:
                 yield file.tell() / max(1, file.size()), batch
 
-    def _read_excel(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
-        """Yield the cells as texts; a line without any is no record."""
+    def _read_excel(self, names: Sequence[str], _: int) -> Iterator[tuple[float, Any]]:
         import pyarrow as pa
 
-        lines = self._excel_rows()
-        header = next(lines)
-        places = [header.index(name) for name in names]
-        lines = (line for line in lines if any(cell is not None for cell in line))
-        while part := list(islice(lines, rows)):
-            cells = [[line[place] if place < len(line) else None for line in part] for place in places]
-            # how long a sheet is cannot be known before its end
-            yield 0.0, pa.record_batch([pa.array(column, pa.string()) for column in cells], list(names))
+        texts = pa.schema([(name, pa.string()) for name in names])
+        yield 1.0, pa.RecordBatch.from_pandas(self._sheet()[list(names)], texts, preserve_index=False)
 
-    def _excel_rows(self) -> Iterator[tuple[str | None, ...]]:
-        """Yield the lines of the only sheet, cells as texts."""
-        try:
-            import openpyxl
-        except ImportError:
-            raise TableError(
-                f"{self.path!r} needs openpyxl; pip install 'dpscp[tables]', or save the file as CSV UTF-8"
-            ) from None
+    def _sheet(self) -> Any:
+        """Return the lines of the only sheet under its first one, cells as texts; a line without any is no record."""
+        import pandas as pd
+
         with self.system.open_input_file(self.path) as file:
-            book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            if len(book.sheetnames) != 1:
-                raise TableError(f"{self.path!r} has several sheets; save the one with the records to its own file")
-            for line in book.worksheets[0].iter_rows(values_only=True):
-                yield tuple(_cell_text(cell) for cell in line)
+            sheets = pd.read_excel(file, sheet_name=None, header=None, dtype=object, keep_default_na=False)
+        if len(sheets) != 1:
+            raise TableError(f"{self.path!r} has several sheets; save the one with the records to its own file")
+        lines = next(iter(sheets.values())).map(_cell_text)
+        return lines[1:].set_axis(lines.iloc[0].fillna(""), axis=1).dropna(how="all")
 
     def _read_fragment(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
         fragment, n_rows = self._fragment(), 0
@@ -261,7 +247,10 @@ class TableFile:
                 f"{self.path!r} contains a record of more than {BLOCK_BYTES // 2**20} megabytes; remove or shorten it"
             )
         if isinstance(failure, ImportError):
-            raise TableError(f"{self.path!r} needs pandas and pyarrow; install them with pip install 'dpscp[tables]'")
+            raise TableError(
+                f"{self.path!r} needs pandas, pyarrow and, if it is a spreadsheet, openpyxl; pip install "
+                "'dpscp[tables]', or save the file as CSV UTF-8"
+            )
         unreadable = TableError(f"{self.path!r} cannot be read as {_FORMATS[find_kind(self.path)]}")
         unreadable.add_note(SEE_CHECK)
         raise unreadable
@@ -296,7 +285,7 @@ class TableFile:
 
 def _cell_text(cell: Any) -> str | None:
     """Return a cell of a spreadsheet as a CSV file has it."""
-    if cell is None or isinstance(cell, str):
+    if isinstance(cell, str):
         return cell or None
     return cell.isoformat() if isinstance(cell, date) else label_text(cell)
 

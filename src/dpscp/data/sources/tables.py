@@ -163,6 +163,8 @@ class Table:
                     f"a file has columns that {self.first.said} lacks; all files must have the same columns"
                 )
         for part in self.parts:
+            if len(set(part.names)) != len(part.names):
+                raise TableError(f"{part.said} has two columns with the same name; rename one of them")
             missing = [name for name in names if name not in part.names]  # public: the first part has them
             if missing:
                 raise TableError(
@@ -188,8 +190,6 @@ class Table:
 
     def columns_of(self, schema: Schema) -> list[str]:
         """Return the names of the columns that the schema declares."""
-        if len(set(self.names)) != len(self.names):
-            raise TableError(f"{self.first.said} has two columns with the same name; rename one of them")
         found = [name for name in self.names if name in schema.column_names]
         if not found:
             raise TableError(
