@@ -118,9 +118,9 @@ def test_what_one_release_covers_is_asked_for_and_told(succeed, folder):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--score aps", "--score is for a classification or regression"),
-        ("--release-confidence 0.9", "--release-confidence is for a classification or regression"),
-        ("--side upper", "--side is for a regression"),
+        ("--score aps", "--score is not for a multilabel task"),
+        ("--release-confidence 0.9", "--release-confidence is not for a multilabel task"),
+        ("--side upper", "--side is not for a "),
         ("--evaluate new.csv", "bound a mean loss"),
         ("--confidence 0.7 0.8", ""),
     ],

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import reduce
@@ -61,12 +60,8 @@ def check_output(path: Path | None, *inputs: Path) -> None:
         raise CommandError(f"{str(path)!r} is an input file; use another name for the output")
     if not folder.is_dir():
         raise CommandError(f"the folder {str(folder)!r} does not exist; create it first")
-    try:
-        handle, name = tempfile.mkstemp(prefix=".dpscp-", dir=folder)
-        os.close(handle)
-        os.unlink(name)
-    except OSError:
-        raise CommandError(f"the folder {str(folder)!r} is not writable; choose another folder") from None
+    if not os.access(folder, os.W_OK):
+        raise CommandError(f"the folder {str(folder)!r} is not writable; choose another folder")
 
 
 def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:

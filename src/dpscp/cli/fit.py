@@ -42,8 +42,6 @@ _ESTIMATORS: dict[str, type[Estimator]] = {
     "regression": PrivateConformalRegressor,
     "multilabel": PrivateMultilabelClassifier,
 }
-# Records that a fit looks at for hints.
-_HINT_RECORDS = 2**18
 
 
 def write_schema(options: argparse.Namespace) -> Result:
@@ -90,7 +88,7 @@ def fit_table(options: argparse.Namespace) -> Result:
     if options.evaluate is not None:
         records = read_new_records(options.evaluate, table.csv_format, schema, options.table)
     if not options.quiet:
-        show_hints(check_table(options.table, schema, most_records=_HINT_RECORDS).hints)
+        show_hints(check_table(options.table, schema).hints)
     if (text := _describe_earlier_fits(options)) is not None:
         show_warning(text)
     estimator = fit_estimator(schema, options.table, budget=store, **parameters)
@@ -162,20 +160,20 @@ def _estimator_options(options: argparse.Namespace, schema: Schema) -> dict[str,
         found["risk"] = [round(1 - level, 12) for level in options.confidence]
     else:
         found["confidence_level"] = options.confidence if len(options.confidence) > 1 else options.confidence[0]
-    # what one kind of task has, and the others have not
-    own: dict[str, tuple[Any, tuple[str, ...]]] = {
-        "release_confidence": (options.release_confidence, ("classification", "regression")),
-        "conformity_score": (options.score, ("classification", "regression")),
-        "clip_to_bounds": (options.clip_to_bounds or None, ("regression",)),
-        "side": (options.side, ("regression",)),
-    }
     if options.evaluate is not None and schema.task == "multilabel":
         raise CommandError("--evaluate counts coverage, and the sets of a multilabel task bound a mean loss; remove it")
-    for name, (value, tasks) in own.items():
-        if value is not None and schema.task not in tasks:
+    chosen = {
+        "release_confidence": options.release_confidence,
+        "conformity_score": options.score,
+        "clip_to_bounds": options.clip_to_bounds or None,
+        "side": options.side,
+    }
+    known = _ESTIMATORS[schema.task]().get_params()
+    for name, value in chosen.items():
+        if value is not None and name not in known:
             option = {"conformity_score": "score"}.get(name, name).replace("_", "-")
-            raise CommandError(f"--{option} is for a {' or '.join(tasks)}; remove it: this is a {schema.task} task")
-    return found | {name: value for name, (value, _) in own.items() if value is not None}
+            raise CommandError(f"--{option} is not for a {schema.task} task; remove it")
+    return found | {name: value for name, value in chosen.items() if value is not None}
 
 
 def _save_model(estimator: Estimator, path: Path) -> Path:

@@ -20,7 +20,7 @@ from dpscp.data.sources.files import TableError
 from dpscp.data.sources.tables import Table, count_rows, is_table, replace_patterns
 
 NOT_PRIVATE = "NOT private: computed from the records without noise. For the curator only; do not publish"
-# Hints come from so many records at most. Ids repeat, on average between these numbers of times.
+# Values that repeat are counted in so many records at most. Ids repeat, on average between these numbers of times.
 _MOST_RECORDS = 2**20
 _FEWEST_IDS, _FEWEST_REPEATS, _MOST_REPEATS = 20, 1.05, 20
 _CLIPPED_SHARE = 0.5
@@ -81,9 +81,7 @@ class TableCheck:
         return {"not_private": NOT_PRIVATE, "n_records": self.n_records, "problems": problems, "hints": [*self.hints]}
 
 
-def check_table(
-    table: Any, schema: Schema, *, csv: CSVFormat | None = None, most_records: int | None = None
-) -> TableCheck:
+def check_table(table: Any, schema: Schema, *, csv: CSVFormat | None = None) -> TableCheck:
     """Read a table, spend nothing, and list what a fit would refuse, with hints for the curator.
 
     The result is NOT private. It is for whoever holds the records.
@@ -95,8 +93,6 @@ def check_table(
     schema : Schema
     csv : CSVFormat, optional
         How CSV files are written; None: as the schema declares.
-    most_records : int, optional
-        About how many records are looked at; the others are counted. None: all.
 
     Returns
     -------
@@ -104,7 +100,7 @@ def check_table(
     """
     checking = _Checking(replace_patterns(schema, table).require_complete())
     if is_table(table):
-        checking.read_parts(Table(table, csv or schema.csv), most_records)
+        checking.read_parts(Table(table, csv or schema.csv))
     else:
         names = list_columns(table)
         checking.compare_names(names, "the table")
@@ -124,15 +120,13 @@ class _Checking:
         # of each column with bounds: how many values there are, and how many lie outside
         self._clipped: dict[str, NDArray[np.int64]] = {}
 
-    def read_parts(self, table: Table, most: int | None) -> None:
+    def read_parts(self, table: Table) -> None:
         """Look at all files; one that cannot be read is a problem, and the next one follows."""
         for part in table.parts:
             first = 0
             try:
                 self.compare_names(part.names, part.said)
                 for _, batch in part.batches(part.names, count_rows(part.names)):
-                    if most is not None and self.n_records >= most:
-                        batch = batch.select([self._counted])
                     frame = table.as_frame(batch, self.schema)
                     others = {name: batch[name].to_pandas() for name in batch.schema.names if name not in frame}
                     self.look({**frame, **others}, part.said, first)
@@ -141,11 +135,6 @@ class _Checking:
                 self._note(str(error), part.find_damage())
             except SchemaError as error:
                 self._note(str(error), part.said)
-
-    @property
-    def _counted(self) -> str:
-        """The column that tells how many records or persons there are."""
-        return self.schema.person or self.schema.target_names[0]
 
     def compare_names(self, names: Sequence[str], where: str) -> None:
         """Compare the columns of a table or file with those of the schema."""
