@@ -1,6 +1,7 @@
 """CSV files of the real world: separators, encodings and marks in numbers, in Python and on the command line."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -229,14 +230,14 @@ def test_a_format_is_part_of_the_schema_file():
         Schema("", "", (), csv={})
 
 
-def test_the_source_takes_the_format_too(folder):
-    source = TableSource(folder / "german.csv", SCHEMA, csv=CSVFormat(";", "cp1252", ",", "."))
+def test_the_source_takes_the_format_of_the_schema(folder):
+    source = TableSource(folder / "german.csv", replace(SCHEMA, csv=CSVFormat(";", "cp1252", ",", ".")))
     total = source.sum(lambda block: block.read().sum(axis=0))
     np.testing.assert_allclose(total, SCHEMA.matrix(people()).sum(axis=0))
     with pytest.raises(TableError, match=r"none of the columns.*separator"):
-        TableSource(folder / "german.csv", SCHEMA, csv=CSVFormat(encoding="cp1252"))
+        TableSource(folder / "german.csv", replace(SCHEMA, csv=CSVFormat(encoding="cp1252"))).sum(len)
     with pytest.raises(TableError, match="not written in utf-8"):
-        TableSource(folder / "german.csv", SCHEMA, csv=CSVFormat(";")).sum(len)
+        TableSource(folder / "german.csv", replace(SCHEMA, csv=CSVFormat(";"))).sum(len)
     (folder / "umlaut.csv").write_bytes("größe\n1\n".encode("cp1252"))
     with pytest.raises(TableError, match="not written in utf-8"):
         TableSource(folder / "umlaut.csv", SCHEMA)

@@ -129,7 +129,7 @@ mutant(
     "as_frame(batch, schema, self.csv_format if self.first.is_csv else None)",
     "as_frame(batch, schema)",
     "a source reads numbers without the declared marks",
-    "tests/cli/test_cli_csv.py::test_the_source_takes_the_format_too",
+    "tests/cli/test_cli_csv.py::test_the_source_takes_the_format_of_the_schema",
 )
 # ---- conformal
 

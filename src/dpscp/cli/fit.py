@@ -65,7 +65,7 @@ def check_records(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
     schema = read_schema(options.schema)
     table = open_table(options.table, choose_csv_format(options, schema.csv))
     public_names(table, known=_known_names(schema), confirmed=options.header)
-    found = check_table(options.table, schema, csv=table.csv_format)
+    found = check_table(options.table, replace(schema, csv=table.csv_format))
     if not options.quiet:
         show_hints(found.hints)
     found = replace(found, hints=())

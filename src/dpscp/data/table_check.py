@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import SchemaError, list_columns, select_columns
 from dpscp.data.persons import MISSING_IDS, read_person_ids
 from dpscp.data.schema import Schema
@@ -81,7 +80,7 @@ class TableCheck:
         return {"not_private": NOT_PRIVATE, "n_records": self.n_records, "problems": problems, "hints": [*self.hints]}
 
 
-def check_table(table: Any, schema: Schema, *, csv: CSVFormat | None = None) -> TableCheck:
+def check_table(table: Any, schema: Schema) -> TableCheck:
     """Read a table, spend nothing, and list what a fit would refuse, with hints for the curator.
 
     The result is NOT private. It is for whoever holds the records.
@@ -91,8 +90,7 @@ def check_table(table: Any, schema: Schema, *, csv: CSVFormat | None = None) -> 
     table : frame, path, URL, list of these, or data set that ``TableSource`` reads
         A ``RecordBatchReader`` is used up: make a new one for the fit.
     schema : Schema
-    csv : CSVFormat, optional
-        How CSV files are written; None: as the schema declares.
+        It also declares how CSV files are written.
 
     Returns
     -------
@@ -100,7 +98,7 @@ def check_table(table: Any, schema: Schema, *, csv: CSVFormat | None = None) -> 
     """
     checking = _Checking(replace_patterns(schema, table).require_complete())
     if is_table(table):
-        checking.read_parts(Table(table, csv or schema.csv))
+        checking.read_parts(Table(table, schema.csv))
     else:
         names = list_columns(table)
         checking.compare_names(names, "the table")

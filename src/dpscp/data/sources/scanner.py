@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.checks import check_count
-from dpscp.data.csv_format import CSVFormat
 from dpscp.data.persons import read_person_ids
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, RecordSource
@@ -40,9 +39,7 @@ class TableSource(LocalSource):
         names, and folders such as ``year=2024`` become columns. Or an Arrow ``Dataset`` or ``RecordBatchReader``, a
         DuckDB relation, a polars ``LazyFrame`` or a Hugging Face ``Dataset``.
     schema : Schema
-        It declares columns, bounds, categories, target and classes.
-    csv : CSVFormat, optional
-        How CSV files are written; None: as the schema declares.
+        It declares columns, bounds, categories, target and classes, and how CSV files are written.
     scratch : str, path or None
         The folder of the scratch file; None: the system's folder for temporary files. The file contains records without
         encryption until the fit ends. It has no name, and nobody else can read it.
@@ -55,11 +52,10 @@ class TableSource(LocalSource):
         table: Any,
         schema: Schema,
         *,
-        csv: CSVFormat | None = None,
         scratch: str | PathLike[str] | None = None,
         block_rows: int | None = None,
     ) -> None:
-        self._read_by = Table(table, schema.csv if csv is None else csv)
+        self._read_by = Table(table, schema.csv)
         self._schema = replace_patterns(schema, table).require_complete()
         self._columns = self._read_by.columns_of(self._schema)
         width = len(self._schema.feature_names)
