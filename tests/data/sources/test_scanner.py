@@ -368,7 +368,7 @@ def test_an_error_in_a_graph_of_dask_is_not_shown(schema, is_shuffled):
     assert CANARY not in "".join(traceback.format_exception(found.value))
 
 
-@pytest.mark.parametrize("in_memory", [0, 2**28])
+@pytest.mark.parametrize("in_memory", [0, 2**27])
 @pytest.mark.parametrize("schema", [SCHEMA, PERSONS])
 def test_a_table_is_read_once(schema, in_memory, tmp_path, monkeypatch):
     """Later readings are those of memory or of the scratch file."""

@@ -26,7 +26,7 @@ class TableSource(LocalSource):
     """Read records of a table through a schema, block by block.
 
     Types and ranges come from the schema, never from the data. A block has the same public number of records, however
-    the table is divided into files. The table is read once. Up to 256 MB of numbers stay in memory. More are written
+    the table is divided into files. The table is read once. Up to 128 MB of numbers stay in memory. More are written
     to a scratch file of eight bytes a number, and one block at a time is in memory. What training reads at every step
     is in another one. If the schema declares persons, all rows of a person are moved into one block, by a hash of the
     ids. There are then up to 256 blocks of whole persons.

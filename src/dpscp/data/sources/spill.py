@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 _ALIGNED = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY
 # Rows that take no more bytes stay in memory.
-_IN_MEMORY = 2**28
+_IN_MEMORY = 2**27
 
 
 @contextmanager
