@@ -95,6 +95,18 @@ def test_the_internal_edition_and_names_of_the_user():
     assert translate("Not for class none: 3 of 100.", "de") == "Nicht für die Klasse none: 3 von 100."
 
 
+def test_numbers_are_written_as_in_the_language():
+    """In German texts, 15,000 would read as fifteen and 1.000 as a thousand. Versions, JSON and values stay."""
+    page = '<p>Delta 1e-06, n = 15,000. <data value="1.25">1,234.5</data></p><dd translate="no">1.5</dd><p>numpy 2.4.6</p>'
+    found = translate_page(page, "de")
+    assert found == page.replace("15,000", "15.000").replace(">1,234.5", ">1.234,5")
+    card = statement_markdown(classifier(epsilon=2.0).statement(), "de")
+    assert "für n = 1.000" in card or "bei n = 1.000" in card
+    assert re.search(r"mindestens 90,0%", card)
+    assert not re.search(r" \d+\.\d+%", card)
+    assert f"dpscp {dp.__version__} |" in card
+
+
 def test_what_the_table_lacks_stays():
     assert translate("A sentence of somebody else.", "de") == "A sentence of somebody else."
     assert translate_page("<p>Glossary</p>", "en") == "<p>Glossary</p>"
@@ -111,6 +123,6 @@ def test_the_command_line_writes_german(tmp_path, monkeypatch, capsys):
     assert main(["statement", "m.dpscp", "--language", "de"]) == 0
     assert capsys.readouterr().out.startswith("# Erklärung zum Schutz der Daten")
     assert main(["statement", "m.dpscp", "--model-card", "--language", "de"]) == 0
-    assert "# Ein Modell zur Klassifikation mit Vorhersagemengen zum Niveau 0.9\n" in capsys.readouterr().out
+    assert "# Ein Modell zur Klassifikation mit Vorhersagemengen zum Niveau 0,9\n" in capsys.readouterr().out
     assert main(["statement", "m.dpscp", "--registry", "--language", "de"]) == 1
     assert "written in English" in capsys.readouterr().err

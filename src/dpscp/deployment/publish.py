@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpscp._base.format import at_most
-from dpscp.report.language import translate
+from dpscp.report.language import translate_markdown
 from dpscp.report.statement import NOT_DECLARED, statement_markdown
 
 OPEN = "OPEN: {}"
@@ -145,7 +145,8 @@ def model_card(statement: Mapping[str, Any], language: str = "en") -> str:
     header: dict[str, Any] = {"library_name": "dpscp", "tags": ["differential-privacy", "conformal-prediction"]}
     if release["task"] in _PIPELINES:
         header["pipeline_tag"] = _PIPELINES[release["task"]]
-    title = f"# {translate(release['words'], language).partition(',')[0].rstrip('.')}"
+    words = translate_markdown(release["words"], language)
+    title = f"# {words.rpartition(', t')[0] or words.partition(';')[0]}"
     return "\n".join(["---", *_yaml_lines(header), "---", "", title, "", f"#{statement_markdown(statement, language)}"])
 
 

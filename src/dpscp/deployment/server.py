@@ -507,7 +507,7 @@ def _describe_column(column: Any) -> dict[str, Any]:
     if column.type == "date":
         found["format"] = "date"
     if isinstance(column.bounds, tuple):
-        low, high = map(str, column.bounds) if column.type == "date" else column.bounds
+        low, high = (str(end).removesuffix(".0") for end in column.bounds)
         found["description"] = f"values outside {low} to {high} are clipped"
     return found
 

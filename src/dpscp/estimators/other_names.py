@@ -25,14 +25,13 @@ _FIT = (
     "fit(X, y) trains and calibrates in one call. For a model that is fitted already, write "
     "estimator=dp.Prefit(model), then fit(X, y) with records that it never saw"
 )
-_SETS = "use predict_set, or predict_interval of a regressor"
 METHODS: Mapping[str, str] = {
     "calibrate": _FIT,
     "conformalize": _FIT,
     "fit_conformalize": _FIT,
     "partial_fit": "each fit spends budget; pass all records to one fit, or a record source (dp.sources)",
-    "predict_interval": _SETS,
-    "predict_set": _SETS,
+    "predict_interval": "a classifier has predict_set",
+    "predict_set": "a regressor has predict_interval",
 }
 
 

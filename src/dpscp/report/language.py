@@ -25,6 +25,9 @@ _OUTER_TAGS = re.compile(r"((?:<[^>]*>)*)(.*?)((?:</?[^>]*>)*)", re.DOTALL)
 _TAGS = re.compile(
     r"(<style>.*?</style>|<pre>.*?</pre>|<code>.*?</code>|</?(?!(?:a|b|data|i|small)\b)[a-z][^>]*>)", re.DOTALL
 )
+# A number as English texts write it; no version, date or source.
+_NUMBER = re.compile(r"(?<![\w.,:])\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?!\w|[.,]\d)")
+_SWAPPED = str.maketrans(",.", ".,")
 _LABELS = re.compile(r'(?<= aria-label=")[^"]*|(?<= data-of=")[^"]*')
 
 
@@ -81,6 +84,16 @@ def _translate(text: str, language: str) -> str:
     return text
 
 
+def _write_numbers(text: str) -> str:
+    """Return a text with a decimal comma and points between thousands; tags and JSON values stay."""
+    parts = re.split(r"(<[^>]*>)", text)
+    parts[::2] = [
+        part if re.search(r'["\[{]', part) else _NUMBER.sub(lambda found: found[0].translate(_SWAPPED), part)
+        for part in parts[::2]
+    ]
+    return "".join(parts)
+
+
 def translate_page(page: str, language: str) -> str:
     """Return an HTML page in a language; the text after a tag with ``translate="no"`` stays."""
     if language == "en":
@@ -90,11 +103,13 @@ def translate_page(page: str, language: str) -> str:
         if place % 2:
             pieces[place] = _LABELS.sub(lambda found: translate(found[0], language), text)
         elif 'translate="no"' not in pieces[place - 1]:
-            pieces[place] = translate(text.replace("&#39;", "'").replace("&#34;", '"'), language)
+            pieces[place] = _write_numbers(translate(text.replace("&#39;", "'").replace("&#34;", '"'), language))
     return "".join(pieces)
 
 
 def translate_markdown(text: str, language: str) -> str:
     """Return a statement in Markdown in a language, line by line and cell by cell."""
+    if language == "en":
+        return text
     divided = (re.split(r"(^#+ |^- |^\| | \| | \|$)", line) for line in text.split("\n"))
-    return "\n".join("".join(translate(part, language) for part in parts) for parts in divided)
+    return "\n".join("".join(_write_numbers(translate(part, language)) for part in parts) for parts in divided)
