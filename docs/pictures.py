@@ -19,7 +19,7 @@ import matplotlib as mpl
 import numpy as np
 
 import dpscp as dp
-from dpscp.report.figures import PALETTE, bare_figure, calibration_figure, name_axes, put_legend, tradeoff_figure
+from dpscp.report.figures import PALETTE, bare_figure, name_axes, put_legend, tradeoff_figure
 from dpscp.report.planning import BudgetPlan, plan_row, with_value
 
 if TYPE_CHECKING:
@@ -86,19 +86,12 @@ def draw_plan(plan: BudgetPlan) -> "Figure":
 
 
 def draw_concepts() -> None:
-    """Draw the three pictures of how_it_works.md from public numbers."""
+    """Draw the pictures of how_it_works.md from public numbers."""
     mu = dp.privacy.gdp_mu(1.0, 1e-6)
     ledger = dp.Ledger().add("release", dp.privacy.gaussian_event(1 / mu))
     plan = dp.plan(n=10_000, epsilon=1.0)
-    row = plan.row("split")
-    n = round(10_000 * row.calibration_fraction)
-    rank = row.inner_level * (n + 1) + row.rank_offset
-    terms = {"n_records": 10_000, "calibration_records": n, "inner_level": row.inner_level}
-    terms |= {"count_noise": row.count_noise, "rank_target": rank}
-    certificate = dp.Certificate("split", 0.9, 0.9, (), terms, "")
     figures = {
         "tradeoff": tradeoff_figure(ledger),
-        "calibration": calibration_figure(certificate),
         "plan": draw_plan(plan),
     }
     for name, figure in figures.items():

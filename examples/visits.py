@@ -7,9 +7,9 @@ import argparse
 
 import numpy as np
 import statsmodels.api as sm
+from matplotlib.figure import Figure
 
 import dpscp as dp
-from dpscp.report import plot_sets
 
 CLASSES = ["none", "1-2", "3-5", "6 or more"]
 BOUNDS = {  # log coinsurance, deductible plan, log incentive, log largest expense, limitation, diseases, health x 3
@@ -41,9 +41,12 @@ def main(quick: bool, figure: str | None) -> None:
         )
     print(clf.ledger_.summary(1e-6).splitlines()[-2][:60])
     if figure:
-        plot_sets(sets[:12, :, 1], CLASSES, y=y[n : n + 12], probabilities=clf.predict_proba(X[n : n + 12])).savefig(
-            figure
-        )
+        axis = Figure(figsize=(3.6, 4), layout="constrained").add_subplot(xlabel="label", ylabel="record")
+        axis.imshow(sets[:12, :, 1], cmap="Blues", vmax=1.5, aspect="auto")
+        axis.plot([CLASSES.index(label) for label in y[n : n + 12]], range(12), "o", mfc="none", label="true label")
+        axis.set(xticks=range(4), xticklabels=CLASSES, yticks=range(12), yticklabels=range(1, 13))
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1))
+        axis.figure.savefig(figure)
 
 
 if __name__ == "__main__":

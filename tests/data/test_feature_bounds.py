@@ -57,8 +57,8 @@ def test_only_undeclared_bounds_are_found_and_paid_for():
     assert facts["features_with_found_bounds"] == (1,)
     assert clf.ledger_.found_privately == ("feature_bounds",)
     sources = {fact["name"]: fact["source"] for fact in clf.statement()["public"]}
-    assert sources["feature_bounds"] == "declared, and released with noise for features_with_found_bounds"
-    assert sources["features_with_found_bounds"] == "declared"
+    assert sources["feature_bounds"] == "released with noise"
+    assert sources["features_with_found_bounds"] == "declared, or set by the library"
     whole = dp.PrivateConformalClassifier(feature_bounds="private", classes=["no", "yes"], **changes)
     whole.fit(schema_of("ill").matrix(frame), frame["ill"])
     (one,), (three,) = entries_of(clf, "bounds"), entries_of(whole, "bounds")

@@ -62,7 +62,10 @@ def test_a_path_gives_what_its_rows_give(classifier, regressor, table):
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(classifier.predict(str(path)), classifier.predict(new))
     np.testing.assert_array_equal(classifier.predict_proba(path), classifier.predict_proba(new))
-    assert classifier.predict_labels(path) == classifier.predict_labels(new)
+    columns = classifier.predict_columns(new)
+    assert [found.tolist() for found in classifier.predict_columns(path).values()] == [
+        expected.tolist() for expected in columns.values()
+    ]
     new = new.assign(age=0.0)  # the target, which is not used
     np.testing.assert_array_equal(regressor.predict(path), regressor.predict(new))
     np.testing.assert_array_equal(regressor.predict_interval(path)[1], regressor.predict_interval(new)[1])
@@ -76,8 +79,8 @@ def test_predictions_are_written_in_the_order_of_the_rows(classifier, regressor,
     classifier.predict_file(path, out)
     found = read(out)
     assert found["prediction"].tolist() == classifier.predict(new).tolist()
-    for level, percent in enumerate((60, 80)):
-        sets = classifier.predict_labels(new, level)
+    for percent in (60, 80):
+        sets = list(map(list, classifier.predict_columns(new)[f"set_{percent}"]))
         expected = sets if ending == "parquet" else ["|".join(labels) for labels in sets]
         assert [list(s) if ending == "parquet" else s for s in found[f"set_{percent}"].fillna("")] == expected
         assert found[f"set_size_{percent}"].tolist() == [len(labels) for labels in sets]
@@ -86,13 +89,12 @@ def test_predictions_are_written_in_the_order_of_the_rows(classifier, regressor,
     np.testing.assert_allclose(read(out), np.column_stack([center, intervals[:, :, 0]]))
 
 
-def test_the_labels_of_a_level_are_lists(classifier):
+def test_the_sets_of_a_level_are_tuples_of_labels(classifier):
     new = people(5, 1)
     sets = classifier.predict_set(new)[1]
-    for level in (0, 1):
-        found = classifier.predict_labels(new, level)
-        assert found == [
-            [c for c, inside in zip(["no", "yes"], row, strict=True) if inside] for row in sets[:, :, level]
+    for level, percent in enumerate((60, 80)):
+        assert classifier.predict_columns(new)[f"set_{percent}"].tolist() == [
+            tuple(c for c, inside in zip(["no", "yes"], row, strict=True) if inside) for row in sets[:, :, level]
         ]
 
 

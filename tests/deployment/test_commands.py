@@ -106,6 +106,9 @@ def test_monitor_lets_thresholds_follow(folder, capsys, tmp_path):
     assert "Coverage of each batch and the thresholds in force" in page.read_text()
     code, out, _ = run(capsys, *command[:2], folder / "2026-02.csv", "--state", state, "--json")
     assert json.loads(out)["threshold"] == [dp.CoverageMonitor.from_json(state.read_text(), first).thresholds[-1]]
+    one = tmp_path / "one.json"
+    assert run(capsys, *command[:3], "--state", one, "--follow")[0] == 0
+    assert dp.CoverageMonitor.from_json(one.read_text(), first).follow == 1
 
 
 def test_a_batch_that_became_unpredictable_raises_the_alarm(folder, capsys):

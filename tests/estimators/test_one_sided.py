@@ -91,8 +91,6 @@ def test_files_evaluation_monitor_and_report_know_it(upper, tmp_path):
     upper.report(tmp_path / "r.html", X, y)
     assert "_upper" in (tmp_path / "r.html").read_text()
     assert "_upper" in json.dumps(upper.statement())
-    figure = dp.report.plot_intervals(y, upper.predict_interval(X)[1][:, :, 0])
-    assert figure.axes
 
 
 def test_quantiles_keep_the_promise_of_each_level_and_never_cross(tmp_path):

@@ -21,7 +21,6 @@ from dpscp.core.tasks import OwnScores
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
-from dpscp.report.figures import calibration_figure
 from dpscp.report.numbers import TERMS
 from dpscp.report.page import html_report
 from dpscp.report.planning import _describe_remedies
@@ -147,14 +146,6 @@ def test_every_term_is_explained(guarantee):
     assert set(model.certificate_.terms) <= set(TERMS)
     if guarantee != "split":
         assert "calibration_records" not in model.certificate_.terms
-
-
-def test_the_aim_of_a_split_is_drawn_as_a_share_of_its_part(split):
-    terms = split.certificate_.terms
-    axis = calibration_figure(split.certificate_).axes[0]
-    drawn = [line.get_xdata()[0] for line in axis.lines if line.get_label().startswith("aim")]
-    assert drawn == [pytest.approx(terms["rank_target"] / (terms["released_size"] + 1))]
-    assert drawn[0] > 0.9
 
 
 # ---- advice

@@ -131,7 +131,7 @@ def test_names_of_elsewhere_lead_on(fitted):
     for name in ("conformalize", "fit_conformalize", "calibrate"):
         with pytest.raises(AttributeError, match=r"fit\(X, y\) trains and calibrates in one call"):
             getattr(reg, name)
-    with pytest.raises(AttributeError, match="use predict_set"):
+    with pytest.raises(AttributeError, match="a classifier has predict_set"):
         _ = clf.predict_interval
     for method in (clf.predict, clf.predict_set, reg.predict_interval, several.predict_set):
         with pytest.raises(TypeError, match="confidence_level=1 - alpha"):
@@ -164,10 +164,10 @@ def test_a_frame_with_a_schema_needs_no_pipeline():
     clf = classifier(DPSGD()).fit(frame, "ill", schema=schema)
     assert clf.score(new, "ill") > 0.85
     assert clf.score(new, "ill") == clf.score(new, new["ill"])
-    assert set(map(tuple, clf.predict_labels(new))) <= {(), ("no",), ("yes",), ("no", "yes")}
+    assert set(clf.predict_columns(new)["set"]) <= {(), ("no",), ("yes",), ("no", "yes")}
     odd = new.assign(ward=["elsewhere", *new["ward"][1:]])
-    assert clf.predict_labels(odd)[0] == ["no", "yes"]
-    assert clf.predict_labels(odd)[1:] == clf.predict_labels(new)[1:]
+    assert clf.predict_columns(odd)["set"][0] == ("no", "yes")
+    assert list(clf.predict_columns(odd)["set"][1:]) == list(clf.predict_columns(new)["set"][1:])
     half = dp.Schema.from_dict(data | {"n_records": 1500})  # each of two folds trains on the other
     with pytest.warns(dp.GuaranteeWarning, match="inside a search or cross-validation"):
         scores = cross_val_score(classifier(DPSGD()), frame, frame["ill"], cv=2, params={"schema": half})

@@ -85,8 +85,8 @@ def test_the_internal_edition_and_names_of_the_user():
     model = classifier(epsilon=2.0)
     page = html_report(model, evaluation=evaluate(model, FRAME[1000:], FRAME.coverage[1000:]), language="de")
     assert "Interne Fassung: enthält Zahlen, die ohne Rauschen berechnet wurden." in page
-    assert '<th scope="row" translate="no">none</th>' in page
-    assert '<th scope="row" translate="no">full sets</th>' in page
+    assert '<th scope="row">Überdeckung, Klasse none</th>' in page
+    assert '<th scope="row">Überdeckung, Klasse full sets</th>' in page
     assert '<td translate="no">coverage' in page
     assert [text for text in words(page) if ENGLISH.search(text)] == []
     titled = html_report(model, title="Coverage", metadata={"purpose": "coverage"}, language="de")
@@ -97,7 +97,9 @@ def test_the_internal_edition_and_names_of_the_user():
 
 def test_numbers_are_written_as_in_the_language():
     """In German texts, 15,000 would read as fifteen and 1.000 as a thousand. Versions, JSON and values stay."""
-    page = '<p>Delta 1e-06, n = 15,000. <data value="1.25">1,234.5</data></p><dd translate="no">1.5</dd><p>numpy 2.4.6</p>'
+    page = (
+        '<p>Delta 1e-06, n = 15,000. <data value="1.25">1,234.5</data></p><dd translate="no">1.5</dd><p>numpy 2.4.6</p>'
+    )
     found = translate_page(page, "de")
     assert found == page.replace("15,000", "15.000").replace(">1,234.5", ">1.234,5")
     card = statement_markdown(classifier(epsilon=2.0).statement(), "de")

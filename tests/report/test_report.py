@@ -79,13 +79,7 @@ def expected_numbers(model, evaluation) -> dict[str, float]:
         found |= {f"certificate.{i}.terms.{name}": value for name, value in numbers.items()}
     found |= {f"threshold.{i}": t for i, t in enumerate(np.ravel(model.threshold_))}
     if evaluation is not None:
-        found |= {f"evaluation.{name}": getattr(evaluation, name) for name in ("n", "full", "empty")}
-        point = {"accuracy": evaluation.accuracy, "mean_absolute_error": evaluation.mean_absolute_error}
-        found |= {f"evaluation.{name}": value for name, value in point.items() if value is not None}
-        for i, v in enumerate(evaluation.levels):
-            found |= {f"evaluation.{i}.target": v.target, f"evaluation.{i}.coverage": v.coverage}
-            found |= {f"evaluation.{i}.low": v.interval[0], f"evaluation.{i}.high": v.interval[1]}
-            found |= {f"evaluation.{i}.mean_size": v.mean_size, f"evaluation.{i}.single": v.single}
+        found |= {f"evaluation.{name}": getattr(evaluation, name).estimate for name in ("full", "empty")}
     return found
 
 
@@ -198,14 +192,22 @@ def test_every_level_is_evaluated_on_its_own_sets(kind):
         covered = (intervals[:, 0] <= truth[:, None]) & (truth[:, None] <= intervals[:, 1])
         sizes = intervals[:, 1] - intervals[:, 0]
     assert len(set(covered.sum(axis=0))) == 3  # three levels that differ
-    for place, level in enumerate(evaluate(model, X[3000:], truth).levels):
-        assert level.target == [0.5, 0.7, 0.9][place]
-        assert level.coverage == pytest.approx(covered[:, place].mean())
-        assert level.mean_size == pytest.approx(sizes[:, place].mean())
+    found = evaluate(model, X[3000:], truth)
+    assert found.targets == (0.5, 0.7, 0.9)
+    for place in range(3):
+        assert found.coverages[place].estimate == pytest.approx(covered[:, place].mean())
+        assert found.set_sizes[place].estimate == pytest.approx(sizes[:, place].mean())
         exact = stats.binomtest(int(covered[:, place].sum()), 1000).proportion_ci(0.95, "exact")
-        assert level.interval == pytest.approx((exact.low, exact.high))
+        assert found.coverages[place].interval == pytest.approx((exact.low, exact.high))
         error = stats.norm.ppf(0.975) * stats.sem(sizes[:, place], ddof=0)
-        assert level.size_error == pytest.approx(error, rel=1e-3)
+        low, high = found.set_sizes[place].interval
+        assert (high - low) / 2 == pytest.approx(error, rel=1e-3)
+        shares, edges = found.sizes[place]
+        assert shares.sum() == pytest.approx(1)
+        bins = np.histogram(sizes[:, place], edges)[0]
+        assert shares == pytest.approx(bins / 1000)
+    page = " ".join(parsed(html_report(model, evaluation=found)).text)
+    assert all(text in page for row in found.rows for text in row)
 
 
 def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
@@ -251,14 +253,14 @@ def test_labels_and_groups_are_counted_by_hand():
     found = evaluate(model, rows, truth)
     sets = model.predict_set(rows)[1][:, :, 0]
     inside = sets[np.arange(len(truth)), np.searchsorted(["a", "b", "c"], truth)]
-    for parts, place in ((found.by_label, truth), (found.by_group, side(rows).astype(str))):
-        assert [part.name for part in parts] == sorted(set(place.tolist()))
-        for part in parts:
-            chosen = place == part.name
-            assert part.n == chosen.sum()
-            assert part.coverage == (pytest.approx(inside[chosen].mean()),)
-            assert part.mean_size == (pytest.approx(sets[chosen].sum(axis=1).mean()),)
-            assert part.interval[0] <= part.coverage[0] <= part.interval[1]
+    for parts, place in ((found.by_class, truth), (found.by_group, side(rows).astype(str))):
+        assert sorted(map(str, parts)) == sorted(set(place.tolist()))
+        for name, part in parts.items():
+            chosen = place == str(name)
+            assert part.estimate == pytest.approx(inside[chosen].mean())
+            assert part.interval[0] <= part.estimate <= part.interval[1]
+    for name, share in found.class_shares.items():
+        assert share.estimate == (truth == name).mean()
 
 
 def test_persons_are_counted_and_their_rows_named(default_fit):
@@ -266,6 +268,5 @@ def test_persons_are_counted_and_their_rows_named(default_fit):
     found = evaluate(default_fit, X[3000:], LABELS[3000:], persons=persons)
     assert found.evaluated == "250 persons, one random record of each (1,000 rows)"
     page = " ".join(" ".join(parsed(html_report(default_fit, evaluation=found)).text).split())
-    assert "persons, one random record of each 250" in page
-    assert "rows of these persons 1,000" in page
+    assert "250 persons, one random record of each (1,000 rows), with 95 % intervals" in page
     assert evaluate(default_fit, X[3000:], LABELS[3000:]).evaluated == "1,000 labeled records"

@@ -1,6 +1,5 @@
 """The four lines about a release: each bad case is named in every output, and nothing bad is called good."""
 
-import dataclasses
 import json
 import re
 import warnings
@@ -12,7 +11,7 @@ import pytest
 import dpscp as dp
 from dpscp.cli.main import main
 from dpscp.core.evaluation import PrivateEvaluation
-from dpscp.core.findings import Findings, Part, PrivateEstimate
+from dpscp.core.findings import PrivateEstimate
 from dpscp.deployment import judge, statement_markdown
 from dpscp.report import evaluate, html_report
 from dpscp.report.verdict import Grade
@@ -96,22 +95,16 @@ def test_groups_are_compared_with_what_one_release_of_them_reaches():
     assert reached < 0.9
 
     def measured(rate, size):
-        parts = tuple(Part("class", name, PrivateEstimate(rate, (rate - 0.01, rate + 0.01))) for name in "abc")
-        sizes = PrivateEstimate(size, (size - 0.1, size + 0.1))
-        return Found(
-            Findings(True, (PrivateEstimate(0.9, (0.88, 0.92)),), sizes, PrivateEstimate(1.5, (1.4, 1.6)), parts=parts)
-        )
+        named = dict.fromkeys("abc", PrivateEstimate(rate, (rate - 0.01, rate + 0.01)))
+        sizes, covered = PrivateEstimate(size, (size - 0.1, size + 0.1)), PrivateEstimate(0.9, (0.88, 0.92))
+        ledger = each.ledger_
+        return PrivateEvaluation((covered,), (sizes,), None, None, named, {}, {}, covered, (0.9,), 0.95, ledger, 1e-5)
 
     assert judge(each, measured(reached, 2.0)).served_worse.grade is Grade.NOBODY
     assert judge(each, measured(reached - 0.02, 2.0)).served_worse.grade is Grade.SOMEBODY
     assert judge(each, measured(0.9, 2.5)).usefulness.grade is Grade.USEFUL
     assert judge(each, measured(0.9, 2.6)).usefulness.grade is Grade.NOT_SHOWN
     assert "would need 2.7." in judge(each, measured(0.9, 2.6)).usefulness.reason
-
-
-@dataclasses.dataclass
-class Found:
-    findings: Findings
 
 
 def test_a_rare_class_gets_a_hint_although_nothing_is_low():

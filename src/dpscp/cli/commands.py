@@ -225,7 +225,7 @@ def _monitor(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], in
             f"log evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and stays on",
             f"power:    {seen} seen within 12 batches of {monitor.expected_batch:,} with probability .9",
             *following,
-            _cost_line(ledger, ledger.epsilon(delta), delta, "for records of this batch"),
+            _cost_line(ledger, ledger.epsilon(delta), delta, f"for {ledger.unit.noun}s of this batch"),
             *report_line(options.report),
             *(["next:     find out what changed, then run dpscp recalibrate on new records"] if step.alarm else []),
         ],

@@ -21,7 +21,7 @@ from dpscp.cli.fit import fit_estimator
 from dpscp.cli.lines import describe
 from dpscp.data.schema import Column, Schema
 from dpscp.data.table_writer import open_writer
-from dpscp.report.numbers import Reference, evaluate
+from dpscp.report.numbers import evaluate
 from dpscp.report.page import write_atomically, write_report
 
 _PACKAGES = ("pandas", "pyarrow", "statsmodels", "matplotlib", "jinja2")
@@ -89,7 +89,7 @@ def load_demo_tables() -> tuple[Any, Any]:
     return frame[~held_out].reset_index(drop=True), frame[held_out].reset_index(drop=True)
 
 
-def evaluate_reference(records: Any, X: Any, y: Any, level: float) -> Reference:
+def evaluate_reference(records: Any, X: Any, y: Any, level: float) -> dict[str, Any]:
     """Evaluate a non-private model: split conformal prediction with logistic regression.
 
     It uses one record of each person, so that no person is in both parts.
@@ -105,7 +105,11 @@ def evaluate_reference(records: Any, X: Any, y: Any, level: float) -> Reference:
     model.fit(SCHEMA.matrix(records), SCHEMA.targets(records))
     sets = model.predict_set(X)[1]
     covered = metrics.covered(y, sets, classes=model.classes_)
-    return Reference("split conformal, logistic regression", float(covered.mean()), float(sets.sum(axis=1).mean()))
+    return {
+        "method": "split conformal, logistic regression",
+        "coverage": float(covered.mean()),
+        "mean_size": float(sets.sum(axis=1).mean()),
+    }
 
 
 def find_unused_folder(folder: Path) -> Path:
@@ -153,10 +157,12 @@ def run_demo(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     fitted, new = (table.drop_duplicates("person") for table in tables)
     X, y = SCHEMA.matrix(new), SCHEMA.targets(new)
     reference = evaluate_reference(fitted, X, y, options.confidence)
-    evaluation = replace(evaluate(estimator, X, y), reference=reference)
+    evaluation = evaluate(estimator, X, y)
+    compared = "A non-private model ({method}) has coverage {coverage:.1%} and mean set size {mean_size:.3g}."
+    evaluation = replace(evaluation, note=f"{compared.format(**reference)}\n{evaluation.note}")
     metadata = {"purpose": "demonstration of a private release", "data": _DATA}
     title = "Will a person see a doctor this year?"
     write_report(report, estimator, evaluation=evaluation, title=title, metadata=metadata)
     files = {"model": str(model), "report": str(report), "folder": str(folder)}
     values, lines = describe(estimator, evaluation, metadata=metadata)
-    return values | files, lines
+    return values | files | {"reference": reference}, lines

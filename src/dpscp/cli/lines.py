@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpscp._base.format import format_rate
 from dpscp._base.progress import clear_activity
 from dpscp.data.table_check import NOT_PRIVATE
-from dpscp.report.numbers import Evaluation, nominal_size
+from dpscp.report.numbers import nominal_size
 from dpscp.report.verdict import Line, Verdict, judge
 
 _WIDTH = max(len(name) for name in ("privacy strength:", "who is served worse:")) + 1
@@ -47,7 +46,7 @@ def describe(
     values = {"verdict": verdict.to_dict(), "statement": released.statement(study=study, metadata=metadata)}
     if evaluation is not None:
         values["evaluation"] = evaluation.to_dict()
-        lines += _evaluation_lines(evaluation)
+        lines += str(evaluation).splitlines()
     return values, lines
 
 
@@ -65,27 +64,6 @@ def verdict_lines(line: Line) -> list[str]:
 
 def _named(name: str, text: str) -> str:
     return f"{name + ':':<{_WIDTH}}{text}"
-
-
-def _evaluation_lines(evaluation: Any) -> list[str]:
-    """Return coverage and size at each level, and those of a model without privacy."""
-    if not isinstance(evaluation, Evaluation):
-        return str(evaluation).splitlines()
-    lines = []
-    for level in evaluation.levels:
-        size = f"{level.mean_size:.3g} " + ("labels in a set" if evaluation.kind == "set" else "wide on average")
-        lines.append(_named("evaluation", f"{format_rate(level.coverage)} of {evaluation.evaluated}; {size}"))
-    parts = (*evaluation.by_label, *evaluation.by_group)
-    lines += [f"{'':<{_WIDTH}}{part.name}: {format_rate(part.coverage[0])} of {part.n:,}" for part in parts]
-    if evaluation.reference is not None:
-        other = evaluation.reference
-        text = f"{format_rate(other.coverage)} and {other.mean_size:.3g} on average with a non-private model"
-        lines.append(_named("compare", f"{text} ({other.method})"))
-    text = (
-        "NOT private: the evaluation is computed without noise; publish it only if these records may be published. It "
-        "says nothing about new records if the fit used these"
-    )
-    return [*lines, _named("internal", text)]
 
 
 def _highlight(text: str) -> str:

@@ -104,7 +104,11 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--batch": (str, "public name of the batch (default: name of the table file)"),
     "--tolerated": (float, "tolerated miss rate of a new monitor (default: that of the certificate)"),
     "--level": (float, "probability that a new monitor ever raises a false alarm (default 0.05)"),
-    "--follow": (float, "let the thresholds of a new monitor follow, by steps of this size (1 is a good start)"),
+    "--follow": (
+        float,
+        "let the thresholds of a new monitor follow, by steps of this size (default 1)",
+        {"nargs": "?", "const": 1.0},
+    ),
     "--markdown": (bool, "write Markdown instead of JSON"),
     "--registry": (bool, "write the draft of an entry of the OpenDP deployments registry (YAML)"),
     "--model-card": (bool, "write a model card for Hugging Face"),

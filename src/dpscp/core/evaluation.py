@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
-from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size, rare_names
+from dpscp.core.findings import PrivateEstimate, around, constant_set_size
 from dpscp.core.joint_regression import JointRegression
 from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import RowGroups, has_group, largest_thresholds
@@ -108,6 +108,10 @@ class PrivateEvaluation:
     confidence : with this probability over records and noise, each interval holds its number (each by itself).
     ledger : what the evaluation cost the evaluated records. It says nothing about the training records.
     delta : delta at which its epsilon is printed.
+    full, empty : share of the sets with every answer, and without any; None where nobody measured it.
+    constant_width : width of the shortest interval that, as the same answer for everybody, has the same coverage, and
+        at the ends of its interval; None for sets, and where nobody measured it.
+    note : what takes the place of the line about the cost.
     """
 
     coverages: tuple[PrivateEstimate, ...]
@@ -122,6 +126,10 @@ class PrivateEvaluation:
     confidence: float
     ledger: Ledger
     delta: float = field(repr=False)
+    full: PrivateEstimate | None = None
+    empty: PrivateEstimate | None = None
+    constant_width: PrivateEstimate | None = None
+    note: str = ""
 
     @property
     def coverage(self) -> PrivateEstimate:
@@ -134,25 +142,32 @@ class PrivateEvaluation:
         return self.set_sizes[0]
 
     @property
-    def findings(self) -> Findings:
-        """What the verdict about the release uses."""
-        shares = tuple(self.class_shares.values())
-        known = [rate.estimate for rate in shares]
-        parts = [("class", self.by_class), ("group", self.by_group)]
-        return Findings(
-            is_private=self.ledger.is_private,
-            coverages=self.coverages,
-            set_size=self.set_size,
-            constant_size=around(self.coverage, lambda level: constant_set_size(known, level)) if shares else None,
-            accuracy=self.accuracy,
-            most_frequent=max(shares, key=lambda rate: rate.estimate, default=None),
-            parts=tuple(Part(kind, str(name), rate) for kind, named in parts for name, rate in named.items()),
-            rare_classes=rare_names((name, rate.estimate) for name, rate in self.class_shares.items()),
-        )
+    def is_private(self) -> bool:
+        """Whether noise protects the numbers."""
+        return self.ledger.is_private
+
+    @property
+    def parts(self) -> tuple[tuple[str, str, PrivateEstimate], ...]:
+        """Kind, name and coverage at the first level of each class and group."""
+        parts = (("class", self.by_class), ("group", self.by_group))
+        return tuple((kind, str(name), rate) for kind, named in parts for name, rate in named.items())
+
+    @property
+    def most_frequent(self) -> PrivateEstimate | None:
+        """Share of the most frequent class."""
+        return max(self.class_shares.values(), key=lambda rate: rate.estimate, default=None)
+
+    @property
+    def constant_size(self) -> PrivateEstimate | None:
+        """Size of the smallest answer that, given to everybody, has the same coverage."""
+        if self.constant_width is not None:
+            return self.constant_width
+        shares = [rate.estimate for rate in self.class_shares.values()]
+        return around(self.coverage, lambda level: constant_set_size(shares, level)) if shares else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return released numbers as JSON values."""
-        named = {"accuracy": self.accuracy, "mean_absolute_error": self.mean_absolute_error}
+        named = {name: getattr(self, name) for name in ("accuracy", "mean_absolute_error", "full", "empty")}
         return {
             "confidence": self.confidence,
             "targets": list(self.targets),
@@ -210,16 +225,14 @@ class PrivateEvaluation:
             rows.append(_row("accuracy", self.accuracy, "{:.1%}"))
         if self.mean_absolute_error is not None:
             rows.append(_row("mean absolute error", self.mean_absolute_error, "{:.3g}"))
-        parts = [("class", self.by_class), ("group", self.by_group)]
-        rows += [
-            _row(f"coverage, {kind} {name}", value, "{:.1%}") for kind, named in parts for name, value in named.items()
-        ]
-        return rows
+        return rows + [_row(f"coverage, {kind} {name}", value, "{:.1%}") for kind, name, value in self.parts]
 
     def _titles(self) -> list[str]:
         return ["measure", "estimate", f"{self.confidence:.0%} interval"]
 
     def _note(self) -> str:
+        if self.note:
+            return self.note
         spent = format_epsilon(self.ledger.epsilon(self.delta))
         private = "".join(f" NOT private: {reason}." for reason in self.ledger.not_private_because)
         return f"Private evaluation: epsilon {spent} at delta {self.delta:g} for the evaluated records.{private}"

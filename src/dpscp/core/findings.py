@@ -1,4 +1,4 @@
-"""What any evaluation of a release found, private or not, as a verdict uses it."""
+"""Numbers of an evaluation, and what the same answer for everybody would give."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -39,43 +39,6 @@ class PrivateEstimate:
         """Return the estimate that ``to_dict`` wrote."""
         estimate, (low, high) = data["estimate"], data["interval"]
         return cls(float("nan") if estimate is None else float(estimate), (float(low), float(high)))
-
-
-@dataclass(frozen=True)
-class Part:
-    """Hold the coverage of one class, range or group at the first level."""
-
-    kind: str
-    name: str
-    rate: PrivateEstimate
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Hold what any evaluation says about a release, as a verdict uses it.
-
-    Attributes
-    ----------
-    is_private : whether noise protects the numbers.
-    coverages : coverage at each level.
-    set_size : mean set size at the first level; None where nobody knows.
-    constant_size : size of the smallest set that, as the same answer for everybody, has the same coverage.
-    accuracy, most_frequent : share of right predictions, and of the most frequent label; None for intervals.
-    full, empty : share of the sets with every answer, and without any.
-    parts : coverage by class and group.
-    rare_classes : classes with few of the records, by ``RARE``.
-    """
-
-    is_private: bool
-    coverages: tuple[PrivateEstimate, ...]
-    set_size: PrivateEstimate | None = None
-    constant_size: PrivateEstimate | None = None
-    accuracy: PrivateEstimate | None = None
-    most_frequent: PrivateEstimate | None = None
-    full: PrivateEstimate | None = None
-    empty: PrivateEstimate | None = None
-    parts: tuple[Part, ...] = ()
-    rare_classes: tuple[str, ...] = ()
 
 
 # A class with a smaller share of the records may be covered far less than the average.

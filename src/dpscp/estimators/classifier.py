@@ -213,21 +213,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         probabilities, unreadable = self._probabilities(X)
         return probabilities if unreadable is None else np.where(unreadable[:, None], np.nan, probabilities)
 
-    def predict_labels(self, X: Any, level: int = 0) -> list[list[Any]]:
-        """Predict the labels of each prediction set, as lists.
-
-        Parameters
-        ----------
-        X : array or frame with n rows, or the path of a table
-        level : int, default 0
-            The place of the confidence level, where several were requested.
-
-        Returns
-        -------
-        list of n lists of labels, in the order of ``classes_``
-        """
-        return [self.classes_[row].tolist() for row in self.predict_answers(X)[1][:, :, level]]
-
     def _name_answers(self, predictions: NDArray[Any], answers: NDArray[Any], mark: str) -> dict[str, NDArray[Any]]:
         return {
             "prediction": predictions,

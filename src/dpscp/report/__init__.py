@@ -3,19 +3,15 @@
 matplotlib and jinja2 are imported only when a page or a figure is made (``pip install 'dpscp[report]'``).
 """
 
-from dpscp.report.numbers import Evaluation, LevelEvaluation, evaluate, study_budget
+from dpscp.report.numbers import Evaluation, evaluate, study_budget
 from dpscp.report.page import html_report, write_report
-from dpscp.report.plots import plot_intervals, plot_sets
 from dpscp.report.spending import budget_bar
 
 __all__ = [
     "Evaluation",
-    "LevelEvaluation",
     "budget_bar",
     "evaluate",
     "html_report",
-    "plot_intervals",
-    "plot_sets",
     "study_budget",
     "write_report",
 ]

@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpscp._base.format import format_rate
-from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger
-from dpscp.report.numbers import LevelEvaluation
 from dpscp.report.verdict import ATTACKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
     from dpscp.deployment.monitoring import CoverageMonitor
 
 __all__ = [
     "bare_figure",
-    "calibration_figure",
     "evidence_figure",
     "inline_svg",
     "name_axes",
@@ -108,67 +106,12 @@ def stage_colors(ledger: Ledger) -> dict[str, str]:
     return {stage: _SERIES[place % len(_SERIES)] for place, stage in enumerate(stages)}
 
 
-def calibration_figure(certificate: Certificate) -> "Figure":
-    """Draw target, inner level, rank target and noise of one count as shares of the records.
-
-    Raises ``ValueError`` if the certificate has no single rank target.
-
-    Theory: Result A
-    """
-    terms = certificate.terms
-    if terms.rank_target is None or terms.count_noise is None or terms.inner_level is None:
-        raise ValueError("this certificate has no single rank target: it has groups, or only full sets satisfy it")
-    # the search uses the released size, if there is one
-    searched = next((n for n in (terms.released_size, terms.calibration_units, terms.n_units) if n is not None), 0)
-    whole = max(1.0, searched + 1)
-    aim, width, inner_level = terms.rank_target / whole, terms.count_noise / whole, terms.inner_level
-    figure, (axis,) = bare_figure()
-    left = min(certificate.target, aim - 3.5 * width)
-    right = max(aim + 3.5 * width, inner_level)
-    margin = 0.06 * (right - left)
-    x = np.linspace(aim - 3.5 * width, aim + 3.5 * width, 201)
-    bell = np.exp(-0.5 * ((x - aim) / width) ** 2)
-    axis.fill_between(x, 0, bell, color=PALETTE["soft"], linewidth=0)
-    axis.plot(x, bell, color=PALETTE["one"], linewidth=1.5, label="noise of one count")
-    marks = [
-        (certificate.target, "two", "-", "target"),
-        (inner_level, "three", ":", "inner level"),
-        (aim, "five", "-", "aim: inner level + offset"),
-    ]
-    for value, color, style, name in marks:
-        axis.axvline(value, color=PALETTE[color], linestyle=style, linewidth=1.5, label=name)
-    if aim > inner_level:
-        axis.annotate(
-            "",
-            xy=(aim, 0.45),
-            xytext=(inner_level, 0.45),
-            arrowprops={"arrowstyle": "<->", "color": PALETTE["muted"]},
-        )
-    axis.set_xlim(left - margin, right + margin)
-    axis.set_ylim(0, 1.05)
-    axis.set_yticks([])
-    axis.spines["left"].set_visible(False)
-    axis.locator_params(axis="x", nbins=5)
-    name_axes(axis, "share of calibration records below the threshold", "")
-    put_legend(axis, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-    return figure
-
-
-def size_figure(level: LevelEvaluation, kind: str) -> "Figure":
-    """Draw the distribution of set sizes or interval widths."""
+def size_figure(shares: "NDArray[np.float64]", edges: "NDArray[np.float64]", label: str) -> "Figure":
+    """Draw a histogram of set sizes or interval widths."""
     figure, (axis,) = bare_figure(height=2.4)
-    if kind == "set":
-        axis.bar(level.sizes, level.shares, color=PALETTE["one"], width=0.75)
-        axis.set_xticks(level.sizes)
-        axis.set_xticklabels([f"{size:g}" for size in level.sizes])
-        if len(level.sizes) > 16:
-            axis.locator_params(axis="x", nbins=12)
-        name_axes(axis, "labels in the set", "share of records")
-    else:
-        width = level.widest / len(level.sizes)
-        axis.bar(level.sizes, level.shares, width=0.92 * width, align="edge", color=PALETTE["one"])
-        axis.set_xlim(0, level.widest)
-        name_axes(axis, "width of the interval", "share of records")
+    axis.bar(edges[:-1], shares, width=0.92 * np.diff(edges), align="edge", color=PALETTE["one"])
+    axis.locator_params(axis="x", nbins=12, integer=bool(edges[0] < 0))
+    name_axes(axis, label, "share of records")
     axis.yaxis.set_major_formatter(lambda value, _: format_rate(value, 0))
     axis.grid(axis="y", color=PALETTE["line"], linewidth=0.6)
     return figure

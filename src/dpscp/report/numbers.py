@@ -1,20 +1,20 @@
 """Compute the numbers of a report: spending, promises, evaluation on labeled records."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpscp.core.evaluation import labeled_outcomes
-from dpscp.core.findings import Findings, Part, PrivateEstimate, around, constant_set_size, rare_names
+from dpscp.core.evaluation import PrivateEvaluation, labeled_outcomes
+from dpscp.core.findings import PrivateEstimate, around
 from dpscp.data.groups import RowGroups, is_member
 from dpscp.data.validation import validate_targets
 from dpscp.exceptions import SeededWarning
-from dpscp.guarantees import Certificate
+from dpscp.privacy import Ledger, non_private_event
 from dpscp.privacy.store import BudgetStore
 from dpscp.report.release import Release
 
@@ -56,151 +56,20 @@ TERMS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class LevelEvaluation:
-    """Hold the results of one level on labeled records; not private.
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(PrivateEvaluation):
+    """Hold exact results on labeled records; these numbers are not private.
 
     Attributes
     ----------
-    target, promised : the requested level, and the level that the certificate proves.
-    coverage, interval : share of covered records, with its 95 % Clopper-Pearson interval.
-    mean_size, size_error : mean number of labels in a set, or mean width of an interval, and the reach of its 95 %
-        interval.
-    single : share of sets with one label; None for intervals.
-    sizes, shares : set sizes, or left edges of equal bins of widths, and the share of records in each.
-    widest : right edge of the last bin.
+    sizes : shares and edges of a histogram of set sizes, or of widths, for each level.
+    evaluated : what was evaluated, in words.
+
+    The other attributes are those of a private evaluation, with exact estimates and their 95 % intervals.
     """
 
-    target: float
-    promised: float
-    coverage: float
-    interval: tuple[float, float]
-    mean_size: float
-    size_error: float
-    single: float | None
-    sizes: tuple[float, ...]
-    shares: tuple[float, ...]
-    widest: float
-
-    @property
-    def is_below_promise(self) -> bool:
-        """Whether the whole interval lies below the promised level."""
-        return self.interval[1] < self.promised
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Hold the results of a non-private method on the same records at the first level."""
-
-    method: str
-    coverage: float
-    mean_size: float
-
-
-@dataclass(frozen=True)
-class PartEvaluation:
-    """Hold the results of the records of one label or group; one coverage and one mean size for each level.
-
-    ``interval`` is a 95 % Clopper-Pearson interval for the coverage at the first level.
-    """
-
-    name: str
-    n: int
-    coverage: tuple[float, ...]
-    interval: tuple[float, float]
-    mean_size: tuple[float, ...]
-
-    def as_part(self, kind: str) -> Part:
-        """Return the coverage at the first level, as a verdict uses it."""
-        return Part(kind, self.name, PrivateEstimate(self.coverage[0], self.interval))
-
-    def is_below(self, target: float) -> bool:
-        """Whether the whole interval lies below a level."""
-        return self.interval[1] < target
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Hold results on labeled records; these numbers are not private.
-
-    Attributes
-    ----------
-    n : number of records, or of persons.
-    kind : "set" or "interval".
-    levels : one result for each level.
-    by_label, by_group : results by true label, and by the groups of the fit.
-    reference : results of a non-private method.
-    accuracy : share of right predictions; None for intervals.
-    mean_absolute_error : mean distance of the prediction to the target; None for sets.
-    full, empty : share of the sets with every answer, and without any, at the first level.
-    n_rows : number of rows of the persons; None without ids.
-    constant_width : width of the shortest interval that, as the same answer for everybody, has the same coverage, and
-        at the ends of its interval; None for sets.
-    """
-
-    n: int
-    kind: str
-    levels: tuple[LevelEvaluation, ...]
-    by_label: tuple[PartEvaluation, ...] = ()
-    by_group: tuple[PartEvaluation, ...] = ()
-    reference: Reference | None = None
-    accuracy: float | None = None
-    mean_absolute_error: float | None = None
-    full: float = 0.0
-    empty: float = 0.0
-    n_rows: int | None = None
-    constant_width: PrivateEstimate | None = None
-
-    @property
-    def evaluated(self) -> str:
-        """Return what was evaluated, in words."""
-        if self.n_rows is None:
-            return f"{self.n:,} labeled records"
-        return f"{self.n:,} persons, one random record of each ({self.n_rows:,} rows)"
-
-    @property
-    def findings(self) -> Findings:
-        """What the verdict about the release uses; not private."""
-        first, n = self.levels[0], self.n
-        kinds = (("class", self.by_label), ("group", self.by_group))
-        shares = [part.n / n for part in self.by_label]
-
-        def rate(share: float) -> PrivateEstimate:
-            return PrivateEstimate(share, clopper_pearson(round(share * n), n))
-
-        is_classifier = self.accuracy is not None
-        coverages = tuple(PrivateEstimate(level.coverage, level.interval) for level in self.levels)
-        coverage, reach = coverages[0], first.size_error
-        constant = self.constant_width
-        if is_classifier:
-            constant = around(coverage, lambda level: constant_set_size(shares, level))
-        return Findings(
-            is_private=False,
-            coverages=coverages,
-            set_size=PrivateEstimate(first.mean_size, (first.mean_size - reach, first.mean_size + reach)),
-            constant_size=constant,
-            accuracy=None if self.accuracy is None else rate(self.accuracy),
-            most_frequent=rate(max(shares)) if is_classifier else None,
-            full=rate(self.full),
-            empty=rate(self.empty),
-            parts=tuple(part.as_part(kind) for kind, parts in kinds for part in parts),
-            rare_classes=rare_names((part.name, part.n / n) for part in self.by_label),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the results of all records as JSON values."""
-        levels = [
-            {
-                "target": level.target,
-                "coverage": level.coverage,
-                "interval": level.interval,
-                "below_promise": level.is_below_promise,
-                "mean_size": level.mean_size,
-            }
-            for level in self.levels
-        ]
-        reference = None if self.reference is None else asdict(self.reference)
-        return {"n": self.n, "is_private": False, "levels": levels, "reference": reference}
+    sizes: tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...] = field(repr=False)
+    evaluated: str
 
 
 def nominal_size(release: Release) -> dict[str, Any] | None:
@@ -258,63 +127,62 @@ def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
     limit, n, covered = estimator._task().size_limit, len(outcomes), outcomes.covered
     sizes, is_classifier = outcomes.sizes * limit, outcomes.labels is not None
     classes, group_names = getattr(estimator, "classes_", ()), () if groups is None else groups.names
+    coverages = tuple(_rate(column) for column in covered.T)
     no_width = is_classifier or np.ndim(y) > 1
-    error, hits = float(outcomes.errors.mean()), int(covered[:, 0].sum())
-    first = PrivateEstimate(hits / n, clopper_pearson(hits, n))
+    evaluated = f"{n:,} labeled records"
+    if persons is not None:
+        evaluated = f"{n:,} persons, one random record of each ({len(y):,} rows)"
     return Evaluation(
-        n,
-        "set" if is_classifier else "interval",
-        tuple(
-            _measure_level(certificate, covered[:, place], sizes[:, place], int(limit) if is_classifier else None)
-            for place, certificate in enumerate(estimator.certificates_)
-        ),
-        by_label=tuple(_measure_parts(classes, outcomes.labels, covered, sizes)),
-        by_group=tuple(_measure_parts(group_names, outcomes.groups, covered, sizes)),
-        accuracy=1 - error if is_classifier else None,
-        mean_absolute_error=None if is_classifier else error * limit,
-        full=float((sizes[:, 0] >= limit).mean()),
-        empty=float((sizes[:, 0] <= 0).mean()),
-        n_rows=None if persons is None else len(y),
-        constant_width=None if no_width else around(first, lambda level: shortest_width(y, level)),
+        coverages=coverages,
+        set_sizes=tuple(map(_mean, sizes.T)),
+        accuracy=_rate(1 - outcomes.errors) if is_classifier else None,
+        mean_absolute_error=None if is_classifier else _mean(outcomes.errors * limit),
+        by_class=_by_part(classes, outcomes.labels, covered[:, 0]),
+        by_group=_by_part(group_names, outcomes.groups, covered[:, 0]),
+        class_shares={}
+        if outcomes.labels is None
+        else {name: _rate(outcomes.labels == place) for place, name in enumerate(classes)},
+        n_records=PrivateEstimate(n, (n, n)),
+        targets=tuple(certificate.target for certificate in estimator.certificates_),
+        confidence=0.95,
+        ledger=Ledger().add("evaluation", non_private_event(), "numbers without noise"),
+        delta=estimator.delta,
+        full=_rate(sizes[:, 0] >= limit),
+        empty=_rate(sizes[:, 0] <= 0),
+        sizes=tuple(_count_sizes(column, int(limit) if is_classifier else None) for column in sizes.T),
+        evaluated=evaluated,
+        note=f"NOT private: the evaluation of {evaluated} is computed without noise. Publish it only if these records "
+        "may be published. It says nothing about new records if the fit used these.",
+        constant_width=None if no_width else around(coverages[0], lambda level: shortest_width(y, level)),
     )
 
 
-def _measure_level(
-    certificate: Certificate, covered: NDArray[np.bool_], sizes: NDArray[np.float64], n_classes: int | None
-) -> LevelEvaluation:
-    """Measure one level; ``n_classes`` is None for intervals, whose widths are counted in equal bins."""
-    if n_classes is None:
-        counts, edges = np.histogram(sizes, bins=_BINS, range=(0.0, float(sizes.max()) or 1.0))
-        places, widest = edges[:-1], float(edges[-1])
-    else:
-        counts = np.bincount(np.rint(sizes).astype(np.int64), minlength=n_classes + 1)
-        places, widest = np.arange(n_classes + 1.0), float(n_classes)
-    shares = tuple((counts / len(sizes)).tolist())
-    return LevelEvaluation(
-        target=certificate.target,
-        promised=certificate.coverage,
-        coverage=float(covered.mean()),
-        interval=clopper_pearson(int(covered.sum()), len(covered)),
-        mean_size=float(sizes.mean()),
-        size_error=float(_Z * sizes.std() / np.sqrt(len(sizes))),
-        single=None if n_classes is None else shares[1],
-        sizes=tuple(places.tolist()),
-        shares=shares,
-        widest=widest,
-    )
+def _rate(holds: NDArray[Any]) -> PrivateEstimate:
+    """Return a share with its 95 % Clopper-Pearson interval."""
+    hits = int(np.sum(holds))
+    return PrivateEstimate(hits / len(holds), clopper_pearson(hits, len(holds)))
 
 
-def _measure_parts(
-    names: Sequence[Any], places: NDArray[np.int64] | None, covered: NDArray[np.bool_], sizes: NDArray[np.float64]
-) -> Iterator[PartEvaluation]:
-    """Measure the parts that have records; place -1 is in no part, and a record may be in several."""
-    for part, name in enumerate(names):
-        assert places is not None  # of labels or groups that have names
-        member = is_member(places, part)
-        n, hits = int(member.sum()), covered[member]
-        if n:
-            interval = clopper_pearson(int(hits[:, 0].sum()), n)
-            yield PartEvaluation(str(name), n, tuple(hits.mean(axis=0)), interval, tuple(sizes[member].mean(axis=0)))
+def _mean(values: NDArray[np.float64]) -> PrivateEstimate:
+    """Return a mean with a 95 % interval."""
+    mean, reach = float(values.mean()), float(_Z * values.std() / np.sqrt(len(values)))
+    return PrivateEstimate(mean, (mean - reach, mean + reach))
+
+
+def _by_part(
+    names: Sequence[Any], places: NDArray[np.int64] | None, covered: NDArray[np.bool_]
+) -> dict[Any, PrivateEstimate]:
+    """Return the coverage of each part that has records; place -1 is in no part, and a record may be in several."""
+    members = {name: is_member(places, part) for part, name in enumerate(names) if places is not None}
+    return {name: _rate(covered[member]) for name, member in members.items() if member.any()}
+
+
+def _count_sizes(sizes: NDArray[Any], n_classes: int | None) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Return shares and edges of a histogram: of the sizes of sets, or of widths in equal bins."""
+    bins = _BINS if n_classes is None else n_classes + 1
+    limits = (0.0, float(sizes.max()) or 1.0) if n_classes is None else (-0.5, n_classes + 0.5)
+    counts, edges = np.histogram(sizes, bins, limits)
+    return counts / len(sizes), edges
 
 
 def shortest_width(targets: Any, level: float) -> float:

@@ -33,7 +33,6 @@ from dpscp.privacy.events import parallel_parts
 from dpscp.report.examples import predict_examples
 from dpscp.report.figures import (
     PALETTE,
-    calibration_figure,
     evidence_figure,
     follow_figure,
     inline_svg,
@@ -74,7 +73,7 @@ _DARK = {"ink": "#e6eaf0", "muted": "#a3adbb", "line": "#3a4350", "soft": "#2440
 def html_report(
     released: Any,
     *,
-    evaluation: Evaluation | PrivateEvaluation | None = None,
+    evaluation: PrivateEvaluation | None = None,
     title: str | None = None,
     metadata: Mapping[str, str] | None = None,
     study: Mapping[str, Any] | None = None,
@@ -199,15 +198,15 @@ def _term(place: int, name: str, value: Any) -> Any:
 
 def _collect_content(
     released: Any,
-    evaluation: Evaluation | PrivateEvaluation | None,
+    evaluation: PrivateEvaluation | None,
     study: Mapping[str, Any] | None,
     metadata: Mapping[str, str] | None,
 ) -> dict[str, Any]:
     release: Release = released.as_release()
     ledger, delta, kind = release.ledger, release.budget.delta, release.kind
     spent = ledger.epsilon(delta, release.accountant)
-    measured = evaluation if isinstance(evaluation, PrivateEvaluation) else release.evaluation
     exact = evaluation if isinstance(evaluation, Evaluation) else None
+    measured = release.evaluation if exact or evaluation is None else evaluation
     schema = getattr(released, "schema_", None)
     return {
         "kind": kind,
@@ -229,7 +228,8 @@ def _collect_content(
         "examples": predict_examples(released),
         "tradeoff_picture": inline_svg(tradeoff_figure(ledger), "tradeoff", "Trade-off function of the release"),
         "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
-        "certificates": _explain_certificates(release),
+        "certificates": release.certificates,
+        "explain_proof": _explain_proof,
         "unit": ledger.unit,
         "verdict": judge(released, evaluation),
         "measured": measured,
@@ -247,24 +247,12 @@ def _collect_content(
     }
 
 
-def _explain_certificates(release: Release) -> list[dict[str, Any]]:
-    """Return each certificate with its proof and the picture of its search."""
-    found = []
-    for place, certificate in enumerate(release.certificates):
-        picture = None
-        if certificate.terms.rank_target is not None:
-            aimed = format_level(certificate.target)
-            label = f"Target of the search at level {aimed}: inner level, offset, noise of a count"
-            picture = inline_svg(calibration_figure(certificate), f"calibration{place}", label)
-        found.append({"certificate": certificate, "proof": _explain_proof(certificate.guarantee), "picture": picture})
-    return found
-
-
 def _draw_sizes(evaluation: Evaluation) -> list[str]:
     """Return the pictures of the set sizes, one for each level."""
-    label = f"Distribution of {evaluation.kind} sizes"
-    levels = enumerate(evaluation.levels)
-    return [inline_svg(size_figure(level, evaluation.kind), f"sizes{place}", label) for place, level in levels]
+    kind, axis = ("set", "labels in the set") if evaluation.class_shares else ("interval", "width of the interval")
+    label = f"Distribution of {kind} sizes"
+    sizes = enumerate(evaluation.sizes)
+    return [inline_svg(size_figure(*found, axis), f"sizes{place}", label) for place, found in sizes]
 
 
 def _place_on_scale(spent: float) -> list[tuple[Any, float, float]]:

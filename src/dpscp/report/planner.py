@@ -1,18 +1,15 @@
 """Write the interactive planner: one HTML file with sliders that needs no server and loads no other file.
 
 The page computes the division of the budget itself and reads two tables: the offset of the threshold search, computed
-here from the library's own formulas, and set sizes that ``python -m experiments set_sizes`` measured.
+here from the library's own formulas (seconds), and set sizes that ``python -m experiments set_sizes`` measured.
 """
 
 import csv
 import json
 import math
-from bisect import bisect
-from collections.abc import Sequence
 from functools import lru_cache
 from importlib import resources
 from itertools import pairwise
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +17,6 @@ import numpy as np
 from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
 from dpscp.core.tasks import OwnScores
-from dpscp.data.model_files import open_atomically
 from dpscp.guarantees import guarantee_of
 from dpscp.privacy import Budget, Ledger
 from dpscp.privacy.noise_search import GIVEN_UP, LARGEST_MIXED, OVERSHOOT, SIZE_OF_OVERSHOOT, TRAINING_GAIN
@@ -75,22 +71,27 @@ def planner_page(plan: "BudgetPlan") -> str:
     }
     page = folder.joinpath("planner.html").read_text(encoding="utf-8")
     script = folder.joinpath("planner.js").read_text(encoding="utf-8")
-    numbers = json.dumps({"tables": _with_level(planner_tables(), level), "start": start}, separators=(",", ":"))
+    numbers = json.dumps({"tables": planner_tables(level), "start": start}, separators=(",", ":"))
     parts = {"/*NUMBERS*/": numbers, "/*PLANNER*/": script, "<!--PLAN-->": plan._repr_html_()}
     for mark, text in parts.items():
         page = page.replace(mark, text)
     return page
 
 
-@lru_cache(maxsize=1)
-def planner_tables() -> dict[str, Any]:
-    """Return all numbers of the page as JSON values.
+@lru_cache(maxsize=4)
+def planner_tables(level: float = 0.9) -> dict[str, Any]:
+    """Return all numbers of the page as JSON values, at its levels and one more.
 
     Theory: Results E, F and G; The secret split
     """
-    search = json.loads(resources.files("dpscp.report").joinpath("planner.json").read_text(encoding="utf-8"))
+    levels, grid = sorted({*LEVELS, level}), _signal_grid()
+    search = {
+        "log_signals": [round(x, 7) for x in grid],
+        "inner_alphas": [float(_plan_search(level, grid[-1])[0].level) for level in levels],
+        "offsets": [[offset_times_mu(level, x) for x in grid] for level in levels],
+    }
     return {
-        "levels": LEVELS,
+        "levels": levels,
         "search": search,
         "tasks": _read_set_sizes(),
         "given_up": GIVEN_UP,
@@ -102,34 +103,6 @@ def planner_tables() -> dict[str, Any]:
         "size_of_overshoot": SIZE_OF_OVERSHOOT,
         "training_gain": TRAINING_GAIN,
     }
-
-
-def _with_level(tables: dict[str, Any], level: float) -> dict[str, Any]:
-    """Return the tables with one more level, whose offsets are computed."""
-    if level in tables["levels"]:
-        return tables
-    search = tables["search"]
-    place, grid = bisect(tables["levels"], level), search["log_signals"]
-
-    def insert(values: Sequence[Any], value: Any) -> list[Any]:
-        return [*values[:place], value, *values[place:]]
-
-    inner = float(_plan_search(level, grid[-1])[0].level)
-    offsets = [offset_times_mu(level, x) for x in grid]
-    added = {"inner_alphas": insert(search["inner_alphas"], inner), "offsets": insert(search["offsets"], offsets)}
-    return tables | {"levels": insert(tables["levels"], level), "search": search | added}
-
-
-def write_search_table(path: str | PathLike[str]) -> None:
-    """Compute the offsets of the threshold search (seconds) and write them: ``planner.json`` of this package."""
-    grid = _signal_grid()
-    found = {
-        "log_signals": [round(x, 7) for x in grid],
-        "inner_alphas": [float(_plan_search(level, grid[-1])[0].level) for level in LEVELS],
-        "offsets": [[offset_times_mu(level, x) for x in grid] for level in LEVELS],
-    }
-    with open_atomically(path) as file:
-        file.write((json.dumps(found, separators=(",", ":")) + "\n").encode())
 
 
 def offset_times_mu(level: float, log_signal: float) -> float:

@@ -33,32 +33,10 @@ FORMAT, VERSION = "dpscp-statement", 2
 NOT_DECLARED = "not declared"
 SCHEMA_FILE = Path(__file__).with_name("statement.schema.json")
 
-DECLARED, COUNTED, FOUND = "declared", "counted", "found in the records"
-RELEASED, SET = "released with noise", "set by the library or the mechanism"
-PARTLY = "declared, and released with noise for features_with_found_bounds"
+DECLARED, COUNTED, FOUND = "declared, or set by the library", "counted", "found in the records"
+RELEASED = "released with noise"
 
 _COUNTS = ("n_records", "n_persons")
-_SOME_FOUND = "features_with_found_bounds"
-# What callers declare: in words, or by the shape of the table.
-_DECLARATIONS = (
-    *_COUNTS,
-    "classes",
-    "feature_bounds",
-    _SOME_FOUND,
-    "feature_scale",
-    "y_bounds",
-    "y_scale",
-    "n_features",
-    "schema",
-    "rows_per_person",
-    "ratio_bound",
-    "score_range",
-    "group_values",
-    "loss_resolution",
-    "labels",
-    "label_costs",
-    "loss",
-)
 _NOISY = ("released_sizes", FOUND_RANGE)
 
 _NAMES = {
@@ -122,6 +100,7 @@ def privacy_statement(
     spent = ledger.epsilon(delta, accountant)
     found = None if release.evaluation is None else release.evaluation.to_dict()
     declared = {**release.declared, **check_metadata(metadata or {})}
+    composition, parts = _composition(ledger)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -136,11 +115,11 @@ def privacy_statement(
             "name": accountant.name,
             "library": "dpscp over dp-accounting",
             "version": metadata_of.version("dp-accounting"),
-            "composition": _composition(ledger),
-            "parts": explain_parts(ledger),
+            "composition": composition,
+            "parts": parts,
         },
         "mechanisms": list(_mechanisms(ledger, delta)),
-        "public": list(_public_facts(released, ledger)),
+        "public": list(_public_facts(ledger)),
         "trust_model": {"kind": "trusted curator (central model)", "words": _TRUST},
         "assumptions": [assumption.to_dict() for assumption in ledger.assumptions],
         "side_channels_not_protected": list(_SIDE_CHANNELS),
@@ -293,32 +272,25 @@ def _attacks(ledger: Ledger) -> list[dict[str, float]]:
     return [{"false_alarms": rate, "found_at_most": min(1.0, math.ceil(1e4 * share) / 1e4)} for rate, share in found]
 
 
-def explain_parts(ledger: Ledger) -> str:
-    """Return why the epsilon of a part may be above the total."""
+def _composition(ledger: Ledger) -> tuple[str, str]:
+    """Return how the steps add up, and why the epsilon of a part may be above the total."""
     if any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries):
         return (
+            "disjoint parts drawn by secret coins, the mixture counts",
             "The epsilon of a part would apply if an attacker knew that a record is in it. A secret coin decides, and "
-            "nobody knows it, so the total is below the epsilon of its parts."
+            "nobody knows it, so the total is below the epsilon of its parts.",
         )
     if any(len(parallel_parts(entry.event)) > 1 for entry in ledger.entries):
-        return "Each record is in one part only. The total is the larger cost, not the sum."
-    return "The epsilons of the steps do not add up. The total is smaller than their sum."
-
-
-def _composition(ledger: Ledger) -> str:
-    """How the steps add up, in words."""
-    if any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries):
-        return "disjoint parts drawn by secret coins, the mixture counts"
-    if any(len(parallel_parts(entry.event)) > 1 for entry in ledger.entries):
-        return "disjoint parts, the worst one counts"
-    return "adaptive composition of all steps"
+        words = "Each record is in one part only. The total is the larger cost, not the sum."
+        return "disjoint parts, the worst one counts", words
+    words = "The epsilons of the steps do not add up. The total is smaller than their sum."
+    return "adaptive composition of all steps", words
 
 
 def _mechanisms(ledger: Ledger, delta: float) -> Iterator[dict[str, Any]]:
     """Every mechanism of every stage, with its parameters."""
     for entry in ledger.entries:
-        for place, ((_, part), fraction) in enumerate(zip(entry.stages, part_fractions(entry.event), strict=True)):
-            alone = ledger.cost_of(part, delta)
+        for place, fraction in enumerate(part_fractions(entry.event)):
             for stage, event in entry.components_of(place):
                 for piece in composed_parts(event):
                     yield {
@@ -326,8 +298,6 @@ def _mechanisms(ledger: Ledger, delta: float) -> Iterator[dict[str, Any]]:
                         "part_of_records": fraction,
                         **_described(piece),
                         "alone": _above(ledger.cost_of(piece, delta)),
-                        "stage_alone": _above(alone),
-                        "share_of_stage": _share(piece, alone, delta, ledger),
                     }
 
 
@@ -360,30 +330,15 @@ def _described(event: DpEvent) -> dict[str, Any]:
     }
 
 
-def _share(event: DpEvent, alone: float, delta: float, ledger: Ledger) -> float | None:
-    """The part of a stage's squared Gaussian-DP level that one mechanism takes; None without privacy."""
-    own = ledger.cost_of(event, delta)
-    if not (math.isfinite(own) and math.isfinite(alone)):
-        return None
-    return round((gdp_mu(own, delta) / gdp_mu(alone, delta)) ** 2, 4) if own > 0 else 0.0
-
-
-def _public_facts(released: Any, ledger: Ledger) -> Iterator[dict[str, Any]]:
+def _public_facts(ledger: Ledger) -> Iterator[dict[str, Any]]:
     """Return each public fact, and who made it public."""
     for name, value in ledger.public_facts.items():
-        source = _source(name, value, ledger, getattr(released, name, None))
+        source = DECLARED
+        if name in ledger.taken_from_data:
+            source = COUNTED if name in _COUNTS else FOUND
+        elif name in (*_NOISY, *ledger.found_privately):
+            source = RELEASED
         yield {"name": name, "value": _finite(value), "source": source}
-
-
-def _source(name: str, value: Any, ledger: Ledger, chosen: Any) -> str:
-    """Return who made a fact public; ``chosen`` is the parameter of the same name."""
-    if name in ledger.taken_from_data:
-        return COUNTED if name in _COUNTS else FOUND
-    if name in (*_NOISY, *ledger.found_privately):
-        facts = ledger.public_facts
-        return PARTLY if name == "feature_bounds" and _SOME_FOUND in facts else RELEASED
-    is_parameter = isinstance(chosen, str | float | int) and chosen == value
-    return DECLARED if is_parameter or name in _DECLARATIONS else SET
 
 
 def _coverage(certificate: Any) -> dict[str, Any]:

@@ -5,14 +5,15 @@ from the private evaluation, or from one that is marked as not private.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate, html_card
-from dpscp.core.findings import Findings, Part, PrivateEstimate
+from dpscp.core.evaluation import PrivateEvaluation
+from dpscp.core.findings import PrivateEstimate, rare_names
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
 from dpscp.report.release import Release
@@ -140,7 +141,7 @@ def judge(released: Any, evaluation: Any = None) -> Verdict:
     Privacy: nothing is computed from records here. Numbers of an evaluation without privacy are marked.
     """
     release: Release = released.as_release()
-    found = tuple(one.findings for one in (release.evaluation, evaluation) if one is not None)
+    found = tuple(one for one in (release.evaluation, evaluation) if one is not None)
     return Verdict(
         _judge_proof(release, found),
         _judge_privacy(release),
@@ -153,7 +154,7 @@ def judge(released: Any, evaluation: Any = None) -> Verdict:
 # ---- what is proven
 
 
-def _judge_proof(release: Release, found: tuple[Findings, ...]) -> Line:
+def _judge_proof(release: Release, found: tuple[PrivateEvaluation, ...]) -> Line:
     title, ledger, delta = TITLES["proven"], release.ledger, release.budget.delta
     if ledger.non_private_stages:
         return Line(title, Grade.NOTHING, (f"Neither promise is proven: {'; '.join(ledger.not_private_because)}.",))
@@ -197,7 +198,7 @@ def loss_name(release: Release) -> str:
     return "loss by wrong labels" if release.certificate.terms.running_maximum else "loss by missed labels"
 
 
-def _contradictions(release: Release, found: Findings) -> Iterator[str]:
+def _contradictions(release: Release, found: PrivateEvaluation) -> Iterator[str]:
     """Return a sentence for each level whose whole interval is below what a single release reaches.
 
     The promise is an average. Where no level of a single release is known, the average takes its place.
@@ -242,11 +243,10 @@ def _judge_privacy(release: Release) -> Line:
 # ---- how useful it is
 
 
-def _judge_usefulness(release: Release, found: tuple[Findings, ...]) -> Line:
+def _judge_usefulness(release: Release, found: tuple[PrivateEvaluation, ...]) -> Line:
     title, useless = TITLES["usefulness"], _explain_useless(release)
-    if release.groups_are_classes:
-        found = tuple(map(_for_each_class, found))
-    sentences = [sentence for one in found for sentence in _comparisons(one)]
+    constants = [_constant_size(release, one) for one in found]
+    sentences = [text for one, constant in zip(found, constants, strict=True) for text in _comparisons(one, constant)]
     if useless is not None:
         advice = release.certificate.advice
         return Line(title, Grade.NOT_USEFUL, (useless, *([advice] if advice else []), *sentences))
@@ -255,7 +255,7 @@ def _judge_usefulness(release: Release, found: tuple[Findings, ...]) -> Line:
         if release.kind in ("scores", "losses"):
             text = "No evaluation tells whether this threshold is of use."
         return Line(title, Grade.NOT_MEASURED, (text,))
-    grade = _grade_usefulness(found[-1])
+    grade = _grade_usefulness(found[-1], constants[-1])
     if grade is not Grade.USEFUL:
         sentences.append("This does not show that the sets are better than the same answer for everybody.")
     return Line(title, grade, tuple(sentences))
@@ -273,18 +273,18 @@ def _explain_useless(release: Release) -> str | None:
     return None
 
 
-def _for_each_class(found: Findings) -> Findings:
-    """Compare with a constant answer of the same coverage of each class: it has each label that often."""
-    rates = [part.rate for part in found.parts if part.kind == "class"]
+def _constant_size(release: Release, found: PrivateEvaluation) -> PrivateEstimate | None:
+    """Return the size of the same answer for everybody; with a promise to each class it has each label that often."""
+    if not release.groups_are_classes:
+        return found.constant_size
+    rates = found.by_class.values()
     low, high = (sum(rate.interval[side] for rate in rates) for side in (0, 1))
-    return replace(found, constant_size=PrivateEstimate(sum(rate.estimate for rate in rates), (low, high)))
+    return PrivateEstimate(sum(rate.estimate for rate in rates), (low, high))
 
 
-def _grade_usefulness(found: Findings) -> Grade:
+def _grade_usefulness(found: PrivateEvaluation, constant: PrivateEstimate | None) -> Grade:
     """Compare an evaluation with the same answer for everybody."""
-    if found.set_size is None:
-        return Grade.NOT_MEASURED
-    is_smaller = found.constant_size is not None and found.set_size.interval[1] < found.constant_size.interval[0]
+    is_smaller = constant is not None and found.set_size.interval[1] < constant.interval[0]
     if found.accuracy is None or found.most_frequent is None:
         return Grade.USEFUL if is_smaller else Grade.NOT_SHOWN
     if found.accuracy.interval[0] > found.most_frequent.interval[1] or is_smaller:
@@ -292,17 +292,15 @@ def _grade_usefulness(found: Findings) -> Grade:
     return Grade.NOT_USEFUL if found.accuracy.interval[1] < found.most_frequent.estimate else Grade.NOT_SHOWN
 
 
-def _comparisons(found: Findings) -> Iterator[str]:
+def _comparisons(found: PrivateEvaluation, constant: PrivateEstimate | None) -> Iterator[str]:
     """Return what an evaluation says about the sets beside the same answer for everybody."""
     if found.accuracy is not None and found.most_frequent is not None:
         right, most = format_rate(found.accuracy.estimate), format_rate(found.most_frequent.estimate)
         yield f"The prediction is right for {right}; the most frequent label would be right for {most}."
-    if found.set_size is not None:
-        kind = "width of an interval" if found.accuracy is None else "number of labels in a set"
-        yield f"Mean {kind}: {found.set_size.estimate:.3g}."
-    if found.constant_size is not None:
-        size = f"{found.constant_size.estimate:.3g}"
-        yield f"With the same coverage, the same answer for everybody would need {size}."
+    kind = "width of an interval" if found.accuracy is None else "number of labels in a set"
+    yield f"Mean {kind}: {found.set_size.estimate:.3g}."
+    if constant is not None:
+        yield f"With the same coverage, the same answer for everybody would need {constant.estimate:.3g}."
     if found.full is not None and found.empty is not None:
         full, empty = format_rate(found.full.estimate), format_rate(found.empty.estimate)
         yield f"Full sets, which exclude nothing: {full}. Empty sets: {empty}."
@@ -315,37 +313,37 @@ def _comparisons(found: Findings) -> Iterator[str]:
 # ---- who is served worse
 
 
-def _judge_parts(release: Release, found: tuple[Findings, ...]) -> Line:
+def _judge_parts(release: Release, found: tuple[PrivateEvaluation, ...]) -> Line:
     title, scope, target = TITLES["served_worse"], _scope(release), release.certificate.target
     parts = [part for one in found for part in one.parts]
-    low = [part for part in parts if part.rate.interval[1] < _reached(release, part)]
+    low = [part for part in parts if part[2].interval[1] < _reached(release, part[0])]
     if not parts:
         return Line(title, Grade.NOT_MEASURED, (scope,))
-    hints = [] if release.groups_are_classes else [_rare_classes(one) for one in found if one.rare_classes]
+    hints = [] if release.groups_are_classes else [text for one in found for text in _rare_classes(one)]
     if not low:
-        text = f"No class or group is clearly below {at_least(min(_reached(release, part) for part in parts))}."
+        text = f"No class or group is clearly below {at_least(min(_reached(release, kind) for kind, _, _ in parts))}."
         return Line(title, Grade.NOBODY, (text, scope, *hints))
-    low.sort(key=lambda part: part.rate.estimate)
-    sentences = [f"Not for {part.kind} {part.name}: {100 * part.rate.estimate:.0f} of 100." for part in low]
+    low.sort(key=lambda part: part[2].estimate)
+    sentences = [f"Not for {kind} {name}: {100 * rate.estimate:.0f} of 100." for kind, name, rate in low]
     if len(low) > _MOST_PARTS:
         sentences[_MOST_PARTS:] = [f"And {len(low) - _MOST_PARTS} more."]
     advice = "Fit with groups for a promise to each group."
     if release.group_values is not None:
         advice = "Find the reason before you use these sets."
-    elif low[0].kind == "class":
+    elif low[0][0] == "class":
         advice = 'Fit with groups="label" for a promise to each class.'
     sentences += [f"The target is {format_level(target)}.", advice]
-    if all(part.kind != "class" for part in low):
+    if all(kind != "class" for kind, _, _ in low):
         sentences += hints  # otherwise their advice is the same
     if any(not one.is_private for one in found):
         sentences.append(WITHOUT_NOISE)
     return Line(title, Grade.SOMEBODY, tuple(sentences))
 
 
-def _reached(release: Release, part: Part) -> float:
-    """Return what the part must reach: what one release promises it, or the target where it has no promise."""
+def _reached(release: Release, kind: str) -> float:
+    """Return what a class or group must reach: what one release promises it, or the target without a promise."""
     certificate = release.certificate
-    is_promised = release.group_values is not None and release.groups_are_classes == (part.kind == "class")
+    is_promised = release.group_values is not None and release.groups_are_classes == (kind == "class")
     level = certificate.terms.release_level if is_promised else None
     return certificate.target if level is None else min(level, certificate.target)
 
@@ -357,7 +355,7 @@ def _scope(release: Release) -> str:
     return f"The promise holds for each {'class' if release.groups_are_classes else 'group of the fit'}."
 
 
-def _rare_classes(found: Findings) -> str:
-    """Return a hint for classes with few records."""
-    names = ", ".join(found.rare_classes)
-    return f'Under 10 % of the records: {names}. groups="label" gives each class a promise of its own.'
+def _rare_classes(found: PrivateEvaluation) -> Iterator[str]:
+    """Yield a hint for classes with few records."""
+    if names := rare_names((name, rate.estimate) for name, rate in found.class_shares.items()):
+        yield f'Under 10 % of the records: {", ".join(names)}. groups="label" gives each class a promise of its own.'
