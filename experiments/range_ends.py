@@ -24,6 +24,7 @@ import dpscp as dp
 from dpscp.data.feature_bounds import column_bounds
 from dpscp.privacy import gdp_mu, secret_shares
 from dpscp.training import DPSGD, Preprocessed, RandomFeatures
+from dpscp.training.mechanisms.by_width import LayersByWidth
 from dpscp.training.recipe import calibration_fraction, pair_levels, pays_as_pair, recipe
 from experiments import tables
 from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
@@ -244,6 +245,8 @@ def _changed(mechanism: Any, change: dict[str, Any]) -> Any:
     if isinstance(mechanism, Preprocessed) and "hidden" in change:
         kept = tuple(step for step in mechanism.steps if not isinstance(step, RandomFeatures))
         mechanism = replace(mechanism, steps=kept)
+    if isinstance(mechanism, LayersByWidth) and "hidden" in change:
+        return _changed(mechanism.mechanism, change)
     if not isinstance(mechanism, DPSGD):
         return replace(mechanism, mechanism=_changed(mechanism.mechanism, change))
     rate = mechanism.learning_rate * change.get("rate", 1.0)

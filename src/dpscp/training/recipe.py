@@ -8,8 +8,10 @@ ratio. How the constants were found, what they give and where they are weak: doc
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_positive, check_probability
@@ -53,6 +55,8 @@ TABLE_SHARE, EMBEDDING_SHARE = 0.1, 0.2
 LARGEST_QUANTILE_NOISE = 0.08
 # From this many columns on a regression has smaller hidden layers: noise in the weights of its columns adds up.
 _WIDE_REGRESSION = 20
+# A quantile pair of medium signal has a second hidden layer where rows have at most so many inputs: it adds noise too.
+_FEW_INPUTS = 12
 # From this many counted columns on, a regression finds out which of them matter, for so much of the training mu^2.
 _MANY_COLUMNS, _RELEVANCE_SHARE = 10, 0.08
 # A d x d second moment and its eigenvectors are affordable up to here.
@@ -332,30 +336,50 @@ class _Problem:
             return self.weak_regression()
         if weakest <= s < _CLEAR_CLASS_SIGNAL * n_classes:
             return self.linear_model(1.8, 0.25)
-        if self.task == "classification":
-            ladder = [(weakest, ()), (10_000, (64,)), (math.inf, (128,))]
-        elif self.quantiles is not None:
-            ladder = [(1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))]
-        else:
-            ladder = [(1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))]
-        hidden = narrow = next(widths for limit, widths in ladder if s < limit)
-        if self.task == "regression" and self.width >= _WIDE_REGRESSION:
-            hidden = (16,) if s < 4_000 else (32, 16) if s < 10_000 else (32, 16, 16)
-        self.why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what it learns")
         # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
         reason = "0.45 * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"
         # a row this long has an outlier in it; standardized features are already within +-5 each
-        engine = self.table_engine(hidden, 0.45 * s, reason, 4 * math.sqrt(self.width))
+        engine = partial(self.table_engine, total=0.45 * s, reason=reason, bound=4 * math.sqrt(self.width))
         steps = self.standardizing_steps()
-        quantiles = steps[0] if steps else None
-        may_leave_out = self.task == "regression" and len(self.numeric_columns) >= _MANY_COLUMNS
-        if not (may_leave_out and isinstance(quantiles, QuantileTransform)):
-            return self.behind(steps, engine, TABLE_SHARE)
+        if self.task == "classification":
+            return self.behind(steps, engine(() if s < weakest else (64,) if s < 10_000 else (128,)), TABLE_SHARE)
+        n_numbers, quantiles = len(self.numeric_columns), steps[0] if steps else None
+        if not isinstance(quantiles, QuantileTransform):
+            return self.behind(steps, self.by_inputs(engine, self.width, self.width), TABLE_SHARE)
+        most = self.width + n_numbers
+        if n_numbers < _MANY_COLUMNS:
+            return self.behind(steps, self.by_inputs(engine, self.width, most), TABLE_SHARE)
         share = TABLE_SHARE + _RELEVANCE_SHARE
         relevance = PrivateRelevance(quantiles, share=_RELEVANCE_SHARE / share)
-        inner = engine if hidden == narrow else LayersByWidth(engine, _WIDE_REGRESSION, narrow)
         self.why["relevance"] = (relevance.least, "standard deviations of noise that the statistic of a column exceeds")
-        return self.behind((relevance,), inner, share)
+        return self.behind((relevance,), self.by_inputs(engine, 1, most), share)
+
+    def by_inputs(self, engine: Callable[[tuple[int, ...]], DPSGD], fewest: int, most: int) -> Mechanism:
+        """Return the engine of a regression; what is released decides how many inputs between these two there are."""
+        possible = [(widest, hidden) for widest, hidden in self.regression_layers() if widest >= fewest]
+        last = next(place for place, (widest, _) in enumerate(possible) if widest >= most)
+        possible, hidden = possible[: last + 1], possible[last][1]
+        ladder = tuple(
+            (int(widest), narrow) for (widest, narrow), (_, next_one) in pairwise(possible) if narrow != next_one
+        )
+        if not ladder:
+            self.why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what it learns")
+            return engine(hidden)
+        parts = [f"{narrow} up to {widest} inputs" for widest, narrow in ladder]
+        reason = "the released quantiles decide how many inputs there are; more of them add more noise"
+        self.why["hidden_by_inputs"] = (f"{', '.join(parts)}, then {hidden}", reason)
+        return LayersByWidth(engine(hidden), ladder)
+
+    def regression_layers(self) -> tuple[tuple[float, tuple[int, ...]], ...]:
+        """Return hidden layers for rows of at most so many inputs, narrow rows first."""
+        s = self.signal
+        narrow: tuple[int, ...] = (16,) if s < 1_500 else (32, 16) if s < 5_000 else (32, 16, 16)
+        few = wide = narrow
+        if self.quantiles is not None and 1_500 <= s < 2_500:
+            few, narrow, wide = (20, 16), (32,), (32,)
+        if self.width >= _WIDE_REGRESSION:
+            wide = (16,) if s < 4_000 else (32, 16) if s < 10_000 else (32, 16, 16)
+        return (_FEW_INPUTS, few), (_WIDE_REGRESSION - 1, narrow), (math.inf, wide)
 
     def weak_regression(self) -> Mechanism:
         """Return a linear model whose steps and random features follow from the signal for each of its weights."""

@@ -21,22 +21,22 @@ class LayersByWidth(Around):
     Parameters
     ----------
     mechanism : DPSGD
-    widest : int
-        Rows of at most so many numbers are narrow.
-    narrow : tuple of int
-        The hidden layers for narrow rows; for others those of the mechanism.
+        Its hidden layers are for rows that are wider than all of ``ladder``.
+    ladder : tuple of (int, tuple of int)
+        Hidden layers for rows of at most so many numbers, narrow rows first.
 
     Theory: Fact 5
     """
 
     mechanism: DPSGD
-    widest: int
-    narrow: tuple[int, ...]
+    ladder: tuple[tuple[int, tuple[int, ...]], ...]
 
     def __post_init__(self) -> None:
-        check_count("widest", self.widest)
+        for widest, _ in self.ladder:
+            check_count("ladder[i][0]", widest)
 
     def train_on(self, run: TrainingRun) -> Trained:
-        is_narrow = run.source.width <= self.widest
-        engine = replace(self.mechanism, hidden=self.narrow) if is_narrow else self.mechanism
-        return run.train_inner(engine, run.source)
+        narrow = (hidden for widest, hidden in self.ladder if run.source.width <= widest)
+        hidden = next(narrow, self.mechanism.hidden)
+        trained = run.train_inner(replace(self.mechanism, hidden=hidden), run.source)
+        return replace(trained, found_privately={**trained.found_privately, "hidden": list(hidden)})
