@@ -33,6 +33,7 @@ from dpscp.cli.files import (
 from dpscp.cli.fit import Result, check_records, describe_release, fit_table, open_store, write_schema
 from dpscp.cli.lines import brief, describe, report_line, show_warning
 from dpscp.data.groups import Groups
+from dpscp.data.sources.files import without_keys
 from dpscp.deployment import (
     CoverageMonitor,
     evaluate,
@@ -186,7 +187,7 @@ def _monitor(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], in
     estimator = monitor.estimator
     if options.output is not None and monitor.follow is None:
         raise CommandError("--output is for thresholds that follow; create the monitor with --follow 1")
-    name = options.batch or options.table.name
+    name = options.batch or Path(without_keys(options.table)).name
     records = _new_records(options, options.table, estimator)
     step = monitor.update(*records, batch=name, budget=open_store(options))
     write_atomically(options.state, monitor.to_json().encode())

@@ -23,7 +23,7 @@ from dpscp._base.suggestions import suggest
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.persons import PersonIds, read_person_ids
 from dpscp.data.schema import Schema
-from dpscp.data.sources.files import TableFile, is_url, list_files
+from dpscp.data.sources.files import TableFile, is_url, list_files, without_keys
 from dpscp.data.sources.tables import Table
 from dpscp.data.used_records import sketch_rows
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, PrivateMultilabelClassifier, load
@@ -133,17 +133,17 @@ def _check_header(file: TableFile) -> None:
     with suppress(OSError, EOFError), file.open_text() as text:
         first = text.readline(_LONGEST_HEADER)
     if not first:
-        raise CommandError(f"{file.path!r} is empty: it contains neither column names nor records")
+        raise CommandError(f"{file.said} is empty: it contains neither column names nor records")
     others = [mark for mark in _OTHER_SEPARATORS if mark in first and separator not in first]
     if others:
         suggestion = "tab" if others[0] == "\t" else f"'{others[0]}'"
         raise CommandError(
-            f"the first line of {file.path!r} contains no {separator!r}; if another character separates the cells, use "
+            f"the first line of {file.said} contains no {separator!r}; if another character separates the cells, use "
             f"--separator {suggestion}"
         )
     if not names or not all(any(letter.isalpha() for letter in name) for name in names):
         raise CommandError(
-            f"the first line of {file.path!r} does not look like column names; insert a line with column names"
+            f"the first line of {file.said} does not look like column names; insert a line with column names"
         )
 
 
@@ -180,32 +180,40 @@ def note_path(model: Path) -> Path:
 
 
 def write_note(model: Path, table: Path) -> None:
-    """Write a note beside a model file with the path of its training table."""
+    """Write a note beside a model file with the path of its training table, or its URL without keys."""
     note = {
         "format": _NOTE_FORMAT,
         "version": _NOTE_VERSION,
         "model_sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
-        "table": str(table if is_url(table) else table.absolute()),
+        "table": without_keys(table if is_url(table) else table.absolute()),
     }
     write_atomically(note_path(model), json.dumps(note, indent=1).encode())
 
 
 def read_note(model: Path) -> Path | None:
-    """Return the training table of a model file; None if no note of this model names one that still exists."""
+    """Return the training table of a model file; None if no note of this model names one."""
     try:
         data = json.loads(note_path(model).read_text(encoding="utf-8"))
         is_own = data["model_sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
         is_known = (data["format"], data["version"]) == (_NOTE_FORMAT, _NOTE_VERSION)
         table = Path(data["table"])
-        list_files(table, CSVFormat())
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # a table that is gone is a ValueError
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return table if is_own and is_known else None
 
 
 def is_same_file(one: Path, other: Path) -> bool:
     """Return whether two paths, patterns or URLs name the same file or folder."""
+    if is_url(one) or is_url(other):
+        return without_keys(one) == without_keys(other)
     return one.absolute() == other.absolute() or (one.exists() and other.exists() and one.samefile(other))
+
+
+def _is_there(table: Path) -> bool:
+    try:
+        return bool(list_files(table, CSVFormat()))
+    except (OSError, ValueError):  # a table that is gone, or a URL that needs its keys
+        return False
 
 
 def read_new_records(
@@ -217,10 +225,10 @@ def read_new_records(
     """
     advice = "Coverage on them says nothing about new records: evaluate on labeled records that the fit did not use"
     if fitted is not None and is_same_file(path, fitted):
-        raise CommandError(f"{str(path)!r} is the table that the model was fitted on. {advice}")
+        raise CommandError(f"{without_keys(path)!r} is the table that the model was fitted on. {advice}")
     X, y, persons = read_labeled(open_table(path, csv_format), schema)
-    if fitted is not None:
+    if fitted is not None and _is_there(fitted):
         frames = open_table(fitted, schema.csv).frames("compare the tables", schema)
         if sketch_rows(X).shares_records(reduce(add, (sketch_rows(schema.matrix(frame)) for frame in frames))):
-            raise CommandError(f"{str(path)!r} holds records that the model was fitted on. {advice}")
+            raise CommandError(f"{without_keys(path)!r} holds records that the model was fitted on. {advice}")
     return X, y, persons

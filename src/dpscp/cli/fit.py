@@ -28,6 +28,7 @@ from dpscp.cli.files import (
 )
 from dpscp.cli.lines import describe, model_line, report_line, show_hints, show_warning
 from dpscp.data.schema import Schema, read_schema, template
+from dpscp.data.sources.files import is_url, without_keys
 from dpscp.data.sources.tables import Table
 from dpscp.data.table_check import check_table
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, PrivateMultilabelClassifier
@@ -54,9 +55,10 @@ def write_schema(options: argparse.Namespace) -> Result:
     _require_target(options, names)
     schema = replace(template(names, target=options.target or ""), csv=table.csv_format)
     write_atomically(output, schema.to_toml().encode())
+    command = ["dpscp", "fit", without_keys(options.table), "--schema", str(output), "--epsilon", "1"]
     return {"schema": str(output), "lacks": list(schema.lacks)}, [
         f"wrote {output}. Fill in task, types, bounds and categories from public knowledge,",
-        f"then run: dpscp fit {shlex.quote(str(options.table))} --schema {shlex.quote(str(output))} --epsilon 1",
+        f"then run: {shlex.join(command)}",
     ]
 
 
@@ -136,7 +138,7 @@ def _describe_earlier_fits(options: argparse.Namespace) -> str | None:
     if not names:
         return None
     return (
-        f"{str(options.table)!r} was fitted before ({', '.join(sorted(names))}): each fit spends "
+        f"{without_keys(options.table)!r} was fitted before ({', '.join(sorted(names))}): each fit spends "
         "its own epsilon and delta, the costs add up, and no ledger has them together. Create a store once with "
         "'dpscp budget create', and add --budget and --dataset to every command that uses these records"
     )
@@ -192,7 +194,8 @@ def _save_model(estimator: Estimator, path: Path) -> Path:
 
 
 def _schema_path(table: Path) -> Path:
-    return table.with_suffix(".schema.toml")
+    near = Path(Path(without_keys(table)).name) if is_url(table) else table
+    return near.with_suffix(".schema.toml")
 
 
 def _require_target(options: argparse.Namespace, names: Collection[str]) -> None:
@@ -213,7 +216,8 @@ def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
     schema = (schema or template(names)).for_columns(names)
     schema = replace(_add_columns(schema, names, options), csv=table.csv_format)
     require_columns(table, schema.column_names)
-    command = shlex.join(["dpscp", *options.words, *([] if options.schema else ["--schema", str(file or draft)])])
+    added = [] if options.schema else ["--schema", str(file or draft)]
+    command = shlex.join(["dpscp", *map(without_keys, options.words), *added])
     if schema.lacks and wizard.is_interactive():
         schema = wizard.ask_declarations(schema, file or draft, command, names)
     if schema.lacks and not options.schema:
@@ -246,7 +250,7 @@ def _add_columns(schema: Schema, names: Collection[str], options: argparse.Names
 
 def _schema_command(options: argparse.Namespace) -> str:
     """Return the command that writes a template for the table of this fit, with its options."""
-    words = ["dpscp", "schema", str(options.table), *(["--header"] if options.header else [])]
+    words = ["dpscp", "schema", without_keys(options.table), *(["--header"] if options.header else [])]
     for name in ("target", "separator", "encoding", "decimal", "thousands"):
         value = getattr(options, name)
         words += [] if value is None else [f"--{name}", value]

@@ -1,5 +1,6 @@
 """Every kind of table gives the records, the bits and the messages of the same rows in memory."""
 
+import json
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ import pyarrow.orc
 import pytest
 
 import dpscp as dp
+from dpscp.cli.main import main
 from dpscp.data.sources import TableSource
 from dpscp.data.sources.files import TableError
 from dpscp.data.sources.tables import Table
@@ -233,6 +235,30 @@ def test_a_bucket_gives_the_records_of_its_files(path, bucket, folder):
 def test_a_key_in_a_url_is_not_printed(bucket):
     for name in ("no.parquet", "parts/2.parque"):
         refused(f"s3://user:{CANARY}@b/{name}{bucket}&x={CANARY}", "^(?!.*user)", (TableError, FileNotFoundError))
+
+
+def test_no_command_keeps_or_prints_a_key_of_a_url(bucket, tmp_path, monkeypatch, capfd):
+    """Neither the note beside the model, which recognizes the table, nor the name of a batch, nor a command to copy."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(dp.Schema.from_dict({**DECLARED, "n_records": None}).to_toml())
+    fitted, new = (f"s3://user:{CANARY}@b/parts/{name}.parquet{bucket}" for name in (0, 1))
+    spend = ["--epsilon", "4", "--delta", "1e-6"]
+    assert main(["schema", fitted, "--target", "label"]) == 0
+    assert (tmp_path / "0.schema.toml").is_file()
+    for name in ("m", "again"):  # the second one says that the table was fitted before
+        assert main(["fit", fitted, "--schema", "s.toml", *spend, "-o", f"{name}.dpscp"]) == 0
+    assert "'s3://b/parts/0.parquet' was fitted before (m.dpscp)" in capfd.readouterr().err
+    assert main(["evaluate", "m.dpscp", fitted, *spend]) == 1
+    assert "'s3://b/parts/0.parquet' is the table that the model was fitted on" in capfd.readouterr().err
+    state = ["--state", "state.json", "--tolerated", "0.2", *spend]
+    assert main(["monitor", "m.dpscp", new, *state]) in (0, 4)
+    assert json.loads((tmp_path / "state.json").read_text())["batches"][0]["name"] == "1.parquet"
+    (tmp_path / "open.toml").write_text('target = "label"\n')
+    assert main(["fit", fitted, *spend]) == main(["fit", fitted, "--schema", "open.toml", *spend]) == 1
+    printed = capfd.readouterr()
+    assert "0.schema.toml" in printed.err
+    assert CANARY not in printed.out + printed.err
+    assert not [path.name for path in tmp_path.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
 
 
 def source_sum(table, schema):

@@ -72,13 +72,24 @@ def is_url(table: str | PathLike[str]) -> bool:
     return _URL.fullmatch(str(table)) is not None
 
 
+def without_keys(table: str | PathLike[str]) -> str:
+    """Return a path as text, and a URL without what may be a key: the text for messages and files."""
+    return _SECRETS.sub("", _usual_url(table)) if is_url(table) else str(table)
+
+
+def _usual_url(table: str | PathLike[str]) -> str:
+    """Return a URL with both slashes before its place."""
+    scheme, place = str(table).replace("\\", "/").split(":", 1)
+    return f"{scheme}://{'/' if scheme == 'file' else ''}{place.lstrip('/')}"
+
+
 def find_kind(name: str) -> str:
     """Return the kind of a file by its name: "csv", "parquet", "ipc", "orc" or "excel"; refuse another one."""
     found = [kind for ending, kind in _KINDS.items() if name.lower().endswith(ending)]
     if not found:
         raise TableError(
-            f"the name of {name!r} has no ending of a table; use one of {', '.join(_KINDS)}. Save another kind of "
-            "spreadsheet as CSV UTF-8"
+            f"the name of {without_keys(name)!r} has no ending of a table; use one of {', '.join(_KINDS)}. Save "
+            "another kind of spreadsheet as CSV UTF-8"
         )
     return found[0]
 
@@ -98,7 +109,7 @@ class TableFile:
     @property
     def said(self) -> str:
         """The file in a message."""
-        return repr(self.path)
+        return repr(without_keys(self.path))
 
     @property
     def is_csv(self) -> bool:
@@ -216,7 +227,7 @@ class TableFile:
         with self.system.open_input_file(self.path) as file:
             sheets = pd.read_excel(file, sheet_name=None, header=None, dtype=object, keep_default_na=False)
         if len(sheets) != 1:
-            raise TableError(f"{self.path!r} has several sheets; save the one with the records to its own file")
+            raise TableError(f"{self.said} has several sheets; save the one with the records to its own file")
         lines = next(iter(sheets.values())).map(_cell_text)
         return lines[1:].set_axis(lines.iloc[0].fillna(""), axis=1).dropna(how="all")
 
@@ -238,20 +249,20 @@ class TableFile:
             failure = error
         if isinstance(failure, UnicodeError) or "UTF8" in str(failure):
             raise TableError(
-                f"{self.path!r} is not written in {self.csv_format.encoding}. Declare its encoding, for example cp1252 "
+                f"{self.said} is not written in {self.csv_format.encoding}. Declare its encoding, for example cp1252 "
                 '(Excel on Windows) or latin-1: encoding = "cp1252" under [csv] in the schema, or --encoding cp1252 on '
                 "the command line"
             )
         if "straddling" in str(failure):
             raise TableError(
-                f"{self.path!r} contains a record of more than {BLOCK_BYTES // 2**20} megabytes; remove or shorten it"
+                f"{self.said} contains a record of more than {BLOCK_BYTES // 2**20} megabytes; remove or shorten it"
             )
         if isinstance(failure, ImportError):
             raise TableError(
-                f"{self.path!r} needs pandas, pyarrow and, if it is a spreadsheet, openpyxl; pip install "
+                f"{self.said} needs pandas, pyarrow and, if it is a spreadsheet, openpyxl; pip install "
                 "'dpscp[tables]', or save the file as CSV UTF-8"
             )
-        unreadable = TableError(f"{self.path!r} cannot be read as {_FORMATS[find_kind(self.path)]}")
+        unreadable = TableError(f"{self.said} cannot be read as {_FORMATS[find_kind(self.path)]}")
         unreadable.add_note(SEE_CHECK)
         raise unreadable
 
@@ -264,7 +275,7 @@ class TableFile:
         found = ""
         with suppress(Exception):  # without a header or an end there is no place
             found = find() if find is not None else ""
-        return f"{found} of {self.path!r}" if found else ""
+        return f"{found} of {self.said}" if found else ""
 
     def _find_uneven_line(self) -> str:
         with self.open_text() as file:
@@ -317,10 +328,8 @@ def _locate(table: str | PathLike[str]) -> tuple[Any, str, str]:
         raise TableError("the path of the table is empty; give the path of a file or folder")
     if not is_url(table):
         return fs.LocalFileSystem(), Path(table).as_posix(), str(table)
-    scheme, place = str(table).replace("\\", "/").split(":", 1)
-    url, reason = f"{scheme}://{'/' if scheme == 'file' else ''}{place.lstrip('/')}", ""
-    said = _SECRETS.sub("", url)
-    if scheme in ("gs", "gcs") and "?" not in url:
+    url, said, reason = _usual_url(table), without_keys(table), ""
+    if url.startswith(("gs:", "gcs:")) and "?" not in url:
         url += "?retry_limit_seconds=60"  # the default is a quarter of an hour
     try:
         import pyarrow as pa
@@ -370,8 +379,8 @@ def _find_files(system: Any, path: str, said: str) -> list[tuple[str, dict[str, 
     for file in files:
         if any(part.startswith((".", "_")) for part in below[file]):
             raise TableError(
-                f"{file!r} is hidden or unfinished, so it is not clear whether it belongs to the table; move it, "
-                "or list the files"
+                f"{without_keys(file)!r} is hidden or unfinished, so it is not clear whether it belongs to the table; "
+                "move it, or list the files"
             )
         find_kind(file)
     return [(file, _folder_keys(below[file][:-1])) for file in files]
