@@ -57,6 +57,34 @@ def test_sparse_rows_are_refused():
     assert_silent(caught.value)
 
 
+BAD_TARGETS = {
+    "text": ["1.0"] * (N - 1) + [CANARY_TEXT],
+    "nan": [CANARY_NUMBER] * (N - 1) + [np.nan],
+    "infinity": [CANARY_NUMBER] * (N - 1) + [np.inf],
+    "too few": [CANARY_NUMBER] * (N - 1),
+    "two columns": np.full((N, 2), CANARY_NUMBER),
+    "ragged": [[CANARY_NUMBER]] * (N - 1) + [[1, 2]],
+    "complex": np.full(N, 1j * CANARY_NUMBER),
+    "objects": np.array([{CANARY_TEXT: 1}] * N),
+    "none inside": np.array([None, *[CANARY_NUMBER] * (N - 1)]),
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("name", BAD_TARGETS)
+@pytest.mark.parametrize("check", [validate_targets, validate_labels])
+def test_bad_targets_are_refused_without_telling_anything(name, check):
+    y = BAD_TARGETS[name]
+    if name == "text" and check is validate_labels:
+        y = np.array(y, dtype=object)
+        y[0] = CANARY_NUMBER  # text alone is a fine label; a mixture is not
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=r"y|label|Complex") as caught:
+            check(y, N)
+    assert_silent(caught.value)
+
+
 def test_numbers_in_text_and_objects_are_read():
     X = rows(20)
     for form in (X.astype(object), X.astype(str), X.tolist(), pd.DataFrame(X, columns=list("abc")).astype(object)):
