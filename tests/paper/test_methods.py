@@ -446,9 +446,7 @@ def test_a_label_outside_the_declared_classes_fits_as_badly_as_can_be():
     ("options", "message"),
     [
         ({"confidence_level": 90}, "did you mean 0.9"),
-        ({"confidence_level": 1.0}, "strictly between 0 and 1"),
         ({"confidence_level": []}, "at least one level"),
-        ({"confidence_level": "high"}, "must be a number"),
         ({"estimator": LogisticRegression}, "the class LogisticRegression"),
         ({"estimator": "svm"}, "got str"),
         ({"estimator": StandardScaler()}, "got StandardScaler"),
