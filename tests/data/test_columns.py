@@ -81,7 +81,7 @@ def test_parts_of_dates_are_features_of_their_own():
     # a Monday, a missing day, a Friday
     assert found[:, 4:].tolist() == [[1, 0, 0, 0, 0, 0, 0], [0] * 7, [0, 0, 0, 0, 1, 0, 0]]
     assert found[:, 1].tolist() == [0, 1, 0]
-    low, high = schema.feature_bounds
+    low, high = schema.declared["feature_bounds"].pair
     assert ((low <= found) & (found <= high)).all()
     assert schema.declared["feature_bounds"].indicators == (1, *range(4, 11))
 

@@ -335,7 +335,7 @@ def test_a_schema_declares_scales(tmp_path):
     path.write_text(schema.to_toml())
     assert Schema.read(path) == schema
     assert_allclose(schema.matrix(frame)[:, 2], np.clip(frame["dose"], 0, 100))
-    assert schema.feature_bounds[1].tolist() == [1, 1, 100, 1]
+    assert schema.declared["feature_bounds"].pair[1].tolist() == [1, 1, 100, 1]
     reg = dp.PrivateConformalRegressor(epsilon=4.0, random_state=0).fit(frame, "cost", schema=schema)
     facts = reg.ledger_.public_facts
     assert facts["y_scale"] == "log"

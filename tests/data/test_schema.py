@@ -53,7 +53,7 @@ def test_matrix_follows_the_declarations():
     schema = parse_schema(TEXT).require_complete()
     names = ("age", "income", "income is missing", "region=north", "region=south", "region=east", "member=1")
     assert schema.feature_names == names
-    low, high = schema.feature_bounds
+    low, high = schema.declared["feature_bounds"].pair
     assert low.tolist() == [0, -10, 0, 0, 0, 0, 0]
     assert high.tolist() == [100, 10, 1, 1, 1, 1, 1]
     expected = [[50, 0, 1, 1, 0, 0, 1], [100, 0, 1, 0, 0, 1, 0]]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dpscp as dp
-from dpscp.data.schema import Column, SchemaError, parse_schema
+from dpscp.data.schema import SchemaError, parse_schema
 
 FRAME = pd.DataFrame(
     {
@@ -40,18 +40,6 @@ def test_no_value_enters_a_template():
     assert dp.Schema.from_frame(other, "y", task="classification") == schema
 
 
-def test_values_of_public_columns_are_read():
-    schema = dp.Schema.from_frame(FRAME, "y", task="classification", public=["age", "kind", "y", "since"])
-    columns = {column.name: column for column in schema.columns}
-    assert columns["age"].bounds == (18.5, 93.25)
-    assert columns["kind"].categories == ("canary-a", "canary-b")
-    assert columns["region"].categories is None
-    assert columns["since"] == Column("since", "date")
-    assert schema.classes == ("canary-no", "canary-yes")
-    assert dp.Schema.from_frame(FRAME[["age", "y"]], "age", task="regression", public=True).bounds == (18.5, 93.25)
-    assert dp.Schema.from_frame(FRAME[["age", "y"]], "age", public=True).bounds is None
-
-
 @pytest.mark.parametrize("make", [pl.from_pandas, pa.Table.from_pandas])
 def test_other_frames_are_described_too(make):
     frame = FRAME[["age", "region", "y"]]
@@ -61,9 +49,5 @@ def test_other_frames_are_described_too(make):
 def test_what_is_wrong_is_refused():
     with pytest.raises(SchemaError, match="no column 'z'"):
         dp.Schema.from_frame(FRAME, "z")
-    with pytest.raises(SchemaError, match="public names column 'q'"):
-        dp.Schema.from_frame(FRAME, "y", public=["q"])
     with pytest.raises(SchemaError, match="pass a frame"):
         dp.Schema.from_frame(np.ones((2, 2)))
-    with pytest.raises(SchemaError, match="'age' has no two different numbers"):
-        dp.Schema.from_frame(FRAME[:1], "y", public=["age"])

@@ -536,21 +536,8 @@ def _check_cells(column: Column) -> int:
     return count
 
 
-# ---- declarations from a table whose values are public
-
-
-def describe_column(name: str, values: Any, *, is_public: bool) -> Column:
-    """Return the declaration of a column: its type, and public facts only where its values are public."""
-    kind = _type_of_column(values)
-    if is_public and kind == "numeric":
-        return Column(name, kind, bounds=public_range(name, values))
-    if is_public and kind == "categorical":
-        return Column(name, kind, categories=public_labels(values))
-    return Column(name, kind)
-
-
-def _type_of_column(values: Any) -> str:
-    """Return the type by the kind of storage alone; "" for others."""
+def stored_type(values: Any) -> str:
+    """Return the type of a column by the kind of storage alone; "" for others."""
     import pandas as pd
 
     types = pd.api.types
@@ -562,17 +549,3 @@ def _type_of_column(values: Any) -> str:
         return "date"
     texts = types.is_string_dtype(values.dtype) or types.is_object_dtype(values.dtype)
     return "categorical" if texts or isinstance(values.dtype, pd.CategoricalDtype) else ""
-
-
-def public_range(name: str, values: Any) -> tuple[float, float]:
-    """Return the smallest and largest value of a column whose values are public."""
-    numbers, _ = parse_numbers(values)
-    found = numbers[np.isfinite(numbers)]
-    if not len(found) or found.min() == found.max():
-        raise SchemaError(f"column {name!r} has no two different numbers; declare its bounds")
-    return float(found.min()), float(found.max())
-
-
-def public_labels(values: Any) -> tuple[str, ...]:
-    """Return the sorted labels of a column whose values are public."""
-    return tuple(sorted({label_text(value) for value in values.dropna().unique().tolist()}))

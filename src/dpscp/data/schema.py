@@ -68,12 +68,10 @@ from dpscp.data.columns import (
     Feature,
     check_declaration,
     collect_errors,
-    describe_column,
-    public_labels,
-    public_range,
     read_bounds,
     read_labels,
     refuse_records,
+    stored_type,
 )
 from dpscp.data.csv_format import CSVFormat
 from dpscp.data.feature_bounds import FeatureBounds
@@ -305,14 +303,6 @@ class Schema:
         return tuple(feature for column in self.feature_columns for feature in column.features)
 
     @property
-    def feature_bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The public lower and upper bounds of the matrix's columns, (n_features,) each."""
-        names = [repr(feature.name) for feature in self._features if feature.bounds is None]
-        if names:
-            raise SchemaError(f"the fit finds bounds of {', '.join(names)}; declare bounds to have them before a fit")
-        return self._bounds.pair
-
-    @property
     def _bounds(self) -> FeatureBounds:
         """The bounds of the matrix's columns, with those that the fit finds."""
         found = self._features
@@ -532,9 +522,7 @@ class Schema:
         )
 
     @classmethod
-    def from_frame(
-        cls, frame: Any, target: str = "", *, task: Any = "", public: bool | Sequence[str] = False
-    ) -> "Schema":
+    def from_frame(cls, frame: Any, target: str = "", *, task: Any = "") -> "Schema":
         """Return a schema to complete: the names and types of a frame's columns.
 
         No value of the frame is used, only how columns are stored. ``print(schema.to_toml())`` shows what is still to
@@ -547,24 +535,15 @@ class Schema:
             The column to predict.
         task : ``"classification"``, ``"regression"``, or an estimator, optional
             A fit with a schema that names no task takes that of the estimator.
-        public : bool or sequence of str
-            The columns whose values in this frame are public knowledge, for example of a published table. Their bounds,
-            categories and classes are read from the frame. True: all columns.
 
         Returns
         -------
         Schema
         """
-        task, names = getattr(task, "_name", task), list_columns(frame)
-        features = [column.name for column in template(names, target=target).columns]
-        shown = set(names) if public is True else set(public or ())
-        if unknown := sorted(shown - set(names)):
-            raise SchemaError(f"public names column {unknown[0]!r}, which the table does not have")
-        values = select_columns(frame, names)
-        found = cls(task, target, tuple(describe_column(n, values[n], is_public=n in shown) for n in features))
-        if target in shown and task == "classification":
-            return replace(found, classes=public_labels(values[target]))
-        return replace(found, bounds=public_range(target, values[target])) if target in shown and task else found
+        names = list_columns(frame)
+        empty, values = template(names, target=target), select_columns(frame, names)
+        columns = tuple(Column(column.name, stored_type(values[column.name])) for column in empty.columns)
+        return cls(getattr(task, "_name", task), target, columns)
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> "Schema":
