@@ -22,6 +22,7 @@ from dpscp.paper import (
     stability_dpsgd_projection,
     stability_dpsgd_smooth,
 )
+from dpscp.training import DPSGD
 
 
 def clipped(gradient, clip_norm):
@@ -310,3 +311,13 @@ def test_bad_numbers_are_named():
         learning_rate=1e3, **{**constants, "steps": 500, "sampling_rate": 0.5, "n_records": 1000}
     )
     assert huge.is_vacuous
+
+
+def test_the_rounding_of_each_parameter_is_charged():
+    """A full batch shifts by one clipped gradient and the rounding of the noise, one grid step for each parameter."""
+    classes, noises = (0, 1), (1e3, 1e6)
+    made = [DPSGD(loss="logistic", feature_bound=1.0, clip_norm=1.0, noise_multiplier=s, steps=3) for s in noises]
+    found = [one.stability(99, 10_000, classes).shift_bound for one in made]
+    gradient = min(1.0, math.sqrt(2))  # clipped, of a row of norm one and the intercept
+    expected = [gradient + math.sqrt(100) * 2.0**-20 * s for s in noises]
+    assert found[1] / found[0] == pytest.approx(expected[1] / expected[0], rel=1e-4)
