@@ -17,6 +17,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.sources.tables import Table
+from dpscp.deployment import judge
 from dpscp.deployment.server import Limits, OutcomeFile, RequestError, create_app, record_schema, serve
 
 SECRET = "Musterfrau-71"
@@ -129,6 +130,8 @@ def test_what_is_public_can_be_read(server, fitted):
     assert about["record"] == record_schema(fitted.schema_)
     assert about["record"]["required"] == ["age", "ward", "admitted"]
     assert about["record"]["properties"]["ward"]["enum"] == ["a", "b"]
+    assert about["record"]["properties"]["age"]["description"] == "values outside 0 to 100 are clipped"
+    assert about["verdict"] == judge(fitted).to_dict()
     assert ask(port, "GET", "/statement")[1] == json.loads(json.dumps(fitted.statement()))
     assert b"What this release promises" in ask(port, "GET", "/report")[1]
     bodies = ask(port, "GET", "/openapi.json")[1]["paths"]["/predict"]["post"]["requestBody"]["content"]

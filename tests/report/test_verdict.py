@@ -12,7 +12,7 @@ import dpscp as dp
 from dpscp.cli.main import main
 from dpscp.core.evaluation import PrivateEvaluation
 from dpscp.core.findings import PrivateEstimate
-from dpscp.deployment import judge, statement_markdown
+from dpscp.deployment import judge, model_card, statement_markdown
 from dpscp.report import evaluate, html_report
 from dpscp.report.verdict import Grade
 
@@ -67,9 +67,12 @@ def test_each_bad_case_is_named_in_every_output(case, tmp_path, monkeypatch, cap
     outputs = [page, (tmp_path / "report.html").read_text(), shown, verdict.html_card(), str(verdict)]
     assert [words in " ".join(text.split()) for text in outputs] == [True] * 5
     # without labeled records, the lines about privacy are the same, and those about usefulness say that nobody knows
-    public = [html_report(model), model._repr_html_(), statement_markdown(model.statement())]
+    statement = model.statement()
+    public = [html_report(model), model._repr_html_(), statement_markdown(statement), model_card(statement)]
     found = words if name == "privacy" else "not measured"
-    assert [found in text for text in public] == [True] * 3
+    assert [found in text for text in public] == [True] * 4
+    assert main(["predict", "m.dpscp", "new.csv", "-o", "predicted.csv"]) == 0
+    assert (words in " ".join(capsys.readouterr().out.split())) == (name == "privacy")
     assert model.statement()["verdict"][name]["grade"] == (grades[0] if name == "privacy" else "not measured")
 
 
