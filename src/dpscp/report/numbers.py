@@ -159,8 +159,9 @@ def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
 
 def _rate(holds: NDArray[Any]) -> PrivateEstimate:
     """Return a share with its 95 % Clopper-Pearson interval."""
-    hits = int(np.sum(holds))
-    return PrivateEstimate(hits / len(holds), clopper_pearson(hits, len(holds)))
+    found = stats.binomtest(int(np.sum(holds)), len(holds))
+    low, high = found.proportion_ci(0.95)
+    return PrivateEstimate(float(found.statistic), (float(low), float(high)))
 
 
 def _mean(values: NDArray[np.float64]) -> PrivateEstimate:
@@ -189,21 +190,3 @@ def shortest_width(targets: Any, level: float) -> float:
     """Return the width of the shortest interval that holds a share of the targets."""
     ordered, kept = np.sort(validate_targets(targets, len(targets))), max(1, int(np.ceil(level * len(targets) - 1e-9)))
     return float((ordered[kept - 1 :] - ordered[: len(ordered) - kept + 1]).min())
-
-
-def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Compute the exact confidence interval of a rate.
-
-    Parameters
-    ----------
-    hits, n : number of successes, and of trials.
-    confidence : probability with which the interval contains the rate.
-
-    Returns
-    -------
-    (low, high)
-    """
-    tail = (1 - confidence) / 2
-    low = stats.beta.ppf(tail, hits, n - hits + 1) if hits else 0.0
-    high = stats.beta.ppf(1 - tail, hits + 1, n - hits) if hits < n else 1.0
-    return float(low), float(high)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.format import at_least, format_level, format_odds, format_rate, html_paragraph, html_table, text_table
@@ -26,9 +26,6 @@ from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import SPLIT
 from dpscp.privacy import RECORDS, Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu, lattice_noise
 from dpscp.privacy.units import Unit
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["BudgetPlan", "PlanRow", "plan"]
 
