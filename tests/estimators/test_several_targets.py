@@ -48,7 +48,9 @@ def test_all_targets_are_inside_exactly_if_the_score_is_within_the_threshold(sco
     rng = np.random.default_rng(1)
     each = tuple(Regression(b, interval_score(score)) for b in BOUNDS)
     task = JointRegression(each, spreads=(0.3, 7.0))
-    outputs = rng.normal(size=(500, task.n_outputs)).round(1) * np.repeat([1.0, 20.0], task.score_outputs)
+    outputs = rng.normal(size=(500, task.n_targets * task.score_outputs)).round(1) * np.repeat(
+        [1.0, 20.0], task.score_outputs
+    )
     y = (rng.normal(size=(500, 2)) * [1, 20]).round(1)
     scores = task._own_scores(outputs, y)
     low, high = task.score_range

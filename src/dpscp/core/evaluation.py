@@ -29,7 +29,7 @@ from dpscp.data.persons import keep_rows
 from dpscp.data.sources import Block, added
 from dpscp.data.sources.places import PlacedFunction, Places
 from dpscp.data.validation import label_index, suppress_float_warnings, validate_labels, validate_targets
-from dpscp.guarantees.certificate import require_coverage
+from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.pld import discrete_gaussian_cdf
 from dpscp.privacy.random_streams import PlacedDraws
@@ -308,7 +308,11 @@ def outcomes_of_intervals(
 def require_coverage_release(estimator: Any) -> None:
     """Refuse what is not fitted, and a release whose promise is not about coverage."""
     check_is_fitted(estimator)
-    require_coverage(estimator.certificate_, type(estimator).__name__)
+    if estimator.certificate_.promise is not Promise.COVERAGE:
+        raise TypeError(
+            "estimator must be a PrivateConformalClassifier or a PrivateConformalRegressor, got "
+            f"{type(estimator).__name__}, whose promise is about another loss"
+        )
 
 
 def separate_release(estimator: Any) -> Any:

@@ -14,7 +14,6 @@ from dpscp.scores import IntervalScore
 from dpscp.scores.sets import scaled_threshold
 from dpscp.training.base import Mechanism, Trained
 from dpscp.training.mechanisms.one_vs_rest import SPREAD, OneVsRest, SeveralTargets
-from dpscp.training.model import Model
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 
 
@@ -62,11 +61,6 @@ class JointRegression(Prediction):
     def score_outputs(self) -> int:
         """The number of outputs that the score of a target reads."""
         return self.each[0].score_outputs
-
-    @property
-    def n_outputs(self) -> int:
-        """The number of outputs of the model, target by target."""
-        return self.n_targets * self.score_outputs
 
     @property
     def is_one_sided(self) -> bool:
@@ -162,9 +156,6 @@ class JointRegression(Prediction):
         found = [task.answers(own, scaled_threshold(thresholds, spread)) for task, own, spread in self._parts(outputs)]
         predictions, intervals = zip(*found, strict=True)
         return np.column_stack(predictions), np.stack(intervals, axis=1)
-
-    def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(model.outputs(rows))
 
     def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
         parts = zip(self._parts(predicted), targets.T, strict=True)

@@ -177,11 +177,6 @@ class Prediction(Task):
         return 1
 
     @property
-    def n_outputs(self) -> int | None:
-        """The number of outputs of the model; None where the labels decide it."""
-        return None
-
-    @property
     def scaled_bounds(self) -> tuple[float, float] | None:
         """The range of the targets as training sees them; None for labels."""
         return None
@@ -249,8 +244,8 @@ class Prediction(Task):
             raise ValueError(f"estimator must train a {self.name} model")
 
     def check_outputs(self, n_outputs: int) -> None:
-        """Refuse a model with another number of outputs."""
-        if self.n_outputs not in (None, n_outputs):
+        """Refuse a model with another number of outputs than the score reads; labels decide it elsewhere."""
+        if self.scaled_bounds is not None and n_outputs != self.n_targets * self.score_outputs:
             needs = "one output" if self.score_outputs == 1 else "a pair of quantiles"
             needs += (
                 ""
@@ -288,7 +283,7 @@ class Prediction(Task):
 
     def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
         """Return what the score compares with the targets."""
-        raise NotImplementedError
+        return np.asarray(model.outputs(rows))
 
     def _link(self, outputs: NDArray[Any]) -> NDArray[Any]:
         """Return the same of a model's outputs."""
@@ -422,11 +417,6 @@ class Regression(Prediction):
         return {name: value for name, value in facts.items() if value is not None}
 
     @property
-    def n_outputs(self) -> int:
-        """One output, or two for a pair of quantiles."""
-        return self.score_outputs
-
-    @property
     def score_outputs(self) -> int:
         """The number of outputs of a model that the score reads."""
         return int(self.score.outputs)
@@ -500,9 +490,6 @@ class Regression(Prediction):
         found = from_scale(score_intervals(self.score, pair, thresholds), self.y_scale)
         found = np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
         return from_scale(pair.center, self.y_scale), found
-
-    def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(model.outputs(rows))
 
     def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
         scores = score_targets(self.score, to_scale(targets, self.y_scale), self.pair(predicted))

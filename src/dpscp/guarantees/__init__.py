@@ -3,21 +3,19 @@
 from dpscp.guarantees.certificate import Certificate, Terms
 from dpscp.guarantees.formulas import (
     blackbox_floor,
-    minimax_miss_bound,
-    overall_mu,
-    search_mu,
-    universal_alpha,
-    universal_floor,
-    value_buffer,
-)
-from dpscp.guarantees.paper_bounds import (
     coverage_lower_bound,
     dpsgd_coverage,
     expected_gap_dpsgd_projection,
     expected_gap_dpsgd_smooth,
+    minimax_miss_bound,
+    overall_mu,
     rank_buffer,
+    search_mu,
     stability_dpsgd_projection,
     stability_dpsgd_smooth,
+    universal_alpha,
+    universal_floor,
+    value_buffer,
 )
 from dpscp.guarantees.registry import GUARANTEES, Guarantee, GuaranteeRequest, automatic, guarantee_of, register
 from dpscp.guarantees.stability import (

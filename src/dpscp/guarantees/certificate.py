@@ -400,15 +400,6 @@ class Certificate:
         return html_card(self.promise.capitalize(), self._headline(), texts, warnings, details)
 
 
-def require_coverage(certificate: Certificate, owner: str) -> None:
-    """Refuse a release whose promise is not about coverage; ``owner`` is the name of its class."""
-    if certificate.promise is not Promise.COVERAGE:
-        raise TypeError(
-            f"estimator must be a PrivateConformalClassifier or a PrivateConformalRegressor, got {owner}, whose "
-            "promise is about another loss"
-        )
-
-
 def check_release_confidence(confidence: object, guarantee: str | Guarantee) -> float:
     """Return a checked ``release_confidence``; raise if no bound is known for it.
 

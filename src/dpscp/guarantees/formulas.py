@@ -1,11 +1,21 @@
 """Coverage bounds as numbers: statements of the paper and Results A to G.
 
-Every function takes public numbers only and can be called before any record is used.
+Every function takes public numbers only and can be called before any record is used. The paper's stability of DP-SGD is
+here. The library trains with a fixed public normalizer and uses ``stability_dpsgd_fixed_normalizer`` instead.
 """
 
 import math
 
-from dpscp._base.checks import check_count, check_nonnegative, check_positive, check_probability, real_number
+from dpscp._base.assumptions import BATCH_DIVISOR, CONSTANT_RATE, LIPSCHITZ_GRADIENTS, SHARED_SAMPLING
+from dpscp._base.checks import (
+    check_count,
+    check_fraction,
+    check_nonnegative,
+    check_positive,
+    check_probability,
+    real_number,
+)
+from dpscp.guarantees.stability import Stability, ever_sampled
 from dpscp.privacy.tradeoff import Tradeoff, last_where
 from dpscp.threshold import worst_final_gap
 
@@ -174,3 +184,257 @@ def value_buffer(score_lipschitz: float, shift_bound: float) -> float:
     Theory: Result C
     """
     return 2 * check_nonnegative("score_lipschitz", score_lipschitz) * check_nonnegative("shift_bound", shift_bound)
+
+
+# ---- the paper's stability of DP-SGD, which divides by the batch size; usually vacuous at real sample sizes
+
+
+def stability_dpsgd_projection(*, sampling_rate: float, steps: int) -> Stability:
+    """Return shift 0, and the probability that the new record is ever sampled.
+
+    That is 1 - (1 - sampling_rate)**steps. Until the record is drawn, the coupled runs are the same. So the bound holds
+    for any loss, any model and any optimizer (momentum and Adam included), and needs no projection. It is useless if
+    sampling_rate * steps is of order one.
+
+    Parameters
+    ----------
+    sampling_rate : float
+    steps : int
+
+    Returns
+    -------
+    Stability
+
+    Paper: Lemma 3 [thm:proj_dpsgd_stability]
+    """
+    rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
+    return Stability(0.0, ever_sampled(rate, count), (SHARED_SAMPLING,))
+
+
+def expected_gap_dpsgd_projection(*, diameter: float, sampling_rate: float, steps: int) -> float:
+    """Return an upper bound on E||theta_{n+1} - theta_n|| for projected DP-SGD.
+
+    Parameters
+    ----------
+    diameter : float
+        That of the projection set.
+    sampling_rate : float
+    steps : int
+
+    Returns
+    -------
+    float
+
+    Paper: Lemma 3 [thm:proj_dpsgd_stability]
+    """
+    rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
+    return check_positive("diameter", diameter) * ever_sampled(rate, count)
+
+
+def expected_gap_dpsgd_smooth(
+    *,
+    n_records: int,
+    clip_norm: float,
+    noise_std: float,
+    n_parameters: int,
+    learning_rate: float,
+    steps: int,
+    sampling_rate: float,
+    smoothness: float,
+) -> float:
+    """Return the upper bound E_n on E||theta_{n+1} - theta_n|| of the paper.
+
+    Its DP-SGD divides by the batch size and skips empty batches. If only the new record was drawn, its effect is at
+    most clip_norm + noise, and the recurrence allows 2 * clip_norm + noise.
+
+    Parameters
+    ----------
+    n_records : int
+    clip_norm : float
+    noise_std : float
+        The standard deviation of each coordinate of the noise on the sum of clipped gradients (noise multiplier times
+        clip norm). The proof of the paper absorbs the clip norm into its sigma.
+    n_parameters : int
+    learning_rate : float
+        Constant.
+    steps : int
+    sampling_rate, smoothness : float
+
+    Returns
+    -------
+    float
+        Infinite if the exponential overflows.
+
+    Paper: Theorem 3 [thm:dpsgd_stability_smooth]
+    """
+    n = check_count("n_records", n_records)
+    rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
+    clip, std = check_positive("clip_norm", clip_norm), check_nonnegative("noise_std", noise_std)
+    dimension = check_count("n_parameters", n_parameters)
+    eta, smooth = check_positive("learning_rate", learning_rate), check_positive("smoothness", smoothness)
+    ever_drawn = ever_sampled(rate, n + 1)
+    exponent = eta * smooth * count
+    growth = math.expm1(exponent) if exponent < 700 else math.inf
+    return ever_drawn / ((n + 1) * smooth) * (2 * clip + std * math.sqrt(dimension)) * growth
+
+
+def stability_dpsgd_smooth(
+    *,
+    n_records: int,
+    clip_norm: float,
+    noise_std: float,
+    n_parameters: int,
+    learning_rate: float,
+    steps: int,
+    sampling_rate: float,
+    smoothness: float,
+) -> Stability:
+    """Return the split of E_n by Markov: shift E_n**(2/3), delta_n E_n**(1/3).
+
+    Vacuous (delta_n = 1) once E_n reaches one, which is the usual case at real sample sizes. See
+    ``expected_gap_dpsgd_smooth``.
+
+    Parameters
+    ----------
+    n_records : int
+    clip_norm : float
+    noise_std : float
+    n_parameters : int
+    learning_rate : float
+    steps : int
+    sampling_rate : float
+    smoothness : float
+
+    Returns
+    -------
+    Stability
+
+    Paper: Theorem 3 [thm:dpsgd_stability_smooth]; Corollary 2 [cor:dpsgd_coverage]
+    """
+    gap = expected_gap_dpsgd_smooth(
+        n_records=n_records,
+        clip_norm=clip_norm,
+        noise_std=noise_std,
+        n_parameters=n_parameters,
+        learning_rate=learning_rate,
+        steps=steps,
+        sampling_rate=sampling_rate,
+        smoothness=smoothness,
+    )
+    return Stability(gap ** (2 / 3), min(1.0, gap ** (1 / 3)), (LIPSCHITZ_GRADIENTS, BATCH_DIVISOR, CONSTANT_RATE))
+
+
+# ---- the paper's coverage under stability; usually vacuous at real sample sizes
+
+
+def _moved_mass(density_bound: float, score_lipschitz: float, shift_bound: float) -> float:
+    """Return fbar L u_n: the largest probability mass that a shift moves."""
+    density = check_nonnegative("density_bound", density_bound)
+    return (
+        density * check_nonnegative("score_lipschitz", score_lipschitz) * check_nonnegative("shift_bound", shift_bound)
+    )
+
+
+def rank_buffer(n: int, density_bound: float, score_lipschitz: float, shift_bound: float, delta_n: float) -> int:
+    """Return m_n = ceil(n fbar L u_n / delta_n), at least 0; 0 if nothing moves.
+
+    Parameters
+    ----------
+    n : int
+    density_bound : float
+        fbar, a bound of the score density near the target quantile.
+    score_lipschitz, shift_bound, delta_n : float
+
+    Returns
+    -------
+    int
+
+    Paper: Theorem 3 [thm: coverage]
+    """
+    n = check_count("n", n)
+    moved = _moved_mass(density_bound, score_lipschitz, shift_bound)
+    if moved == 0:
+        return 0
+    return math.ceil(n * moved / check_positive("delta_n", delta_n))
+
+
+def coverage_lower_bound(
+    n: int,
+    alpha: float,
+    failure_probability: float,
+    density_bound: float,
+    score_lipschitz: float,
+    shift_bound: float,
+    delta_n: float,
+) -> float:
+    """Return (1 - beta)(1 - alpha - 2 fbar L u_n - 3 delta_n - 1/(n+1)), at least 0.
+
+    Parameters
+    ----------
+    n : int
+    alpha : float
+    failure_probability : float
+        beta.
+    density_bound : float
+        fbar.
+    score_lipschitz : float
+        L.
+    shift_bound : float
+        u_n.
+    delta_n : float
+
+    Returns
+    -------
+    float
+
+    Assumes: stable training (u_n, delta_n), L-Lipschitz scores without ties, score density at most fbar near the target
+    quantile, and a search with the rank buffer m_n of ``rank_buffer`` and the union noise buffer.
+
+    Paper: Theorem 3 [thm: coverage]
+    """
+    n = check_count("n", n)
+    alpha = check_probability("alpha", alpha)
+    beta = check_nonnegative("failure_probability", failure_probability)
+    if beta >= 1:
+        raise ValueError(f"failure_probability must be below 1, got {beta:g}")
+    loss = 2 * _moved_mass(density_bound, score_lipschitz, shift_bound)
+    bound = (1 - beta) * (1 - alpha - loss - 3 * check_nonnegative("delta_n", delta_n) - 1 / (n + 1))
+    return max(0.0, bound)
+
+
+def dpsgd_coverage(
+    n: int, alpha: float, failure_probability: float, density_bound: float, score_lipschitz: float, stability: Stability
+) -> dict[str, float]:
+    """Return the coverage bound of the paper for a known stability, term by term.
+
+    At real sample sizes the bound is usually vacuous: ``coverage`` is then 0.
+
+    Parameters
+    ----------
+    n : int
+    alpha, failure_probability, density_bound, score_lipschitz : float
+        As in ``coverage_lower_bound``.
+    stability : Stability
+        From ``stability_dpsgd_projection`` (regime I) or ``stability_dpsgd_smooth`` (regime II).
+
+    Returns
+    -------
+    dict of str to float
+
+    Paper: Corollary 2 [cor:dpsgd_coverage]
+    """
+    u, delta_n = stability.shift_bound, stability.delta_n
+    buffer = n if stability.is_vacuous else rank_buffer(n, density_bound, score_lipschitz, u, delta_n)
+    coverage = 0.0
+    if not stability.is_vacuous:
+        coverage = coverage_lower_bound(n, alpha, failure_probability, density_bound, score_lipschitz, u, delta_n)
+    feasible = math.ceil((1 - alpha) * (n + 1)) + buffer <= n
+    return {
+        "coverage": coverage if feasible else 0.0,
+        "shift_bound": u,
+        "delta_n": delta_n,
+        "rank_buffer": float(buffer),
+        "density_term": 2 * density_bound * score_lipschitz * u,
+        "stability_term": 3 * delta_n,
+        "sample_term": 1 / (n + 1),
+    }
