@@ -10,6 +10,9 @@
     diabetes130/diabetic_data.csv.gz           UCI
 """
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -148,21 +151,28 @@ def declare_columns(low: Array, high: Array) -> dict[int, Any]:
     return {place: "indicator" if pair == (0, 1) else pair for place, pair in enumerate(ends)}
 
 
+@contextmanager
+def _one_line(missing: str) -> Iterator[None]:
+    """Raise an error with one line where a download fails; scikit-learn warns at each of its tries."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except OSError as error:
+        raise MissingDataError(missing) from error
+
+
 @lru_cache(maxsize=1)
 def housing(data: Path | None) -> Table:
     """California Housing, 20,640 x 8, target in units of $100,000."""
     from sklearn.datasets import fetch_california_housing
 
-    try:
+    missing = f"is not here and cannot be downloaded: {_PASS_DATA} scikit_learn_data/cal_housing_py3.pkz"
+    with _one_line(f"California Housing {missing}"):
         if data is None:
             loaded = fetch_california_housing()
         else:
             loaded = fetch_california_housing(data_home=str(data / "scikit_learn_data"), download_if_missing=False)
-    except OSError as error:
-        raise MissingDataError(
-            f"California Housing is not here and cannot be downloaded: {_PASS_DATA} "
-            "scikit_learn_data/cal_housing_py3.pkz"
-        ) from error
     return Table(np.asarray(loaded.data, float), np.asarray(loaded.target, float))
 
 
@@ -206,10 +216,8 @@ def adult(data: Path | None) -> Table:
     if data is None:
         from sklearn.datasets import fetch_openml
 
-        try:
+        with _one_line(f"Adult cannot be downloaded: {_PASS_DATA} adult/adult.data.gz"):
             frame = fetch_openml("adult", version=2, as_frame=True).frame
-        except OSError as error:
-            raise MissingDataError(f"Adult cannot be downloaded: {_PASS_DATA} adult/adult.data.gz") from error
         frame.columns = [
             c.replace("-", "_").replace("class", "income") if c == "class" else c.replace("-", "_") for c in frame
         ]

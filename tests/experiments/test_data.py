@@ -1,4 +1,7 @@
+import warnings
 from pathlib import Path
+from typing import Any
+from urllib.error import URLError
 
 import numpy as np
 import pandas as pd
@@ -73,3 +76,17 @@ def test_diabetes_keeps_whose_stay_it_is_apart_from_the_features(tmp_path: Path)
     assert not (table.X == 7_000_001).any()
     races = len(data.DIABETES_NUMBERS) + np.arange(5)
     assert table.X[:, races].sum(axis=1).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "loader"), [("fetch_california_housing", data.housing), ("fetch_openml", data.adult)]
+)
+def test_a_download_that_fails_is_one_line(function: str, loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        warnings.warn("Retry downloading", UserWarning, stacklevel=1)
+        raise URLError("no network")
+
+    monkeypatch.setattr(f"sklearn.datasets.{function}", fail)
+    with warnings.catch_warnings(), pytest.raises(data.MissingDataError, match="cannot be downloaded: pass --data"):
+        warnings.simplefilter("error")
+        loader(None)
