@@ -87,6 +87,7 @@ def test_a_download_that_fails_is_one_line(function: str, loader: Any, monkeypat
         raise URLError("no network")
 
     monkeypatch.setattr(f"sklearn.datasets.{function}", fail)
-    with warnings.catch_warnings(), pytest.raises(data.MissingDataError, match="cannot be downloaded: pass --data"):
+    with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loader(None)
+        with pytest.raises(data.MissingDataError, match="cannot be downloaded: pass --data"):
+            loader(None)
