@@ -32,6 +32,7 @@ __all__ = [
     "blood_images",
     "declare_columns",
     "diabetes",
+    "diabetes_diagnoses",
     "diabetes_specialties",
     "housing",
 ]
@@ -281,6 +282,12 @@ def diabetes(data: Path | None) -> Table:
 def diabetes_specialties(data: Path | None) -> Array:
     """The specialty of the admitting physician of each stay, in the order of the table; ``?`` where it is missing."""
     return _diabetes_frame(data)["medical_specialty"].to_numpy(dtype=str)
+
+
+def diabetes_diagnoses(data: Path | None) -> list[Any]:
+    """The three diagnoses of each stay, ICD-9 codes in the order of the table; missing where unknown."""
+    frame = _diabetes_frame(data)
+    return [frame[name].replace("?", None) for name in ("diag_1", "diag_2", "diag_3")]
 
 
 def _diabetes_frame(data: Path | None) -> Any:

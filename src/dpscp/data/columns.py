@@ -37,6 +37,7 @@ Result = TypeVar("Result")
 Errors = dict[str, NDArray[np.bool_]]
 
 HASH = "hash"
+CODE = "code"
 _LARGEST = float(np.finfo(np.float64).max)
 _MOST_CELLS = 2**16
 _DAY_OF_YEAR, _WEEKDAY = "day_of_year", "weekday"
@@ -70,6 +71,9 @@ class Column:
         How texts of a date are written, such as ``"%d.%m.%Y"``. None: ISO 8601 (``2025-01-31``).
     parts : tuple of ``"day_of_year"`` and ``"weekday"``
         What a date becomes beside its number of days since 1970: a point on the circle of the year, seven indicators.
+    encoding : ``"indicators"`` or ``"code"``, optional
+        What a categorical column becomes: an indicator of each category, or the number of its category, which the fit
+        replaces by a private mean of the target. None: the fit chooses.
     """
 
     name: str
@@ -82,6 +86,7 @@ class Column:
     cells: int | None = None
     format: str | None = None
     parts: Any = ()
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("bounds", "categories", "parts"):
@@ -130,6 +135,11 @@ class Column:
     def feature_names(self) -> tuple[str, ...]:
         """The names of the features."""
         return tuple(feature.name for feature in self.features)
+
+    @property
+    def n_categories(self) -> int:
+        """The number of declared categories, or of cells."""
+        return (self.cells or 0) if self.categories == HASH else len(self.categories or ())
 
     @property
     def is_pattern(self) -> bool:
@@ -194,12 +204,15 @@ class Feature:
         Whether it is 0 or 1.
     scale : str
         The scale on which the model sees it.
+    categories : int
+        The number of categories that it is the code of; 0 for other numbers.
     """
 
     name: str
     bounds: tuple[float, float] | None = (0.0, 1.0)
     is_indicator: bool = True
     scale: str = LINEAR
+    categories: int = 0
 
 
 class ColumnType:
@@ -330,11 +343,13 @@ class _Numeric(_Bounded):
 
 class _Categorical(ColumnType):
     meaning = "one of a few values"
-    keys = ("categories", "unknown", "cells")
+    keys = ("categories", "unknown", "cells", "encoding")
     hints = ('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"',)
 
     def check(self, column: Column) -> dict[str, Any]:
         check_declaration(lambda: check_choice(f"unknown of {column.where}", column.unknown, ("refuse", "other")))
+        if column.encoding not in (None, "indicators", CODE):
+            raise SchemaError(f'encoding of {column.where} must be "indicators" or "code", got {column.encoding!r}')
         if column.categories == HASH:
             if column.cells is None:
                 raise SchemaError(f'categories = "hash" of {column.where} needs cells, the public number of cells')
@@ -350,6 +365,8 @@ class _Categorical(ColumnType):
         return categories[1:] if len(categories) == 2 and column.unknown == "refuse" else categories
 
     def features(self, column: Column) -> tuple[Feature, ...]:
+        if column.encoding == CODE:
+            return (Feature(column.name, (0.0, float(column.n_categories)), False, categories=column.n_categories),)
         if column.categories == HASH:
             return tuple(Feature(f"{column.name} cell {cell}") for cell in range(column.cells or 0))
         return tuple(Feature(f"{column.name}={category}") for category in self._shown(column))
@@ -368,6 +385,8 @@ class _Categorical(ColumnType):
                 'Add it to categories, or set unknown = "other" in the schema'
             )
         odd = places < 0
+        if column.encoding == CODE:
+            return np.where(odd, column.n_categories, places).astype(np.float64)[:, None], {said: odd}
         features = np.asarray(places[:, None] == np.arange(hidden, hidden + n_shown), dtype=np.float64)
         if hidden:
             features[odd] = 0.5

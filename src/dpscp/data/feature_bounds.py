@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._base.checks import check_choice, check_positive, check_range
+from dpscp._base.checks import check_choice, check_count, check_positive, check_range
 from dpscp.data.scales import LINEAR, SCALES, bounds_on_scales, check_scale, from_scale
 
 # In place of bounds: a fit finds them with noise; or the column is 0 or 1.
-PRIVATE, INDICATOR = "private", "indicator"
+PRIVATE, INDICATOR, CATEGORIES = "private", "indicator", "categories"
 _FLOATS = np.finfo(np.float64)
 
 
@@ -48,6 +48,8 @@ class FeatureBounds:
         The features that are declared to be 0 or 1.
     scales : tuple of str, optional
         The public scale of each feature; None: all are linear. ``low`` and ``high`` are in units all the same.
+    categories : tuple of (int, int)
+        The features that are codes of categories, 0 to k - 1, with the number k of categories.
     """
 
     low: Any
@@ -56,6 +58,7 @@ class FeatureBounds:
     found: tuple[int, ...] = ()
     indicators: tuple[int, ...] = ()
     scales: tuple[str, ...] | None = None
+    categories: tuple[tuple[int, int], ...] = ()
 
     @property
     def pair(self) -> tuple[Any, Any]:
@@ -106,9 +109,9 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
     ----------
     bounds : None, FeatureBounds, "private", (low, high), (width, 2) pairs, or a mapping
         Two numbers for all features; two arrays; a pair for each feature; or a mapping from column name (from index
-        where X has no names) to (low, high), "private", or "indicator" for a column of 0 and 1. A scale may follow:
-        (low, high, "log"), ("private", "log"). A 2 x 2 array with two possible meanings is refused, because the wrong
-        one would clip silently.
+        where X has no names) to (low, high), "private", "indicator" for a column of 0 and 1, or ("categories", k) for
+        one of codes from 0 to k - 1. A scale may follow: (low, high, "log"), ("private", "log"). A 2 x 2 array with
+        two possible meanings is refused, because the wrong one would clip silently.
     width : int
         The number of features.
     names : sequence, optional
@@ -201,7 +204,7 @@ def _separate_ends(bounds: Any, width: int) -> tuple[NDArray[np.float64], NDArra
 def _unreadable_bounds(width: int) -> ValueError:
     return ValueError(
         f"feature_bounds must be (low, high) for all features, a pair for each of the {width} features, "
-        "'private' for all, {column: (low, high), 'private' or 'indicator'}, or dp.RowNorm(bound)"
+        "'private' for all, {column: (low, high), 'private', 'indicator' or ('categories', k)}, or dp.RowNorm(bound)"
     )
 
 
@@ -216,14 +219,22 @@ def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> FeatureB
     split = {column: _separate_scale(bounds[column]) for column in columns}
     ends = [_pair_of(f"feature_bounds[{column!r}]", declared) for column, (declared, _) in split.items()]
     low, high = np.array(ends, dtype=np.float64).T
-    words = {place: word for place, (word, _) in enumerate(split.values()) if isinstance(word, str)}
-    private = tuple(place for place, word in words.items() if word == PRIVATE)
-    indicators = tuple(place for place in words if place not in private)
-    found = FeatureBounds(low, high, private, indicators=indicators)
+    words = {place: _word_of(declared) for place, (declared, _) in enumerate(split.values())}
+    private, indicators = (tuple(p for p, word in words.items() if word == kind) for kind in (PRIVATE, INDICATOR))
+    codes = tuple((place, int(bounds[columns[place]][1])) for place, word in words.items() if word == CATEGORIES)
+    found = FeatureBounds(low, high, private, indicators=indicators, categories=codes)
     return _with_scales(found, [scale for _, scale in split.values()], columns)
 
 
+def _word_of(declared: Any) -> str | None:
+    """Return the word in place of bounds; None for numbers."""
+    word = declared[0] if isinstance(declared, list | tuple) and len(declared) else declared
+    return word if isinstance(word, str) else None
+
+
 def _pair_of(name: str, declared: Any) -> tuple[float, float]:
+    if _word_of(declared) == CATEGORIES and len(declared) == 2:
+        return 0.0, float(check_count(f"the number of categories of {name}", declared[1]))
     if isinstance(declared, str):
         check_choice(name, declared, (PRIVATE, INDICATOR))
         return (-1.0, 1.0) if declared == PRIVATE else (0.0, 1.0)

@@ -36,6 +36,7 @@ it, except for bounds: those that nobody declares are found by the fit.
     type = "categorical"
     categories = ["north", "south"]
     unknown = "other"                   # optional: "refuse" (default) or "other"
+    encoding = "indicators"             # optional: or "code", a single feature; without it the fit chooses
 
     [columns.admitted]
     type = "date"
@@ -62,6 +63,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count
 from dpscp.data.columns import (
+    CODE,
     HASH,
     Column,
     Errors,
@@ -310,7 +312,8 @@ class Schema:
         private = tuple(place for place, feature in enumerate(found) if feature.bounds is None)
         indicators = tuple(place for place, feature in enumerate(found) if feature.is_indicator)
         scales = tuple(feature.scale for feature in found)
-        return FeatureBounds(low, high, private, (), indicators, None if set(scales) <= {LINEAR} else scales)
+        codes = tuple((place, feature.categories) for place, feature in enumerate(found) if feature.categories)
+        return FeatureBounds(low, high, private, (), indicators, None if set(scales) <= {LINEAR} else scales, codes)
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -391,8 +394,7 @@ class Schema:
         if self.has_patterns:
             return self.for_columns(list_columns(frame))._select_values(frame)
         found = select_columns(frame, [c.name for c in self.feature_columns])
-        missing = [c.name for c in self.feature_columns if c.name not in found]
-        if missing:
+        if missing := [c.name for c in self.feature_columns if c.name not in found]:
             raise SchemaError(
                 f"the table lacks column {', '.join(map(repr, missing))}, which the schema declares. Add it, or "
                 'set its type to "ignore" and fit again'
@@ -449,9 +451,7 @@ class Schema:
 
     def persons(self, frame: Any) -> Any:
         """Return the person ids, one for each row; None without a column of persons."""
-        if self.person is None:
-            return None
-        return require_column(frame, self.person, "person")
+        return None if self.person is None else require_column(frame, self.person, "person")
 
     def category_column(self, name: str) -> Column:
         """Return a categorical column with listed categories, or raise SchemaError for another one."""
@@ -478,6 +478,8 @@ class Schema:
             return index_labels(require_column(table, name, "groups"), column.categories)
         first = self.feature_names.index(column.feature_names[0])
         rows = np.asarray(table)[:, first : first + len(column.features)]
+        if column.encoding == CODE:
+            return np.where(rows[:, 0] < len(column.categories), rows[:, 0], -1).astype(np.int64)
         hidden = len(column.categories) - len(column.features)
         index = np.where((rows == 1).any(axis=1), rows.argmax(axis=1) + hidden, hidden - 1)
         # where one feature stands for two categories, another value is half-way between them

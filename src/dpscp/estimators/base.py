@@ -1,8 +1,9 @@
 """The part of the estimators that is the same: read, request, release, keep."""
 
+import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ from dpscp._base.progress import verbosity
 from dpscp.core.fit import Fit, release
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Prediction
+from dpscp.data.columns import CODE
 from dpscp.data.feature_bounds import PRIVATE, FeatureBounds, RowNorm, column_bounds
 from dpscp.data.groups import LABEL, RowGroups
 from dpscp.data.named_inputs import NamedInputs, count_numbers
@@ -54,7 +56,7 @@ from dpscp.torch.records import inputs_of, labeled_arrays, takes_float64
 from dpscp.training.base import Mechanism
 from dpscp.training.model import PrivateModel, digest_parameters
 from dpscp.training.prefit import Prefit
-from dpscp.training.recipe import WIDEST_UNBOUNDED, pays_as_quantiles
+from dpscp.training.recipe import WIDEST_UNBOUNDED, encoded_columns, pays_as_quantiles
 
 # A message names so many columns.
 _SHOWN = 8
@@ -283,12 +285,37 @@ class PrivateConformal(FittedEstimator):
         self.schema_ = schema
         if not by_name:
             return X, y, schema.person if isinstance(X, RecordSource) else persons
+        self.schema_ = schema = self._choose_encodings(schema, X)
         source = find_source(X, schema=schema) if targets is None else None
         if source is not None:
             return source, None, schema.person
         if targets is None:
             return schema.encode(X)
         return schema.matrix(X), schema.encode_targets(targets), schema.persons(X)
+
+    def _choose_encodings(self, schema: Schema, X: Any) -> Schema:
+        """Return the schema with codes in place of the indicators of the categories that the recipe encodes.
+
+        Public numbers decide before a record is read: where the number of records is not declared, that of the rows of
+        a frame without persons. Else columns keep their indicators.
+        """
+        chosen = GUARANTEES.get(self.guarantee) if isinstance(self.guarantee, str) else self.guarantee
+        is_refused = chosen is not None and (chosen.needs_stability or chosen.needs_trajectory)
+        if self.estimator is not None or is_refused or schema.task == "multilabel":
+            return schema
+        limits = {name: self._declared(name) for name in ("n_records", "n_persons")}
+        unit = choose_unit(schema.person, self._declared("rows_per_person"), **limits)
+        n = limits[unit.count_name]
+        if n is None and isinstance(X, Frame) and isinstance(X, Sized) and schema.person is None:
+            n = len(X)
+        if n is None:
+            return schema
+        signal = n * gdp_mu(self.epsilon, self.delta) / unit.group / math.sqrt(len(schema.target_names))
+        columns = [column for column in schema.feature_columns if column.type == "categorical"]
+        sizes = {column.name: column.n_categories for column in columns if column.encoding is None}
+        encoded = encoded_columns(schema.task, sizes, len(schema.feature_names), signal)
+        coded = (replace(column, encoding=CODE) if column.name in encoded else column for column in schema.columns)
+        return replace(schema, columns=tuple(coded))
 
     def _declared(self, name: str) -> Any:
         """Return a public declaration: the parameter, or what the schema declares."""

@@ -26,7 +26,7 @@ from dpscp.exceptions import SeededWarning
 
 # Streams other than that of the seed itself, which a training mechanism uses.
 PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, BOUNDS, LAYERS = 1, 2, 3, 4, 5, 7, 8
-THINNING, QUANTILES, EVALUATED, RECALIBRATION, RESIDUALS = 9, 10, 11, 12, 13
+THINNING, QUANTILES, EVALUATED, RECALIBRATION, RESIDUALS, ENCODINGS = 9, 10, 11, 12, 13, 14
 _INTEGER_NOISE = 2
 # Numbers that are drawn at once where only some of them are wanted.
 _DRAWN_AT_ONCE = 1 << 16

@@ -11,6 +11,7 @@ from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics
 from dpscp.training.model import FunctionModel, Model, PrivateModel, Trajectory, saved_as
+from dpscp.training.preprocessing.encoding import PrivateTargetEncoding
 from dpscp.training.preprocessing.preprocessed import Preprocessed, PreprocessedModel
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.projections import PrivatePCA, PrivateWhitening, RandomFeatures
@@ -56,6 +57,7 @@ __all__ = [
     "PrivatePCA",
     "PrivateRelevance",
     "PrivateStandardize",
+    "PrivateTargetEncoding",
     "PrivateWhitening",
     "PublicBounds",
     "PublicStep",

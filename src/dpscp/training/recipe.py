@@ -9,10 +9,12 @@ ratio. How the constants were found, what they give and where they are weak: doc
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_positive, check_probability
 from dpscp.data.feature_bounds import RowNorm
@@ -21,6 +23,7 @@ from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
 from dpscp.training.base import Mechanism
 from dpscp.training.mechanisms.by_width import LayersByWidth
 from dpscp.training.mechanisms.dpsgd import DPSGD
+from dpscp.training.preprocessing.encoding import PrivateTargetEncoding
 from dpscp.training.preprocessing.preprocessed import Preprocessed
 from dpscp.training.preprocessing.projections import PrivateWhitening, RandomFeatures
 from dpscp.training.preprocessing.quantiles import QuantileTransform
@@ -51,6 +54,9 @@ _WEAK_INDICATOR = 2.0
 # The part of the training mu^2 for the scales, and the quantiles, of a table's features, and for all private steps
 # before a linear head.
 TABLE_SHARE, EMBEDDING_SHARE = 0.1, 0.2
+# From so many categories on a column is encoded, for this part of the training mu^2.
+_MANY_CATEGORIES = 50
+ENCODING_SHARE = 0.15
 # Above this noise of one count, as a share of the records, a quantile tells less than its noise hides.
 LARGEST_QUANTILE_NOISE = 0.08
 # From this many columns on a regression has smaller hidden layers: noise in the weights of its columns adds up.
@@ -168,6 +174,20 @@ def pays_as_quantiles(signal: float, n_features: int, share: float = TABLE_SHARE
     return math.sqrt(counts / share) / signal <= LARGEST_QUANTILE_NOISE
 
 
+def encoded_columns(task: str, sizes: Mapping[str, int], width: int, signal: float) -> list[str]:
+    """Return the columns whose categories are expected to do better as means of the target than as indicators.
+
+    ``sizes`` are the numbers of their categories, ``width`` is the width of a row of indicators, ``signal`` records
+    times mu of the whole budget.
+
+    >>> encoded_columns("regression", {"country": 98, "meal": 4, "agent": 300}, 420, 3_000)
+    ['country', 'agent']
+    """
+    if signal < WEAK_SIGNAL or width <= WIDEST_TABLE[task]:
+        return []
+    return [name for name, size in sizes.items() if size >= _MANY_CATEGORIES]
+
+
 def pays_as_recalibration(signal: float) -> bool:
     """Return whether a private temperature is expected to be nearer to the truth than none.
 
@@ -201,6 +221,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     guarantee: str | Guarantee = "split",
     feature_bounds: tuple[Any, Any] | RowNorm | str | None = None,
     indicators: tuple[int, ...] = (),
+    categories: tuple[tuple[int, int], ...] = (),
     y_bounds: tuple[float, float] | None = None,
     quantiles: tuple[float, ...] | None = None,
     train_epsilon: float | None = None,
@@ -219,6 +240,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
         (low, high): public bounds of each feature; "standardized": features have about mean 0 and spread 1, and the
         caller answers for the privacy of that
     indicators : the columns that are declared to be 0 or 1, such as those of categories; they cost nothing
+    categories : (column, number of categories) of the columns of category codes, for `PrivateTargetEncoding`
     y_bounds : public bounds of the target, inside which its mean and scale are released privately; None: the target
         has about mean 0 and spread 1. Not used under `stability`: put `ScaledTarget` in front
     quantiles : levels of a pinball model instead of a model of the mean (regression)
@@ -257,6 +279,8 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     }
     numeric = numeric_columns(d, indicators)
     problem = _Problem(task, n, mu, classes, quantiles, chosen, d, feature_bounds, numeric, why)
+    if categories:
+        problem = problem.encoded(PrivateTargetEncoding(categories, d, classes))
     if train_epsilon is None:
         train_epsilon = epsilon if chosen.held_out else gdp_epsilon(delta, mu)
     return Recipe(problem.mechanism(y_bounds), float(train_epsilon), float(delta), share, fraction, n, why)
@@ -281,6 +305,31 @@ class _Problem:
     bounds: tuple[Any, Any] | RowNorm | str | None
     numeric_columns: tuple[int, ...]
     why: dict[str, tuple[object, str]]
+    encoding: PrivateTargetEncoding | None = None
+    standardized: tuple[int, ...] = ()
+
+    def encoded(self, encoding: PrivateTargetEncoding) -> "_Problem":
+        """Return the problem of the rows behind an encoding of categories, which come last there."""
+        if self.guarantee.needs_stability or self.guarantee.needs_trajectory or not isinstance(self.bounds, tuple):
+            raise ValueError(
+                f"columns of category codes need public or found bounds of the others, and guarantee='split' or "
+                f"'universal', not {self.guarantee.name!r}; declare their categories as indicators"
+            )
+        self.why["encoding_share"] = (ENCODING_SHARE, "part of the training mu^2 for the means of the categories")
+        columns = [column for column, _ in encoding.categories]
+        others, width = self.width - len(columns), encoding.width_after(self.width)
+        ends = [np.delete(np.broadcast_to(end, self.width), columns) for end in self.bounds]
+        low, high = (np.r_[end, np.full(width - others, to)] for end, to in zip(ends, (-5.0, 5.0), strict=True))
+        numeric = np.isin(np.delete(np.arange(self.width), columns), self.numeric_columns)
+        return replace(
+            self,
+            mu=math.sqrt(1 - ENCODING_SHARE) * self.mu,
+            width=width,
+            bounds=(low, high),
+            numeric_columns=tuple(np.flatnonzero(numeric).tolist()),
+            encoding=encoding,
+            standardized=tuple(range(others, width)),
+        )
 
     @property
     def signal(self) -> float:
@@ -302,6 +351,8 @@ class _Problem:
             return self.stable()
         weak = self.task == "classification" and self.signal < WEAK_SIGNAL
         found = self.embedding() if weak or self.width > WIDEST_TABLE[self.task] else self.table()
+        if self.encoding is not None:
+            found = Preprocessed((self.encoding,), found, ENCODING_SHARE)
         if self.task == "classification" and pays_as_recalibration(self.signal) and not self.guarantee.needs_trajectory:
             found = Recalibrated(found)
             self.why["recalibration_share"] = (found.share, "part of the training mu^2 that makes probabilities honest")
@@ -448,7 +499,13 @@ class _Problem:
             return (*self.public_steps(), PrivateStandardize(-reach, reach))
         if self.numeric_columns and pays_as_quantiles(self.signal, len(self.numeric_columns)):
             columns, others = self.numeric_columns, _WEAK_INDICATOR if weak else 1.0
-            return (QuantileTransform(*self.bounds, self.width, columns=columns, others=others),)
+            return (
+                QuantileTransform(
+                    *self.bounds, self.width, columns=columns, others=others, standardized=self.standardized
+                ),
+            )
+        if not self.numeric_columns and self.standardized:
+            return ()
         if not self.numeric_columns and not weak:
             return (PublicBounds(-1.0, 1.0),)  # leaves 0 and 1 as they are
         return (PrivateStandardize(*self.bounds),)
@@ -504,7 +561,10 @@ class _Problem:
         share = EMBEDDING_SHARE / (1 + sum(not step.is_public for step in last))
         columns = self.numeric_columns
         if columns and pays_as_quantiles(self.signal, len(columns), share):
-            return (QuantileTransform(*self.bounds, self.width, columns=columns), *last)
+            return (
+                QuantileTransform(*self.bounds, self.width, columns=columns, standardized=self.standardized),
+                *last,
+            )
         return (*self.public_steps(), *last)
 
     def stable(self) -> Mechanism:

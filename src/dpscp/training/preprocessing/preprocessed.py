@@ -35,6 +35,7 @@ from dpscp.training.base import (
     Around,
     Checked,
     Mechanism,
+    Needs,
     Trained,
     TrainingRun,
     require_mechanism,
@@ -202,6 +203,15 @@ class Preprocessed(Around):
         each = math.sqrt(max(1, [event for _, event in self.own_parts].count(None))) / mu
         return replace(self, steps=tuple(s.with_noise(each) if s.event is None else s for s in self.steps))
 
+    def configured(self, needs: Needs) -> Self:
+        named = [type(step).__name__ for step in self.steps if step.uses_own_target]
+        if named and needs.trajectory:
+            raise ValueError(
+                f"{named[0]} puts the target of a record into its own row, which guarantee='corrected' does not "
+                "correct for; use guarantee='split' or 'universal', or leave the step out"
+            )
+        return super().configured(needs)
+
     def check(self, input_shape: tuple[Any, ...]) -> Checked | None:
         """Check steps and mechanism for records of this shape.
 
@@ -287,9 +297,11 @@ class Preprocessed(Around):
         if trajectory is not None and transforms and not has_steps:
             trajectory = replace(trajectory, row_length=transforms[-1].row_length)
         found = dict(inner.found_privately)
-        for fitted in transforms:
-            if fitted.features:
-                found["features_used"] = fitted.features
+        used = found.get("features_used", ())
+        for fitted in reversed(transforms):
+            used = fitted.features or tuple(sorted({fitted.origins[i] for i in used} if fitted.origins else used))
+        if used:
+            found["features_used"] = used
         return replace(
             inner,
             model=PreprocessedModel(tuple(transforms), inner.model, run.source.width),

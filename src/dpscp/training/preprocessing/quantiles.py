@@ -153,6 +153,8 @@ class QuantileTransform(Step):
         Scaled features are clipped to +-limit.
     others : float
         The largest value of a feature that is not counted; at most ``limit``.
+    standardized : tuple of int
+        Features that are not counted and stay as they are, because they have mean 0 and spread 1 already.
 
     Privacy: ``event`` is one unit discrete Gaussian event for each count that a record changes.
 
@@ -167,6 +169,7 @@ class QuantileTransform(Step):
     limit: float = 5.0
     columns: tuple[int, ...] = ()
     others: float = 1.0
+    standardized: tuple[int, ...] = ()
 
     stage: ClassVar[str] = "quantiles of the features"
 
@@ -239,6 +242,7 @@ class QuantileTransform(Step):
         low, high = broadcast_bounds(self, self.n_features)
         # high - low would overflow for the widest bounds
         shift, scale = low.copy(), 2 * (high / (2 * self.others) - low / (2 * self.others))
+        shift[list(self.standardized)], scale[list(self.standardized)] = 0.0, 1.0
         levels = distribution_functions(noisy, noise, n, self.branching, self._edges)
         added = []
         for place, i in enumerate(self.columns):

@@ -112,6 +112,11 @@ class Transform(ABC):
         return cls(**constants, **{name: np.asarray(value, dtype=np.float64) for name, value in arrays.items()})
 
     @property
+    def origins(self) -> tuple[int, ...]:
+        """Return the column before this transform of each column behind it; (): the first ones keep their places."""
+        return ()
+
+    @property
     def row_length(self) -> float | None:
         """Return the length that every row has but rows of zeros; None where rows differ in length."""
         return None
@@ -138,12 +143,15 @@ class Step(ABC):
         The name of the step's entry in a ledger.
     is_public : bool
         Whether the transform follows from public constants and the width of a row alone.
+    uses_own_target : bool
+        Whether the target of a record changes its own transformed row, noise aside.
 
     Theory: Fact 5; Result H
     """
 
     stage: ClassVar[str] = "preprocessing"
     is_public: ClassVar[bool] = False
+    uses_own_target: ClassVar[bool] = False
 
     @property
     @abstractmethod
