@@ -57,7 +57,7 @@ def regressor():
 
 
 RELEASES = {
-    "weak": lambda: classifier(epsilon=50.0, delta=0.1),
+    "weak": lambda: classifier(epsilon=50.0, delta=0.1, accountant="rdp"),
     "persons": lambda: classifier(persons=True, epsilon=2.0, evaluation_fraction=0.2),
     "classes": lambda: classifier(groups="label", epsilon=2.0),
     "universal": lambda: classifier(guarantee="universal", confidence_level=[0.8, 0.9]),
