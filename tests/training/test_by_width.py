@@ -14,9 +14,10 @@ ENGINE = DPSGD(loss="huber", hidden=(3,), steps=5, noise_multiplier=2.0)
 
 @pytest.mark.parametrize(("width", "hidden"), [(1, (5, 4)), (2, (5, 4)), (3, (6,)), (4, (6,)), (5, (3,))])
 def test_the_first_layers_that_are_wide_enough_are_trained(width, hidden):
-    made = LayersByWidth(ENGINE, ((2, (5, 4)), (4, (6,))))
+    made = LayersByWidth(ENGINE, ((2, ((5, 4), "tanh")), (4, ((6,), "relu"))))
     trained = made.train(RNG(0).normal(size=(50, width)), RNG(1).normal(size=50), n_records=50, random_state=2)
     assert trained.model.network.widths == (width, *hidden, 1)
+    assert trained.model.network.activation == ("tanh" if width < 3 else "relu")
     assert trained.event == ENGINE.event
     assert trained.public_facts["hidden"] == trained.found_privately["hidden"] == list(hidden)
 
@@ -24,7 +25,7 @@ def test_the_first_layers_that_are_wide_enough_are_trained(width, hidden):
 @pytest.mark.parametrize("widest", [0, -1, 1.5])
 def test_a_width_is_a_positive_count(widest):
     with pytest.raises((TypeError, ValueError), match="ladder"):
-        LayersByWidth(ENGINE, ((widest, (5, 4)),))
+        LayersByWidth(ENGINE, ((widest, ((5, 4), "relu")),))
 
 
 def plan_for(n_features, n_records=8_000, **options):
@@ -34,14 +35,14 @@ def plan_for(n_features, n_records=8_000, **options):
 
 
 def test_a_plan_shows_what_the_release_will_choose_from():
-    assert "hidden_by_inputs = (20, 16) up to 12 inputs, then (32,)" in str(plan_for(8))
+    assert "hidden_by_inputs = (20, 16) relu up to 12 inputs, then (32,) relu" in str(plan_for(8))
     # six columns have at most twelve inputs, thirteen have more
     assert plan_for(6).reasons["hidden"][0] == (20, 16)
     assert plan_for(13, indicators=tuple(range(4, 13))).reasons["hidden"][0] == (32,)
     # columns that tell nothing are left out from ten on, so there may be few inputs again
-    assert "(20, 16) up to 12 inputs, then (32,)" in plan_for(15).reasons["hidden_by_inputs"][0]
+    assert "(20, 16) relu up to 12 inputs, then (32,) relu" in plan_for(15).reasons["hidden_by_inputs"][0]
     # 24 columns, at another signal
-    assert "(32, 16) up to 19 inputs, then (16,)" in plan_for(24, 14_000).reasons["hidden_by_inputs"][0]
+    assert "(32, 16) tanh up to 19 inputs, then (16,) relu" in plan_for(24, 14_000).reasons["hidden_by_inputs"][0]
 
 
 @pytest.mark.parametrize("n_records", [3_000, 12_000, 50_000])

@@ -21,7 +21,7 @@ from dpscp.data.feature_bounds import RowNorm
 from dpscp.guarantees.registry import Guarantee, guarantee_of
 from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
 from dpscp.training.base import Mechanism
-from dpscp.training.mechanisms.by_width import LayersByWidth
+from dpscp.training.mechanisms.by_width import Layers, LayersByWidth
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.preprocessing.encoding import PrivateTargetEncoding
 from dpscp.training.preprocessing.preprocessed import Preprocessed
@@ -61,6 +61,8 @@ ENCODING_SHARE = 0.15
 LARGEST_QUANTILE_NOISE = 0.08
 # From this many columns on a regression has smaller hidden layers: noise in the weights of its columns adds up.
 _WIDE_REGRESSION = 20
+# Two layers of a quantile pair bend less under noise with it than with ReLU: docs/recipe.md.
+_PAIR_ACTIVATION = "tanh"
 # A quantile pair of medium signal has a second hidden layer where rows have at most so many inputs: it adds noise too.
 _FEW_INPUTS = 12
 # From this many counted columns on, a regression finds out which of them matter, for so much of the training mu^2.
@@ -393,7 +395,9 @@ class _Problem:
         engine = partial(self.table_engine, total=0.45 * s, reason=reason, bound=4 * math.sqrt(self.width))
         steps = self.standardizing_steps()
         if self.task == "classification":
-            return self.behind(steps, engine(() if s < weakest else (64,) if s < 10_000 else (128,)), TABLE_SHARE)
+            hidden = () if s < weakest else (64,) if s < 10_000 else (128,)
+            self.why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what it learns")
+            return self.behind(steps, engine((hidden, "relu")), TABLE_SHARE)
         n_numbers, quantiles = len(self.numeric_columns), steps[0] if steps else None
         if not isinstance(quantiles, QuantileTransform):
             return self.behind(steps, self.by_inputs(engine, self.width, self.width), TABLE_SHARE)
@@ -405,31 +409,31 @@ class _Problem:
         self.why["relevance"] = (relevance.least, "standard deviations of noise that the statistic of a column exceeds")
         return self.behind((relevance,), self.by_inputs(engine, 1, most), share)
 
-    def by_inputs(self, engine: Callable[[tuple[int, ...]], DPSGD], fewest: int, most: int) -> Mechanism:
+    def by_inputs(self, engine: Callable[[Layers], DPSGD], fewest: int, most: int) -> Mechanism:
         """Return the engine of a regression; what is released decides how many inputs between these two there are."""
-        possible = [(widest, hidden) for widest, hidden in self.regression_layers() if widest >= fewest]
+        possible = [(widest, layers) for widest, layers in self.regression_layers() if widest >= fewest]
         last = next(place for place, (widest, _) in enumerate(possible) if widest >= most)
-        possible, hidden = possible[: last + 1], possible[last][1]
-        ladder = tuple(
-            (int(widest), narrow) for (widest, narrow), (_, next_one) in pairwise(possible) if narrow != next_one
-        )
+        possible, layers = possible[: last + 1], possible[last][1]
+        ladder = tuple((int(widest), own) for (widest, own), (_, after) in pairwise(possible) if own != after)
         if not ladder:
-            self.why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what it learns")
-            return engine(hidden)
-        parts = [f"{narrow} up to {widest} inputs" for widest, narrow in ladder]
+            self.why["hidden"] = (layers[0], "widths grow with the signal; none where noise would hide what it learns")
+            self.why["activation"] = (layers[1], "tanh for two layers of a quantile pair, relu elsewhere")
+            return engine(layers)
+        parts = [f"{hidden} {activation} up to {widest} inputs" for widest, (hidden, activation) in ladder]
         reason = "the released quantiles decide how many inputs there are; more of them add more noise"
-        self.why["hidden_by_inputs"] = (f"{', '.join(parts)}, then {hidden}", reason)
-        return LayersByWidth(engine(hidden), ladder)
+        self.why["hidden_by_inputs"] = (f"{', '.join(parts)}, then {layers[0]} {layers[1]}", reason)
+        return LayersByWidth(engine(layers), ladder)
 
-    def regression_layers(self) -> tuple[tuple[float, tuple[int, ...]], ...]:
+    def regression_layers(self) -> tuple[tuple[float, Layers], ...]:
         """Return hidden layers for rows of at most so many inputs, narrow rows first."""
-        s = self.signal
-        narrow: tuple[int, ...] = (16,) if s < 1_500 else (32, 16) if s < 5_000 else (32, 16, 16)
-        few = wide = narrow
-        if self.quantiles is not None and 1_500 <= s < 2_500:
-            few, narrow, wide = (20, 16), (32,), (32,)
+        s, is_pair = self.signal, self.quantiles is not None
+        one, three = ((16,), "relu"), ((32, 16, 16), "relu")
+        two: Layers = ((32, 16), _PAIR_ACTIVATION if is_pair else "relu")
+        few = narrow = wide = one if s < 1_500 else two if s < (10_000 if is_pair else 5_000) else three
+        if is_pair and 1_500 <= s < 2_500:
+            few, narrow, wide = ((20, 16), "relu"), ((32,), "relu"), ((32,), "relu")
         if self.width >= _WIDE_REGRESSION:
-            wide = (16,) if s < 4_000 else (32, 16) if s < 10_000 else (32, 16, 16)
+            wide = one if s < 4_000 else two if s < 10_000 else three
         return (_FEW_INPUTS, few), (_WIDE_REGRESSION - 1, narrow), (math.inf, wide)
 
     def weak_regression(self) -> Mechanism:
@@ -460,10 +464,10 @@ class _Problem:
             random_features_weight=(weight, "squared length of the random features, in parts of that of a row"),
         )
         features = (RandomFeatures(outlier, weight=weight),) if weight else ()
-        engine = self.table_engine((), total, reason, outlier * math.sqrt(1 + weight))
+        engine = self.table_engine(((), "relu"), total, reason, outlier * math.sqrt(1 + weight))
         return self.behind((*self.standardizing_steps(), *features), engine, TABLE_SHARE)
 
-    def table_engine(self, hidden: tuple[int, ...], total: float, reason: str, bound: float) -> DPSGD:
+    def table_engine(self, layers: Layers, total: float, reason: str, bound: float) -> DPSGD:
         """Return DP-SGD on standardized features; ``total`` is the sum of the step sizes before decay."""
         momentum, largest = 0.9, 8.0
         steps = max(500, min(1500, math.ceil(total / largest)))
@@ -478,9 +482,10 @@ class _Problem:
         }
         self.why.update(noted)
         return self.engine(
-            hidden=hidden,
+            hidden=layers[0],
+            activation=layers[1],
             feature_bound=bound,
-            keep_trajectory=self.guarantee.needs_trajectory and not hidden,
+            keep_trajectory=self.guarantee.needs_trajectory and not layers[0],
             **{name: value for name, (value, _) in noted.items()},
         )
 

@@ -9,6 +9,9 @@ from dpscp._base.checks import check_count
 from dpscp.training.base import Around, Trained, TrainingRun
 from dpscp.training.mechanisms.dpsgd import DPSGD
 
+Layers = tuple[tuple[int, ...], str]
+"""The widths of hidden layers, and their activation."""
+
 
 @dataclass(frozen=True)
 class LayersByWidth(Around):
@@ -22,21 +25,21 @@ class LayersByWidth(Around):
     ----------
     mechanism : DPSGD
         Its hidden layers are for rows that are wider than all of ``ladder``.
-    ladder : tuple of (int, tuple of int)
+    ladder : tuple of (int, (tuple of int, activation))
         Hidden layers for rows of at most so many numbers, narrow rows first.
 
     Theory: Fact 5
     """
 
     mechanism: DPSGD
-    ladder: tuple[tuple[int, tuple[int, ...]], ...]
+    ladder: tuple[tuple[int, Layers], ...]
 
     def __post_init__(self) -> None:
         for widest, _ in self.ladder:
             check_count("ladder[i][0]", widest)
 
     def train_on(self, run: TrainingRun) -> Trained:
-        narrow = (hidden for widest, hidden in self.ladder if run.source.width <= widest)
-        hidden = next(narrow, self.mechanism.hidden)
-        trained = run.train_inner(replace(self.mechanism, hidden=hidden), run.source)
+        narrow = (layers for widest, layers in self.ladder if run.source.width <= widest)
+        hidden, activation = next(narrow, (self.mechanism.hidden, self.mechanism.activation))
+        trained = run.train_inner(replace(self.mechanism, hidden=hidden, activation=activation), run.source)
         return replace(trained, found_privately={**trained.found_privately, "hidden": list(hidden)})
