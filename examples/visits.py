@@ -42,8 +42,8 @@ def main(quick: bool, figure: str | None) -> None:
     print(clf.ledger_.summary(1e-6).splitlines()[-2][:60])
     if figure:
         axis = Figure(figsize=(3.6, 4), layout="constrained").add_subplot(xlabel="label", ylabel="record")
-        axis.imshow(sets[:12, :, 1], cmap="Blues", vmax=1.5, aspect="auto")
-        axis.plot([CLASSES.index(label) for label in y[n : n + 12]], range(12), "o", mfc="none", label="true label")
+        axis.imshow(sets[:12, :, 1], cmap="Blues", vmax=3, aspect="auto")
+        axis.plot([CLASSES.index(label) for label in y[n : n + 12]], range(12), "o", color="C1", label="true label")
         axis.set(xticks=range(4), xticklabels=CLASSES, yticks=range(12), yticklabels=range(1, 13))
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1))
         axis.figure.savefig(figure)

@@ -482,6 +482,7 @@ def test_each_set_is_written_as_its_own_labels(n_classes):
     sets = rng.random((300, n_classes, 2))[:, :, 1] < rng.random((300, 1))
     sets[:2] = [[False] * n_classes, [True] * n_classes]
     assert list_labels(classes, sets).tolist() == [tuple(classes[row]) for row in sets]
+    assert list_labels(classes, np.asfortranarray(sets)).tolist() == list_labels(classes, sets).tolist()
     assert list_labels(classes, sets[:0]).tolist() == []
 
 

@@ -63,7 +63,7 @@ def test_the_offsets_of_the_page_are_those_of_the_library():
             )
             found, mu = Plan.outline(problem, Ledger()), math.exp(grid[place]) / (scores + 1)
             aim = found.planned_aim(0, mu)
-            whole = float(aim.whole_offset(found.rank_buffer, None, None, level)) + aim.mean_rise
+            whole = float(aim.whole_offset(found.guarantee.rank_buffer, None, None, level)) + aim.mean_rise
             assert search["offsets"][row][place] == pytest.approx(whole * mu, rel=1e-3), (level, place)
 
 

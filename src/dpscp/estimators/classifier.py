@@ -317,7 +317,7 @@ def _indices(y: Any, n: int, *, classes: tuple[Any, ...]) -> NDArray[np.int64]:
 
 def list_labels(classes: NDArray[Any], sets: NDArray[np.bool_]) -> NDArray[np.object_]:
     """Return the labels of each row of ``sets`` as a tuple, built once for each distinct set."""
-    packed = np.packbits(sets, axis=1)
+    packed = np.ascontiguousarray(np.packbits(sets, axis=1))
     _, rows, place = np.unique(packed.view(f"V{packed.shape[1]}")[:, 0], return_index=True, return_inverse=True)
     distinct = np.empty(len(rows), dtype=object)
     distinct[:] = [tuple(classes[sets[row]].tolist()) for row in rows]
