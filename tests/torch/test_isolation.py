@@ -346,6 +346,14 @@ def test_clipped_sums_have_the_norm_of_the_clip_norm(trace):
         assert 0.999 < float(alone.norm()) <= 1.0
 
 
+def test_no_memory_of_a_block_is_left_as_it_was(trace):
+    """The gradient of a convolution is given memory in place of an input that it does not read."""
+    traced = trace(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten()), (1, 6, 6))
+    names = [str(node.target) for node in traced.engine._block._graph.graph.nodes]
+    assert any("convolution_backward" in name for name in names)
+    assert not any("empty" in name for name in names)
+
+
 def test_an_edited_forward_is_not_called(trace):
     """Autoreload replaces a class's forward while training runs."""
     traced = trace(Forward(lambda self, x: self.layer(x)), (5,))

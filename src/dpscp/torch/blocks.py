@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpscp.data.sources import Block
 from dpscp.privacy.random_streams import BlockStreams
-from dpscp.torch.checks import RefusedError, allow_strides, bound_places
+from dpscp.torch.checks import RefusedError, bound_places, settle_memory
 from dpscp.torch.draws import draw_numbers, synthetic_numbers
 from dpscp.torch.forms import RecordForm
 from dpscp.torch.gpu import capture, is_gpu, to_gpu
@@ -55,7 +55,7 @@ class BlockGraph:
                 raise RefusedError(f"torch cannot map the module over records: {shorten(error)}") from None
         if is_gpu(self.device):
             bound_places(self._graph)  # also those of operations that torch writes in other ones, such as nll_loss
-        allow_strides(self._graph)
+        settle_memory(self._graph)
         _choose_products(self._graph)
         self._graph.graph.eliminate_dead_code()
         self._graph.recompile()

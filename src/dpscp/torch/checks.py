@@ -99,7 +99,7 @@ def check_graph(
     """
     secret = _dependents(graph, records)
     draws = list[Draw]()
-    allow_strides(graph)
+    settle_memory(graph)
     for node in list(graph.graph.nodes):
         if node.op in ("placeholder", "get_attr", "output"):
             continue
@@ -190,7 +190,7 @@ def _check_operation(node: Any, secret: set[Any]) -> None:
         )
     is_drawn = torch.Tag.nondeterministic_seeded in tags and not draws_nothing(target, node.args, node.kwargs)
     is_known = is_drawn or torch.Tag.pointwise in tags or {base, base.removesuffix("_backward")} & _KNOWN
-    if not is_known and target not in _EMPTY and target not in _STRIDED and target is not _METADATA:
+    if not is_known and target is not _METADATA:
         raise RefusedError(
             f"{name} is not one of the operations that are known to stay within the numbers of one record; write it "
             "with others"
@@ -222,20 +222,22 @@ def _keeps_statistics(node: Any, base: str) -> bool:
     return bool(named.get("training")) and named.get("running_mean") is not None
 
 
-def allow_strides(graph: torch.fx.GraphModule) -> None:
-    """Let every view copy where the layout in memory is another one than that of the traced tensors."""
+def settle_memory(graph: torch.fx.GraphModule) -> None:
+    """Let views copy where the layout in memory is another one than that of the traced tensors, and fill new memory."""
     for node in graph.graph.nodes:
-        if node.op == "call_function" and node.target in _VIEWS:
+        if node.op != "call_function":
+            continue
+        if node.target in _VIEWS:
             node.target = _aten.reshape.default
+        elif node.target in _EMPTY:
+            node.target = _EMPTY[node.target]
+        elif node.target in _STRIDED:
+            node.target, node.args = _STRIDED[node.target], node.args[:-1]
 
 
 def _rewrite(graph: torch.fx.GraphModule, node: Any) -> None:
     target = node.target
-    if target in _EMPTY:
-        node.target = _EMPTY[target]
-    elif target in _STRIDED:
-        node.target, node.args = _STRIDED[target], node.args[:-1]
-    elif target is _aten.embedding_dense_backward.default:
+    if target is _aten.embedding_dense_backward.default:
         node.target = _add_rows
     elif target is _METADATA:
         graph.graph.erase_node(node)

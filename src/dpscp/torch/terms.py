@@ -240,7 +240,7 @@ class ProductTerm(PairTerm):
         for start in range(0, len(factors), at_once):
             here = slice(start, min(len(factors), start + at_once))
             some = None if counted is None else counted[here]
-            errors = _kept(self.errors[here], some) * factors[here, None, None]  # float64, as the factors
+            errors = _kept(self.errors[here], some).double() * factors[here, None, None]
             inputs = _kept(self.inputs[here], some).double()
             more = _multiply(errors.flatten(0, 1).T, inputs.flatten(0, 1))
             # added as a whole: inside a product the earlier ones would be rounded many times
