@@ -375,6 +375,15 @@ def test_files_that_are_not_there_or_no_models(run, folder):
     assert run("report plain.dpscp -o plain.html")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("1,2,3\n4,5,6\n", "does not look like column names"), ("", "is empty: it contains neither column names")],
+)
+def test_a_file_without_column_names_is_refused(run, folder, content, said):
+    (folder / "nameless.csv").write_text(content)
+    refused(run("fit nameless.csv --schema people.toml -o unwritten.dpscp"), said)
+
+
 def test_budget_errors_have_their_own_code(run):
     refused(run("fit people.csv --schema people.toml --epsilon 1 --delta 2 -o unwritten.dpscp"), "delta")
     assert run("budget create tiny.budget --epsilon 0.1 --delta 1e-5 --dataset people")[0] == 0
@@ -428,6 +437,29 @@ def test_a_fit_repeats_the_name_of_the_budget_store(run, folder, monkeypatch):
     refused(run(f"{line} --dataset 'people 2025'"), "--budget")
     assert not (folder / "gone.budget").exists()
     assert json.loads(run("budget show named.budget --json")[1])["spent"] == 0
+
+
+def test_a_useless_fit_is_called_that_in_every_output(run, folder):
+    """Twenty records: the promise holds only because the sets are full, and no number of records was declared."""
+    people(20, 4).to_csv(folder / "twenty.csv", index=False)
+    (folder / "twenty.toml").write_text(SCHEMA.replace("n_records = 2500\n", ""))
+    sentence = "The promise holds only because the sets contain nearly every answer"
+    fit = "fit twenty.csv --schema twenty.toml -o twenty.dpscp --force"
+    code, out, _ = run(fit)
+    assert code == 0
+    assert sentence in out
+    assert re.search(r"records: +20 \(counted in the table", out)
+    commands = ("report twenty.dpscp -o twenty.html", "predict twenty.dpscp twenty.csv -o twenty-out.csv")
+    for line in commands:
+        assert sentence in run(line)[1]
+    for line in (fit, *commands):
+        assert json.loads(run(f"{line} --json")[1])["verdict"]["usefulness"]["grade"] == "not useful"
+    page = (folder / "twenty.html").read_text()
+    assert "so it is not useful" in page
+    assert "counted in the table and published" in page
+    found = json.loads(run("report model.dpscp -o full.html --json")[1])
+    assert found["verdict"]["usefulness"]["grade"] == "not measured"
+    assert ", declared in advance" in (folder / "full.html").read_text()
 
 
 def test_usage_errors_and_help(capsys):
