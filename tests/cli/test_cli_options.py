@@ -179,6 +179,11 @@ def test_each_printed_level_has_its_own_numbers(succeed, three_levels):
         assert f"{evaluation.set_sizes[place].estimate:.3g}" in lines[2 * place + 1]
 
 
+def test_the_title_of_a_report(succeed, folder, three_levels):
+    succeed("report three.dpscp -o titled.html --title 'An unusual title'")
+    assert "An unusual title" in (folder / "titled.html").read_text()
+
+
 def test_a_new_store_takes_a_slack(succeed):
     told = succeed("budget create b --epsilon 2 --delta 1e-6 --dataset mine --slack 4e-7 --json")
     assert (told["epsilon"], told["delta"], told["slack"]) == (2, 1e-6, 4e-7)

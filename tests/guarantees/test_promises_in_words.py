@@ -73,6 +73,12 @@ def test_the_average_runs_over_data_and_noise_too(split, told):
 # ---- rounding
 
 
+def test_where_no_number_is_known_the_words_say_so():
+    reused = fitted(guarantee="universal")
+    for text in (str(reused.certificate_), told_lines(reused)):
+        assert "a single release may cover somewhat less" in text.lower()
+
+
 @given(st.floats(0, 1), st.integers(0, 4))
 def test_a_printed_bound_is_true(level, digits):
     unit = 10.0 ** -(digits + 2)

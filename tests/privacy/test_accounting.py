@@ -250,6 +250,12 @@ def test_the_same_split_fitted_often_costs_the_worst_number_of_visits_to_each_pa
     assert len(possible_histories(compose(*[parallel(train, count)] * fits))) == fits + 1
 
 
+def test_sampled_releases_share_one_sample():
+    # four releases on one Poisson sample are one release at half the noise, not four samples
+    four = PoissonSampledDpEvent(0.1, SelfComposedDpEvent(GaussianDpEvent(4.0), 4))
+    assert epsilon_of(four, DELTA) == epsilon_of(dpsgd_event(2.0, 0.1, 1), DELTA)
+
+
 def test_other_basic_events():
     assert epsilon_of(LaplaceDpEvent(2.0), 1e-9) == pytest.approx(0.5, abs=1e-3)
     assert epsilon_of(LaplaceDpEvent(2.0), 1e-9, "rdp") > 0.5

@@ -96,6 +96,18 @@ def test_the_page_shows_one_bar_and_no_second_epsilon_before_the_technical_detai
     assert "Each record was used for one of these purposes only, drawn by a secret coin." in text_of(first)
 
 
+def test_stages_on_all_records_and_plain_parts_are_explained(model):
+    def told(ledger):
+        return text_of(html_report(with_attributes(model, ledger_=ledger)))
+
+    both = dp.Ledger().add("training", gaussian_event(2.0)).add("calibration", gaussian_event(4.0))
+    assert "Each stage used all records." in told(both)
+    parts = dp.Ledger().add_disjoint({"training": gaussian_event(2.0), "calibration": gaussian_event(4.0)}, "")
+    assert "Each record is in one part only. The total is the larger cost, not the sum." in told(parts)
+    assert "training: all records" in told(split_ledger(0.2).add("training", gaussian_event(9.0)))
+    assert "No stage used the records." in told(dp.Ledger())
+
+
 def test_a_stage_without_protection_promises_nothing_about_attackers(model):
     leaking = model.ledger_.add("scaler", dp.privacy.non_private_event())
     shown = text_of(html_report(with_attributes(model, ledger_=leaking)))
