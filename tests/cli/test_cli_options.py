@@ -152,7 +152,7 @@ def three_levels(folder):
         confidence_level=[0.3, 0.5, 0.7],
         guarantee="split",
         classes=["yes", "no", "maybe"],
-        feature_bounds=parse_schema(SCHEMA).feature_bounds,
+        feature_bounds=parse_schema(SCHEMA).declared["feature_bounds"].pair,
         accountant="rdp",
         random_state=0,
     )
