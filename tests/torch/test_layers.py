@@ -297,6 +297,18 @@ def test_places_that_cancel_add_at_most_one_clip_norm_each():
     assert rule.cancellation([alone, term]) == pytest.approx(9e-5 * 2**52 / ((8193 + 4096 + 41) * 4096), rel=1e-12)
 
 
+def test_nothing_may_be_as_long_as_one_clip_norm_in_a_batch_whose_rounding_is_larger():
+    """Also where nothing cancels: records are shortened by what the rounding of so many of them would be."""
+    rows = SampleTerm((3,), 10 * torch.eye(3, dtype=torch.float64))
+    for most_records, share in ((4096.0, 1.0), (2.0**30, None)):
+        rule = ClipRule(1.0, most_records, 64)
+        share = rule.cancellation([rows]) if share is None else share
+        factors, _ = rule.factors([rows], None)
+        assert 0.05 < share <= 1
+        np.testing.assert_allclose(10 * factors, share, rtol=1e-9)
+    assert share < 0.5
+
+
 @pytest.mark.parametrize("padding", [-1, 2])
 def test_the_gradient_of_a_table_is_torchs_own(padding):
     errors, indices = torch.randn(2, 3, 4), torch.tensor([[0, 1, 2], [2, 2, 4]])
