@@ -9,6 +9,7 @@ import dpscp as dp
 from dpscp.privacy import IntegerSource, gdp_mu
 from dpscp.training import DPSGD, Preprocessed, PrivateRelevance, QuantileTransform
 from dpscp.training.base import array_source
+from dpscp.training.mechanisms.one_vs_rest import OneVsRest
 from dpscp.training.preprocessing import relevance
 from dpscp.training.preprocessing.relevance import relevance_sums
 
@@ -111,3 +112,16 @@ def test_a_wide_regression_finds_its_columns_and_says_which(tmp_path):
             )
             assert "features_used" in reg.ledger_.found_privately
     assert widths[0] < 1.05 * widths[1]
+
+
+def test_each_of_several_targets_has_columns_of_its_own():
+    """One target leaves columns out and the other needs all of them: both say so, in this order."""
+    rng = RNG(7)
+    X = rng.uniform(-1, 1, size=(6_000, D))
+    y = np.column_stack([X[:, 3], X @ np.r_[1.0, np.full(D - 1, 0.21)]]) + 0.1 * rng.normal(size=(6_000, 2))
+    y /= y.std(axis=0)
+    one = Preprocessed((step(least=9.0),), DPSGD(loss="huber", steps=3, noise_multiplier=1.0))
+    for order in ([0, 1], [1, 0]):
+        trained = OneVsRest(one, 2).train(X, y[:, order], n_records=6_000, random_state=0)
+        used = np.array([(3,), None], dtype=object)[order]
+        assert trained.public_facts["features_used"] == trained.found_privately["features_used"] == tuple(used)

@@ -417,7 +417,7 @@ class _Problem:
         ladder = tuple((int(widest), own) for (widest, own), (_, after) in pairwise(possible) if own != after)
         if not ladder:
             self.why["hidden"] = (layers[0], "widths grow with the signal; none where noise would hide what it learns")
-            self.why["activation"] = (layers[1], "tanh for two layers of a quantile pair, relu elsewhere")
+            self.why["activation"] = (layers[1], "tanh for layers of 32 and 16 in a quantile pair")
             return engine(layers)
         parts = [f"{hidden} {activation} up to {widest} inputs" for widest, (hidden, activation) in ladder]
         reason = "the released quantiles decide how many inputs there are; more of them add more noise"

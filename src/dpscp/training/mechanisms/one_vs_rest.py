@@ -146,7 +146,8 @@ class OneVsRest(Around):
             )
             for place, seed in enumerate(child_seeds(run.random_state, self.n_labels))
         ]
-        found = {name: tuple(one.found_privately[name] for one in trained) for name in trained[0].found_privately}
+        names = dict.fromkeys(name for one in trained for name in one.found_privately)
+        found = {name: tuple(one.found_privately.get(name) for one in trained) for name in names}
         facts = {"mechanism": f"{self.n_labels} models, one for each label or target", **found}
         return replace(run.result(Heads(tuple(one.model for one in trained)), facts), found_privately=found)
 
