@@ -150,6 +150,13 @@ def test_copies_and_pickles():
 # ---- what it costs
 
 
+def test_bad_entries():
+    with pytest.raises(TypeError, match="DpEvent"):
+        Ledger().add("train", None)
+    with pytest.raises(TypeError):
+        Ledger().declare(rows=np.zeros(3))
+
+
 def test_empty_ledger_spends_nothing():
     ledger = Ledger()
     assert ledger.is_private

@@ -457,3 +457,14 @@ def test_an_interrupted_fit_leaves_only_its_charge(folder, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} <= {"s.toml", "scratch", "study.budget", "study.budget.lock"}
     assert 0 < store.remaining(1e-5) < 3
     assert shown[0] == "dpscp: read the table"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pattern", "url"])
+def test_the_command_line_takes_the_same_tables(kind, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
+    table = str(table_of(kind, folder))
+    assert main(["fit", table, "--schema", "s.toml", "--epsilon", "4", "--confidence", "0.7", "-o", "m.dpscp"]) == 0
+    assert main(["predict", "m.dpscp", table, "-o", "out.parquet"]) == 0
+    assert capsys.readouterr().out
+    assert pd.read_parquet("out.parquet")["prediction"].tolist() == dp.load("m.dpscp").predict(made()).tolist()
