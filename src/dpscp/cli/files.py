@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -113,10 +114,9 @@ def read_labeled(table: Table, schema: Schema) -> tuple[Any, Any, PersonIds | No
 
 def choose_csv_format(options: argparse.Namespace, declared: CSVFormat | None = None) -> CSVFormat:
     """Return the format of CSV files: the declared one, changed by the options."""
-    thousands = "" if options.thousands == "none" else options.thousands
-    return (declared or CSVFormat()).with_changes(
-        separator=options.separator, encoding=options.encoding, decimal=options.decimal, thousands=thousands
-    )
+    marks = {name: getattr(options, name) for name in ("separator", "encoding", "decimal", "thousands")}
+    changes: dict[str, Any] = {name: "" if mark == "none" else mark for name, mark in marks.items() if mark is not None}
+    return replace(declared or CSVFormat(), **changes)
 
 
 def open_table(path: Path, csv_format: CSVFormat) -> Table:

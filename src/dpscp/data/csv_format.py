@@ -6,7 +6,7 @@ These are public facts of the file, declared and never guessed from its records.
 import codecs
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dpscp.data.frames import ABSENT, SchemaError, refuse_unknown_keys
@@ -86,10 +86,6 @@ class CSVFormat:
     def codec_of(self, start: bytes) -> str:
         """Return the codec of a file that begins with these bytes: that of its byte-order mark, or the declared one."""
         return next((codec for mark, codec in _BYTE_ORDER_MARKS.items() if start.startswith(mark)), self.encoding)
-
-    def with_changes(self, **changes: Any) -> "CSVFormat":
-        """Return the format with the declarations that are not None."""
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the declarations that differ from the default, as JSON values."""

@@ -147,7 +147,7 @@ def test_a_table_larger_than_the_address_space_is_fitted(tmp_path):
     schema = {"task": "classification", "target": "label", "classes": ["no", "yes"], "n_records": n}
     schema["columns"] = {"code": {"type": "categorical", "categories": codes}}
     (tmp_path / "s.json").write_text(json.dumps(schema))
-    room = 250 * 2**20
+    room = 280 * 2**20  # with the modules that a fit imports
     assert room < n * len(codes) * 8
     environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
 

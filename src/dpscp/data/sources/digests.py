@@ -8,10 +8,9 @@ keyed with random bits that stay in memory. Every later reading is compared with
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscp.data.sources.base import Block, RecordSource
 
@@ -60,16 +59,8 @@ def digest(block: Block, key: bytes) -> bytes:
     found = hashlib.blake2b(key=key, digest_size=_BYTES)
     offsets = np.empty(0, dtype=np.int64) if block.persons is None else block.persons.offsets
     for part in (block.read(), block.targets, offsets):
-        values = _comparable(part)
-        found.update(f"{values.dtype.str}{values.shape}".encode())
-        found.update(values.data if values.size else b"")
+        values = np.asarray(part)
+        plain = np.ascontiguousarray(values if values.dtype.kind in _PLAIN else values.astype(str))
+        found.update(f"{plain.dtype.str}{plain.shape}".encode())
+        found.update(plain.reshape(-1).view(np.uint8).data)
     return found.digest()
-
-
-def _comparable(part: Any) -> NDArray[Any]:
-    values = np.asarray(part)
-    if values.dtype.kind not in _PLAIN:
-        values = values.astype(str)
-    if values.dtype.kind in "mMU":  # these have no buffer of plain bytes
-        values = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    return np.ascontiguousarray(values)

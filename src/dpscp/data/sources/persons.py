@@ -79,11 +79,17 @@ def split_by_person(rows: Array, targets: Array, persons: Any, count: int, first
 
 
 def store_persons(
-    pieces: Iterable[PersonRows], count: int, width: int, folder: str | PathLike[str] | None, *, senders: int = 1
+    pieces: Iterable[PersonRows],
+    count: int,
+    width: int,
+    folder: str | PathLike[str] | None,
+    *,
+    senders: int = 1,
+    public_size: int = 0,
 ) -> RecordSource:
     """Return the source of the blocks of ``join_persons``."""
-    kept = keep_or_spill(pieces, folder)
-    return store_blocks(join_persons(kept.__getitem__, count, senders=senders), width, folder)
+    kept = keep_or_spill(pieces, folder, public_size)
+    return store_blocks(join_persons(kept.__getitem__, count, senders=senders), width, folder, public_size)
 
 
 def join_persons(pieces: Callable[[slice], Iterable[PersonRows]], count: int, *, senders: int = 1) -> Iterator[Block]:

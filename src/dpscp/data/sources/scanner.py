@@ -107,10 +107,11 @@ class TableSource(LocalSource):
         if not self._stored and self.by_person:
             count = self.places()
             pieces = chain.from_iterable(self.split_by_person(count))
-            self._stored.append(store_persons(pieces, count, self.width, self.folder))
+            found = store_persons(pieces, count, self.width, self.folder, public_size=self._public_size)
+            self._stored.append(found)
             del self._parts
         elif not self._stored:
-            self._stored.append(store_blocks(self._table(), self.width, self.folder))
+            self._stored.append(store_blocks(self._table(), self.width, self.folder, self._public_size))
         return self._stored[0]
 
     @property
@@ -120,7 +121,14 @@ class TableSource(LocalSource):
 
     @cached_property
     def _parts(self) -> Any:
-        return keep_or_spill(self._encoded(), self.folder)
+        return keep_or_spill(self._encoded(), self.folder, self._public_size)
+
+    @property
+    def _public_size(self) -> int:
+        """The bytes of the declared number of records; 0 if none is declared."""
+        schema = self._schema
+        declared = schema.n_records or (schema.n_persons or 0) * (schema.rows_per_person or 0)
+        return 8 * self.width * declared
 
     def places(self) -> int:
         """Return the number of blocks of whole persons for these records."""

@@ -104,22 +104,27 @@ class ReadSource(LocalSource):
         return self._stored
 
 
-def keep_or_spill(items: Iterable[Item], folder: str | PathLike[str] | None) -> list[Item] | Scratch[Item]:
+def keep_or_spill(
+    items: Iterable[Item], folder: str | PathLike[str] | None, public_size: int = 0
+) -> list[Item] | Scratch[Item]:
     """Return blocks, or pieces that begin with their rows, in memory if they are small, else in a scratch file.
 
-    The size decides the speed alone: results do not depend on where a block is.
+    Where the public number of bytes is known and large, nothing waits in memory. The size decides the speed alone:
+    results do not depend on where a block is.
     """
     first, size, more = list[Item](), 0, iter(items)
     for item in more:
         first.append(item)
         size += (item.rows if isinstance(item, Block) else item[0]).nbytes  # type: ignore[index]  # a tuple
-        if size > _IN_MEMORY:
+        if max(size, public_size) > _IN_MEMORY:
             first.reverse()
             return Scratch(chain((first.pop() for _ in range(len(first))), more), folder)
     return first
 
 
-def store_blocks(blocks: Iterable[Block], width: int, folder: str | PathLike[str] | None) -> RecordSource:
+def store_blocks(
+    blocks: Iterable[Block], width: int, folder: str | PathLike[str] | None, public_size: int = 0
+) -> RecordSource:
     """Return a source of the blocks, which are computed once."""
-    kept = keep_or_spill(blocks, folder)
+    kept = keep_or_spill(blocks, folder, public_size)
     return ArraySource.of_blocks(kept) if isinstance(kept, list) else ReadSource(kept, width, folder)
