@@ -190,14 +190,6 @@ def encoded_columns(task: str, sizes: Mapping[str, int], width: int, signal: flo
     return [name for name, size in sizes.items() if size >= _MANY_CATEGORIES]
 
 
-def pays_as_recalibration(signal: float) -> bool:
-    """Return whether a private temperature is expected to be nearer to the truth than none.
-
-    ``signal`` is records times mu of the training budget. Measured on tables: docs/recipe.md.
-    """
-    return signal >= LEAST_RECALIBRATION_SIGNAL
-
-
 def pair_levels(alpha: float, signal: float) -> tuple[float, float]:
     """Return the two levels of a quantile pair for intervals that miss ``alpha``.
 
@@ -355,7 +347,8 @@ class _Problem:
         found = self.embedding() if weak or self.width > WIDEST_TABLE[self.task] else self.table()
         if self.encoding is not None:
             found = Preprocessed((self.encoding,), found, ENCODING_SHARE)
-        if self.task == "classification" and pays_as_recalibration(self.signal) and not self.guarantee.needs_trajectory:
+        is_clear = self.signal >= LEAST_RECALIBRATION_SIGNAL
+        if self.task == "classification" and is_clear and not self.guarantee.needs_trajectory:
             found = Recalibrated(found)
             self.why["recalibration_share"] = (found.share, "part of the training mu^2 that makes probabilities honest")
         if self.task == "regression" and y_bounds is not None:
