@@ -191,7 +191,7 @@ class _Checking:
             for name, (count, outside) in self._clipped.items()
             if outside > _CLIPPED_SHARE * count
         ]
-        n_ids = {name: len(np.unique(np.concatenate(parts))) for name, parts in self._keys.items()}
+        n_ids = {name: len(np.unique(np.concatenate(parts))) for name, parts in self._keys.items() if parts}
         for name, count in n_ids.items():
             n_keys = sum(map(len, self._keys[name]))
             if (
