@@ -235,6 +235,15 @@ ISOLATED = {
     "attention": (lambda self, x: self.layer(functional.scaled_dot_product_attention(x, x, x)), cross_entropy),
     "pooling": (lambda self, x: self.layer(functional.max_pool1d(x, 3, 1, 1)), cross_entropy),
     "determinant": (lambda self, x: self.layer(x * torch.logdet(x.T @ x + self.spread)), cross_entropy),
+    "pseudo-inverse": (
+        lambda self, x: self.layer(torch.linalg.pinv(x.T @ x + self.spread)[-1:] + x),
+        cross_entropy,
+    ),
+    "search": (lambda self, x: self.layer(x + torch.searchsorted(x.sort().values, x)), cross_entropy),
+    "interpolation": (
+        lambda self, x: self.layer(functional.interpolate(x[None], 10, mode="nearest-exact")[0, :, 3:8]),
+        cross_entropy,
+    ),
     "solution": (lambda self, x: self.layer(torch.linalg.solve(self.spread + x, x.T).T), cross_entropy),
     "scatter": (lambda self, x: self.layer(x.scatter_add(1, (x * 4).long().clamp(0, 4), x)), cross_entropy),
     "dropout": (lambda self, x: self.layer(functional.dropout(x, 0.5)), cross_entropy),
@@ -320,6 +329,7 @@ INDEXED = {
     "scatter": lambda x, i: x.scatter(1, i[None], x[:, :2]),
     "index_reduce": lambda x, i: x.index_reduce(1, i, x[:, :2], "mean"),
     "put": lambda x, i: x.put(i, x[0, :2]),
+    "searchsorted": lambda x, i: torch.searchsorted(x[:, :2], x, sorter=i[None]) + x,
 }
 
 

@@ -35,34 +35,38 @@ _ALONG = ("gather", "scatter", "index_")
 # by a tag of torch.
 _KNOWN = set(
     """
-    _conj _to_copy _unsafe_view alias cat channel_shuffle col2im complex constant_pad_nd copy detach diag_embed diagonal
-    diagonal_scatter expand flip im2col lift_fresh lift_fresh_copy permute pixel_shuffle pixel_unshuffle polar repeat
-    reshape roll select select_scatter slice slice_scatter split split_with_sizes squeeze stack t transpose tril triu
-    unbind unfold unsafe_split unsafe_split_with_sizes unsqueeze view view_as_complex view_as_real
+    _conj _to_copy _unsafe_view alias block_diag cat channel_shuffle col2im complex constant_pad_nd copy detach
+    diag_embed diagonal diagonal_scatter expand flip im2col lift_fresh lift_fresh_copy permute pixel_shuffle
+    pixel_unshuffle polar repeat reshape roll select select_scatter slice slice_scatter split split_with_sizes
+    squeeze stack t transpose tril triu unbind unfold unsafe_split unsafe_split_with_sizes unsqueeze view
+    view_as_complex view_as_real
 
     arange eye fill full full_like linspace logspace new_full new_ones new_zeros ones ones_like scalar_tensor
     tril_indices triu_indices zeros zeros_like
 
-    all amax amin aminmax any argmax argmin bucketize count_nonzero cummax cummin cumprod cumsum dist kthvalue
-    linalg_vector_norm logcumsumexp logsumexp max mean median min mode nanmedian nansum norm prod renorm sort std
-    std_mean sum topk var var_mean
+    all amax amin aminmax any argmax argmin bucketize count_nonzero cummax cummin cumprod cumsum dist isin kthvalue
+    linalg_vector_norm logcumsumexp logsumexp max mean median min mode nanmedian nansum norm prod renorm
+    searchsorted sort std std_mean sum topk var var_mean
 
-    _cdist_forward _cdist _euclidean_dist _fft_c2c _fft_c2r _fft_r2c _linalg_check_errors _linalg_det _linalg_eigh
-    _linalg_slogdet _linalg_solve_ex _linalg_svd _pdist_forward _pdist _trilinear addbmm addmm addmv addr baddbmm bmm
-    cholesky_inverse cholesky_solve convolution dot linalg_cholesky_ex linalg_cross linalg_eig linalg_inv_ex
-    linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp linalg_qr linalg_solve_triangular mm mv vdot
+    _cdist _cdist_forward _euclidean_dist _fft_c2c _fft_c2r _fft_r2c _linalg_check_errors _linalg_det _linalg_eigh
+    _linalg_slogdet _linalg_solve_ex _linalg_svd _pdist _pdist_forward _trilinear addbmm addmm addmv addr baddbmm
+    bmm cholesky_inverse cholesky_solve convolution dot linalg_cholesky_ex linalg_cross linalg_eig linalg_inv_ex
+    linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular mm mv vdot
 
-    _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d affine_grid_generator avg_pool2d
-    avg_pool3d grid_sampler_2d grid_sampler_3d max_pool2d_with_indices max_pool3d_with_indices reflection_pad1d
+    _adaptive_avg_pool2d _adaptive_avg_pool3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+    _upsample_nearest_exact3d adaptive_max_pool2d adaptive_max_pool3d affine_grid_generator avg_pool2d avg_pool3d
+    grid_sampler_2d grid_sampler_3d max_pool2d_with_indices max_pool3d_with_indices reflection_pad1d
     reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d upsample_bicubic2d
-    upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d
+    upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    upsample_trilinear3d
 
-    _fused_rms_norm _log_softmax _log_softmax_backward_data _prelu_kernel _safe_softmax _softmax _softmax_backward_data
-    _weight_norm_interface elu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid log_sigmoid_forward
-    mish native_batch_norm native_dropout native_group_norm native_layer_norm rrelu_with_noise softplus softshrink
+    _fused_rms_norm _log_softmax _log_softmax_backward_data _prelu_kernel _safe_softmax _softmax
+    _softmax_backward_data _weight_norm_interface elu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu
+    log_sigmoid log_sigmoid_forward mish native_batch_norm native_dropout native_group_norm native_layer_norm
+    rrelu_with_noise softplus softshrink
 
-    binary_cross_entropy binary_cross_entropy_with_logits huber_loss mse_loss nll_loss nll_loss2d
-    nll_loss2d_forward nll_loss_forward smooth_l1_loss soft_margin_loss
+    binary_cross_entropy binary_cross_entropy_with_logits huber_loss mse_loss nll_loss nll_loss2d nll_loss2d_forward
+    nll_loss_forward smooth_l1_loss soft_margin_loss
 
     embedding embedding_dense_backward gather index index_add index_copy index_put index_reduce index_select put
     scatter scatter_add scatter_reduce take
