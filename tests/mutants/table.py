@@ -514,6 +514,20 @@ mutant(
     "tests/training/test_quantile_transform.py::test_a_person_counts_as_one_record",
 )
 mutant(
+    "training.encoding:PrivateTargetEncoding.fit_source",
+    "one_row_each(source, seed).sum(self.counts)",
+    "source.sum(self.counts)",
+    "every row of a person is in the counts of categories",
+    "tests/training/test_target_encoding.py::test_a_person_has_the_cost_of_one_record",
+)
+mutant(
+    "training.preprocess:Preprocessed.configured",
+    "named and needs.trajectory",
+    "False",
+    "corrected trusts rows that contain their own targets",
+    "tests/training/test_target_encoding.py::test_guarantees_that_cannot_take_codes_refuse_them",
+)
+mutant(
     "training.base:Around.stages",
     "(*own, *inner)",
     "inner",

@@ -1,4 +1,4 @@
-"""Tests of replacing categories by private means of the target."""
+"""Tests of replacing categories by private shares of the target."""
 
 import math
 import pickle
@@ -11,10 +11,9 @@ import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.schema import Column
 from dpscp.data.sources import ArraySource, Block
-from dpscp.privacy import compose, gdp_mu
+from dpscp.privacy import gdp_mu
 from dpscp.training import DPSGD, Preprocessed, PrivateTargetEncoding
 from dpscp.training.base import array_source, one_block
-from dpscp.training.engine.noise import one_row_each
 from dpscp.training.preprocessing.encoding import category_places, encode
 from dpscp.training.recipe import encoded_columns
 
@@ -40,53 +39,53 @@ def block_of(X, y, persons=None):
 
 @pytest.mark.parametrize("classes", [None, (0, 1), (0, 1, 2)])
 def test_one_record_changes_what_the_event_counts(classes):
-    """Brute force: no record added to any table moves more numbers, or farther, than the event pays for."""
+    """Brute force: no record added to a table moves more counts, or farther, than the event pays for."""
     made = step(classes=classes)
-    unit, paid = made.noise.scale, len(CATEGORIES) * len(made.noises)
     X, y = records(50)
     y = y if classes is None else RNG(1).integers(0, len(classes), 50)
-    before = made.sums(block_of(X, y))
-    targets = [-9.0, -1.0, 0.013, 0.7, 2.0, 1e300, np.inf, np.nan] if classes is None else classes
-    largest = 0
+    before = made.counts(block_of(X, y))
+    targets = [-9.0, -0.67, 0.013, 0.7, 2.0, 1e300, np.inf, np.nan] if classes is None else classes
+    most = 0
     for first in (-1.0, 0.0, 0.5, 6.0, 7.0, np.nan):
         for second in (0.0, 3.0, 1e9):
             for target in targets:
-                after = made.sums(block_of(np.vstack([X, [0.0, first, second]]), np.append(y, target)))
+                after = made.counts(block_of(np.vstack([X, [0.0, first, second]]), np.append(y, target)))
                 change = after - before
-                assert np.abs(change).max(initial=0) <= unit
-                assert np.count_nonzero(change[:, :1] if classes is None else change) <= len(CATEGORIES)
-                assert np.count_nonzero(change) <= paid
-                largest = max(largest, np.count_nonzero(np.abs(change) == unit))
-    assert largest == paid == (4 if classes is None else 2)
-    assert all(noise.sensitivity == unit for noise in made.noises)
-    assert made.event == compose(*(noise.event(len(CATEGORIES)) for noise in made.noises))
+                assert np.abs(change).max(initial=0) <= 1
+                assert np.count_nonzero(change) <= len(CATEGORIES)
+                most = max(most, np.count_nonzero(change))
+    assert most == len(CATEGORIES)
+    assert made.noise.sensitivity == made.noise.scale
+    assert made.event == made.noise.event(len(CATEGORIES))
 
 
-def test_sums_are_what_they_say():
+def test_counts_are_what_they_say():
     X, y = records(300)
-    made = step()
-    sums = made.sums(block_of(X, y)) / made.noise.scale
+    counts = step().counts(block_of(X, y))
     places = category_places(X, (1, 2), (7, 4))
     for place in range(11):
-        own = (places == place).any(axis=1)
-        assert sums[place, 0] == own.sum()
-        assert sums[place, 1] == pytest.approx(np.clip(y[own], -1, 1).sum(), abs=own.sum() / made.noise.scale)
+        own = y[(places == place).any(axis=1)]
+        expected = (own < -0.67).sum(), ((own >= -0.67) & (own < 0)).sum(), ((own >= 0) & (own < 0.67)).sum()
+        assert counts[place].tolist() == [*expected, (own >= 0.67).sum()]
 
 
-def test_encoded_numbers_follow_the_means():
-    """Standardized over the records; the order of the categories is that of their means; others become zero."""
+def test_encoded_numbers_follow_the_targets():
+    """Standardized over the records; the share of large targets rises with the mean; others become zero."""
     X, y = records()
     rows = step(0.05).fit_source(array_source(X, y), n_records=len(X), random_state=1)
     found = rows.apply(X)
-    assert found.shape == (len(X), rows.width) == (len(X), 3)
+    assert found.shape == (len(X), rows.width) == (len(X), 9)
     np.testing.assert_array_equal(found[:, 0], X[:, 0])
     np.testing.assert_allclose(found[:, 1:].mean(axis=0), 0, atol=0.05)
-    np.testing.assert_allclose(found[:, 1:].std(axis=0), 1, atol=0.05)
-    order = rows.apply(np.column_stack([np.zeros(7), np.arange(7), np.full(7, 2)]))[:, 1]
-    assert (np.diff(order) > 0).all()
+    spreads = found[:, 1:].std(axis=0)
+    assert (np.abs(spreads - 1) < 0.05).sum() >= 6
+    assert np.all((np.abs(spreads - 1) < 0.05) | (spreads == 0))  # the share of a range may be the same everywhere
+    of_codes = rows.apply(np.column_stack([np.zeros(7), np.arange(7), np.full(7, 2)]))
+    assert of_codes[:3, 1].min() > of_codes[4:, 1].max()  # the lowest range
+    assert of_codes[:3, 4].max() < of_codes[4:, 4].min()  # the highest one
     others = rows.apply(np.array([[1.0, 7.0, -1.0], [1.0, 0.5, np.inf], [1.0, np.nan, 4.0]]))
-    np.testing.assert_array_equal(others, np.tile([1.0, 0.0, 0.0], (3, 1)))
-    assert rows.origins == (0, 1, 2)
+    np.testing.assert_array_equal(others, np.tile(np.eye(9)[0], (3, 1)))
+    assert rows.origins == (0, 1, 1, 1, 1, 2, 2, 2, 2)
 
 
 def test_classes_become_one_number_each():
@@ -101,43 +100,39 @@ def test_classes_become_one_number_each():
     assert rows.origins == (0, 1, 1, 1, 2, 2, 2)
 
 
-def test_noise_alone_becomes_nearly_nothing():
-    """Targets without an effect of the categories: means are shrunk by the noise of counts and of records.
-
-    The estimated spread of the means is zero in about half of the releases, so a column of zeros has to appear.
-    """
-    rng, noise = RNG(3), 20.0
-    zeros = 0
+def test_noise_alone_becomes_nothing_in_half_of_the_releases():
+    """Without an effect of the categories, the estimated variance of their shares is as often below zero as above."""
+    rng, noise, zeros = RNG(3), 20.0, 0
     for _ in range(200):
-        sums = rng.normal(scale=10, size=40)  # hundred records each, of spread one
-        noisy = np.column_stack([np.full(40, 100.0), sums]) + noise * rng.normal(size=(40, 2)) * [2, 1]
-        zeros += not encode(noisy, noise, None).any()
-    # binomial with p = 1/2: four standard deviations
-    assert abs(zeros - 100) < 4 * math.sqrt(50)
+        noisy = rng.binomial(100, 0.5, size=(40, 1)) * [-1, 1] + [100, 0] + noise * rng.normal(size=(40, 2))
+        zeros += not encode(noisy, noise).any()
+    # binomial: four standard deviations; a chi-squared number is below its mean slightly more often
+    assert 100 - 4 * math.sqrt(50) < zeros < 100 + 6 * math.sqrt(50)
 
 
 def test_shrinking_lowers_the_error():
-    """Over many releases the shrunk means correlate with the true ones at least as well as the plain noisy means."""
+    """The shrunk shares correlate with the true ones better than the plain noisy ones, in most releases."""
     rng, noise, better = RNG(5), 10.0, 0
     for _ in range(100):
-        truth = 0.3 * rng.normal(size=60)
-        counts = np.exp(rng.normal(3, 1.2, size=60))
-        sums = counts * truth + np.sqrt(counts) * rng.normal(size=60)
-        noisy = np.column_stack([counts, sums]) + noise * rng.normal(size=(60, 2)) * [2, 1]
-        plain = noisy[:, 1] / np.maximum(noisy[:, 0], 1)
-        fit = [np.cov(found, truth, aweights=counts) for found in (encode(noisy, noise, None)[:, 0], plain)]
-        shrunk, raw = (c[0, 1] / math.sqrt(max(c[0, 0], 1e-12) * c[1, 1]) for c in fit)
+        truth = np.clip(0.5 + 0.15 * rng.normal(size=60), 0, 1)
+        counts = np.exp(rng.normal(4, 1.2, size=60)).astype(int)
+        ones = rng.binomial(counts, truth)
+        noisy = np.column_stack([counts - ones, ones]) + noise * rng.normal(size=(60, 2))
+        plain = noisy[:, 1] / np.maximum(noisy.sum(axis=1), 1)
+        fits = [np.cov(found, truth, aweights=counts + 1) for found in (encode(noisy, noise)[:, 0], plain)]
+        shrunk, raw = (c[0, 1] / math.sqrt(max(c[0, 0], 1e-12) * c[1, 1]) for c in fits)
         better += shrunk > raw
     assert better >= 80
 
 
-def test_a_person_counts_as_one_record():
+def test_a_person_has_the_cost_of_one_record(monkeypatch):
     """One random row of each person is counted."""
     X, y = records(60)
-    made = step(1e-4)
+    made, seen = step(1e-4), []
+    monkeypatch.setattr(PrivateTargetEncoding, "release", lambda _, counts, __: seen.append(counts))
     source = one_block(X, y, Persons(np.arange(21) * 3, 3))
-    sums = one_row_each(source, 1).sum(made.sums)
-    assert sums[:7, 0].sum() == 20 * made.noise.scale
+    made.fit_source(source, n_records=20, random_state=1)
+    assert seen[0][:7].sum() == 20
 
 
 @pytest.mark.parametrize("classes", [None, (0, 1)])
@@ -158,8 +153,7 @@ def test_the_share_of_the_budget_is_kept():
     mechanism = Preprocessed((PrivateTargetEncoding(CATEGORIES, 3),), DPSGD(loss="huber"), 0.2)
     mu = gdp_mu(1.0, 1e-5)
     (found,) = mechanism.with_shares(mu).steps
-    spent = sum(len(CATEGORIES) / noise.count_noise**2 for noise in found.noises)
-    assert spent == pytest.approx(0.2 * mu**2, rel=1e-3)
+    assert len(CATEGORIES) / found.noise.count_noise**2 == pytest.approx(0.2 * mu**2, rel=1e-3)
     assert PrivateTargetEncoding(CATEGORIES, 3).event is None
     with pytest.raises(ValueError, match="noise is not set"):
         PrivateTargetEncoding(CATEGORIES, 3).fit_source(array_source(*records(20)), n_records=20)
@@ -182,7 +176,7 @@ def schema_of(encoding=None, n_values=300, **declared):
 
 
 def has_encoding(model):
-    return "means of the target by category" in str(model.ledger_)
+    return "targets by category" in str(model.ledger_)
 
 
 def test_a_schema_with_many_categories_is_encoded(tmp_path):
@@ -259,14 +253,14 @@ def test_guarantees_that_cannot_take_codes_refuse_them(guarantee):
         dp.PrivateConformalRegressor(steps, **options, y_bounds=(-8, 10)).fit(X, frame["y"].to_numpy())
 
 
-def test_under_split_the_means_are_those_of_the_training_part(monkeypatch):
-    """Held-out records are in no sum: all counts together are those of the training part."""
+def test_under_split_the_counts_are_those_of_the_training_part(monkeypatch):
+    """Held-out records are in no count: all counts together are those of the training part."""
     seen = []
     release = PrivateTargetEncoding.release
     monkeypatch.setattr(
         PrivateTargetEncoding,
         "release",
-        lambda self, sums, source: seen.append(sums[:, 0].sum() / self.noise.scale) or release(self, sums, source),
+        lambda self, counts, source: seen.append(counts.sum()) or release(self, counts, source),
     )
     frame = frame_of(4_000)
     for guarantee, expected in (("split", 2_000), ("universal", 4_000)):

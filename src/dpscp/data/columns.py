@@ -73,7 +73,7 @@ class Column:
         What a date becomes beside its number of days since 1970: a point on the circle of the year, seven indicators.
     encoding : ``"indicators"`` or ``"code"``, optional
         What a categorical column becomes: an indicator of each category, or the number of its category, which the fit
-        replaces by a private mean of the target. None: the fit chooses.
+        replaces by private shares of the target. None: the fit chooses.
     """
 
     name: str

@@ -177,7 +177,7 @@ def pays_as_quantiles(signal: float, n_features: int, share: float = TABLE_SHARE
 
 
 def encoded_columns(task: str, sizes: Mapping[str, int], width: int, signal: float) -> list[str]:
-    """Return the columns whose categories are expected to do better as means of the target than as indicators.
+    """Return the columns whose categories are expected to do better as shares of the target than as indicators.
 
     ``sizes`` are the numbers of their categories, ``width`` is the width of a row of indicators, ``signal`` records
     times mu of the whole budget.
@@ -309,7 +309,7 @@ class _Problem:
                 f"columns of category codes need public or found bounds of the others, and guarantee='split' or "
                 f"'universal', not {self.guarantee.name!r}; declare their categories as indicators"
             )
-        self.why["encoding_share"] = (ENCODING_SHARE, "part of the training mu^2 for the means of the categories")
+        self.why["encoding_share"] = (ENCODING_SHARE, "part of the training mu^2 for the counts of the categories")
         columns = [column for column, _ in encoding.categories]
         others, width = self.width - len(columns), encoding.width_after(self.width)
         ends = [np.delete(np.broadcast_to(end, self.width), columns) for end in self.bounds]
