@@ -29,7 +29,7 @@ def people(n, seed, *, kind="plain"):
 
 
 CASES = {
-    "epsilon 50": ({"epsilon": 50.0}, "plain", "privacy", (Grade.WEAK,), "is above 10"),
+    "epsilon 50": ({"epsilon": 50.0, "accountant": "rdp"}, "plain", "privacy", (Grade.WEAK,), "is above 10"),
     "delta 0.1": ({"delta": 0.1}, "plain", "privacy", (Grade.WEAK,), "would permit publishing one random record"),
     "noise": ({}, "noise", "usefulness", (Grade.NOT_SHOWN, Grade.NOT_USEFUL), "does not show that the sets are better"),
     "rare": ({}, "rare", "served_worse", (Grade.SOMEBODY,), "Not for class rare: "),
