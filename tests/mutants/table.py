@@ -119,8 +119,8 @@ mutant(
 )
 mutant(
     "cli.files:choose_csv_format",
-    "options.decimal",
-    "None",
+    "'decimal'",
+    "'encoding'",
     "the decimal mark of the command line is dropped",
     "tests/cli/test_cli_csv.py::test_one_table_in_every_form_gives_one_fit",
 )
