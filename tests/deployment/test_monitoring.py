@@ -59,6 +59,16 @@ def test_a_factor_is_the_formula():
     assert bet.log_factor(60, 500, IntegerSource(4)) == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_seed_repeats_which_row_of_a_person_counts(classifier):
+    """Of two rows of each person one is labeled wrong, so another choice would give another number of misses."""
+    X, y = data(2_000, 5)
+    y[::2] = 1 - y[::2]
+    states = [monitor(classifier, tolerated=0.2) for _ in range(2)]
+    for state in states:
+        state.update(X, y, np.arange(2_000) // 2)
+    assert states[0].to_json() == states[1].to_json()
+
+
 @pytest.mark.parametrize("tolerated", [0.02, 0.1, 0.4])
 def test_a_records_factor_has_a_mean_of_at_most_one(tolerated):
     """kappa is rounded up; rounded down it would exceed one."""

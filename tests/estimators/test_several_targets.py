@@ -55,6 +55,8 @@ def test_all_targets_are_inside_exactly_if_the_score_is_within_the_threshold(sco
     scores = task._own_scores(outputs, y)
     low, high = task.score_range
     assert ((low <= scores) & (scores <= high)).all()
+    unit = (1.0, 1.0) if score == "normalized" else task.spreads
+    assert high == max(own.score_range[1] / spread for own, spread in zip(each, unit, strict=True))
     for threshold in (-0.5, 0.3, *scores[:20], math.inf):
         _, intervals = task.answers(outputs, np.array([threshold]))
         inside = (intervals[:, :, 0, 0] <= y) & (y <= intervals[:, :, 1, 0])
