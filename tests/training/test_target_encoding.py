@@ -317,3 +317,16 @@ def test_the_graph_of_a_fit_gives_its_answers(task, tmp_path):
         np.testing.assert_allclose(found["prediction"].ravel(), model.predict(X), atol=1e-5)
     else:
         np.testing.assert_allclose(found["probabilities"], model.predict_proba(X), atol=1e-6)
+
+
+def test_the_columns_in_use_are_those_of_the_table():
+    """Relevance leaves columns out behind the encoding; the ledger names them by their places before it."""
+    rng = RNG(2)
+    codes, numbers = rng.integers(0, 60, 6_000), rng.uniform(size=(6_000, 12))
+    y = 4 * numbers[:, 3] + 2 * numbers[:, 7] + 0.3 * RNG(9).normal(size=60)[codes] + 0.3 * rng.normal(size=6_000)
+    X = np.insert(numbers, 5, codes, axis=1)
+    bounds = {place: ("categories", 60) if place == 5 else (0, 1) for place in range(13)}
+    reg = dp.PrivateConformalRegressor(epsilon=2.0, feature_bounds=bounds, y_bounds=(-2, 8), random_state=0).fit(X, y)
+    used = reg.ledger_.public_facts["features_used"]
+    assert {3, 5, 8} <= set(used)  # the number in place 7 has moved behind the codes
+    assert len(used) < 8
