@@ -17,12 +17,7 @@ from dpscp.torch.library import Tensor, torch
 
 _aten = torch.ops.aten
 # Memory that nobody has written to may hold other records.
-_EMPTY = {
-    _aten.empty.memory_format: _aten.zeros.default,
-    _aten.new_empty.default: _aten.new_zeros.default,
-    _aten.empty_like.default: _aten.zeros_like.default,
-}
-_STRIDED = {_aten.new_empty_strided.default: _aten.new_zeros.default, _aten.empty_strided.default: _aten.zeros.default}
+_EMPTY = ("aten.empty", "aten.new_empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty_strided")
 _METADATA = _aten._assert_tensor_metadata.default
 _VIEWS = (_aten.view.default, _aten._unsafe_view.default)
 # What leaves the numbers of an argument as they are, and what only shifts, cuts or takes some of them.
@@ -233,10 +228,10 @@ def settle_memory(graph: torch.fx.GraphModule) -> None:
             continue
         if node.target in _VIEWS:
             node.target = _aten.reshape.default
-        elif node.target in _EMPTY:
-            node.target = _EMPTY[node.target]
-        elif node.target in _STRIDED:
-            node.target, node.args = _STRIDED[node.target], node.args[:-1]
+        elif (name := _name(node)) in _EMPTY:
+            filled = name.removeprefix("aten.").removesuffix("_strided")
+            node.target = getattr(_aten, filled.replace("empty", "zeros")).default
+            node.args = node.args[:-1] if name.endswith("_strided") else node.args
 
 
 def _rewrite(graph: torch.fx.GraphModule, node: Any) -> None:
