@@ -37,7 +37,7 @@ STUDIES = (
     "new_promises",
 )
 # asked for by name: the first needs torch and Opacus, the others take hours
-EXTRA = ("opacus_time", "range_ends", "lost_columns", "sharper_promises")
+EXTRA = ("public_tables", "opacus_time", "range_ends", "lost_columns", "sharper_promises")
 # a quick run leaves out what looks again at the tables of other studies
 NOT_QUICK = ("unprinted_settings", "corrected", "table_recipe", "set_sizes")
 QUICK_TRIALS = 3
