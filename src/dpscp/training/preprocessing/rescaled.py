@@ -175,8 +175,8 @@ class PrivateTarget(Around):
         mean, scale = float(released_mean), float(released_scale)
         if scale <= min(2 * floor, _WIDE):  # noise lifts it above the floor now and then
             warnings.warn(
-                f"y_bounds=({y_bounds[0]:g}, {y_bounds[1]:g}) is so wide that the noise hides the spread of the "
-                "target. Give a tighter range if one is publicly known, or y_bounds='private', which finds one",
+                "y_bounds is so wide that the noise hides the spread of the target. Give a tighter range if one is "
+                "publicly known, or y_bounds='private', which finds one",
                 HintWarning,
                 stacklevel=2,
             )
