@@ -56,6 +56,8 @@ _WEAK_INDICATOR = 2.0
 TABLE_SHARE, EMBEDDING_SHARE = 0.1, 0.2
 # From so many categories on a column is encoded, for this part of the training mu^2.
 _MANY_CATEGORIES = 50
+# The sum of the step sizes over the signal for encoded tables: their rows are longer, so noise in an output is more.
+_ENCODED_RATIO = 0.225
 ENCODING_SHARE = 0.15
 # Above this noise of one count, as a share of the records, a quantile tells less than its noise hides.
 LARGEST_QUANTILE_NOISE = 0.08
@@ -383,9 +385,10 @@ class _Problem:
         if weakest <= s < _CLEAR_CLASS_SIGNAL * n_classes:
             return self.linear_model(1.8, 0.25)
         # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
-        reason = "0.45 * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"
+        ratio = 0.45 if self.encoding is None else _ENCODED_RATIO
+        reason = f"{ratio:g} * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"
         # a row this long has an outlier in it; standardized features are already within +-5 each
-        engine = partial(self.table_engine, total=0.45 * s, reason=reason, bound=4 * math.sqrt(self.width))
+        engine = partial(self.table_engine, total=ratio * s, reason=reason, bound=4 * math.sqrt(self.width))
         steps = self.standardizing_steps()
         if self.task == "classification":
             hidden = () if s < weakest else (64,) if s < 10_000 else (128,)
