@@ -337,5 +337,5 @@ def test_a_range_that_is_far_wider_than_the_target_gets_a_hint():
         messages[high] = hints(lambda model=model: model.fit(X, y))
     assert messages[200] == []
     (said,) = messages[1e5]
-    assert "y_bounds=(-10, 100000)" in said
+    assert said.startswith("y_bounds is so wide")
     assert "Give a tighter range" in said
