@@ -34,6 +34,9 @@ MORE_PAGES = {
     "range_ends": "the recipe at the ends of the range",
     "corrected": "coverage of `corrected`",
     "unprinted_settings": "settings that the paper does not print",
+    "lost_columns": "fits that lose a column",
+    "sharper_promises": "sharper promises",
+    "public_tables": "what privacy costs on tables that took no part in development",
 }
 LARGEST_MAPPED_BUDGET = 8.0
 # how far a printed coverage may be, its rounding included, and how far a size
