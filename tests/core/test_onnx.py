@@ -129,6 +129,6 @@ def test_what_has_no_graph_is_refused_and_leaves_no_file(tmp_path):
     own_score = fit_classifier(conformity_score=lambda p: 1 - p)
     with pytest.raises(TypeError, match="groups of rows"):
         by_rows.to_onnx(tmp_path / "m.onnx")
-    with pytest.raises(TypeError, match="of your own"):
+    with pytest.raises(TypeError, match="your own conformity_score"):
         own_score.to_onnx(tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())

@@ -241,7 +241,7 @@ def test_a_file_with_another_number_of_classes_or_groups_is_refused():
     again = read(state, ("a", "b"), (1, 2, 3))
     assert repr(again) == repr(measured)  # NaN is equal to nothing, so by what is printed
     for classes, groups in ((("a",), (1, 2, 3)), (("a", "b", "c"), (1, 2, 3)), (("a", "b"), (1, 2))):
-        with pytest.raises(ValueError, match="do not fit together"):
+        with pytest.raises(ValueError, match="does not match its classes"):
             read(state, classes, groups)
     parts = read(state | {"by_class": {}, "by_group": {}}, ("a", "b"), ())
     assert (dict(parts.by_class), dict(parts.by_group)) == ({}, {})

@@ -176,12 +176,12 @@ def test_columns_without_bounds_get_a_hint_where_noise_may_hide_them():
     frame = visits(200)
     weak = {"epsilon": 0.3, "random_state": 0, "n_records": 200}
     schema = schema_of("ill")
-    with pytest.warns(HintWarning, match="bounds of column 'cost', and .* Declare bounds .* in the schema") as caught:
+    with pytest.warns(HintWarning, match="bounds of column 'cost', but .* Declare bounds .* in the schema") as caught:
         dp.PrivateConformalClassifier(**weak).fit(frame, "ill", schema=schema)
     (hint,) = [warning for warning in caught if "the fit finds bounds" in str(warning.message)]
     assert hint.filename == __file__
     rows = schema.matrix(frame)
-    with pytest.warns(HintWarning, match=r"bounds of columns 0, 1, 2, and .* Pass feature_bounds="):
+    with pytest.warns(HintWarning, match=r"bounds of columns 0, 1, 2, but .* Pass feature_bounds="):
         dp.PrivateConformalClassifier(feature_bounds="private", classes=["no", "yes"], **weak).fit(rows, frame["ill"])
     with pytest.warns(HintWarning, match="columns 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"):
         choose_bounds("private", 12, None, 1.0, recipe_task=None, in_schema=False, needs_public=None)

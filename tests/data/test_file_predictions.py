@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_refused_and_leaves_no_file(classifier, tmp_path)
     plain = dp.PrivateConformalClassifier(
         dp.training.DPSGD(steps=5), epsilon=8.0, classes=[0, 1], random_state=0, accountant="rdp", confidence_level=0.6
     ).fit(np.arange(800.0).reshape(400, 2) / 800, np.arange(400) % 2)
-    with pytest.raises(TypeError, match="needs the schema of the fit"):
+    with pytest.raises(TypeError, match="but the fit had no schema"):
         plain.predict_set("new.parquet")
     with pytest.raises(dp.NotFittedError):
         dp.PrivateConformalClassifier().predict_file("new.parquet", "out.parquet")

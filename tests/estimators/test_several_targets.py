@@ -212,7 +212,7 @@ class OwnScore:
     ("options", "message"),
     [
         ({"y_bounds": (BOUNDS[0],) * 3}, "one for each of 2 targets"),
-        ({"conformity_score": OwnScore()}, "of your own is for one target"),
+        ({"conformity_score": OwnScore()}, "your own conformity_score is for one target"),
         ({"guarantee": "stability"}, "stability"),
     ],
 )

@@ -445,7 +445,7 @@ def test_a_seeded_fit_is_refused_before_a_record_is_looked_at(store, kind):
 )
 def test_a_mechanism_for_the_other_task_is_refused_before_anything_is_spent(store, path, make, mechanism):
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"must train a regression model, this one trains|is for regression"):
+    with pytest.raises(ValueError, match=r"must train a regression model, but this one trains|is for regression"):
         make(mechanism).fit(np.zeros((40, 2)), np.arange(40) % 2, budget=store)
     assert path.read_bytes() == before
 

@@ -180,7 +180,7 @@ def test_token_ids_are_not_scaled(options, name, store):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 9, size=(300, 6)), rng.integers(0, 3, size=300)
     mechanism = training(Tokens()) if options else [UnitNorm(), training(Tokens())]
-    with pytest.raises(ValueError, match=f"looks numbers of a row up in an Embedding.*{name}.*would scale"):
+    with pytest.raises(ValueError, match=f"as ids .it has an Embedding.*{name}.*would change"):
         classifier(mechanism, **options).fit(X, y, budget=store)
     assert not store.ledger().entries
     classifier(training(Tokens())).fit(X, y)

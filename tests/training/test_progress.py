@@ -83,7 +83,7 @@ def test_a_verbose_fit_says_and_logs_its_stages_and_nothing_of_the_records(capsy
         "prepare the records for training",
         "score the records",
         "search the thresholds",
-        "evaluate the release on records of its own",
+        "evaluate the release on the evaluation part",
     ]
     assert capsys.readouterr().out == ""
 

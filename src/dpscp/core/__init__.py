@@ -1,1 +1,1 @@
-"""From a request to a release: plan, train, score, find the thresholds."""
+"""The steps from a request to a release: plan, train, score, find the thresholds."""

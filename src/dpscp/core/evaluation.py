@@ -38,7 +38,7 @@ from dpscp.scores.labels import score_labels
 from dpscp.threshold.sizes import binomial_law
 from dpscp.training.model import Model, model_for_records
 
-# Each interval of a fit that measures itself holds its number with this probability.
+# The confidence of each interval of ``evaluation_fraction``.
 SELF_CONFIDENCE = 0.95
 # Share of the allowed error for a noisy size outside its reach.
 _SIZE_TAIL = 0.1
@@ -92,26 +92,26 @@ def _largest(holds: Callable[[float], bool]) -> float:
 
 @dataclass(frozen=True)
 class PrivateEvaluation:
-    """How the sets of a release fare on labeled records, in private numbers.
+    """Private estimates of coverage, set size and accuracy of a release on labeled records.
 
     Attributes
     ----------
     coverages, set_sizes : one ``PrivateEstimate`` for each level; ``coverage`` and ``set_size`` are the first ones.
         The size of a set is its number of labels, or the width of the interval, cut at the width of the target's range.
-    accuracy : share of right predictions; None for a regressor.
+    accuracy : share of correct predictions; None for a regressor.
     mean_absolute_error : mean distance to the prediction, cut at the width of the target's range; None for a
         classifier.
     by_class, by_group : coverage at the first level for each public class and group.
     class_shares : share of each class in the records.
     n_records : noisy number of records, or of persons, with its interval.
     targets : coverage that the release promises, one number for each level.
-    confidence : with this probability over records and noise, each interval holds its number (each by itself).
+    confidence : probability, over records and noise, that a single interval contains its true number.
     ledger : what the evaluation cost the evaluated records. It says nothing about the training records.
     delta : delta at which its epsilon is printed.
-    full, empty : share of the sets with every answer, and without any; None where nobody measured it.
-    constant_width : width of the shortest interval that, as the same answer for everybody, has the same coverage, and
-        at the ends of its interval; None for sets, and where nobody measured it.
-    note : what takes the place of the line about the cost.
+    full, empty : share of the sets that contain every answer, and that contain none; None if not measured.
+    constant_width : width of the shortest constant interval (the same for every record) with the same coverage, at the
+        estimate and at both ends of its interval; None for sets, and if not measured.
+    note : text that replaces the line about the cost.
     """
 
     coverages: tuple[PrivateEstimate, ...]
@@ -159,7 +159,7 @@ class PrivateEvaluation:
 
     @property
     def constant_size(self) -> PrivateEstimate | None:
-        """Size of the smallest answer that, given to everybody, has the same coverage."""
+        """Size of the smallest constant answer (the same for every record) with the same coverage."""
         if self.constant_width is not None:
             return self.constant_width
         shares = [rate.estimate for rate in self.class_shares.values()]
@@ -191,12 +191,12 @@ class PrivateEvaluation:
         classes: Sequence[Any],
         group_values: Sequence[Any],
     ) -> "PrivateEvaluation":
-        """Return the evaluation that ``to_dict`` wrote, with the ledger and the public names of a fit around it."""
+        """Return the evaluation that ``to_dict`` wrote; ledger and public names come from its fit."""
         read = PrivateEstimate.from_dict
 
         def named(names: Sequence[Any], values: Mapping[str, Any]) -> Mapping[Hashable, PrivateEstimate]:
             if values and len(values) != len(names):
-                raise ValueError("its evaluation and its classes or groups do not fit together")
+                raise ValueError("its evaluation does not match its classes or groups")
             return dict(zip(names, map(read, values.values()), strict=False))
 
         return cls(
@@ -252,7 +252,7 @@ def _row(name: str, value: PrivateEstimate, form: str) -> list[str]:
 
 @dataclass(frozen=True)
 class LabeledOutcomes:
-    """What a released model does on labeled records, one row for each unit of privacy; private, never released.
+    """Results of a released model on labeled records, one row for each unit of privacy; never released.
 
     ``covered`` is bool (n, levels), ``sizes`` (n, levels) are set sizes as shares of the largest possible one,
     ``hits`` and ``errors`` (n,) whether the prediction is right or how far it lies off, as a share of the range.
@@ -299,14 +299,14 @@ def outcomes_of_intervals(
     low, high = (np.where(np.isinf(ends[:, :, k]), limits[:, k, None], ends[:, :, k]) for k in (0, 1))
     sizes = np.clip(high - low, 0.0, width[:, None]) / width[:, None]
     errors = np.clip(np.abs(truth - predicted).reshape(len(ends), len(width)), 0.0, width) / width
-    # what a model that overflows says counts as the worst
+    # an overflow of the model counts as the worst prediction
     sizes, errors = (np.nan_to_num(found, nan=1.0).mean(axis=1) for found in (sizes, errors))
     covered = metrics.covered(truth, intervals)
     return LabeledOutcomes(covered, sizes, errors, None, groups)
 
 
 def require_coverage_release(estimator: Any) -> None:
-    """Refuse what is not fitted, and a release whose promise is not about coverage."""
+    """Refuse an estimator that is not fitted, and a release whose promise is not about coverage."""
     check_is_fitted(estimator)
     if estimator.certificate_.promise is not Promise.COVERAGE:
         raise TypeError(
@@ -316,9 +316,9 @@ def require_coverage_release(estimator: Any) -> None:
 
 
 def separate_release(estimator: Any) -> Any:
-    """Return a release as records reach it: a model of the caller's own gets copies of them.
+    """Return a copy of a release whose model, if it is the caller's own, gets copies of the records.
 
-    A release without coverage is refused.
+    A release without a promise about coverage is refused.
     """
     require_coverage_release(estimator)
     separate = copy.copy(estimator)
@@ -360,7 +360,7 @@ def labeled_outcomes(
 
 
 def sensitive_sums(n_levels: int, n_classes: int, groups_per_record: int) -> int:
-    """Return how many counts one record changes, each by one; it is in one class and some groups."""
+    """Return how many counts one record changes, each by one."""
     return 1 + 2 * n_levels + bool(n_classes) + groups_per_record
 
 
@@ -414,7 +414,7 @@ class OutcomeCounts(NamedTuple):
         delta: float,
         public_size: tuple[int, float] | None = None,
     ) -> PrivateEvaluation:
-        """Return the private evaluation that these noisy counts make.
+        """Return the private evaluation from these noisy counts.
 
         ``targets``, ``classes``, ``group_values`` and the largest set size ``limit`` are public. So is
         ``public_size``, a number of records of which each was evaluated with the same known probability.
@@ -487,7 +487,7 @@ def _misses_by_part(places: NDArray[np.int64] | None, missed: NDArray[np.bool_],
 class EvaluationPlan:
     """The evaluation part of a fit, in public numbers: its share of the records, and the noise of its counts.
 
-    ``counts`` is how many sums one record may change. Known before a record is used.
+    ``counts`` is how many sums one record may change. Both are known before any record is used.
 
     Theory: Private evaluation
     """

@@ -1,4 +1,4 @@
-"""Numbers of an evaluation, and what the same answer for everybody would give."""
+"""Numbers of an evaluation, and the size of a constant answer with the same coverage."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ class PrivateEstimate:
     interval: tuple[float, float]
 
     def scaled(self, factor: float) -> "PrivateEstimate":
-        """Return the same in other units."""
+        """Return the estimate and its interval in other units."""
         low, high = self.interval
         return PrivateEstimate(factor * self.estimate, (factor * low, factor * high))
 
@@ -55,7 +55,7 @@ def rare_names(shares: Iterable[tuple[Any, float]]) -> tuple[str, ...]:
 
 
 def constant_set_size(shares: Iterable[float], level: float) -> float:
-    """Return the mean size of the smallest set that, as the same answer for everybody, reaches a level.
+    """Return the mean size of the smallest constant set (the same for every record) that reaches a level.
 
     ``shares`` are those of the labels. The last label is in the set as often as the level needs it.
 

@@ -1,7 +1,7 @@
-"""Train and score: the part of a fit before the one way to a release.
+"""Train the model and count the scores, before ``core.release`` finds the thresholds.
 
-A problem is public numbers, records and randomness are arguments, and a release is what may be published. This module
-does not use scikit-learn: the estimators check the arguments, call ``release`` and keep its result.
+A problem holds public numbers only; records and randomness are separate arguments. This module does not use
+scikit-learn: the estimators check the arguments, call ``release`` and keep its result.
 """
 
 import warnings
@@ -45,7 +45,7 @@ Observer = Callable[[StepView | SearchView], None]
 
 @dataclass(frozen=True)
 class Fit(ThresholdRelease):
-    """Hold what a fit publishes: also the model, the task with what training found, and its own evaluation."""
+    """Hold what a fit publishes: a release of thresholds, with the model, the task and the evaluation."""
 
     model: Model = field(kw_only=True)
     task: Prediction = field(kw_only=True)
@@ -85,7 +85,7 @@ def release(
     Paper: Algorithm 1 [alg: dp-scp]; Theory: Which one to use
     """
     problem.require_payable(store, seeded=random_state is not None)
-    plan = plan_fit(problem)  # what does not fit the budget is refused before a record is used
+    plan = plan_fit(problem)  # a fit that the budget cannot pay for is refused before any record is used
     plan.check_source(records)
     training_seed, split_seed, search_seed = child_seeds(random_state, 3)
     fitted: list[tuple[FitProblem, Model, RecordSource]] = []
@@ -160,13 +160,13 @@ def _evaluate(
     found: ThresholdRelease,
     seed: int | None,
 ) -> PrivateEvaluation:
-    """Evaluate a release by noisy counts on the evaluation part; the ledger is that of the whole fit.
+    """Evaluate a release by noisy counts on the evaluation part, with the ledger of the whole fit.
 
     One random record of each person is counted.
 
     Theory: Private evaluation
     """
-    announce("evaluate the release on records of its own")
+    announce("evaluate the release on the evaluation part")
     row_seed, dither_seed, noise_seed = child_seeds(stream_seed(seed, EVALUATED), 3)
     places, task, by_label = places_of(records), problem.task, problem.groups_are_labels
     if unit_of_blocks(records).by_person:
@@ -214,7 +214,7 @@ def _count_scores(
 
 def _score_block(task: Prediction, trained: Trained, corrected: bool, block: Block) -> Block:
     """Replace the targets of a block by the scores of its records, and drop its rows."""
-    # a model of the caller's own sees its rows at once, as it does in prediction
+    # a model of the caller's own gets all rows at once, as in prediction
     own = not trained.model.is_row_wise
     model, steps = unwrap_model(trained.model)
     trained, read = replace(trained, model=model_for_records(model)), block.with_steps(*steps)
@@ -268,7 +268,7 @@ def declare_all(ledger: Ledger, trained: Trained, own: Mapping[str, Any]) -> Led
 
 @contextmanager
 def quiet_steps() -> Iterator[None]:
-    """Let no message of a step reveal a record; the caller has warned about the seed already."""
+    """Suppress the warnings of a step, which could reveal a record; the caller has warned about the seed already."""
     with suppress_float_warnings(), warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededWarning)
         yield

@@ -49,7 +49,7 @@ from dpscp.training.preprocessing.rescaled import PrivateTarget, Recalibrated, S
 from dpscp.training.preprocessing.steps import ColumnScales, Step
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
 
-# Of the mu that a plan gives the search of a held-out part, what training must have left.
+# Smallest part of its planned mu that training may leave to the search of a held-out part.
 _LEAST_ROOM = 0.8
 _STAGE_NOTES = {
     "bounds": "noisy counts on a public grid",
@@ -62,7 +62,7 @@ _STAGE_NOTES = {
 
 @dataclass(frozen=True, eq=False)
 class FitPlan(Plan):
-    """Hold the plan of a fit: also the mechanism with its noise, and the held-out part.
+    """Hold the plan of a fit: a plan of its release, with the mechanism, its noise and the held-out part.
 
     ``parts`` is None where the model was trained elsewhere.
     """
@@ -75,7 +75,7 @@ class FitPlan(Plan):
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def train(self, source: RecordSource, random_state: int | None, observer: StepObserver | None = None) -> Trained:
-        """Run the mechanism; use a model that was trained elsewhere unchanged."""
+        """Run the mechanism, or return the model that was trained elsewhere."""
         if self.model is not None:
             return Trained(self.model.model, self.model.ledger.event, None)
         assert self.mechanism is not None
@@ -96,7 +96,7 @@ class FitPlan(Plan):
         return epsilon, problem.budget.delta
 
     def check_source(self, source: RecordSource) -> None:
-        """Refuse a mechanism that cannot train on several blocks, before any cost."""
+        """Refuse a mechanism that cannot train on several blocks, before any budget is spent."""
         if self.mechanism is not None and not is_in_memory(source):
             require_sources(self.mechanism)
         reader = innermost(source)
@@ -106,7 +106,7 @@ class FitPlan(Plan):
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
         """Add the cost of training to the ledger."""
         if self.model is not None:
-            # what this fit declares (its n_records, say) stands above what the model's training declared
+            # facts of this fit (such as n_records) replace those that the model's training declared
             return ledger.then(self.model.ledger).declare(**ledger.public_facts)
         notes = {"training": str(trained.public_facts.get("mechanism", "")), **_STAGE_NOTES}
         for stage, event in trained.stages:
@@ -125,7 +125,7 @@ def plan_fit(problem: FitProblem) -> FitPlan:
 
 
 def plan_training(problem: FitProblem) -> FitPlan:
-    """Plan all of a fit but the noise of its searches."""
+    """Plan all of a fit except the noise of its searches."""
     if problem.model is not None:
         return _for_private_model(problem, problem.model)
     guarantee, n = choose_guarantee(problem), problem.n_records
@@ -230,7 +230,7 @@ def choose_guarantee(problem: FitProblem) -> Guarantee:
     if problem.task.promise is Promise.RISK:
         return SPLIT
     if (problem.release_confidence, problem.evaluation_fraction, problem.population) != (None, None, None):
-        return SPLIT  # the only one for a single release, for another population, or with records to evaluate
+        return SPLIT  # the only guarantee that supports release_confidence, population and evaluation_fraction
     return automatic(problem.n_records, gdp_mu(problem.budget.epsilon, problem.budget.delta))
 
 
@@ -255,7 +255,7 @@ def best_train_share(problem: FitProblem, guarantee: Guarantee) -> float:
 
 
 def _for_private_model(problem: FitProblem, model: PrivateModel) -> FitPlan:
-    """Plan for a model from elsewhere; only ``split`` means it saw other records."""
+    """Plan for a model that was trained elsewhere; only ``split`` states that it saw other records."""
     guarantee = UNIVERSAL if problem.guarantee == AUTO else guarantee_of(problem.guarantee)
     if problem.release_confidence is not None:
         check_release_confidence(problem.release_confidence, guarantee)
@@ -265,8 +265,8 @@ def _for_private_model(problem: FitProblem, model: PrivateModel) -> FitPlan:
         )
     if missing := _list_missing_bounds(problem):
         raise ValueError(
-            f"{missing[0]} is left out or 'private', which needs training in this fit, but a PrivateModel was trained "
-            f"elsewhere; pass public bounds: {_show_pairs(missing)}"
+            f"{missing[0]} must be public: private bounds need training in this fit, but a PrivateModel was trained "
+            f"elsewhere. Pass {_show_pairs(missing)}"
         )
     if problem.task.y_scale != LINEAR or problem.feature_scales is not None:
         raise ValueError(
@@ -305,9 +305,8 @@ def _mechanism(
     if missing := _list_missing_bounds(problem):
         if guarantee.needs_stability:
             raise ValueError(
-                f"{missing[0]} is left out or 'private', so it would depend on the records, but guarantee="
-                f"{guarantee.name!r} needs public constants; pass public bounds, {_show_pairs(missing)}, or another "
-                "guarantee"
+                f"{missing[0]} would depend on the records (it is None or 'private'), but guarantee={guarantee.name!r} "
+                f"needs public constants. Pass public bounds, {_show_pairs(missing)}, or another guarantee"
             )
         columns = problem.private_features
         mechanism = PrivateBounds(
@@ -335,7 +334,7 @@ def _mechanism(
     _run_dry(problem, mechanism)
     if mechanism.event is None:
         mechanism = _with_noise(problem, mechanism, parts)
-    # a mechanism that came with its noise may be over the budget: better known before it has seen a record
+    # a mechanism with its own noise may exceed the budget; fail before it uses a record
     training = paid_event(mechanism)
     if parts.is_mixed:
         training = secret_split(training, compose(), parts.held_out)
@@ -344,7 +343,7 @@ def _mechanism(
 
 
 def _list_missing_bounds(problem: FitProblem) -> list[str]:
-    """Return the names of the bounds that are to be found privately."""
+    """Return the names of the bounds that the fit has to find privately."""
     are_missing = {"feature_bounds": problem.private_features, "y_bounds": problem.task.private_range}
     return [name for name, is_missing in are_missing.items() if is_missing]
 
@@ -370,8 +369,8 @@ def _run_dry(problem: FitProblem, mechanism: Mechanism) -> None:
     """Run the caller's code on synthetic records before any budget is reserved."""
     if mechanism.task not in (None, problem.task.name):
         raise ValueError(
-            f"estimator must train a {problem.task.name} model, this one trains a {mechanism.task} model; pass a loss "
-            f"for {problem.task.trains}"
+            f"estimator must train a {problem.task.name} model, but this one trains a {mechanism.task} model; pass a "
+            f"loss for {problem.task.trains}"
         )
     shape = problem.input_shape or (problem.n_features,)
     seen = mechanism.check(shape)
@@ -384,18 +383,18 @@ def _run_dry(problem: FitProblem, mechanism: Mechanism) -> None:
 
 
 def _refuse_scaled_ids(problem: FitProblem) -> None:
-    """Refuse to scale rows whose numbers are indices of a module's embedding."""
+    """Refuse to scale rows whose numbers are ids that a module looks up in an Embedding."""
     scaling = [] if problem.feature_bounds is None and problem.feature_bound is None else ["feature_bounds"]
     scaling += ["steps before the module"] if isinstance(problem.estimator, list | tuple) else []
     if scaling:
         raise ValueError(
-            f"the module looks numbers of a row up in an Embedding, so they are ids, but {' and '.join(scaling)} would "
-            "scale them to other numbers; leave out what scales, and scale other features inside the module"
+            f"the module uses numbers of a row as ids (it has an Embedding), but {' and '.join(scaling)} would change "
+            "these numbers. Remove them, and scale other features inside the module"
         )
 
 
 def _try_model(problem: FitProblem, model: Model) -> None:
-    """Evaluate a model from elsewhere on a synthetic row, to check its outputs."""
+    """Evaluate a model that was trained elsewhere on a synthetic row, to check its outputs."""
     try:
         with suppress_float_warnings():
             outputs = np.asarray(model.outputs(np.zeros((1, model.n_features))))
@@ -417,15 +416,15 @@ def _check_shape(problem: FitProblem, taken: tuple[Any, ...] | None) -> None:
 
 
 def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
-    """Return the library's own model for this fit."""
+    """Return the mechanism of the library's recipe for this fit."""
     bounds = problem.scaled_feature_bounds
     norm = None if problem.feature_bound is None else RowNorm(problem.feature_bound)
     signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta)
-    # a limit on one side spends the whole miscoverage there: its pair is that of twice as much
+    # an interval with one end spends all miscoverage there, like one end of an interval with twice as much
     alpha = problem.alphas[0] * (2 if problem.task.is_one_sided else 1)
     quantiles = pair_levels(min(alpha, 1.0), signal) if problem.task.score_outputs == 2 else None
     delta, train_epsilon = problem.budget.delta, parts.train_epsilon
-    if problem.task.n_targets > 1:  # each target has a model with its part of the budget
+    if problem.task.n_targets > 1:  # each target has its own model and part of the budget
         train_epsilon = gdp_epsilon(delta, gdp_mu(train_epsilon, delta) / math.sqrt(problem.task.n_targets))
     return recipe(
         problem.task.trains,
@@ -461,8 +460,8 @@ def _own_mechanism(problem: FitProblem) -> Mechanism:
     bounds = problem.scaled_feature_bounds
     if bounds is not None and bounds.categories:
         raise ValueError(
-            "columns of category codes are for the recipe's model (estimator=None); declare indicators, or pass an "
-            "array without feature_bounds and put PrivateTargetEncoding first in the list of steps"
+            "only the recipe's model (estimator=None) reads columns of category codes. Declare indicators in the "
+            "schema, or pass an array without feature_bounds and put PrivateTargetEncoding first in the list of steps"
         )
     if bounds is not None and len(bounds.private) < problem.n_features:
         return Preprocessed((PublicBounds(*bounds.pair),), found)

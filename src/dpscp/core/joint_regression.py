@@ -1,4 +1,4 @@
-"""The task of several real targets of each record, which are covered together."""
+"""The task of several real targets for each record; the promise is about all of them together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from dpscp.training.preprocessing.private_bounds import PrivateBounds
 
 @dataclass(frozen=True)
 class JointRegression(Prediction):
-    """Several real targets of each record, which are covered together.
+    """Several real targets for each record; intervals contain all of them together.
 
     The score of a record is the largest score of its targets, each divided by the spread of its residuals. So one
     threshold gives intervals that contain all targets at once.
@@ -29,7 +29,7 @@ class JointRegression(Prediction):
     each : tuple of Regression
         The task of each target; they differ in their ranges only.
     spreads : tuple of float
-        What the scores are divided by, on the scale of each target. Training releases them; (): half the range.
+        The divisor of each target's score, on its scale. Training releases them; if empty, it is half the range.
 
     Theory: Results A, B and E
     """
@@ -44,7 +44,7 @@ class JointRegression(Prediction):
 
     def __post_init__(self) -> None:
         if self.score_name is None:
-            raise ValueError("conformity_score of your own is for one target; pass the name of a score")
+            raise ValueError("your own conformity_score is for one target only; pass the name of a score")
         object.__setattr__(self, "y_scale", self.each[0].y_scale)
 
     @property
@@ -79,7 +79,7 @@ class JointRegression(Prediction):
 
     @property
     def score_facts(self) -> Mapping[str, Any]:
-        """The public facts of one target, with the ranges that were found on the scale."""
+        """The public facts about the score, with the ranges that training found."""
         facts = dict(self.each[0].score_facts)
         found = {FOUND_RANGE: [list(task.found_range or ()) for task in self.each]} if FOUND_RANGE in facts else {}
         return facts | found
@@ -104,7 +104,7 @@ class JointRegression(Prediction):
         return self.each[0].fine_near
 
     def around(self, mechanism: Mechanism) -> Mechanism:
-        """Return the mechanism that trains one model for each target, and finds their ranges where none are public."""
+        """Return the mechanism that trains one model for each target, and finds ranges that are not public."""
         first = self.each[0]
         if not first.private_range:
             return SeveralTargets(OneVsRest(mechanism, self.n_targets), tuple(task.scaled_bounds for task in self.each))

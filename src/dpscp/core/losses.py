@@ -1,6 +1,6 @@
-"""Losses of records at public thresholds, their exact sums, and the task of several labels, which bounds a mean loss.
+"""Losses of records at public thresholds, their exact sums, and the multilabel task.
 
-The losses stay private: only noisy sums leave, by a search that a ledger pays for.
+Losses are never released. A search releases noisy sums of them, and the ledger contains its cost.
 
 Theory: Result J
 """
@@ -33,7 +33,7 @@ from dpscp.training.mechanisms.one_vs_rest import OneVsRest
 from dpscp.training.model import Model
 
 MISSED, DISCOVERIES = "missed_labels", "false_discoveries"
-# Losses that were computed in floating point may leave [0, 1], or rise, by this much: they are put back.
+# Tolerance for the rounding of losses that leave [0, 1] or rise; such losses are corrected.
 _ROUNDING = 1e-9
 
 
@@ -73,7 +73,7 @@ class Multilabel(Prediction):
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, (MISSED, DISCOVERIES))
         if self.costs is not None and self.loss == DISCOVERIES:
-            raise ValueError("label_costs is for loss='missed_labels'; remove it")
+            raise ValueError("label_costs needs loss='missed_labels'; remove label_costs, or change loss")
         one = np.zeros((1, len(self.labels)))
         missed_labels(one, one, self.costs)  # checks the costs
 
@@ -120,7 +120,7 @@ class Multilabel(Prediction):
         return np.asarray(shown > cut if self.loss == DISCOVERIES else 1 - shown <= cut)
 
     def _shown(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probabilities, the worst one for each label where a model overflows."""
+        """Return the probabilities; where a model overflows, each label gets the worst one."""
         return np.nan_to_num(probabilities, nan=0.0 if self.loss == MISSED else 1.0)
 
 
@@ -130,7 +130,7 @@ def even_thresholds(threshold_range: tuple[float, float], steps: int) -> FloatAr
     n_parts = 2 ** max(1, steps)
     points: FloatArray = low + (high - low) * (np.arange(1, n_parts) / n_parts)
     if not np.all(np.diff(points, prepend=low, append=high) > 0):
-        raise ValueError("threshold_range is too narrow: its grid has fewer floating-point numbers than points")
+        raise ValueError("threshold_range has fewer floating-point numbers than grid points; pass a wider range")
     return points
 
 
@@ -148,7 +148,7 @@ def check_thresholds(thresholds: Any) -> FloatArray:
 def counted_losses(
     sums: Sequence[LossSums], thresholds: FloatArray, spent: Ledger, assumptions: tuple[Assumption, ...] = ()
 ) -> Counted:
-    """Return what counts where sums of losses at increasing public thresholds are searched."""
+    """Return the object that a search of loss sums at increasing public thresholds uses as counts."""
     ends, values = [float(thresholds[0]), float(thresholds[-1])], np.append(thresholds, np.inf)
     return Counted(
         sums,
@@ -180,7 +180,7 @@ def sum_losses(
     (None: one group of all); ``dither`` one uniform number of each unit. A unit's loss is the mean over its rows. It is
     rounded to a multiple of 1 / ``resolution`` by the same uniform at every threshold, which keeps its order and its
     mean. ``weights`` in [0, 1] multiply the losses of the used rows (Result K). Columns are read from the last to the
-    first, one at a time. Bad losses are refused without a word about which.
+    first, one at a time. Invalid losses are refused with a message that does not name their records.
 
     Theory: Result J
     """
@@ -194,7 +194,7 @@ def sum_losses(
         if after is not None:
             if not running_maximum and np.any(losses < after - _ROUNDING):
                 raise ValueError(
-                    "losses must not rise with the threshold, and those of some record do. Turn the thresholds around "
+                    "losses must not rise with the threshold, but those of some records do. Reverse the thresholds "
                     "if larger ones make sets smaller, or set running_maximum=True to control the running maximum"
                 )
             losses = np.maximum(losses, after)
@@ -216,8 +216,7 @@ def check_losses(losses: Any) -> FloatArray:
     column = column.astype(np.float64)
     if not np.all((column >= -_ROUNDING) & (column <= 1 + _ROUNDING)):
         raise ValueError(
-            "losses must lie in [0, 1] and be numbers, and those of some record do not. Divide a cost by its largest "
-            "possible value"
+            "losses must be numbers in [0, 1], but some are not. Divide a cost by its largest possible value"
         )
     return np.asarray(np.clip(column, 0.0, 1.0))
 
@@ -244,7 +243,7 @@ def count_losses(
     steps: int,
     seed: int | None,
 ) -> Counted:
-    """Return what counts in a fit that bounds a loss: exact sums over blocks, for each group.
+    """Return the counts of a fit that bounds a loss: exact sums over blocks, for each group.
 
     Without groups a person's loss is the mean over their rows; with groups one random row of each person counts.
 
@@ -272,7 +271,7 @@ class _BlockLosses(PlacedFunction):
 
     def __call__(self, block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the number of units of each group, and their sums, (n_groups, n_thresholds)."""
-        # a model of the caller's own sees its rows at once, as in prediction
+        # a model of the caller's own gets all rows at once, as in prediction
         own = not self.model.is_row_wise
         with suppress_float_warnings():
             parts = block.parts(max(1, len(block)) if own else None)
@@ -280,7 +279,7 @@ class _BlockLosses(PlacedFunction):
         truth = block.targets
         shown = np.concatenate(found) if found else np.empty((0, len(self.task.labels)))
         groups = weights = None
-        if block.groups is not None and not self.n_groups:  # a record that a ratio's coins rejected loses nothing
+        if block.groups is not None and not self.n_groups:  # rejected by a likelihood ratio: loss 0
             weights = (block.groups >= 0).astype(float)
         elif block.groups is not None:
             groups = [np.flatnonzero(is_member(block.groups, group)) for group in range(self.n_groups)]

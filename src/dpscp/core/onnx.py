@@ -1,8 +1,7 @@
-"""Write a fitted estimator as an ONNX graph, with its thresholds inside.
+"""Write a fitted estimator and its thresholds as an ONNX graph.
 
 The graph does what ``predict_set`` and ``predict_interval`` do, in the same precision. ``TRANSFORMS`` and ``MODELS``
-have one function for each kind of transform and model: another kind is one more function. Only what is released enters
-the graph.
+have one function for each kind of transform and model. Only released values enter the graph.
 """
 
 import io
@@ -21,7 +20,7 @@ from dpscp.scores.intervals import SMALLEST_SCALE
 from dpscp.training.engine.rows import ROW_END
 from dpscp.training.preprocessing.quantiles import CellLookup
 
-# Old enough for most runtimes, with everything that the graphs use.
+# An operator set that most runtimes support and that has every operator of the graphs.
 _OPSET, _IR_VERSION = 17, 8
 _UPPER, _LOWER = (tuple(f"{name}_{side}" for name in ("absolute", "cqr")) for side in ("upper", "lower"))
 
@@ -117,7 +116,7 @@ def _scales(graph: Graph, step: Any, rows: str) -> str:
             continue
         is_own = graph.constant([one == scale for one in step.scales], np.bool_)
         lowest = scale_limits(scale)[0]
-        # log1p(x) as log(1 + x) would lose small x: corrected by what the sum has lost
+        # log(1 + x) loses small x; the correction adds the rounding error of the sum
         total = graph.add("Add", rows, graph.constant(shift))
         usable = graph.add("Greater", total, graph.constant(0.0))
         safe = graph.add("Where", usable, total, graph.constant(1.0))
@@ -183,7 +182,7 @@ TRANSFORMS: Mapping[str, Callable[[Graph, Any, str], str]] = {
 def _preprocessed(graph: Graph, model: Any, rows: str) -> str:
     width = model.n_features
     for step in model.transforms:
-        if step.kind in ("unit_norm", "norm_clip"):  # they alone do not know the width
+        if step.kind in ("unit_norm", "norm_clip"):  # only these transforms do not store the width
             is_unit = step.kind == "unit_norm"
             rows = graph.bounded_rows(rows, 1.0 if is_unit else step.bound, width, unit=is_unit)
         elif step.kind in TRANSFORMS:
@@ -222,7 +221,7 @@ def _torch(graph: Graph, model: Any, rows: str) -> str:
 
     shape = model.input_shape
     if any(not isinstance(size, int) for size in shape):
-        raise TypeError("a torch module with several inputs has no ONNX form here; export model_.module_ yourself")
+        raise TypeError("to_onnx does not support a module with several inputs; export model_.module_ with torch.onnx")
     module, written = model.fresh_module(), io.BytesIO()
     example = torch.zeros(2, *shape, dtype=next(module.parameters()).dtype)
     with warnings.catch_warnings():
@@ -337,7 +336,7 @@ def _interval_answers(graph: Graph, estimator: Any, outputs: str) -> list[tuple[
 
 
 def _in_units(graph: Graph, values: str, scale: str) -> str:
-    """Return numbers on a scale in their own units; minus infinity stays, see ``from_scale``."""
+    """Convert numbers from a scale to their own units; minus infinity is kept, see ``from_scale``."""
     if scale == LINEAR:
         return values
     found = graph.add("Exp", values)
@@ -350,9 +349,9 @@ def _in_units(graph: Graph, values: str, scale: str) -> str:
 def write_onnx(estimator: Any, path: str | PathLike[str]) -> None:
     """Write the graph of a fitted estimator to exactly ``path``, see ``PrivateConformalClassifier.to_onnx``."""
     if estimator.group_values_ is not None and not estimator.as_release().groups_are_classes:
-        raise TypeError("thresholds of groups of rows need functions or columns, which a graph does not have")
+        raise TypeError("to_onnx does not support groups of rows; fit without groups, or with groups='label'")
     if estimator.task_.score_assumptions:
-        raise TypeError("conformity_score is a function of your own, which has no ONNX form; use a named one")
+        raise TypeError("to_onnx does not support your own conformity_score; fit with the name of a score")
     graph = Graph()
     onnx, types = graph.onnx, graph.onnx.TensorProto
     outputs = _outputs(graph, estimator.model_, "X")

@@ -1,4 +1,4 @@
-"""Plan a release from public numbers: what its searches ask for, their noise and their cost."""
+"""Plan a release from public numbers: levels, ranks, noise and cost of its searches."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from dpscp.threshold.offsets import Aim, Rank, rank_sensitivity, search_level
 from dpscp.threshold.search import SharedCounts, default_steps
 from dpscp.threshold.sizes import CountedSize, KnownSize, NoisySize
 
-# Levels are multiples of 1e-6, and a released size is charged a hundredth of the smallest of them.
+# Levels are multiples of 1e-6; a released size may fail with a hundredth of that probability.
 _SMALLEST_LEVEL = 2e-6
 # Share of the squared calibration budget for a private number of scores.
 SIZE_SHARE = 0.12
@@ -27,16 +27,16 @@ SIZE_SHARE = 0.12
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Hold how a problem is solved: levels, ranks, sizes, noise and cost.
+    """Hold the plan of a release: levels, ranks, sizes, noise and cost.
 
-    ``outline`` decides all but the noise, and ``with_noise`` finds that.
+    ``outline`` decides everything except the noise; ``with_noise`` finds the noise.
 
     Attributes
     ----------
     problem : Problem
     guarantee : Guarantee
     spent : what was spent before the search.
-    inner : the level at which each target is searched; 0 where only full sets keep it.
+    inner : the inner level of each requested level; 0 if only full sets keep the promise.
     shift : what the guarantee adds to the threshold.
     n_nominal : the planned number of scores of one search, those of the ``part`` or of one group's share of it.
     part : the share of the records that is searched.
@@ -84,7 +84,7 @@ class Plan:
         mu: float | None = None,
         **own: Any,
     ) -> Self:
-        """Decide all but the noise, from public numbers only.
+        """Decide everything except the noise, from public numbers only.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class Plan:
         return plan if mu is None else plan._with_sharper_size(mu)
 
     def _with_levels(self, spent: Ledger, stability: Stability | None) -> Self:
-        """Return the plan with the levels that follow from what was spent."""
+        """Return the plan with the inner levels for what was spent."""
         inputs = GuaranteeRequest(self.problem.searched_alphas, spent, stability)
         inner, shift = self.guarantee.inner_levels(inputs), self.guarantee.shift(inputs)
         return replace(self, spent=spent, inner=inner, shift=shift)
@@ -172,7 +172,7 @@ class Plan:
 
         ``unit_noise`` is the noise of a single count in each group of a record, with the whole budget.
         """
-        n = max(1, round(self.n_nominal / self.problem.weight_bound))  # those that can be missed
+        n = max(1, round(self.n_nominal / self.problem.weight_bound))  # full sets cannot miss
         unit_noise /= math.sqrt(1 - self.size_share)
         return default_steps(n, unit_noise=unit_noise, graded=self.guarantee.correction.is_graded)
 
@@ -192,10 +192,10 @@ class Plan:
         return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
 
     def _with_sharper_size(self, mu: float) -> Self:
-        """Return the plan without a released size, if the coins' law is sharper.
+        """Return the plan without a released size, if the known law of the secret split is sharper.
 
-        Both are valid, and public numbers choose. The law of the coins is sharper in small parts. Declared numbers and
-        groups have no such law, nor has the number of records that a likelihood ratio keeps.
+        Both are valid, and public numbers choose. The law of the split is sharper for small parts. Declared numbers,
+        groups and the number of records that a likelihood ratio keeps have no such law.
 
         Theory: Sizes of small parts that were counted
         """
@@ -216,8 +216,8 @@ class Plan:
         """Return the plan with the noise that the budget leaves; BudgetError where it leaves none.
 
         Levels share the budget, and so do the groups that one record may be in. Disjoint groups get all of it each.
-        Held-out records are not those of ``spent``: each part may spend the whole budget, and more where the split is
-        secret.
+        Held-out records are disjoint from those of ``spent``. So each part may spend the whole budget, and more if the
+        split is secret.
         """
         problem, (epsilon, delta) = self.problem, (self.problem.budget.epsilon, self.problem.budget.delta)
         accountant, copies = release_accountant(problem.accountant), problem.groups_per_record
@@ -233,7 +233,7 @@ class Plan:
         one_row = of_one_row(self.spent)
         before = None if self.guarantee.held_out and secret is None else one_row
 
-        # this only sets the number of halvings, so an approximation is enough
+        # an approximation is enough, because this sets the number of halvings only
         trained = one_row.epsilon(delta, accountant) if before is not None else 0.0
         mu = spare_mu(epsilon, delta, trained, sum(self.secret_shares or ()))
         steps = self.default_steps(float(sensitivities[0]) * math.sqrt(copies * len(level_indices)) / mu)
@@ -328,7 +328,7 @@ AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 
 def of_one_row(spent: Ledger) -> Ledger:
-    """Return what one added or removed row meets; ``plan_rows`` divides the budget by the rows of a promise."""
+    """Return the ledger with its events for one added or removed row; see ``plan_rows``."""
     entries = (replace(entry, relation=Relation.ADD_OR_REMOVE) for entry in spent.entries)
     return replace(spent, entries=tuple(entries))
 
@@ -336,9 +336,9 @@ def of_one_row(spent: Ledger) -> Ledger:
 def plan_rows(
     problem: Problem, planned: Callable[[Budget], AnyPlan], relation: Relation = Relation.ADD_OR_REMOVE
 ) -> AnyPlan:
-    """Return the plan for one row with which the rows of a person without ids stay within the budget together.
+    """Return the plan for one row such that all rows of a person without ids stay within the budget.
 
-    Where training is about a replacement, twice as many rows do: those that leave and those that come.
+    If training protects against replacement, twice as many rows count: the old ones and the new ones.
 
     k rows of a mu-GDP release are k * mu. The extra cost of discrete noise and sampled steps is found by trials with
     ``planned``, which plans for the budget of one row.
@@ -357,13 +357,13 @@ def plan_rows(
             return replace(plan, total=problem.budget)
         tried *= 0.99 * epsilon / spent
     raise BudgetError(
-        f"no noise protects {chained} rows together at epsilon = {epsilon:g} and delta = {delta:g}; increase "
+        f"no noise scale protects {chained} rows together at epsilon = {epsilon:g} and delta = {delta:g}; increase "
         "epsilon or delta, or decrease rows_per_person"
     )
 
 
 def plan_release(problem: Problem, spent: Ledger, stability: Stability | None = None) -> Plan:
-    """Plan a release of scores or losses that are there, within the budget."""
+    """Plan a release of existing scores or losses, within the budget."""
 
     def planned(budget: Budget) -> Plan:
         return Plan.outline(replace(problem, budget=budget), spent, stability=stability).with_noise()

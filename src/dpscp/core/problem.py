@@ -1,4 +1,4 @@
-"""The public side of a release, checked where it is made: what is counted, how many records, and the budget."""
+"""The public side of a release, checked on creation: what is counted, how many records, and the budget."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,7 +51,7 @@ class Problem:
             check_release_confidence(self.release_confidence, self.guarantee)
             if self.task.resolution != 1:
                 raise ValueError(
-                    f"release_confidence needs resolution=1, got {self.task.resolution}: no bound is known for others"
+                    f"release_confidence needs resolution=1, got {self.task.resolution}: others have no known bound"
                 )
         release_accountant(self.accountant)
 
@@ -62,7 +62,7 @@ class Problem:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether a likelihood ratio with mean 1 weights the misses of all records; else it drops records.
+        """Whether a likelihood ratio weights the misses of all records (normalized); otherwise it drops records.
 
         Theory: Result K
         """
@@ -79,12 +79,12 @@ class Problem:
         return tuple(alpha / self.weight_bound for alpha in self.alphas)
 
     def covered_level(self, level: float) -> float:
-        """Return what new records are covered at least, where weighted ones are covered at ``level``."""
+        """Return the lowest coverage of new records if weighted records are covered at ``level``."""
         return max(0.0, 1 - self.weight_bound * (1 - level)) if self.is_weighted else level
 
     @property
     def group_facts(self) -> dict[str, Any]:
-        """What the groups declare public; labels that are groups are declared as classes."""
+        """The public facts about the groups; labels that are groups are declared as classes."""
         if self.group_values is None or self.groups_are_labels:
             return {}
         return group_facts(self.group_values, self.groups_per_record)
@@ -95,8 +95,8 @@ class Problem:
             return
         if self.unit.group > 1:
             raise ValueError(
-                "a budget store adds up costs of single records, but rows_per_person without ids is about persons. "
-                "Pass persons=ids, or leave budget out"
+                "budget=store needs persons=ids if rows_per_person is set: the store adds up costs of single records, "
+                "and without ids the promise is about persons. Pass persons=ids, or remove budget"
             )
         store.require_spendable(seeded=seeded)
 
@@ -108,7 +108,7 @@ def group_fields(groups: RecordGroups | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FitProblem(Problem):
-    """Hold the public side of a fit, which trains a model before it counts."""
+    """Hold the public side of a fit: of training and of the release."""
 
     task: Prediction
     estimator: Any = None
@@ -148,8 +148,8 @@ class FitProblem(Problem):
         check_probability("evaluation_fraction", fraction)
         if self.model is not None:
             raise ValueError(
-                "evaluation_fraction needs a fit that trains its model; evaluate a model that was trained elsewhere on "
-                "other records, with dp.evaluate"
+                "evaluation_fraction needs a fit that trains its model, but this model was trained elsewhere. Remove "
+                "it, and evaluate on other records with dp.evaluate"
             )
         if self.guarantee != AUTO and not guarantee_of(self.guarantee).held_out:
             raise ValueError(
@@ -189,7 +189,7 @@ class FitProblem(Problem):
 
     @property
     def taken_from_data(self) -> tuple[str, ...]:
-        """The names of the public facts that this fit reads from the records."""
+        """The names of the facts that this fit takes from the records and declares public."""
         read = ((self.unit.count_name, self.n_found), ("classes", self.task.classes_found))
         return tuple(name for name, found in read if found)
 

@@ -1,4 +1,4 @@
-"""The one way from something that counts to a release: reserve, count, search, ledger, certificates, commit."""
+"""Make a release from counts: reserve, count, search, ledger, certificates, commit."""
 
 import math
 import warnings
@@ -42,8 +42,8 @@ from dpscp.threshold.sizes import KnownSize, NoisySize, Size
 __all__ = ["Counted", "ThresholdRelease", "release_counts"]
 
 _WIDE_BUFFER_ADVICE = (
-    "The buffer for the change that one record can cause is wider than the range of the scores. More records make it "
-    "smaller; guarantee='universal' and 'split' need no buffer."
+    "The buffer for the influence of one record is wider than the range of the scores. Use more records, or "
+    "guarantee='universal' or 'split', which need no buffer."
 )
 _WEAK_PROOF_ADVICE = "A smaller train_share would prove more; guarantee='split' proves the target itself."
 
@@ -64,7 +64,7 @@ class ThresholdRelease:
 
 @dataclass(frozen=True)
 class Counted:
-    """Hold something that counts, and what is known of it beside the plan.
+    """Hold the counts of a release, and public facts about them that the plan does not contain.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Counted:
     facts : mapping
         Further public facts of the ledger.
     threshold_at : function, optional
-        Turns what was searched into thresholds.
+        Turns the places that the search returns into thresholds.
     """
 
     counts: Sequence[Any]
@@ -102,7 +102,7 @@ def release_counts(
     note: str = "",
     observer: SearchObserver | None = None,
 ) -> ThresholdRelease:
-    """Go from something that counts to a release: reserve, count, search, ledger, certificates, commit.
+    """Make a release: reserve, count, search, ledger, certificates, commit.
 
     Every release goes this way. A fit trains in ``count``; other callers have their scores or losses already.
 
@@ -140,7 +140,7 @@ def release_counts(
     values = _read_thresholds(plan, found)
     facts = _list_search_facts(plan, found, score_range)
     facts |= {"date": datetime.now(UTC).date().isoformat(), "dpscp": version("dpscp")}
-    # what one row meets becomes the promise to a person without ids
+    # the cost for one row becomes the cost for a person without ids
     ledger = plan.ledger().declare(**facts).convert_unit(problem.unit)
     ledger = ledger.declare(**problem.unit.limit_facts, **problem.group_facts, **counted.facts)
     ledger = ledger.show_at(problem.budget.delta)
@@ -169,7 +169,7 @@ def release_counts(
 
 @contextmanager
 def _explain_interrupt(store: BudgetStore | None) -> Iterator[None]:
-    """Say what an interrupted release leaves behind."""
+    """Add to the interrupt a note about what the interrupted release has spent."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -181,7 +181,7 @@ def _explain_interrupt(store: BudgetStore | None) -> Iterator[None]:
 def release_scores(
     problem: Problem, counted: Counted, *, random_state: int | None, store: BudgetStore | None, note: str
 ) -> ThresholdRelease:
-    """Plan and make a release of scores that are there; see ``release_counts``."""
+    """Plan and make a release of existing scores; see ``release_counts``."""
     problem.require_payable(store, seeded=random_state is not None)
     plan = plan_release(problem, counted.spent, counted.stability)
     return release_counts(plan, lambda: counted, random_state=random_state, store=store, note=note)
@@ -341,7 +341,7 @@ def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], te
         own["ideal_miss_bound"] = _ideal_miss_bound(plan, index, q)
         coverage = universal_floor(own["ideal_miss_bound"], plan.spent.tradeoff_function("add"))
     if guarantee.held_out and problem.task.resolution == 1:  # larger ones have no such bound (Result J)
-        confidence, level = problem.release_confidence, target  # the searches aimed at it
+        confidence, level = problem.release_confidence, target  # the searches used this level as their target
         if confidence is None:  # Result I; of a group, the lowest coverage
             confidence = RELEASE_CONFIDENCE
             levels = [s.aim.level_of_one_release(confidence, s.offset - s.aim.mean_rise) for s in searches]
@@ -358,7 +358,7 @@ def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], te
 
 
 def _ideal_miss_bound(plan: Plan, index: int, q: PrivateQuantile) -> float:
-    """Bound the miscoverage of an unproven guarantee if reuse had no effect."""
+    """Bound the miscoverage that an unproven guarantee would have if reusing the training records had no effect."""
     if plan.guarantee.correction.keeps_the_level:
         return plan.inner[index]
     # without a correction nothing holds for groups of unknown size

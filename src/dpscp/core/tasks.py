@@ -1,4 +1,4 @@
-"""What is predicted and counted: what the kinds of releases do differently."""
+"""Tasks: what a release predicts and counts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ Readers = Mapping[str, Callable[[Any], Any]]
 
 
 class Task:
-    """Say what a release predicts and counts; public constants only.
+    """Define what a release predicts and counts, by public constants only.
 
     The defaults are those of scores whose promise is coverage.
     """
@@ -42,7 +42,7 @@ class Task:
     resolution: int = 1
     """Counts are multiples of one over it (Result J)."""
     most_steps: int | None = None
-    """The number of halvings that tell all thresholds apart; None: there is no such number."""
+    """The number of halvings that separates all thresholds; None: no number does."""
 
     @property
     def size_limit(self) -> float:
@@ -106,7 +106,7 @@ def _read_truth(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class MissingScore:
-    """Stands for the caller's own score of a loaded fit, which files do not hold; every use of it is refused.
+    """Placeholder for the caller's own score of a loaded fit, which files do not contain; every use is refused.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class MissingScore:
     @property
     def range(self) -> NoReturn:
         """Refuse the use of the score."""
-        raise ValueError("conformity_score must be the score that was used in the fit; set it after loading")
+        raise ValueError("conformity_score must be that of the fit; set it with set_params(conformity_score=...)")
 
     of_labels = of_targets = interval = range
 
@@ -133,7 +133,7 @@ class Prediction(Task):
     """
 
     in_file: ClassVar[Readers] = {}
-    """The fields that a file keeps beside the score, and how each is read: a new option of a task is a line here."""
+    """The fields in a file besides the score, and the function that reads each."""
     has_score: ClassVar[bool] = True
     score: Any = None
     y_scale: str = LINEAR
@@ -192,7 +192,7 @@ class Prediction(Task):
         return None
 
     def around(self, mechanism: Mechanism) -> Mechanism:
-        """Return the mechanism that trains the model of this task by the caller's or the recipe's."""
+        """Return the mechanism that trains the model of this task with the caller's or the recipe's mechanism."""
         return mechanism
 
     def with_found_range(self, trained: Trained) -> Self:  # noqa: ARG002
@@ -244,7 +244,7 @@ class Prediction(Task):
             raise ValueError(f"estimator must train a {self.name} model")
 
     def check_outputs(self, n_outputs: int) -> None:
-        """Refuse a model with another number of outputs than the score reads; labels decide it elsewhere."""
+        """Refuse a model whose number of outputs differs from the number that the score reads."""
         if self.scaled_bounds is not None and n_outputs != self.n_targets * self.score_outputs:
             needs = "one output" if self.score_outputs == 1 else "a pair of quantiles"
             needs += (
@@ -282,11 +282,11 @@ class Prediction(Task):
         return np.asarray(np.maximum(scores, self._own_scores(self._link(outputs), targets)))
 
     def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return what the score compares with the targets."""
+        """Predict the values that the score compares with the targets."""
         return np.asarray(model.outputs(rows))
 
     def _link(self, outputs: NDArray[Any]) -> NDArray[Any]:
-        """Return the same of a model's outputs."""
+        """Turn a model's outputs into the values that the score compares with the targets."""
         return outputs
 
     def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
@@ -331,7 +331,7 @@ class Classification(Prediction):
 
     @property
     def fine_near(self) -> tuple[float, float]:
-        """Both ends: a model that is nearly certain has scores close to one of them."""
+        """Both ends of the score range, because a model that is nearly certain has scores close to them."""
         return self.score_range
 
     @property

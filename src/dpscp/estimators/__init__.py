@@ -44,9 +44,9 @@ def load(path: str | PathLike[str], module: Any = None) -> Any:
     Returns
     -------
     PrivateConformalClassifier, PrivateConformalRegressor or PrivateMultilabelClassifier
-        It predicts. A file does not hold the caller's mechanism, module or functions (of groups, scores and
-        populations), so ``fit`` is refused until they are set again; a fit of the recipe (``estimator=None``) without
-        such functions needs nothing.
+        It predicts. A file does not contain the caller's mechanism, module or functions (of groups, scores and
+        populations), so ``fit`` is refused until they are set again. An estimator of the recipe (``estimator=None``)
+        without such functions can be fitted again at once.
 
     Raises
     ------
@@ -76,8 +76,8 @@ def predict_set(pipeline: Any, X: Any) -> Any:
     -------
     labels : array of shape (n,)
     sets : bool array of shape (n, n_classes, n_levels)
-        See ``PrivateConformalClassifier.predict_set``. Whether steps that learn from records voided the promises is in
-        ``pipeline[-1].ledger_`` and ``pipeline[-1].certificate_``.
+        See ``PrivateConformalClassifier.predict_set``. ``pipeline[-1].ledger_`` and ``pipeline[-1].certificate_`` state
+        whether steps that learn from records voided the promises.
     """
     estimator, rows = _find_last_step(pipeline, X, PrivateConformalClassifier, "predict_set")
     return estimator.predict_set(rows)

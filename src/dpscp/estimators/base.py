@@ -1,4 +1,4 @@
-"""The part of the estimators that is the same: read, request, release, keep."""
+"""The base class of the estimators: check the arguments, make the release, set the attributes."""
 
 import math
 import warnings
@@ -58,7 +58,7 @@ from dpscp.training.model import PrivateModel, digest_parameters
 from dpscp.training.prefit import Prefit
 from dpscp.training.recipe import WIDEST_UNBOUNDED, encoded_columns, pays_as_quantiles
 
-# A message names so many columns.
+# The largest number of columns that a message names.
 _SHOWN = 8
 
 
@@ -67,7 +67,7 @@ class PrivateConformal(FittedEstimator):
 
     @property
     def _prefit(self) -> Prefit | None:
-        """An estimator that was trained elsewhere, without privacy; None for any other."""
+        """The estimator that was trained elsewhere, without privacy; None for a fit that trains."""
         return self.estimator if isinstance(self.estimator, Prefit) else None
 
     @abstractmethod
@@ -81,7 +81,7 @@ class PrivateConformal(FittedEstimator):
 
     @abstractmethod
     def _promise(self) -> dict[str, Any]:
-        """Return the fields of the problem that say what is promised."""
+        """Return the fields of the problem that define the promise."""
 
     @abstractmethod
     def _make_problem(self, fit_input: FitInput) -> tuple[FitProblem, FitRecords]:
@@ -109,12 +109,12 @@ class PrivateConformal(FittedEstimator):
             in memory. Every block is checked before anything is spent, and compared at each later reading. With a
             ``DistributedSource`` every process of the group calls ``fit``, and each of them is fitted.
             Rows that were computed from several records (the output of ``fit_transform`` of a scaler, an imputer or a
-            PCA) void both promises, and cannot be noticed here. A ``Pipeline`` with such steps is noticed: the fit is
-            marked as not private. ``docs/pitfalls.md`` lists what to use instead.
+            PCA) void both promises, and ``fit`` cannot detect them. It detects a ``Pipeline`` with such steps, and
+            marks the fit as not private. ``docs/pitfalls.md`` lists what to use instead.
         y : array of shape (n,), or str, optional
-            The targets, or with ``schema`` the name of the target column. Left out where X contains the targets.
+            The targets, or with ``schema`` the name of the target column. Omit it if X contains the targets.
         persons : array of shape (n,), optional
-            One id for each row, where a person may have several. Both promises are then per person. Ids are text,
+            One id for each row, if a person may have several. Both promises are then per person. Ids are text or
             integers. Floating-point numbers, missing ids and other objects are refused.
         schema : Schema, optional
             Declares types, bounds, categories, classes and persons of a frame (pandas, polars, Arrow) or file:
@@ -124,7 +124,7 @@ class PrivateConformal(FittedEstimator):
         budget : BudgetStore, optional
             A store that all fits on these records share. The cost is reserved before a record is used and the true cost
             is committed at the end. A fit that fails after the reservation has spent it. A seeded fit is refused
-            because it is not private, and so is a store that was opened without the name of its data set.
+            because it is not private. A store that was opened without the name of its data set is refused too.
 
         Returns
         -------
@@ -135,7 +135,7 @@ class PrivateConformal(FittedEstimator):
         BudgetError
             If the budget, or what is left in the store, is too small.
         """
-        # the parameters and the store first: what they forbid is refused before a record is looked at
+        # check the parameters and the store first, before any record is read
         self._start(budget, fit_params)
         if isinstance(X, DistributedSource) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
@@ -187,7 +187,7 @@ class PrivateConformal(FittedEstimator):
     def _release(
         self, problem: FitProblem, records: FitRecords, original: Any, store: BudgetStore | None, outer: OuterUse
     ) -> Fit:
-        """Make the release; ``original`` is the X of the caller."""
+        """Make the release; ``original`` is X as the caller passed it."""
         problem.task.try_score()
         private, groups = self.random_state is None, self.declared_groups()
         if private and store is None:
@@ -218,7 +218,7 @@ class PrivateConformal(FittedEstimator):
         self.threshold_ = released.threshold[0] if records.group_values is None else released.threshold
         self.group_values_ = records.group_values
         self.ledger_ = released.ledger
-        if self._prefit is not None:  # the rows of this release were outputs
+        if self._prefit is not None:  # the rows of this release were outputs of the prefit estimator
             self.ledger_ = self.ledger_.declare(n_features=vars(self).get("n_features_in_"))
         if self.schema_ is not None:
             self.ledger_ = self.ledger_.declare(schema=self.schema_.to_dict())
@@ -229,7 +229,7 @@ class PrivateConformal(FittedEstimator):
         self._warn_if_sets_are_full(released.task)
 
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
-        """Refuse wrong arguments before a record is read, and drop an earlier fit."""
+        """Refuse wrong arguments before any record is read, and drop an earlier fit."""
         self._check_score()
         if "sample_weight" in fit_params:
             raise ValueError(
@@ -294,10 +294,10 @@ class PrivateConformal(FittedEstimator):
         return schema.matrix(X), schema.encode_targets(targets), schema.persons(X)
 
     def _choose_encodings(self, schema: Schema, X: Any) -> Schema:
-        """Return the schema with codes in place of the indicators of the categories that the recipe encodes.
+        """Return the schema with codes instead of indicators for the categories that the recipe encodes.
 
-        Public numbers decide before a record is read: where the number of records is not declared, that of the rows of
-        a frame without persons. Else columns keep their indicators.
+        Public numbers decide before any record is read: the declared number of records, or the number of rows of a
+        frame without persons. Without such a number, columns keep their indicators.
         """
         chosen = GUARANTEES.get(self.guarantee) if isinstance(self.guarantee, str) else self.guarantee
         is_refused = chosen is not None and (chosen.needs_stability or chosen.needs_trajectory)
@@ -318,7 +318,7 @@ class PrivateConformal(FittedEstimator):
         return replace(schema, columns=tuple(coded))
 
     def _declared(self, name: str) -> Any:
-        """Return a public declaration: the parameter, or what the schema declares."""
+        """Return a public declaration: the parameter, or the value in the schema."""
         value = getattr(self, name)
         return self.schema_.declared[name] if value is None and self.schema_ is not None else value
 
@@ -338,7 +338,7 @@ class PrivateConformal(FittedEstimator):
         if self.population is not None and (population := read_population(self.population)) is not None:
             population.check_classes(labels)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
+                warnings.simplefilter("ignore", SeededWarning)  # the release warns once
                 thinning = Thinning.of(population, self.random_state)
         groups = LABEL if self._groups_are_labels else self.declared_groups()
         values = groups.names if isinstance(groups, RowGroups) else labels if groups == LABEL else None
@@ -379,7 +379,7 @@ class PrivateConformal(FittedEstimator):
 
     @property
     def _needs_public_bounds(self) -> str | None:
-        """Why bounds must not be found in the records; None where they may."""
+        """The reason why the fit must not find bounds from the records; None if it may."""
         chosen = GUARANTEES.get(self.guarantee) if isinstance(self.guarantee, str) else self.guarantee
         if chosen is not None and chosen.needs_stability:
             return f"guarantee={chosen.name!r} needs public constants"
@@ -433,13 +433,13 @@ class PrivateConformal(FittedEstimator):
         )
 
     def _find_pretrained_model(self, n_outputs: int = 1) -> PrivateModel | None:
-        """Return the model of a release that trains none; None for one that does."""
+        """Return the model that was trained elsewhere; None if this fit trains."""
         if self._prefit is not None:
             return self._prefit.predictor(self._name).model(n_outputs)
         return self.estimator if isinstance(self.estimator, PrivateModel) else None
 
     def _warn_if_sets_are_full(self, task: Prediction) -> None:
-        """Warn about promises that only full sets keep, from released numbers."""
+        """Warn if only full sets keep a promise, from released numbers."""
         # for classes from the data, a warning came before anything was spent
         if self.certificate_.void_because:
             return  # as above
@@ -464,7 +464,7 @@ class PrivateConformal(FittedEstimator):
             )
 
     def _read_new_rows(self, X: Any) -> NewRows:
-        """Validate rows to predict; those of a frame that do not fit the schema are marked."""
+        """Validate rows to predict; mark the rows of a frame that do not fit the schema."""
         check_is_fitted(self)
         if isinstance(X, RecordSource):
             raise TypeError(
@@ -487,7 +487,7 @@ class PrivateConformal(FittedEstimator):
         return NewRows(rows, unreadable if unreadable is not None and unreadable.any() else None)
 
     def _reads_parts(self, *, fitted: bool) -> bool:
-        """Whether only code of this package reads the rows, and casts them in parts."""
+        """Whether only code of this package reads the rows; it casts them in parts."""
         if fitted:
             return bool(self.model_.is_row_wise)
         return self.estimator is None or (isinstance(self.estimator, Mechanism) and self.estimator.trains_sources)
@@ -520,7 +520,7 @@ def choose_bounds(
     in_schema: bool,
     needs_public: str | None,
 ) -> FeatureBounds | None:
-    """Return declared bounds, or bounds that the fit finds where nobody declares any and that pays; or give a hint.
+    """Return the declared bounds, let the fit find bounds if that is expected to help, or give a hint.
 
     Parameters
     ----------
@@ -532,11 +532,11 @@ def choose_bounds(
     signal : float
         Records times mu of the budget.
     recipe_task : str or None
-        What the recipe trains; None for another estimator, which has a rule of its own for features without bounds.
+        The task of the recipe; None for another estimator, which has its own rule for features without bounds.
     in_schema : bool
         Whether a schema declares the columns.
     needs_public : str or None
-        Why bounds must not depend on the records; None where they may.
+        The reason why bounds must not depend on the records; None if they may.
     """
     if declared is None:
         if recipe_task is None or width > WIDEST_UNBOUNDED[recipe_task]:
@@ -544,8 +544,8 @@ def choose_bounds(
         if needs_public is None and pays_as_quantiles(signal, width):
             return column_bounds(PRIVATE, width, names)
         _hint(
-            "feature_bounds is None, so each row is scaled to norm one, which loses information of a table. Pass "
-            "public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}"
+            "feature_bounds is None, so each row is scaled to norm one, and a table loses information. Pass public "
+            "bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}"
             + (", or feature_bounds='private'" if needs_public is None else "")
         )
         return None
@@ -566,8 +566,8 @@ def choose_bounds(
         )
     if needs_public is None and not pays_as_quantiles(signal, len(bounds.private)):
         _hint(
-            f"the fit finds bounds of {named}, and records and budget are so small that noise may hide where the "
-            f"values are. {remedy}, if they are publicly known"
+            f"the fit finds bounds of {named}, but with so few records and so little budget the noise may be too "
+            f"large. {remedy}, if they are publicly known"
         )
     return bounds
 

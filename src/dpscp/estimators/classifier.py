@@ -35,7 +35,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     (epsilon, delta)-differentially private for adding or removing one record (or one person, see ``rows_per_person``).
     ``certificate_`` states what is proven about coverage and under which assumptions.
 
-    Behind ``estimator`` the parameters come in groups. Budget: ``epsilon`` to ``accountant``. Promise:
+    After ``estimator``, the parameters are in groups. Budget: ``epsilon`` to ``accountant``. Promise:
     ``confidence_level`` to ``population``. Data: ``feature_bounds`` to ``n_records``. People: ``rows_per_person`` and
     ``n_persons``. Computing: ``random_state`` and ``verbose``.
 
@@ -43,8 +43,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     ----------
     estimator : None, mechanism, torch.nn.Module, PrivateModel or Prefit
         None is the library's recipe. A mechanism is, for example, ``dpscp.training.DPSGD``. A ``PrivateModel`` was
-        trained elsewhere. `Prefit` is one that was trained without privacy on other records. A list has private steps
-        in front of a mechanism or module, such as ``[PrivateStandardize(0, 9), PrivatePCA(4), DPSGD()]``
+        trained elsewhere. A ``Prefit`` wraps an estimator that was trained without privacy on other records. A list has
+        private steps before a mechanism or module, such as ``[PrivateStandardize(0, 9), PrivatePCA(4), DPSGD()]``
         (``dpscp.training``); without a mechanism, DP-SGD trains a linear model.
     epsilon : float, default 1.0
         The privacy budget of training and calibration together.
@@ -68,12 +68,12 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     calibration_fraction : float or "auto", default "auto"
         The share of the records that ``guarantee="split"`` holds out.
     evaluation_fraction : float, optional
-        The share of the records that neither train nor calibrate, and that measure this release privately
+        The share of the records that neither train nor calibrate, but evaluate this release privately
         (``evaluation_``). It needs held-out records: ``"auto"`` becomes ``"split"``, and other guarantees are refused.
     release_confidence : float, optional
-        The probability, over records and noise, with which this single release covers the level, in addition to the
-        average (Result I; independent records). It needs held-out records: ``"auto"`` becomes ``"split"``, and other
-        guarantees are refused.
+        The probability, over records and noise, that the coverage of this single release reaches the level, in addition
+        to the promise on average (Result I; independent records). It needs held-out records: ``"auto"`` becomes
+        ``"split"``, and other guarantees are refused.
     groups : "label", function, column, list or Groups, optional
         ``"label"`` gives each class its own threshold and promise. A column is a categorical one of the schema. A
         function of X returns a boolean for each row, from that row alone; ``dp.Groups(function, values=[...])`` has
@@ -95,8 +95,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         table are found as with ``"private"`` where records and budget suffice (``pays_as_quantiles``), else every row
         is scaled to norm one.
     classes : list, optional
-        The public list of all labels that can occur. None declares the labels in y public, with a warning. Then nothing
-        is certified, because a label without a record is in no set.
+        The public list of all labels that can occur. None declares the labels in y public, with a warning. No coverage
+        is then certified, because a label without a record is in no set.
     n_records : int, optional
         The public nominal number of records. None declares len(X) public.
     rows_per_person : int, optional
@@ -110,7 +110,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     random_state : int, optional
         None uses system entropy. An integer makes the run repeatable and NOT private.
     verbose : int, default 0
-        1 writes stages, steps and readings to standard error. The logger ``dpscp`` has the stages.
+        1 writes stages, steps and readings to standard error. The logger ``dpscp`` receives the stages.
 
     Attributes
     ----------
@@ -185,13 +185,13 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         return problem, records
 
     def _hint_at_rare_classes(self) -> None:
-        """Point to a promise for each class where a class is declared to be rare."""
+        """Recommend ``groups="label"`` if a class is declared to be rare."""
         population, by_label = self.population, self._groups_are_labels
         rare = () if population is None or by_label else rare_names(population.class_shares.items())
         if rare:
             warnings.warn(
                 f"declared under {RARE:.0%} of new records: {', '.join(rare)}. The promise is an average over all "
-                'classes, so a rare one may be covered far less. groups="label" gives each class a promise of its own',
+                'classes, so a rare class may have far less coverage. groups="label" gives each class its own promise',
                 HintWarning,
                 stacklevel=4,
             )

@@ -1,4 +1,4 @@
-"""The state of a fitted estimator, how it is saved and how it is reported."""
+"""The state of a fitted estimator; save it and report it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ from dpscp.training.prefit import Prefit
 
 @dataclass(frozen=True)
 class MissingEstimator:
-    """Stands for the ``estimator`` of a loaded fit, which its file does not hold.
+    """Placeholder for the ``estimator`` of a loaded fit, which its file does not contain.
 
     Predictions do not need it. A new fit does, and None would be the library's recipe.
     """
@@ -48,7 +48,7 @@ Predict = TypeVar("Predict", bound=Callable[..., Any])
 
 
 def reads_files(predict: Predict) -> Predict:
-    """Let a method that predicts rows take the path of a table too, which is read block by block."""
+    """Let a method that predicts rows also take the path of a table, which is read block by block."""
 
     @wraps(predict)
     def of_rows_or_file(self: "FittedEstimator", X: Any, **others: Any) -> Any:
@@ -64,7 +64,7 @@ def reads_files(predict: Predict) -> Predict:
 
 
 def is_target_name(y: Any) -> bool:
-    """Whether targets are given as the name of a column, or as a list of names."""
+    """Whether ``y`` is the name of a column, or a list of names."""
     return isinstance(y, str) or (isinstance(y, list | tuple) and bool(y) and all(isinstance(n, str) for n in y))
 
 
@@ -130,7 +130,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
         """
         check_is_fitted(self, "model_")
         model: Any = self.model_
-        # steps before a model keep it as their inner one
+        # the steps before a model hold it as ``inner``
         while not hasattr(model, "fresh_module"):
             model = getattr(model, "inner", None)
             if model is None:
@@ -145,7 +145,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
             return object.__getattribute__(self, name)  # raises the error of a missing attribute, or of a property
 
     def _dense(self, X: Any) -> Any:
-        """Return dense rows of a sparse matrix, which every mechanism reads; a prefit estimator gets X unchanged."""
+        """Return the dense rows of a sparse matrix; a prefit estimator gets X unchanged."""
         return X if isinstance(self.estimator, Prefit) else dense_rows(X)
 
     def __sklearn_tags__(self) -> Any:
@@ -154,7 +154,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
         return tags
 
     def _drop_fit(self, store: Any) -> None:
-        """Refuse what can neither train nor pay; then drop an earlier fit, so that a fit that fails leaves none."""
+        """Refuse missing parameters and a wrong store; then drop an earlier fit, so that a failed fit leaves none."""
         if isinstance(self.estimator, MissingEstimator):
             raise ValueError(
                 "this estimator was loaded from a file, which holds the trained model and not the mechanism or module "
@@ -200,7 +200,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
         """Return the places of each row's groups in ``group_values_``: (n,), or (n, k) for several; -1 for none."""
         groups, fitted = self.declared_groups(), [plain(value) for value in self.group_values_ or ()]
         if groups is None or [plain(name) for name in groups.names] != fitted:
-            raise ValueError("groups must be those that were used in the fit; set them after loading")
+            raise ValueError("groups must be those of the fit; after loading, call set_params(groups=...)")
         return groups.places(X, n)
 
     def declared_groups(self) -> RowGroups | None:
@@ -305,7 +305,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
         import pyarrow as pa
 
         frames = self._read_file(path)
-        assert self.schema_ is not None  # files are read with it
+        assert self.schema_ is not None  # files are read by the schema
         with open_writer(Path(out), self.schema_.csv, raw=raw) as write:
             for frame in frames:
                 write(pa.record_batch(self.predict_arrow(frame)))
@@ -314,11 +314,13 @@ class FittedEstimator(Documented, _Parameters, ABC):
         """Return the rows of a table as frames of a few megabytes."""
         check_is_fitted(self)
         if self.schema_ is None:
-            raise TypeError("X is the path of a table, which needs the schema of the fit; fit with schema=dp.Schema...")
+            raise TypeError(
+                "X is the path of a table, but the fit had no schema; fit with schema=dp.Schema..., or pass rows"
+            )
         return Table(table, self.schema_.csv).frames("predict", self.schema_)
 
     def _read_targets(self, X: Any, y: Any) -> Any:
-        """Return targets as predictions write them: a column of a frame by name, or its values by the schema."""
+        """Return targets in the form of predictions: a column of a frame by name, or its values by the schema."""
         if self.schema_ is not None and is_target_name(y):
             return self.schema_.with_target(y).targets(X)
         if self.schema_ is not None and y is not None and isinstance(X, Frame):
@@ -332,7 +334,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
         return self._read_targets(X, y)
 
     def require_readable_rows(self, X: Any) -> None:
-        """Refuse a frame with a row that does not fit the schema, where every row counts."""
+        """Refuse a frame with a row that does not fit the schema."""
         if self.schema_ is not None and isinstance(X, Frame):
             self.schema_.matrix(X)
 
@@ -362,8 +364,8 @@ class FittedEstimator(Documented, _Parameters, ABC):
 
         The input ``X`` has float64 rows: those that ``fit`` takes, or ``schema_.matrix(frame)`` after a fit with a
         schema. A classifier has the outputs ``label``, ``probabilities`` and ``sets``, a regressor ``prediction`` and
-        ``intervals``, in the shapes of ``predict_set`` and ``predict_interval``. The metadata has digest, promise and
-        names of the features.
+        ``intervals``, in the shapes of ``predict_set`` and ``predict_interval``. The metadata contains digest, promise
+        and names of the features.
 
         Parameters
         ----------
@@ -383,8 +385,8 @@ class FittedEstimator(Documented, _Parameters, ABC):
         """Return the SHA-256 digest of this release, as report and statement print it.
 
         It is the same before ``save`` and after ``dp.load``, with the same version of dpscp. Releases with one digest
-        have one model, thresholds, budget, ledger, certificates and evaluation. A model that is a function is left
-        out, and so are the other parameters, of which a file holds only some.
+        have one model, thresholds, budget, ledger, certificates and evaluation. The digest does not cover a model that
+        is a function, nor the other parameters.
 
         Returns
         -------
@@ -480,7 +482,7 @@ class FittedEstimator(Documented, _Parameters, ABC):
 
         check_is_fitted(self)
         if (X is None) != (y is None):
-            raise ValueError("pass both X and y for an evaluation, or neither")
+            raise ValueError("X and y must be passed together; pass both for an evaluation, or neither")
         evaluation = None if X is None else evaluate(self, X, self._read_targets(X, y))
         write_report(path, self, evaluation=evaluation, title=title, metadata=metadata, language=language)
 

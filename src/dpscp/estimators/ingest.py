@@ -24,7 +24,7 @@ from dpscp.privacy.units import Unit
 
 @dataclass(frozen=True)
 class BlockReader:
-    """Read a block: encode its targets and find each record's group.
+    """Read a block: encode its targets and find the group of each record.
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class BlockReader:
     group_values : tuple or None
         The public groups.
     thinning : Thinning, optional
-        Puts the records that its coins reject into no group.
+        The secret coins of a likelihood ratio; a record that they reject is in no group.
     places : Places, optional
-        The places of the coins. Without them ratios are only checked.
+        The places of the coins. Without them, ratios are only checked.
     """
 
     targets: Callable[[Any, int], NDArray[Any]]
@@ -46,7 +46,7 @@ class BlockReader:
     places: Places | None = None
 
     def for_block(self, number: int) -> "BlockReader":
-        """Return the same with the places of one block alone."""
+        """Return this reader with the places of one block."""
         return self if self.places is None else replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
@@ -96,7 +96,7 @@ class NewRows:
     """Hold rows to predict.
 
     ``unreadable`` marks rows of a frame that do not fit the schema, such as one with an undeclared category; None if
-    all fit. Their numbers mean nothing.
+    all fit. Their numbers are not used.
     """
 
     rows: NDArray[np.float64]
@@ -105,7 +105,7 @@ class NewRows:
 
 @dataclass(frozen=True)
 class FitRecords:
-    """Hold the records of a fit and what is public about them.
+    """Hold the records of a fit and the public facts about them.
 
     ``found`` is the number of units, used only where it is declared. ``sketch`` recognizes the records in a later use.
     """
@@ -122,7 +122,7 @@ def read_without_schema(X: Any, y: Any, persons: Any) -> tuple[Any, Any, Any]:
     """Return rows, targets and ids, or the source of a collection."""
     if isinstance(y, str):
         raise TypeError(
-            "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets as an array"
+            "y is the name of a column, but there is no schema; pass schema=dp.Schema..., or pass an array of targets"
         )
     source = find_source(X, y)
     if persons is not None and (source is not None or isinstance(X, RecordSource)):
@@ -136,7 +136,7 @@ def read_without_schema(X: Any, y: Any, persons: Any) -> tuple[Any, Any, Any]:
 def records_from_source(given: FitInput, reading: BlockReader, random_state: int | None) -> FitRecords:
     """Check every block of a source and return its records for the fit."""
     if given.y is not None:
-        raise ValueError("X is a source, whose blocks contain the targets; remove y")
+        raise ValueError("y must not be passed with a source, because its blocks contain the targets; remove y")
     source: RecordSource = given.X
     by_person = given.unit.by_person
     if by_person and isinstance(source, DistributedSource) and not source.by_person:
@@ -176,7 +176,7 @@ class _FirstLook:
             raise ValueError(
                 "the source has person ids; pass a schema that declares them"
                 if block.persons is not None
-                else "the schema declares a column of persons, but the source has no person ids"
+                else "the schema declares a column of persons, but the source has no ids; remove person from it"
             )
         for _, rows in block.parts():
             check_finite(rows)
@@ -198,7 +198,7 @@ def records_from_arrays(
     found, block = len(rows), Block(0, rows, targets, groups=groups)
     if given.unit.by_person:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SeededWarning)  # warned once, when the release is made
+            warnings.simplefilter("ignore", SeededWarning)  # the release warns once
             kept, owners = keep_rows(
                 given.persons,
                 n_rows=len(rows),

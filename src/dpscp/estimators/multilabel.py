@@ -1,4 +1,4 @@
-"""The private multilabel classifier, whose sets miss few of the true labels."""
+"""The private multilabel classifier with sets of bounded mean loss."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,8 +40,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         The wanted bound on the mean loss. Several bounds share the budget.
     loss : str, default "missed_labels"
         ``"missed_labels"``: the share of a record's true labels that the set misses (false negatives).
-        ``"false_discoveries"``: the share of the set that is not true. It may rise as sets become smaller, so the
-        promise is about its running maximum.
+        ``"false_discoveries"``: the share of the set that is not true. This loss may rise as sets become smaller, so
+        the promise is about its running maximum.
     label_costs : array of shape (n_labels,), optional
         The public cost of missing each label. The loss is then the missed share of the cost of all true labels.
     classes : list, optional
@@ -109,7 +109,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         declared = None if names is None else tuple(plain(label) for label in names)
         if declared is None:
             if fit_input.rows is None:
-                raise ValueError("classes is required for a record source; pass classes=[...], the names of all labels")
+                raise ValueError("classes is required for a record source; pass classes=[...] with all label names")
             declared = tuple(range(fit_input.y.shape[1]))
         if len(set(declared)) != len(declared) or (
             fit_input.rows is not None and fit_input.y.shape[1] != len(declared)
@@ -148,9 +148,16 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
 
     @reads_files
     def predict(self, X: Any) -> NDArray[np.int64]:
-        """Predict the labels with a probability of at least one half, as indicators (n, n_labels).
+        """Predict the labels with a probability of at least one half.
 
-        A row of a frame that does not fit the schema has -1.
+        Parameters
+        ----------
+        X : array or frame with n rows, or the path of a table
+
+        Returns
+        -------
+        array of shape (n, n_labels)
+            Indicators; -1 for a row of a frame that does not fit the schema.
         """
         return _indicate(self.predict_proba(X))
 
@@ -167,7 +174,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
             Indicators of the labels with a probability of at least one half; -1 for a row of a frame that does not fit
             the schema.
         sets : bool array of shape (n, n_labels, n_levels)
-            Such a row has the set of an infinite threshold, whose loss is 0.
+            Whether each label is in the set, for each level. A row that does not fit the schema has the set of an
+            infinite threshold, whose loss is 0.
 
         After ``set_output(transform="pandas")``, a frame with the columns of ``predict_columns`` instead.
         """
@@ -191,5 +199,5 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
 
 
 def _indicate(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return indicators of probabilities of at least one half; -1 where there is none."""
+    """Return indicators of probabilities of at least one half; -1 for NaN."""
     return np.where(np.isnan(probabilities), -1, probabilities >= 0.5).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Say what to write in place of a name that other libraries have."""
+"""Replacements for parameter and method names of other libraries."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,14 +1,14 @@
-"""Notice code of others around a fit, and list what is assumed of it.
+"""Detect code around a fit that uses the records, and list the assumptions about it.
 
 A ``Pipeline`` calls ``fit`` with rows that its earlier steps have transformed. If such a step learned from the records
-(a mean, a component, the most frequent value), no entry of the ledger pays for it, and the scores of the records
-depend on it. The same holds for searches that choose parameters by scores, and for estimators that fit others. All of
-them are found among the callers of ``fit``.
+(a mean, a component, the most frequent value), no entry of the ledger pays for it, and the scores of the records depend
+on it. The same holds for searches that choose parameters by scores, and for estimators that fit other estimators. This
+module finds all of them among the callers of ``fit``.
 
-Whether a step of scikit-learn learns is decided by its class and parameters alone, so a mark tells nothing about the
+Whether a step of scikit-learn learns is decided by its class and parameters alone, so a mark reveals nothing about the
 records. ``_learns_nothing`` is the list, which the tests compare with what ``fit`` stores; every other step counts as
-one that learned. No code of the caller is tested: functions, frozen steps and estimators of the caller that fit this
-one are taken at the caller's word, which is one assumption.
+one that learned. Code of the caller is not tested: that its functions, frozen steps and outer estimators learn nothing
+from the records is an assumption.
 """
 
 import sys
@@ -54,7 +54,7 @@ _RIGHT_WAY = (
     "learn nothing (a function of one row in FunctionTransformer), and parameters that are chosen without these "
     "records (dp.plan); see docs/pitfalls.md"
 )
-# Code that calls fit and uses the records for nothing else, or whose use is decided by its class.
+# Code that calls fit and does not use the records otherwise, or whose use is decided by its class.
 _NEUTRAL = ("sklearn.base", "sklearn.callback", "sklearn.utils", "sklearn.pipeline", "sklearn.model_selection._search")
 _FOLDS = "sklearn.model_selection._validation"
 
@@ -66,9 +66,9 @@ class OuterUse:
     Attributes
     ----------
     reason : str
-        Why the release is not private, with class names only; empty if nothing outside voids it.
+        Why the release is not private, with class names only; empty if nothing outside the fit voids the promise.
     is_trusted : bool
-        Whether functions, frozen steps or estimators of the caller are taken at the caller's word.
+        Whether functions, frozen steps or estimators of the caller are assumed to learn nothing.
     is_searched : bool
         Whether a search will choose among fits like this one and fit the best again.
     """
@@ -79,11 +79,11 @@ class OuterUse:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the proof assumes about code of the caller."""
+        """The assumptions of the proof about code of the caller."""
         return (OUTER_STEPS,) if self.is_trusted else ()
 
     def warn(self, store: BudgetStore | None) -> None:
-        """Warn about a use that no ledger pays for; refuse it where a store keeps account.
+        """Warn about a use that no ledger pays for; with a budget store, refuse it.
 
         Raises
         ------
@@ -99,12 +99,12 @@ class OuterUse:
             )
 
     def mark_ledger(self, ledger: Ledger) -> Ledger:
-        """Return the ledger with what is assumed, and an entry without privacy if no other pays for this use."""
+        """Return the ledger with the assumptions, and an entry without privacy if no other entry pays for this use."""
         ledger = ledger.assume(*self.assumptions)
         return ledger.add(STAGE, non_private_event(), self.reason, unit=ledger.unit) if self.reason else ledger
 
     def mark(self, released: Fit) -> Fit:
-        """Return the release with every promise marked that this use voids."""
+        """Return the release, with a mark on every promise that this use voids."""
         if not self.reason:
             return released
         ledger = self.mark_ledger(released.ledger)
@@ -114,7 +114,7 @@ class OuterUse:
 
 
 def find_outer_use() -> OuterUse:
-    """Look for scikit-learn code among the callers that uses the records of a fit."""
+    """Find scikit-learn code among the callers that uses the records of a fit."""
     reasons: list[str] = []
     others: dict[str, str] = {}
     in_fold = is_trusted = is_searched = False
@@ -161,7 +161,7 @@ def _is_a(value: Any, module: str, name: str) -> bool:
 
 
 def _leaves(steps: Iterable[Any]) -> Iterator[Any]:
-    """Yield the steps that transform rows; those within others in place of these."""
+    """Yield the steps that transform rows; a composite step is replaced by its parts."""
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import FeatureUnion, Pipeline
 
@@ -174,14 +174,14 @@ def _leaves(steps: Iterable[Any]) -> Iterator[Any]:
             yield from _leaves(part for _, part in step.transformer_list)
         elif type(step) is ColumnTransformer and all(_are_public(columns) for _, _, columns in step.transformers):
             parts = [*_leaves([*(part for _, part, _ in step.transformers), step.remainder])]
-            # it decides by the share of zeros in the records whether sparse rows stay sparse
+            # the share of zeros in the records decides whether sparse rows stay sparse
             yield from [step] if step.sparse_threshold and any(map(_gives_sparse_rows, parts)) else parts
         else:
             yield step
 
 
 def _gives_sparse_rows(step: Any) -> bool:
-    """Whether a step gives sparse rows: text hashers always do, others as ``sparse_output`` says."""
+    """Whether a step returns sparse rows: text hashers always do, other steps if ``sparse_output`` is set."""
     from sklearn.feature_extraction import FeatureHasher
     from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -204,7 +204,7 @@ def _learns_nothing(step: Any) -> bool:
 
 
 def _is_taken_at_word(step: Any) -> bool:
-    """Whether a step of scikit-learn runs a function of the caller, or holds what the caller fitted."""
+    """Whether a step of scikit-learn runs a function of the caller, or holds an estimator that the caller fitted."""
     from sklearn.frozen import FrozenEstimator
     from sklearn.preprocessing import FunctionTransformer
 
@@ -213,7 +213,7 @@ def _is_taken_at_word(step: Any) -> bool:
 
 @cache
 def _steps_that_learn_nothing() -> dict[type, Callable[[Any], bool]]:
-    """Return each class with the condition on its parameters; its ``fit`` then stores the number of columns at most."""
+    """Return each class whose ``fit`` stores at most the number of columns, with the condition on its parameters."""
     from sklearn.feature_extraction import FeatureHasher
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.frozen import FrozenEstimator
@@ -243,7 +243,7 @@ def _steps_that_learn_nothing() -> dict[type, Callable[[Any], bool]]:
 
 
 def _has_declared_categories(step: Any) -> bool:
-    """Whether an encoder counts nothing, and has categories that are the same in a column of any type."""
+    """Whether an encoder has declared text categories and counts nothing."""
     if isinstance(step.categories, str) or step.min_frequency is not None or step.max_categories is not None:
         return False
     return all(_is_text(c) or isinstance(c, int | np.integer) for column in step.categories for c in column)

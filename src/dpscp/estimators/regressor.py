@@ -65,7 +65,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         miscoverage is spent on that end. It needs ``conformity_score`` ``"auto"``, ``"absolute"`` or ``"cqr"``.
     epsilon, delta, train_share, accountant, confidence_level, guarantee, calibration_fraction, evaluation_fraction, \
     release_confidence, groups, population, feature_bounds, n_records, rows_per_person, n_persons, random_state, verbose
-        See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
+        See ``PrivateConformalClassifier``; ``groups="label"`` is refused.
 
     Attributes
     ----------
@@ -120,8 +120,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         private = isinstance(declared, str) and bool(check_private("y_bounds", declared))
         if private and self.clip_to_bounds:
             raise ValueError(
-                "clip_to_bounds=True declares that no target lies outside y_bounds, which cannot be declared of a "
-                "range that is found privately. Pass y_bounds=(low, high), or remove clip_to_bounds"
+                "clip_to_bounds=True declares that no target lies outside y_bounds, but here the range is found "
+                "privately. Pass y_bounds=(low, high), or remove clip_to_bounds"
             )
         if fit_input.rows is not None:
             n_targets = 1 if fit_input.y.ndim == 1 else fit_input.y.shape[1]
@@ -230,8 +230,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         """Predict one quantile of the target for each level of a fit with one side.
 
         With ``side="upper"``, a new target is at most the quantile of level c with probability at least c, as the
-        certificate of that level promises. With ``"lower"`` it is at least that number. A higher level never gives a
-        number that is nearer, whatever the noise of the searches was.
+        certificate of that level promises. With ``"lower"`` it is at least the quantile. The quantiles of one row are
+        ordered by level, whatever the noise of the searches was.
 
         Parameters
         ----------
@@ -243,9 +243,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
             In the order of ``confidence_level``; infinite where no finite threshold exists.
         """
         if self.side == "both":
-            raise ValueError(
-                "predict_quantiles needs a fit with side='upper' or 'lower', whose promise is about one end"
-            )
+            raise ValueError("predict_quantiles needs a fit with side='upper' or side='lower'; set side and fit again")
         _, intervals = self.predict_answers(X)
         ends = intervals[..., int(self.side == "upper"), :]
         order = np.argsort([certificate.target for certificate in self.certificates_])
