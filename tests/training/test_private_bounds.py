@@ -249,7 +249,7 @@ def test_what_cannot_be_is_refused(fitted):
         dp.PrivateConformalRegressor(y_bounds=(0, 1), feature_bounds="privat").fit(X, y)
     with pytest.raises(ValueError, match=r"y_bounds must be \(low, high\) or 'private'"):
         dp.PrivateConformalRegressor(y_bounds="auto").fit(X, y)
-    with pytest.raises(ValueError, match="cannot be declared"):
+    with pytest.raises(ValueError, match="here the range is found privately"):
         dp.PrivateConformalRegressor(y_bounds="private", clip_to_bounds=True).fit(X, y)
     with pytest.raises(ValueError, match="nothing to find"):
         PrivateBounds(TRAINING)

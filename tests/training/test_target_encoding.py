@@ -281,7 +281,7 @@ def test_an_estimator_of_the_caller_gets_indicators_or_its_own_step():
     frame = frame_of(1_000)
     own = dp.PrivateConformalRegressor(DPSGD(loss="huber"), epsilon=2.0, random_state=0)
     assert not has_encoding(own.fit(frame, "y", schema=schema_of()))
-    with pytest.raises(ValueError, match=r"for the recipe's model"):
+    with pytest.raises(ValueError, match=r"only the recipe's model"):
         own.fit(frame, "y", schema=schema_of("code"))
     steps = [PrivateTargetEncoding(((1, 300),), 2)]
     listed = dp.PrivateConformalRegressor(steps, epsilon=2.0, random_state=0, y_bounds=(-8, 10))
