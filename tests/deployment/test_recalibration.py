@@ -123,7 +123,7 @@ def test_persons_count_once():
     new = renewed(model, records(2_000, 6), persons=ids, n_records=500)
     assert new.certificate_.terms["n_persons"] == 500
     assert new.ledger_.public_facts["new_released_sizes"][0] == pytest.approx(500, abs=60)
-    with pytest.raises(ValueError, match="only there"):
+    with pytest.raises(ValueError, match="refused if it had none"):
         renewed(model, records(2_000, 6))
 
 

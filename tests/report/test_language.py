@@ -127,4 +127,4 @@ def test_the_command_line_writes_german(tmp_path, monkeypatch, capsys):
     assert main(["statement", "m.dpscp", "--model-card", "--language", "de"]) == 0
     assert "# Ein Modell zur Klassifikation mit Vorhersagemengen zum Niveau 0,9\n" in capsys.readouterr().out
     assert main(["statement", "m.dpscp", "--registry", "--language", "de"]) == 1
-    assert "written in English" in capsys.readouterr().err
+    assert "English only" in capsys.readouterr().err

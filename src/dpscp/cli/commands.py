@@ -56,13 +56,13 @@ _OUT_OF_MEMORY = (
     "for prediction into several files"
 )
 REFUSED, USAGE, OVER_BUDGET, ALARM, INTERRUPTED = 1, 2, 3, 4, 130
-# A shorter command writes no line of progress where standard error is no terminal.
+# A shorter command writes no line of progress if standard error is not a terminal.
 _QUIET_SECONDS = 15.0
 
 
 def run(options: argparse.Namespace) -> int:
     """Run a command, print its result as text or JSON, and return its exit code; print an error as one line."""
-    # a terminal has bars; a log has lines, where the work is long
+    # a terminal shows bars; a log gets lines if the work is long
     is_log = not sys.stderr.isatty()
     with warnings.catch_warnings(), verbosity(int(is_log), delay=_QUIET_SECONDS):
         warnings.simplefilter("ignore")
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
             return sum(codes)
         except BudgetError as error:
             return _print_error(str(error), OVER_BUDGET)
-        except BrokenPipeError:  # the process that read our output has ended
+        except BrokenPipeError:  # the process that read the output has ended
             sys.stderr.close()
             return REFUSED
         except OSError as error:
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
             for note in getattr(error, "__notes__", ()):
                 text = f"{text.removesuffix('.')}. {note}"
             return _print_error(text)
-        except MemoryError:  # its own text may contain a number of records
+        except MemoryError:  # its text may contain the number of records
             return _print_error(_OUT_OF_MEMORY)
         except KeyboardInterrupt as error:
             return _print_error(str(error) or _describe_interrupt(options), INTERRUPTED)
@@ -106,7 +106,7 @@ def _print_error(text: str, code: int = REFUSED) -> int:
 
 
 def _describe_interrupt(options: argparse.Namespace) -> str:
-    """Describe the state after Ctrl-C: no partial files, and reserved budget stays spent."""
+    """Describe the state after Ctrl-C: there are no partial files, and reserved budget stays spent."""
     text = "interrupted; no output file was left incomplete"
     if options.command in ("fit", "evaluate", "monitor", "recalibrate") and options.budget is not None:
         text += (
@@ -139,7 +139,7 @@ def _predict(options: argparse.Namespace) -> Result:
 
 
 def _report(options: argparse.Namespace) -> Result:
-    """Write a report; an evaluation with an epsilon of its own is private, and the report stays public."""
+    """Write a report; with --epsilon its evaluation is private, and the report may be published."""
     check_output(options.output, options.model)
     if options.evaluate is None and options.epsilon is not None:
         raise CommandError("--epsilon pays for a private evaluation; add --evaluate with labeled records, or remove it")
@@ -149,7 +149,7 @@ def _report(options: argparse.Namespace) -> Result:
         evaluation = numbers.evaluate(released, *_new_records(options, options.evaluate, released))
     elif options.evaluate is not None:
         evaluation = evaluate(released, **_pay(options, options.evaluate, released))
-    # with an epsilon the store paid for the evaluated records; it is not that of the fit
+    # with an epsilon the store belongs to the evaluated records, not to those of the fit
     shown = None if options.budget is None or options.epsilon is not None else BudgetStore.open(options.budget)
     about = describe_release(options, shown)
     write_report(
@@ -166,7 +166,7 @@ def _new_records(options: argparse.Namespace, path: Path, estimator: Estimator) 
 
 
 def _pay(options: argparse.Namespace, path: Path, estimator: Estimator) -> dict[str, Any]:
-    """Return the labeled records of a table and what pays for them, as arguments."""
+    """Return the labeled records of a table and the budget that pays for them, as arguments."""
     X, y, persons = _new_records(options, path, estimator)
     cost = {"epsilon": options.epsilon, "delta": options.delta, "budget": open_store(options)}
     return {"X": X, "y": y, "persons": persons, "random_state": options.seed, **cost}
@@ -186,7 +186,7 @@ def _monitor(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], in
     monitor = _open_monitor(options, load_model(options.model))
     estimator = monitor.estimator
     if options.output is not None and monitor.follow is None:
-        raise CommandError("--output is for thresholds that follow; create the monitor with --follow 1")
+        raise CommandError("--output needs thresholds that follow; create the monitor with --follow 1")
     name = options.batch or Path(without_keys(options.table)).name
     records = _new_records(options, options.table, estimator)
     step = monitor.update(*records, batch=name, budget=open_store(options))
@@ -260,7 +260,7 @@ def _recalibrate(options: argparse.Namespace) -> Result:
     new = recalibrate(estimator, **_pay(options, options.table, estimator), n_records=options.n)
     new.save(options.output)
     table = read_note(options.model)
-    if table is not None:  # the training table is that of the old model
+    if table is not None:  # the note names the training table of the old model
         write_note(options.output, table)
     certificate, ledger = new.certificate_, new.ledger_
     data = {
@@ -285,8 +285,8 @@ def _serve(options: argparse.Namespace) -> tuple[None, list[str]]:
     is_local = options.host in server.LOOPBACK
     if options.token_file is None and not is_local:
         raise CommandError(
-            f"--host {options.host} is reached from other machines, so clients need a token; write a long random text "
-            "to a file and add --token-file FILE"
+            f"--host {options.host} is open to other machines, so clients need a token; write a long random text to a "
+            "file and add --token-file FILE"
         )
     token = None if options.token_file is None else options.token_file.read_text(encoding="utf-8").strip()
     hosts = server.LOOPBACK if is_local else ("*",)
@@ -308,7 +308,7 @@ def _statement(options: argparse.Namespace) -> Result:
     if len(chosen) > 1:
         raise CommandError(f"choose one of {', '.join('--' + name.replace('_', '-') for name in chosen)}")
     if language != "en" and chosen == ["registry"]:
-        raise CommandError("an entry of the registry is written in English; remove --language")
+        raise CommandError("--registry writes English only; remove --language")
     chosen = chosen or (["markdown"] if language != "en" else [])
     about = describe_release(options, None if options.budget is None else BudgetStore.open(options.budget))
     statement = load_release(options.model).statement(**about)
@@ -393,7 +393,7 @@ def _demo(options: argparse.Namespace) -> Result:
     return values, [*lines, *report_line(Path(values["report"]))]
 
 
-# Each command returns JSON values, the same as lines of text, and its exit code where that may not be 0.
+# Each command returns JSON values, the same content as lines of text, and its exit code if it may differ from 0.
 COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "demo": _demo,
     "schema": write_schema,

@@ -58,7 +58,7 @@ def load_demo_tables() -> tuple[Any, Any]:
 
     The data contain no person ids. Years of one person are consecutive and repeat the answers of the first interview,
     so a change of these answers marks the next person. Runs of more than five years are several persons who cannot be
-    separated, and are left out. The random choice of persons is the same in every call.
+    separated; these runs are dropped. The random choice of persons is the same in every call.
     """
     import pandas as pd
     import statsmodels.api as sm
@@ -131,7 +131,7 @@ def run_demo(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             missing.append(name)
     if missing:
         raise CommandError(
-            f"the demo needs {', '.join(missing)}, which the plain installation does not bring; install the extra: "
+            f"the demo needs {', '.join(missing)}, which the plain installation does not contain; install the extra: "
             "pip install 'dpscp[demo]'"
         )
     import pyarrow as pa

@@ -1,8 +1,8 @@
-"""The files of a command: tables, models, outputs, and the note that names the training table of a model.
+"""The files of a command: tables, models, outputs, and a note with the name of a model's training table.
 
-``dpscp fit`` writes the note beside the model, so that no evaluation uses the records of the fit by mistake. Nothing in
-it is computed from the records. A checksum of the table would be: somebody who knows all records but one could test
-guesses of the last one. An evaluation reads the table again and compares.
+``dpscp fit`` writes the note beside the model, so that no evaluation uses the records of the fit by mistake. It
+contains nothing computed from the records, so no checksum of the table: with a checksum, somebody who knows all records
+but one could test guesses of the last one. An evaluation reads the table again and compares.
 """
 
 import argparse
@@ -39,7 +39,7 @@ _NOTE_FORMAT, _NOTE_VERSION = "dpscp-origin", 2
 
 
 class CommandError(Exception):
-    """Report why a command refuses, and the remedy; never with content of the records."""
+    """Raised if a command refuses. The message has the reason and the remedy, and nothing from the records."""
 
 
 def describe_os_error(error: OSError) -> str:
@@ -66,7 +66,7 @@ def check_output(path: Path | None, *inputs: Path) -> None:
 
 
 def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
-    """Refuse to replace existing files without ``force``, so that no paid model is lost."""
+    """Refuse to replace existing files without ``force``, so that no model is lost for which budget was spent."""
     for path in paths:
         if path.exists() and not force:
             raise CommandError(f"{str(path)!r} already exists; use another name, or --force to replace it")
@@ -151,7 +151,7 @@ def _check_header(file: TableFile) -> None:
 
 
 def load_release(path: Path) -> Any:
-    """Load the release in a file, of whatever class."""
+    """Load the release in a file, of any class."""
     if not path.is_file():
         raise CommandError(f"model file {str(path)!r} does not exist; create one with 'dpscp fit'")
     return load(path)
@@ -161,7 +161,7 @@ def load_model(path: Path) -> Estimator:
     """Load the model in a file."""
     found = load_release(path)
     if not isinstance(found, Estimator):
-        raise CommandError(f"{str(path)!r} has a {type(found).__name__}, which is for Python: use dpscp.load(path)")
+        raise CommandError(f"{str(path)!r} has a {type(found).__name__}; use it in Python, with dpscp.load(path)")
     return found
 
 
@@ -212,7 +212,7 @@ def is_same_file(one: Path, other: Path) -> bool:
 def _is_there(table: Path) -> bool:
     try:
         return bool(list_files(table, CSVFormat()))
-    except (OSError, ValueError):  # a table that is gone, or a URL that needs its keys
+    except (OSError, ValueError):  # a table that no longer exists, or a URL that needs its keys
         return False
 
 
@@ -221,7 +221,7 @@ def read_new_records(
 ) -> tuple[Any, Any, PersonIds | None]:
     """Read labeled records; refuse those of the fit, which are in the table ``fitted``.
 
-    Records are refused if more of them are equal to training records than chance explains, in any order.
+    Records are refused, in any order, if more of them equal training records than chance explains.
     """
     advice = "Coverage on them says nothing about new records: evaluate on labeled records that the fit did not use"
     if fitted is not None and is_same_file(path, fitted):

@@ -63,7 +63,7 @@ def write_schema(options: argparse.Namespace) -> Result:
 
 
 def check_records(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
-    """List what a fit on a table would refuse; the exit code is 1 if there is anything."""
+    """List what a fit on a table would refuse; the exit code is 1 if the list is not empty."""
     schema = read_schema(options.schema)
     table = open_table(options.table, choose_csv_format(options, schema.csv))
     public_names(table, known=_known_names(schema), confirmed=options.header)
@@ -75,7 +75,7 @@ def check_records(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
 
 
 def fit_table(options: argparse.Namespace) -> Result:
-    """Fit on a table and write the model; everything that can fail is checked before budget is spent."""
+    """Fit on a table and write the model; check everything that can fail before budget is spent."""
     for path in (options.output, options.report):
         check_output(path, options.table)
     outputs = [options.output, note_path(options.output), *([] if options.report is None else [options.report])]
@@ -83,7 +83,7 @@ def fit_table(options: argparse.Namespace) -> Result:
     schema, table = _read_complete_schema(options)
     parameters = _estimator_options(options, schema)
     store = open_store(options)
-    # what was declared stays with the model
+    # the declarations stay with the model
     declared = {**(schema.metadata or {}), **describe_release(options, store)["metadata"]}
     schema = replace(schema, metadata=declared or None)
     records = None
@@ -129,7 +129,7 @@ def describe_release(options: argparse.Namespace, store: BudgetStore | None) -> 
 
 
 def _describe_earlier_fits(options: argparse.Namespace) -> str | None:
-    """Return a warning if the notes beside models say that the table was fitted before, and no store adds up."""
+    """Return a warning if a note beside a model names this table, and no store adds up the costs."""
     if options.budget is not None or options.seed is not None:
         return None
     notes = {note for folder in (options.output, options.table) for note in folder.parent.glob("*.origin.json")}
@@ -163,7 +163,7 @@ def _estimator_options(options: argparse.Namespace, schema: Schema) -> dict[str,
     else:
         found["confidence_level"] = options.confidence if len(options.confidence) > 1 else options.confidence[0]
     if options.evaluate is not None and schema.task == "multilabel":
-        raise CommandError("--evaluate counts coverage, and the sets of a multilabel task bound a mean loss; remove it")
+        raise CommandError("--evaluate measures coverage, but a multilabel task bounds a mean loss; remove it")
     chosen = {
         "release_confidence": options.release_confidence,
         "conformity_score": options.score,
@@ -204,7 +204,7 @@ def _require_target(options: argparse.Namespace, names: Collection[str]) -> None
 
 
 def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
-    """Read the schema of a fit, and ask for missing declarations on a terminal."""
+    """Read the schema of a fit; on a terminal, ask for missing declarations."""
     draft = _schema_path(options.table)
     resumes = options.schema is None and wizard.is_interactive() and draft.is_file()
     file = draft if resumes else options.schema
@@ -231,7 +231,7 @@ def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
 
 
 def _known_names(schema: Schema) -> list[str]:
-    """Return the names of columns that a schema declares, by which a header is recognized."""
+    """Return the column names that a schema declares, to recognize a header."""
     return [*(c.name for c in schema.feature_columns if not c.is_pattern), *schema.target_names[:1]]
 
 

@@ -1,4 +1,4 @@
-"""Describe a release as JSON values and as lines for a terminal; both come from its verdict and its statement."""
+"""Describe a release as JSON values and as lines for a terminal, from its verdict and its statement."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def show_hints(hints: Iterable[str]) -> None:
-    """Print hints for the curator on standard error, marked as not private. They go nowhere else."""
+    """Print hints for the curator on standard error only, marked as not private."""
     for hint in hints:
         show_line("hint", f"{hint} ({NOT_PRIVATE})")
 
@@ -51,7 +51,7 @@ def describe(
 
 
 def brief(verdict: Verdict) -> list[str]:
-    """Return the lines of a verdict that somebody who uses the sets must know: those that are bad."""
+    """Return the bad lines of a verdict, which every user of the sets must know."""
     return [text for line in verdict.lines if line.grade.tone == "bad" for text in verdict_lines(line)]
 
 

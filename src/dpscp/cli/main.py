@@ -1,4 +1,4 @@
-"""Parse the arguments, then import the libraries, which takes a second, and run."""
+"""Parse the arguments before the import of the libraries, which takes a second; then run the command."""
 
 import argparse
 import sys
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors suggest the command or option that a misspelt one may stand for."""
+    """A parser whose errors suggest a correct command or option for a misspelled one."""
 
     _given: Sequence[str] = ()
 
@@ -64,15 +64,15 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--delta": (float, "privacy budget"),
     "--confidence": (
         float,
-        "requested coverage (of several labels: 1 - mean loss), or confidence of an evaluation",
+        "requested coverage (multilabel: 1 - mean loss), or confidence of an evaluation",
     ),
     "--guarantee": (str, "proof of the coverage", {"metavar": "NAME"}),
     "--score": (str, "conformity score: lac, aps, raps; for regression absolute, cqr, ..."),
-    "--side": (str, "give intervals of a regression one end only", {"choices": ("both", "upper", "lower")}),
+    "--side": (str, "one-sided intervals of a regression", {"choices": ("both", "upper", "lower")}),
     "--groups": (str, "cover each category of this column, or each 'label'", {"metavar": "COLUMN", "action": "append"}),
     "--unknown": (
         str,
-        "treatment of undeclared categories (default: as the schema says)",
+        "treatment of undeclared categories (default: as the schema declares)",
         {"choices": ("refuse", "other")},
     ),
     "--clip-to-bounds": (bool, "cut intervals at the bounds of the target; declares that no target lies outside"),
@@ -85,28 +85,28 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--data-name": (str, "name of the records, for the report (default: that of the budget store)"),
     "--evaluate": (
         Path,
-        "labeled table, not that of the fit; evaluated without privacy, except by report --epsilon",
+        "labeled table other than that of the fit; evaluated without privacy, except by report --epsilon",
     ),
     "--size-is-public": (bool, "the number of evaluated records (or persons) may be published; narrower intervals"),
     "--quiet": (bool, "print no hints for the curator, which are computed from the records, on standard error"),
     "--force": (bool, "replace existing files"),
-    "--raw": (bool, "write texts to CSV as they are, also those like formulas"),
+    "--raw": (bool, "write texts to CSV unchanged, also those that look like formulas"),
     "--folder": (Path, "output folder (default: a new one: dpscp-demo, dpscp-demo-2, ...)"),
-    "--budget": (Path, "budget store of these records, which pays (see dpscp budget)"),
+    "--budget": (Path, "budget store of these records, which pays the cost (see dpscp budget)"),
     "--dataset": (str, "public name of the records of a budget store; every use of the store repeats it"),
     "--seed": (int, "make the run repeatable and therefore NOT private; for tests only"),
     "--header": (bool, "confirm that the first line of the CSV file contains column names"),
-    "--separator": (str, "separator of CSV files (default: as the schema says, or comma; tab for .tsv)"),
-    "--encoding": (str, "encoding of CSV files, such as cp1252 (default: as the schema says, or utf-8)"),
-    "--decimal": (str, "decimal mark in CSV files (default: as the schema says, or .)", {"choices": (".", ",")}),
-    "--thousands": (str, "thousands mark in CSV files, or none (default: as the schema says)", {"metavar": "MARK"}),
+    "--separator": (str, "separator of CSV files (default: as the schema declares, or comma; tab for .tsv)"),
+    "--encoding": (str, "encoding of CSV files, such as cp1252 (default: as the schema declares, or utf-8)"),
+    "--decimal": (str, "decimal mark in CSV files (default: as the schema declares, or .)", {"choices": (".", ",")}),
+    "--thousands": (str, "thousands mark in CSV files, or none (default: as the schema declares)", {"metavar": "MARK"}),
     "--state": (Path, "JSON file with the state of the monitor; created if it does not exist"),
     "--batch": (str, "public name of the batch (default: name of the table file)"),
     "--tolerated": (float, "tolerated miss rate of a new monitor (default: that of the certificate)"),
     "--level": (float, "probability that a new monitor ever raises a false alarm (default 0.05)"),
     "--follow": (
         float,
-        "let the thresholds of a new monitor follow, by steps of this size (default 1)",
+        "let the thresholds of a new monitor follow new records, in steps of this size (default 1)",
         {"nargs": "?", "const": 1.0},
     ),
     "--markdown": (bool, "write Markdown instead of JSON"),
@@ -115,26 +115,26 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--language": (str, "language of a report, or of a statement in Markdown", {"choices": ("en", "de")}),
     "--n": (int, "public number of records, or of persons"),
     "--rows-per-person": (int, "limit on the records of one person"),
-    "--overshoot": (float, "accepted overshoot; computes the one of --n and --epsilon that is missing"),
+    "--overshoot": (float, "accepted overshoot; the plan computes the missing one of --n and --epsilon"),
     "--classes": (int, "number of classes (default 2)"),
     "--regression": (bool, "plan prediction intervals instead of label sets"),
     "--features": (int, "number of features"),
     "--train-share": (_share, "share of epsilon for training, or auto"),
     "--n-groups": (int, "number of groups with their own thresholds"),
     "--groups-per-record": (int, "groups of one record"),
-    "--evaluation-fraction": (float, "share of the records that measures the fit"),
+    "--evaluation-fraction": (float, "share of the records that evaluates the fit"),
     "--html": (Path, "write a page with sliders, one file that needs no server"),
     "--figure": (Path, "write a figure (PNG, SVG or PDF)"),
     "--runs": (int, "runs with the record, and runs without it; the records are synthetic"),
-    "--null": (bool, "control experiment without the record in any run: every bound must be 0"),
+    "--null": (bool, "control experiment in which no run has the record: every bound must be 0"),
     "action": (str, "create a new store, or show what is spent and left", {"choices": ("create", "show")}),
     "store": (Path, "file of the budget store"),
     "--slack": (float, "part of delta for costs that a Gaussian-DP bound does not cover"),
     "arguments": (str, "names of studies; options of the experiments follow after --", {"nargs": "*"}),
-    "--host": (str, "name or address of this machine to answer at (default: this machine only)"),
-    "--port": (int, "port to answer at; 0 chooses a free one"),
+    "--host": (str, "host name or address of the server (default: reachable from this machine only)"),
+    "--port": (int, "port of the server; 0 chooses a free one"),
     "--token-file": (Path, "file with the token that clients must send; required beyond this machine"),
-    "--outcomes": (Path, "CSV file that collects the labeled records which clients send, for dpscp monitor"),
+    "--outcomes": (Path, "CSV file that collects the labeled records that clients send, for dpscp monitor"),
     "--json": (bool, "print JSON only"),
     "--debug": (bool, "print the traceback of an unexpected error"),
 }

@@ -1,6 +1,6 @@
 """Ask for missing declarations on a terminal, and write each answer to the schema file at once.
 
-Answers come from public knowledge. Nothing is proposed, because a proposal would come from the records.
+Answers come from public knowledge. The questions propose no answers, because a proposal would come from the records.
 """
 
 import csv
@@ -23,9 +23,9 @@ Answer = TypeVar("Answer")
 _YES, _NO = ("y", "yes"), ("n", "no")
 _TASKS = {"classification": "one of a few labels", "regression": "a number"}
 _TYPE_MEANINGS = {name: kind.meaning for name, kind in TYPES.items()}
-# Public bounds so many times as large as the lower one, or as 1, get the question about a logarithm.
+# Smallest ratio of the upper bound to the lower one (or to 1) for the question about a logarithm.
 _WIDE = 1_000
-_BOUNDS = "public bounds of {} (low, high; empty: the fit finds some, for a part of the budget): "
+_BOUNDS = "public bounds of {} (low, high; empty: the fit finds bounds, for a part of the budget): "
 
 
 def is_interactive() -> bool:
@@ -42,11 +42,11 @@ def read_answer(question: str) -> str:
 def ask_declarations(
     schema: Schema, path: Path, command: str, names: Collection[str], ask: Callable[[str], str] = read_answer
 ) -> Schema:
-    """Ask for everything that the schema lacks, show the answers, and write the schema as it grows.
+    """Ask for everything that the schema lacks, show the answers, and write each one to the schema file.
 
     Parameters
     ----------
-    schema : what is declared already.
+    schema : the declarations so far.
     path : the schema file to write after each answer.
     command : the command that continues, for the message after an interruption.
     names : the columns of the table.
@@ -54,7 +54,7 @@ def ask_declarations(
     """
     wizard = _Wizard(schema, path, tuple(names), ask)
     backup = path.with_name(path.name + ".bak")
-    if path.exists() and not backup.exists():  # comments of the user would be lost
+    if path.exists() and not backup.exists():  # writing the schema would remove comments of the user
         write_atomically(backup, path.read_bytes())
     kept = f"the answers so far are in {str(path)!r}. Continue with: {command}"
     _say(f"Some declarations are missing. The answers are written to {path}; the same command continues there.")
@@ -86,7 +86,7 @@ class _Wizard:
         self._ask_missing()
         while True:
             _say(self.schema.to_toml())
-            name = self.ask("Is this right? yes, or the name of what to answer again: ").strip()
+            name = self.ask("Is this correct? yes, or the name of the answer to change: ").strip()
             if name.lower() in _YES:
                 return
             self._forget(name)
@@ -96,7 +96,7 @@ class _Wizard:
         if not self.schema.target:
             self._store(self._answer("column to predict: ", lambda text: self._use_column(text, target=text)))
         target = self.schema.target
-        if not self.schema.task:  # the first question after the target, so that a later run knows which answers exist
+        if not self.schema.task:  # asked first, so that a later run can see which questions were answered
             if self.schema.person is None and self.schema.rows_per_person is None:
                 self._ask_persons()
             self._store(replace(self.schema, task=self._choose(f"what is {target}", _TASKS)))
@@ -147,7 +147,7 @@ class _Wizard:
         return name
 
     def _use_column(self, name: str, **declared: Any) -> Schema:
-        """Return the schema with declarations of a column that is no feature."""
+        """Return the schema with a declared column that is not a feature."""
         columns = tuple(c for c in self.schema.columns if c.name != self._require_column(name))
         return replace(self.schema, columns=columns, **declared)
 
@@ -158,7 +158,7 @@ class _Wizard:
             size = self._answer(count.format("records"), parse_count_or_none)
             return self._store(replace(self.schema, n_records=size))
         person = self._answer("column with the id of the person: ", self._require_id)
-        rows = self._answer("largest number of rows that are used of one person, for example 3: ", parse_count)
+        rows = self._answer("largest number of rows to use for one person, for example 3: ", parse_count)
         size = self._answer(count.format("persons"), parse_count_or_none)
         return self._store(self._use_column(person, person=person, rows_per_person=rows, n_persons=size))
 
@@ -171,7 +171,7 @@ class _Wizard:
         return parse_bounds(text, self.schema.csv.decimal)
 
     def _ask_scale(self, name: str, bounds: Any) -> str:
-        """Ask whether a column with wide public bounds is better seen as its logarithm."""
+        """Ask whether the model should see the logarithm of a column with wide public bounds."""
         if bounds == PRIVATE or bounds[0] < 0 or bounds[1] < _WIDE * max(bounds[0], 1):
             return LINEAR
         question = f"  is {name} better compared by ratios than by differences, such as costs or durations?"
@@ -198,7 +198,7 @@ class _Wizard:
         return column
 
     def _forget(self, name: str) -> None:
-        """Remove an answer, so that its question comes again."""
+        """Remove an answer, so that its question is asked again."""
         schema = self.schema
         known = [column.name for column in schema.columns]
         if name in known:
@@ -243,7 +243,7 @@ def parse_list(text: str, least: int = 1) -> tuple[str, ...]:
 
 
 def parse_bounds(text: str, decimal: str = ".") -> tuple[float, float] | str:
-    """Read two numbers, low and high, with a decimal mark; nothing stands for private bounds."""
+    """Read two numbers, low and high, with a decimal mark; an empty answer means private bounds."""
     written = text.replace(",", " " if decimal == "." else ".")
     try:
         low, high = (float(part) for part in written.replace(";", " ").replace(" to ", " ").split())
@@ -256,12 +256,12 @@ def parse_bounds(text: str, decimal: str = ".") -> tuple[float, float] | str:
 
 
 def parse_dates(text: str) -> tuple[str, ...] | str:
-    """Split two dates, low and high; nothing stands for private bounds."""
+    """Split two dates, low and high; an empty answer means private bounds."""
     return tuple(text.replace(",", " ").replace(";", " ").replace(" to ", " ").split()) or PRIVATE
 
 
 def parse_missing(text: str, kind: str = "numeric", decimal: str = ".") -> str | float:
-    """Read what a missing value means: an error, a feature of its own, or a public value, which a column checks."""
+    """Read the treatment of missing values: an error, a separate feature, or a public value, which a column checks."""
     answer = text.lower()
     if answer in (*_NO, "m", "mark", "indicator"):
         return "refuse" if answer in _NO else "indicator"

@@ -1,4 +1,4 @@
-"""Private calibration for callers with their own scores: a threshold with its ledger and certificate."""
+"""Private calibration of your own scores: a threshold with its ledger and certificate."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +61,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         The scores s(x_i, y_i; theta) of the records. A score may depend on its record, the model and independent noise
         only.
     training : event or Ledger, optional
-        What the training of the model spent. Required unless ``held_out``.
+        The privacy cost of the model's training. Required unless ``held_out``.
     epsilon, delta : float
         The privacy budget of training and calibration. Calibration gets what training left.
     alpha : float, default 0.1
@@ -77,8 +77,8 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     stability : Stability, optional
         The bound on the model's change, with the Lipschitz constant of the score, for ``guarantee="stability"``.
     fine_near : float or pair, optional
-        A public value near which the grid of thresholds is finest: 0 for residuals, both ends for probabilities. A
-        ``score_range`` that is far too wide then costs little.
+        A public value near which the grid of thresholds is finest: 0 for residuals, both ends for probabilities. Then
+        even a far too wide ``score_range`` costs little.
     n_records : int, optional
         The public nominal number of scores. None declares the true number public. A given number is a plan only: the
         true one stays private, and a noisy one is released.
@@ -99,10 +99,10 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         from. The array w has the density of that population relative to that of these records, a public function of
         each record. A secret coin keeps each score with probability w / W.
     groups : array of shape (n,), list of such arrays, or Groups, optional
-        The group of each score: each group has its own threshold and promise. Arrays of booleans need no more; others
-        are declared as ``dp.Groups(array, values=[...])`` with the public list of groups. A score in no listed group
-        counts in none. With several arrays, or with an (n, n_groups) boolean array and ``per_record``, groups overlap.
-        A new row then gets the largest threshold of its groups, or the full set if it is in no group.
+        The group of each score: each group has its own threshold and promise. An array of booleans is enough. Declare
+        another array as ``dp.Groups(array, values=[...])``, with the public list of groups. A score outside the list is
+        in no group. With several arrays, or with an (n, n_groups) boolean array and ``per_record``, groups overlap. A
+        new row then gets the largest threshold of its groups, or the full set if it is in no group.
     budget : BudgetStore, optional
         The store of these records; the cost is reserved before anything is drawn.
     accountant : str or Accountant, default "pld"
@@ -157,11 +157,11 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
 
 @dataclass(frozen=True)
 class UsedRecords:
-    """Which records of a caller's own count, person by person, and in which groups.
+    """The records that are counted, person by person, with their groups.
 
     ``rows`` are their places in the table; None for all of them. ``n_units`` is the number of records, or persons,
     before a coin dropped any. ``weights`` are w / W of each row, where a likelihood ratio with mean 1 weights misses;
-    ``kept`` says which of them the coins keep.
+    ``kept`` marks the rows that the coins keep.
     """
 
     rows: NDArray[np.int64] | None
@@ -183,7 +183,7 @@ class UsedRecords:
         one_each: bool,
         seed: int | None,
     ) -> "UsedRecords":
-        """Choose at most the cap of rows of each person, or one; secret coins keep those of another population.
+        """Choose the counted rows of each person; with another population, secret coins keep some of them.
 
         Theory: Results H and K
         """
@@ -214,7 +214,7 @@ class UsedRecords:
     def scores_of_groups(self, scores: NDArray[Any]) -> list[NDArray[Any]]:
         """Return the scores of each group, of one row each unit; all of them as one group without groups.
 
-        A record that the coins of a weighting ratio reject is never missed: it has the lowest score.
+        A record that the coins of a weighting ratio reject gets the lowest score, so it is never missed.
         """
         found = scores if self.rows is None else scores[self.rows]
         found = found if self.kept is None else np.where(self.kept, found, -np.inf)
@@ -229,7 +229,7 @@ def read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
 
 
 def _choose_guarantee(name: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
-    """Return the guarantee; refuse one that does not fit how the scores were made."""
+    """Return the guarantee; refuse one that does not match the origin of the scores."""
     chosen = SPLIT if held_out and name == UNIVERSAL.name else guarantee_of(name)
     if chosen.needs_trajectory:
         raise ValueError(
@@ -243,7 +243,7 @@ def _choose_guarantee(name: str | Guarantee, *, held_out: bool, trained: bool) -
     if not held_out and not trained:
         raise ValueError(
             f"guarantee={chosen.name!r} needs training=, the event or ledger of the model's training, because the "
-            "scored records are its training records. For a model that did not use them, pass held_out=True"
+            "model was trained on the scored records. If it was not, pass held_out=True"
         )
     return chosen
 
@@ -256,7 +256,7 @@ def _choose_records(
     population: Population | None,
     random_state: int | None,
 ) -> UsedRecords | None:
-    """Return which scores count; None for all of them, which need not be in memory."""
+    """Return the scores that are counted; None for all of them, in memory or not."""
     if not unit.by_person and groups is None and population is None:
         return None
     if np.ndim(scores) != 1:
@@ -268,7 +268,7 @@ def _count_scores(scores: Any, used: UsedRecords | None) -> int:
     """Return the number of scores, or of persons, which the caller declares public."""
     size = known_size(scores) if used is None else used.n_units
     if size is None:
-        raise ValueError("n_records is required for scores whose number is not known before they are read")
+        raise ValueError("n_records is required for scores of unknown length; pass the public number of scores")
     if size == 0:
         raise ValueError("scores is empty; at least one score is required, unless n_records or n_persons is declared")
     return size

@@ -56,22 +56,22 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     persons : (n,) ids; one random record of each person is used, and everything is per person.
     groups : function of X that returns a boolean for each row, column of the schema, a list of these, or ``dp.Groups``
         with the public values of a function, as in the estimators. None: the groups of the fit, if it has any.
-    confidence : probability with which each interval contains its number.
+    confidence : probability that an interval contains its true number.
     size_is_public : whether the number of evaluated records (with ``persons``, of persons) may be published. Intervals
         are then narrower.
-    budget : budget store of the evaluated records; the cost is reserved before a record is counted.
+    budget : budget store of the evaluated records; the cost is reserved before any record is counted.
     random_state : None for system entropy; an integer makes the run repeatable and NOT private.
 
     Returns
     -------
     PrivateEvaluation
 
-    Privacy: (epsilon, delta) for adding or removing one evaluated record (with ``persons``, one person). Released are
-    pairs of noisy counts, of the records with and without an outcome: for each level the misses and the sizes of sets;
-    wrong predictions or errors; the misses of each class and of each group. A record changes one count of a pair by
-    one, so a pair costs one count of sensitivity 1. A record is in one class, so all classes together cost one; of
-    overlapping groups each that a record may be in costs one. Sizes and errors are shares of a public limit and
-    rounded to 0 or 1 at random, which preserves their mean.
+    Privacy: (epsilon, delta) for adding or removing one evaluated record (with ``persons``, one person). The release
+    consists of pairs of noisy counts, of the records with and without an outcome. The outcomes are, for each level, the
+    misses and the sizes of sets; wrong predictions or errors; the misses of each class and each group. A record changes
+    one count of a pair by one, so a pair costs one count of sensitivity 1. A record is in one class, so all classes
+    together cost one count. Each overlapping group that a record may be in costs one count. Sizes and errors are shares
+    of a public limit and rounded to 0 or 1 at random, which preserves their mean.
 
     Assumes: the records are independent draws from the population of interest.
 
@@ -125,7 +125,7 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
 
 
 def _find_groups(estimator: Any, groups: Any) -> RowGroups | None:
-    """Return the caller's groups, or those of the fit; None without any, and where the classes are the groups."""
+    """Return the caller's groups, or those of the fit; None without groups, and if the classes are the groups."""
     declared = read_groups(groups)
     found: RowGroups | None = estimator.declared_groups() if declared is None else declared.of_rows(estimator.schema_)
     return found
@@ -140,7 +140,7 @@ def evaluated_unit(persons: Any) -> Unit:
 
 
 def sketch_records(estimator: Any, X: Any) -> Sketch:
-    """Return what recognizes these records in this process, as the fit of the estimator reads its own."""
+    """Return the sketch of these records, computed as in the fit, to recognize them in this process."""
     return sketch_rows(X if isinstance(estimator.estimator, Prefit) else estimator._read_new_rows(X).rows)
 
 
@@ -150,10 +150,10 @@ def has_trained_release(estimator: Any, sketch: Sketch) -> bool:
 
 
 def warn_if_not_new(estimator: Any, sketch: Sketch, what: str, *, adds_up: bool) -> None:
-    """Warn about training records and, unless a store or a seed makes that pointless, about records used before."""
+    """Warn about training records; warn about records used before, unless a store or a seed makes that needless."""
     if has_trained_release(estimator, sketch):
         warnings.warn(
-            f"{what} records that trained this release: coverage on them says nothing about new records. Use labeled "
+            f"{what} records that trained this release, so their coverage says nothing about new records. Use labeled "
             "records that the fit did not use",
             ReuseWarning,
             stacklevel=4,

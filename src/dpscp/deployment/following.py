@@ -1,4 +1,4 @@
-"""Thresholds that follow new records: for any sequence of records, about as many misses as promised.
+"""Thresholds that follow new records and keep the promised miss rate over time, for any sequence of records.
 
 Theory: Result M
 """
@@ -17,7 +17,7 @@ from dpscp.privacy import IntegerSource, LatticeNoise
 
 # Shares of the allowed error of a long-run bound for the released number of records and for the largest batch.
 _SIZE_SHARE = 0.1
-# Where thresholds may be negative, their scale is linear up to this share of the range of the scores.
+# The scale of thresholds that may be negative is linear up to this share of the range of the scores.
 _KNEE = 0.01
 _FOLLOWS = "its thresholds follow new records: CoverageMonitor.long_run() states what holds for any sequence of records"
 
@@ -37,7 +37,7 @@ class NoisyPair:
 
     @property
     def coverage(self) -> float:
-        """The noisy share of covered records; NaN where noise hides all records."""
+        """The noisy share of covered records; NaN if the noisy number of records is not positive."""
         return min(1.0, max(0.0, self.covered / self.size)) if self.size > 0 else math.nan
 
     def balance(self, share: float) -> float:
@@ -53,7 +53,7 @@ class NoisyPair:
 class FollowPlan:
     """The public constants of thresholds that follow.
 
-    A threshold moves on a scale of its own, so that it reaches public bounds that are far away in few steps:
+    A threshold moves on its own scale, on which it reaches distant public bounds in few steps:
     log(threshold) where thresholds are positive, else sign(threshold) log(1 + abs(threshold) / knee).
 
     Attributes
@@ -61,7 +61,7 @@ class FollowPlan:
     step : float
         The size of a step, in units of the first threshold.
     alpha : float
-        The miscoverage that is followed.
+        The target miscoverage.
     first : (n_groups,)
         The first thresholds, on the scale.
     score_range : (low, high)
@@ -72,7 +72,7 @@ class FollowPlan:
     expected_batch : float
         The expected number of records in a batch, of one group.
     n_counts : int
-        How many counts one record changes, each by one.
+        The number of counts that one record changes, each by one.
 
     Theory: Result M
     """
@@ -111,11 +111,11 @@ class FollowPlan:
 
     @property
     def gain(self) -> float:
-        """How far one miss moves a threshold, on the scale."""
+        """The distance by which one miss moves a threshold, on the scale."""
         return self.step / self.expected_batch
 
     def in_force(self, places: Sequence[float]) -> NDArray[np.float64]:
-        """Return the thresholds of sets; infinite from the end of the range on, where sets contain everything."""
+        """Return the thresholds of sets; at the end of the range they are infinite, and sets contain everything."""
         found = np.array(places, dtype=float)
         values = np.minimum(found, self.end)
         back = np.sign(values) * self.knee * np.expm1(np.abs(values)) if self.knee else np.exp(values)
@@ -132,7 +132,7 @@ class FollowPlan:
         return new
 
     def both(self, estimator: Any, thresholds: Sequence[float]) -> Any:
-        """Return an estimator whose two levels are the first thresholds and those in force."""
+        """Return an estimator with two levels: the first thresholds and those in force."""
         new = copy.copy(estimator)
         values = np.column_stack([self.in_force(self.first), self.in_force(thresholds)])
         new.threshold_ = values if self.is_grouped else values[0]
@@ -171,7 +171,7 @@ class FollowPlan:
 
     @property
     def possible_draws(self) -> tuple[tuple[int, int], ...]:
-        """The draws that a pair by the thresholds in force may have; which ones depends on the past."""
+        """The possible numbers of draws in a pair by the thresholds in force; the past decides which one applies."""
         return ((1, 1),) if self.is_grouped else ((1, 1), (2, 1), (1, 2))
 
     def n_cells(self, thresholds: Sequence[float]) -> int:
@@ -195,7 +195,7 @@ def noisy_counts(exact: NDArray[np.int64], noise: LatticeNoise, source: IntegerS
 
 @dataclass(frozen=True)
 class LongRun:
-    """What thresholds that follow promise for the batches so far, for any sequence of records.
+    """The promise of thresholds that follow, about the batches so far, for any sequence of records.
 
     With probability at least ``1 - beta`` over the noise, at most ``rate`` of the records were missed, whatever the
     records are, also if somebody chose them looking at past thresholds. ``str()`` returns a paragraph.
@@ -203,10 +203,10 @@ class LongRun:
     Attributes
     ----------
     group : name of the group; None for all records.
-    alpha : the miscoverage that is followed.
+    alpha : the target miscoverage.
     n_batches : number of batches.
-    n_records : a number of records, declared or released, that the true one is not below.
-    largest_batch : a number of records, declared or released, that no batch exceeds.
+    n_records : a declared or released lower bound on the number of records.
+    largest_batch : a declared or released upper bound on the number of records in a batch.
     start : records that are missed while the threshold rises from the first one to the end of its range.
     batch : records of one batch that are missed before the threshold moves.
     noise : records that the noise may cost.
@@ -232,7 +232,7 @@ class LongRun:
 
     @property
     def rate(self) -> float:
-        """The proven bound on the share of missed records; 1 where it says nothing."""
+        """The proven bound on the share of missed records; 1 if nothing is proven."""
         return min(1.0, self.alpha + self.excess / self.n_records) if self.n_records > 0 else 1.0
 
     def __str__(self) -> str:

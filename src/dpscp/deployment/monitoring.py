@@ -34,7 +34,7 @@ _CONSTANTS = ("epsilon", "delta", "tolerated", "level", "expected_batch", "follo
 STAGE = "monitoring"
 # kappa is a multiple of eta / _KAPPA_STEPS, rounded upwards.
 _KAPPA_STEPS = 2**16
-# The default tolerated rate is at most this many times the promised one: a larger one would not see a rise.
+# The default tolerated rate is at most this many times the promised one: a larger one would not detect a rise.
 _MOST_TOLERATED = 1.5
 # The rise of the miss rate that eta is chosen for: this many times the tolerated rate.
 _RISE = 1.25
@@ -49,7 +49,7 @@ class MonitorStep:
     ----------
     log_evidence : natural logarithm of the evidence against the tolerated miss rate; the alarm is raised when it
         reaches log(1 / level).
-    alarm : whether the alarm was ever raised.
+    alarm : whether the alarm has been raised, now or before.
     n_batches : number of batches so far.
     ledger : privacy cost of the batch to each of its persons; batches of different persons compose in parallel.
     threshold : threshold in force after the batch, or one for each group; None if thresholds do not follow.
@@ -89,16 +89,16 @@ class _Bet:
         return self.eta * self.noise.count_noise
 
     def log_factor(self, misses: int, n: int, source: IntegerSource) -> float:
-        """Release what a batch adds to the log evidence.
+        """Release the log evidence of a batch.
 
-        Without a change, its exponential has a mean of at most one.
+        Without a change, the mean of its exponential is at most one.
         """
         exact = self.noise.scale * (misses - self.share * n)
         (drawn,) = self.noise.sample(1, source)
         return self.eta * float(exact + drawn) / self.noise.scale - self.noise_parameter**2 / 2
 
     def log_factor_of(self, pair: NoisyPair) -> float:
-        """Return the same from noisy counts, which are released."""
+        """Return the log evidence of a batch from released noisy counts."""
         share = float(self.share)
         parameter = self.noise_parameter * pair.spread(share)
         return self.eta * pair.balance(share) - parameter**2 / 2
@@ -106,7 +106,7 @@ class _Bet:
     def smallest_rate(self, n: int, limit: float, spread: float, batches: int, power: float) -> float | None:
         """Return the smallest miss rate whose alarm comes within these batches with this probability.
 
-        The evidence of a change in the first batch alone, as a normal number; None if no rate is seen so soon.
+        The evidence of a change in the first batch alone, as a normal number; None if no rate is detected so soon.
         """
         parameter = self.noise_parameter * spread
 
@@ -127,10 +127,10 @@ class _Bet:
 def log_evidence(log_factors: Sequence[float]) -> tuple[float, ...]:
     """Compute the log evidence after each batch: a mixture over the batch of the change.
 
-    The product of all factors falls without a change, which would delay the alarm after a later change. The mixture has
+    Without a change, the product of all factors falls. This would delay the alarm after a later change. The mixture has
     weight 1/2 on a change in the first batch and 1 / (2 j (j - 1)) on a change in batch j. Each product from batch j on
-    is an e-process, and so is the mixture. By Ville's inequality it ever reaches 1 / level with probability at most
-    ``level``.
+    is an e-process, and so is the mixture. By Ville's inequality, the probability that it ever reaches 1 / level is at
+    most ``level``.
 
     Theory: Result L
     """
@@ -148,14 +148,14 @@ class CoverageMonitor:
     Parameters
     ----------
     estimator : fitted PrivateConformalClassifier or PrivateConformalRegressor
-    epsilon, delta : privacy cost of a batch to each of its records, or persons.
+    epsilon, delta : privacy budget of a batch for each of its records, or persons.
     tolerated : tolerated miss rate at the first level. None: one minus the level that this release covers with
         confidence .95 (Result I), at most 1.5 times the promised miss rate; needs ``guarantee="split"``.
     level : largest probability of ever raising a false alarm.
     expected_batch : public guess of the number of records in a batch. It affects the delay of an alarm and the steps of
-        thresholds that follow, no promise.
+        thresholds that follow, but no promise.
     follow : size of the steps of thresholds that follow new records (Result M), in units of the first threshold; 1.0 is
-        a good start. None: the thresholds stay. The alarm judges the first thresholds in any case.
+        a good start. None: the thresholds do not change. The alarm is always about the first thresholds.
     random_state : None for system entropy; an integer makes the run repeatable and NOT private.
 
     Form batches by calendar, never by count: with a fixed number, one person would shift all later batches. A person is
@@ -168,8 +168,8 @@ class CoverageMonitor:
 
     Assumes: for the alarm, records (with ``persons``, persons) are independent, and each is missed with probability at
     most ``tolerated`` unless something changed. With the default ``tolerated`` a false alarm has probability at most
-    ``level`` + .05, because the release may be one of the few that cover less; where 1.5 times the promised miss rate
-    is smaller, this probability is larger. For ``long_run``, nothing is assumed about the records.
+    ``level`` + .05, because the release may be one of the few that cover less. If 1.5 times the promised miss rate is
+    smaller than the default, this probability is larger. For ``long_run``, nothing is assumed about the records.
 
     Theory: Results L and M
     """
@@ -200,7 +200,7 @@ class CoverageMonitor:
         self._bet = _choose_bet(self.tolerated, self.budget, self.expected_batch, counts)
         self._names: list[str] = []
         self._factors: list[float] = []
-        # of thresholds that follow: what each batch released, its delay, and the thresholds before and after each batch
+        # for thresholds that follow: the released counts and the delay of each batch, and the thresholds around it
         self._counts: list[tuple[float, ...]] = []
         self._delays: list[int] = []
         self._pairs: list[list[NoisyPair]] = []
@@ -289,8 +289,8 @@ class CoverageMonitor:
         X, y : (n, n_features) and (n,) labeled records.
         persons : (n,) ids; one random record of each person is counted.
         batch : public name, for example "2026-11"; a name that was used before is refused.
-        predicted_after : how many batches had been counted when these records were predicted. None: all until now. Late
-            labels are compared with the threshold of that time; it needs ``follow``.
+        predicted_after : number of batches that had been counted when these records were predicted. None: all so far.
+            Late labels are compared with the threshold of that time. It needs ``follow``.
         budget : budget store that pays.
 
         Returns
@@ -331,13 +331,13 @@ class CoverageMonitor:
         if predicted_after is None:
             return self._thresholds[-1]
         if self._plan is None:
-            raise ValueError("predicted_after is for thresholds that follow: create the monitor with follow=1.0")
+            raise ValueError("predicted_after needs thresholds that follow: create the monitor with follow=1.0")
         if isinstance(predicted_after, bool) or predicted_after not in range(self.n_batches + 1):
             raise ValueError(f"predicted_after must be a number of batches from 0 to {self.n_batches}")
         return self._thresholds[predicted_after]
 
     def _add(self, name: str, factor: float, counts: tuple[float, ...], delay: int) -> None:
-        """Add what a batch released; from counts, the evidence and the next thresholds follow."""
+        """Add the released numbers of a batch; counts determine the evidence and the next thresholds."""
         if self._plan is not None:
             if delay not in range(self.n_batches + 1):
                 raise ValueError(f"batch {name!r} has a wrong delay")
@@ -356,7 +356,7 @@ class CoverageMonitor:
     def long_run(
         self, beta: float = 0.05, *, n_records: int | None = None, largest_batch: int | None = None
     ) -> LongRun | tuple[LongRun, ...]:
-        """Return what the thresholds in force promised over all batches so far, for any sequence of records.
+        """Return the promise of the thresholds in force over all batches so far, for any sequence of records.
 
         Parameters
         ----------
@@ -373,7 +373,7 @@ class CoverageMonitor:
         """
         beta = check_probability("beta", beta)
         if self._plan is None:
-            raise ValueError("these thresholds do not follow: create the monitor with follow=1.0")
+            raise ValueError("long_run needs thresholds that follow: create the monitor with follow=1.0")
         names = self._release.group_values_ if self._plan.is_grouped else [None]
         found = tuple(
             long_run_bound(
@@ -405,7 +405,7 @@ class CoverageMonitor:
     def to_json(self) -> str:
         """Return the state as JSON; it contains public constants and released numbers only.
 
-        A checksum of all of it shows a state that was changed. It is no signature: it does not show who wrote it.
+        A checksum detects a changed state. It is not a signature: it does not show who wrote the state.
         """
         state = {
             "format": _FORMAT,
@@ -437,7 +437,7 @@ class CoverageMonitor:
         if not isinstance(state, dict) or (state.get("format"), state.get("version")) != (_FORMAT, _VERSION):
             raise ValueError(f"the text is not the state of a monitor of format {_FORMAT!r}, version {_VERSION}")
         if state.pop("checksum", None) != _checksum(state):
-            raise ValueError("the state of the monitor was changed: its checksum is not that of its content")
+            raise ValueError("the state of the monitor was changed: its checksum does not match; restore a backup")
         if state.get("model") != estimator.digest():
             raise ValueError("this state belongs to another model: load the model for which the monitor was created")
         try:
@@ -467,8 +467,8 @@ def _tolerated(estimator: Any) -> float:
     covered = estimator.certificate_.terms.release_level
     if covered is None or not 0 < covered < 1:
         raise ValueError(
-            "tolerated must be set: this release has no proven level of a single release (only guarantee='split' has "
-            "one); choose the tolerated miss rate, for example tolerated=0.12"
+            "tolerated must be set, because only guarantee='split' has a proven level of a single release; choose the "
+            "tolerated miss rate, for example tolerated=0.12"
         )
     return float(min(1 - covered, _MOST_TOLERATED * (1 - estimator.certificate_.target)))
 

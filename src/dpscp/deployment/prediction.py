@@ -17,8 +17,8 @@ def predict_block(
 ) -> tuple[dict[str, Any], int]:
     """Return the new columns of a block of rows, and the number of rows without a prediction.
 
-    A row that violates the schema has none. The last column, ``errors``, gives its row number and the reason. Rows to
-    predict are not private to the model.
+    A row that violates the schema has no prediction. The last column, ``errors``, gives its row number and the reason.
+    The privacy promise is about the records of the fit, not about rows to predict.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def predict_table(
     output : file to write, see ``open_writer``.
     unknown : meaning of an undeclared category; None: as the schema says.
     raw : bool
-        Whether texts like formulas are written to CSV as they are.
+        Whether texts that look like formulas are written to CSV unchanged.
     check : function, optional
-        Called with the number of rows read so far, before each block is predicted; may raise.
+        Called with the number of rows read so far, before each block is predicted. It may raise an error.
 
     Returns
     -------

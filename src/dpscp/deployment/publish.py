@@ -1,7 +1,7 @@
-"""Write a privacy statement for the places where releases are listed: a registry of deployments, and a model hub.
+"""Write a privacy statement for a registry of deployments and for a model hub.
 
-The registry is that of OpenDP (registry.opendp.org, ``schemas/deployments-schema.yaml`` of its data). What a release
-cannot know is named as open.
+The registry is that of OpenDP (registry.opendp.org, ``schemas/deployments-schema.yaml`` of its data). Fields that a
+release cannot fill are marked as open.
 """
 
 import json
@@ -28,7 +28,7 @@ def registry_entry(statement: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        All fields that a statement answers. Others begin with ``OPEN``, and say what to write.
+        All fields that a statement answers. Other fields begin with ``OPEN`` and describe what to write.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def registry_entry(statement: Mapping[str, Any]) -> dict[str, Any]:
                 "composition": f"{statement['accountant']['composition']}. {statement['accountant']['parts']}",
             },
             "implementation": {
-                "preprocessing_and_hyperparameter_tuning": OPEN.format("what was looked at before this release"),
+                "preprocessing_and_hyperparameter_tuning": OPEN.format("what was learned from the records before"),
                 "mechanisms": f"{'; '.join(mechanisms)}. {made}",
                 "justification": OPEN.format("why these parameters were chosen"),
             },
@@ -78,7 +78,7 @@ def registry_entry(statement: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _basic(declared: Mapping[str, str], release: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is released, by whom and for what."""
+    """Return the facts about the release: name, author and purpose."""
     has_model = release["task"] not in ("scores", "losses")
     return {
         "name": _declared(declared, "data", "the name of the data product"),
@@ -92,7 +92,7 @@ def _basic(declared: Mapping[str, str], release: Mapping[str, Any]) -> dict[str,
 
 
 def _unprotected(public: Sequence[Mapping[str, Any]]) -> str:
-    """Name what was computed from the records without noise."""
+    """List the facts that were computed from the records without noise."""
     exact = [fact["name"] for fact in public if fact["source"] in ("counted", "found in the records")]
     return f"Computed without noise: {', '.join(exact) or 'nothing'}."
 

@@ -46,8 +46,8 @@ def recalibrate(
 ) -> Any:
     """Return a copy of a fitted estimator with thresholds from new labeled records.
 
-    The model stays as it is. Levels, groups, score and ``release_confidence`` are those of the fit. The promise is then
-    about new records of the population that these records come from.
+    The model does not change. Levels, groups, score and ``release_confidence`` are those of the fit. The promise is
+    then about new records of the population that these records come from.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def recalibrate(
     persons : (n,) ids where the fit had ids; one random record of each person is used.
     n_records : public nominal number of records, or of persons; the true number stays private and a noisy one is
         released. None declares it public.
-    budget : budget store of these records; the cost is reserved before a record is counted.
+    budget : budget store of these records; the cost is reserved before any record is counted.
     random_state : None for system entropy; an integer makes the run repeatable and NOT private.
 
     Returns
@@ -66,8 +66,9 @@ def recalibrate(
         Its ledger has the fit and the recalibration as parts on disjoint records: each person is in one of them and
         pays for that one (parallel composition). Its certificate is that of the recalibration.
 
-    Privacy: (epsilon, delta) for adding or removing one of the new records (with ``persons``, one person). Somebody
-    whose records were also used for training, monitoring or evaluation pays for each; a budget store adds it up.
+    Privacy: (epsilon, delta) for adding or removing one of the new records (with ``persons``, one person). The costs
+    add up for a person whose records were also used for training, monitoring or evaluation; a budget store adds them
+    up.
 
     Assumes: the new records and those that follow are exchangeable, and training did not use them.
 
@@ -83,8 +84,8 @@ def recalibrate(
     if has_trained_release(estimator, sketch):
         raise ValueError(
             "recalibrate was called with records that the fit of this release used: its thresholds would cover less "
-            "than they state, and the ledger would count these records once. Pass labeled records that the fit did not "
-            "use"
+            "than they state, and the ledger would charge these records once only. Pass labeled records that the fit "
+            "did not use"
         )
     if budget is None and seed is None:
         warn_if_used(sketch, "recalibrate was called with", stacklevel=2)
@@ -115,8 +116,8 @@ def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> tu
     fitted = estimator.ledger_.unit
     if fitted.group > 1 or fitted.by_person != (persons is not None):
         raise ValueError(
-            "persons must be given where the fit had ids, and only there: the ledger of a release has one unit of "
-            "privacy"
+            "persons is required if the fit had ids, and refused if it had none, because a ledger has one unit of "
+            "privacy; pass persons=ids or remove it"
         )
     task, classes = estimator._task(), getattr(estimator, "classes_", None)
     estimator.require_readable_rows(X)
@@ -145,7 +146,7 @@ def _join(fitted: Ledger, added: Ledger, size: dict[str, int], *, counted: bool)
     ``size`` is the public number of these; ``counted`` says that it was taken from them.
     """
     stages = {"fit": fitted.event, STAGE: added.event}
-    # the fit of a secret split is one event that composes none, so its names stay in words
+    # a secret split is one event without composed events, so a note keeps the names of its parts
     parts = [part for entry in fitted.entries for part in zip(entry.parts, entry.components, strict=False)]
     named = [f"{part} consisted of {', '.join(names)}" for part, names in parts if names]
     counted_once = "records of different persons, the more expensive part counts"

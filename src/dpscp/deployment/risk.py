@@ -69,7 +69,7 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     alpha : bound on the mean loss, or a list of bounds that share the budget.
     thresholds : (m,) increasing public thresholds of a table of losses.
     threshold_range : (low, high), public; a function is evaluated on an even grid between them.
-    epsilon, delta : privacy budget of everything together.
+    epsilon, delta : privacy budget of the whole release, training included.
     training : event or ledger of the training of the model behind the losses, where it used these records.
     held_out : True if the model did not use these records, although ``training`` is given. None: True without
         ``training``.
@@ -85,9 +85,10 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
         that of these. Secret coins keep each record with probability w / W, and the promise is for that population
         (Result K). Needs held-out records; with persons one random row of each counts.
     resolution : losses are rounded to multiples of 1 / ``resolution`` by a secret uniform, which keeps their mean. 1
-        turns the loss into a score; the certificate then says what a single release loses, at more spread.
+        turns the loss into a score. The certificate then bounds the loss of a single release, but the rounding adds
+        noise.
     running_maximum : control the running maximum of a loss that may rise with the threshold, taken from the right.
-    release_confidence : with this probability this one release keeps the bound itself. Needs ``resolution=1`` and
+    release_confidence : probability that this single release keeps the bound. Needs ``resolution=1`` and
         held-out records.
     budget : store of these records; the share is reserved before anything is released.
     accountant : ``"pld"`` or ``"rdp"``.
@@ -97,8 +98,8 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     -------
     Release
         Its ``threshold`` is a number; an array (n_levels,) for a list of levels, (n_groups, n_levels) with groups.
-        Infinite where no finite threshold keeps the promise: act so that the loss is 0, such as with full sets. The
-        ``risk`` of a certificate is the proven bound on the mean loss.
+        Infinite where no finite threshold keeps the promise: then act so that the loss is 0, for example with full
+        sets. The ``risk`` of a certificate is the proven bound on the mean loss.
 
     Privacy: (epsilon, delta) for adding or removing one record, or one person. One record changes the sum of one minus
     the loss, less half the number of records, by at most 1/2, as in a search for coverage.
@@ -150,7 +151,7 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
 
 
 def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guarantee:
-    """How the promise is kept: by records that training did not see, or by the privacy of training (Result B)."""
+    """Return the guarantee: ``split`` for held-out records, otherwise the privacy of training (Result B)."""
     if training is None and held_out is False:
         raise ValueError("held_out=False needs training=, the event or ledger of all that the model learned from")
     is_held_out = training is None if held_out is None else bool(held_out)
@@ -158,9 +159,9 @@ def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guar
 
 
 def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, float] | None) -> int:
-    """The number of rows of a table, or of what a function returns at the end of its range."""
+    """The number of rows of a table, or of the losses that a function returns at the end of its range."""
     if callable(losses) != (threshold_range is not None) or (thresholds is not None) == callable(losses):
-        raise ValueError("give losses as an (n, m) array with thresholds, or as a function with threshold_range")
+        raise ValueError("losses must be an (n, m) array with thresholds=, or a function with threshold_range=")
     if threshold_range is not None:
         return len(check_losses(losses(check_range("threshold_range", threshold_range)[1])))
     table, n_points = np.asarray(losses), len(check_thresholds(thresholds))

@@ -1,8 +1,8 @@
 """Serve the predictions of a model over HTTP (``dpscp serve``), with FastAPI.
 
-The records of requests are not private to the model, but they are private to the people who send them. No record, and
-no message that may contain one, is written to a log. A table that is sent as CSV is kept in a folder that only this
-user can read, until its answer is sent.
+The privacy promise of the model is not about the records of requests, but the people who send them expect secrecy. No
+record, and no message that may contain one, is written to a log. A CSV table of a request is stored in a folder that
+only this user can read, until its answer is sent.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _SHORTEST_TOKEN = 16
 # Predictions that run at the same time: more than one, so that a table does not stop the answers to single records.
 _WORKERS = 3
 _MOST_CONNECTIONS = 200
-# The page and what tells whether the server works need no token; they contain nothing but the version.
+# The page and the health check need no token; they contain nothing but the version.
 _OPEN_PATHS = ("/", "/health")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -59,7 +59,7 @@ _log = logging.getLogger("dpscp")
 
 @dataclass(frozen=True)
 class Limits:
-    """Bound what one request may ask for.
+    """Limit the size and the time of a request.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Limits:
 
 
 class RequestError(Exception):
-    """Refuse a request with a status of HTTP and the reason."""
+    """Refuse a request with an HTTP status and a reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -85,7 +85,7 @@ class RequestError(Exception):
 
 
 class OutcomeFile:
-    """Append labeled records to a CSV file that ``dpscp monitor`` reads; the file can be moved away at any time.
+    """Append labeled records to a CSV file that ``dpscp monitor`` reads; the file may be moved at any time.
 
     Collecting releases nothing: only ``dpscp monitor`` does, from its own budget.
     """
@@ -101,12 +101,12 @@ class OutcomeFile:
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Write records as the monitor can read them; refuse all if one of them is not readable."""
         names, text = self._schema.column_names, io.StringIO()
-        # with this line end the writer also quotes a cell with a single CR, which readers take for the end of a line
+        # with this line end the writer also quotes a cell with a single CR, which readers treat as the end of a line
         lines = csv.writer(text, delimiter=self._schema.csv.separator_in(self.path.name), lineterminator="\r\n")
         lines.writerow(names)
         header = text.tell()
         lines.writerows([_cell(record[name], self._schema.csv.decimal) for name in names] for record in records)
-        # the mark at its start says UTF-8, whatever encoding the schema declares
+        # the byte-order mark declares UTF-8, whatever encoding the schema declares
         whole = codecs.BOM_UTF8 + text.getvalue().encode()
         if records:
             self._check(whole, len(records))
@@ -118,7 +118,7 @@ class OutcomeFile:
                 os.fsync(handle)
 
     def _check(self, content: bytes, n_records: int) -> None:
-        """Read what is to be written as the monitor does: it would refuse a whole file for one record."""
+        """Check the new lines as the monitor would read them, because one bad record makes it refuse the whole file."""
         with tempfile.TemporaryDirectory(prefix="dpscp-serve-") as folder:
             table = Path(folder, self.path.name)
             table.write_bytes(content)
@@ -149,7 +149,7 @@ class _Service:
         self._workers = asyncio.Semaphore(_WORKERS)
 
     async def compute(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the result of work in a thread, so that others are answered meanwhile."""
+        """Return the result of work that runs in a thread, so that other requests are answered meanwhile."""
         async with self._workers:
             return await asyncio.to_thread(work, *arguments)
 
@@ -159,11 +159,11 @@ class _Service:
         return HTMLResponse(text, headers={"Content-Security-Policy": _PAGE_POLICY})
 
     async def health(self) -> JSONResponse:
-        """Tell that the server works."""
+        """Report that the server works."""
         return JSONResponse({"status": "ok", "version": self.version})
 
     async def describe(self) -> JSONResponse:
-        """Return the columns of a record, and what is promised about predictions."""
+        """Return the columns of a record, and the promises about predictions."""
         return JSONResponse(
             {
                 "version": self.version,
@@ -234,7 +234,7 @@ def create_app(
     outcomes : str or path, optional
         A CSV file that collects the labeled records of ``POST /outcomes``. None: they are refused.
     token : str, optional
-        What a client must send as ``Authorization: Bearer TOKEN``.
+        The token that a client must send as ``Authorization: Bearer TOKEN``.
     hosts : tuple of str
         The names by which clients may address the server; ``("*",)`` allows all. Without a token this keeps pages of
         other sites from reading answers.
@@ -281,7 +281,7 @@ def serve(app: Any, host: str, port: int, limits: Limits = Limits()) -> None:  #
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Protocol(H11Protocol):
-        """Close a connection that sends no whole head of a request in time; uvicorn would wait."""
+        """Close a connection whose request header does not arrive in time; uvicorn would wait."""
 
         def connection_made(self, transport: Any) -> None:
             """Start the clock."""
@@ -301,12 +301,12 @@ def serve(app: Any, host: str, port: int, limits: Limits = Limits()) -> None:  #
             server_header=False,
             limit_concurrency=_MOST_CONNECTIONS,
         )
-        with contextlib.suppress(KeyboardInterrupt):  # raised again after the last answer
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after the last answer
             uvicorn.Server(config).run([opened])
 
 
 class _Guard:
-    """Refuse other hosts and wrong tokens, and answer every error with a text that contains no record."""
+    """Refuse other hosts and wrong tokens, and answer each error with a text that contains no record."""
 
     def __init__(self, app: Any, *, token: str | None, hosts: tuple[str, ...]) -> None:
         self.app, self.token, self.hosts = app, token, hosts
@@ -336,14 +336,14 @@ class _Guard:
             _log.error("a request failed with an unexpected %s", type(error).__name__)
             status, reason = 500, f"unexpected {type(error).__name__}; report it with the kind of the request"
         if not started:
-            # what was not read of the request makes the connection unusable
+            # unread parts of the request make the connection unusable
             headers = {"Connection": "close"} | ({"WWW-Authenticate": "Bearer"} if status == 401 else {})
             await JSONResponse({"error": reason}, status, headers)(scope, receive, send_guarded)
 
     def _check(self, scope: Any) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         if "*" not in self.hosts and _host_name(headers.get(b"host", "")) not in self.hosts:
-            raise RequestError(421, "the server does not answer to this name; see --host")
+            raise RequestError(421, "the Host header has another name than the server; use that of --host")
         if self.token is None or scope["path"] in _OPEN_PATHS:
             return
         given = headers.get(b"authorization", "")
@@ -364,7 +364,7 @@ def _servable_schema(estimator: Any) -> Schema:
     lost = [name for name in vars(estimator).get("unwritten_", ()) if name in ("groups", "conformity_score")]
     lost = [name for name in lost if getattr(estimator, name) is getattr(type(estimator), name)]
     if lost:
-        raise ValueError(f"the file of this model does not hold its function {lost[0]}; set it, then use create_app")
+        raise ValueError(f"the file of this model lacks its function {lost[0]}; set it, then call create_app")
     return schema
 
 
@@ -401,7 +401,7 @@ async def _read_json(request: Any, limits: Limits) -> Any:
     try:
         data = json.loads(body, parse_constant=_refuse_constant)
         if rb"\u" in body:
-            json.dumps(data, ensure_ascii=False).encode()  # half of a pair of code units is no text
+            json.dumps(data, ensure_ascii=False).encode()  # half of a surrogate pair is not a text
         return data
     except (ValueError, RecursionError):  # the message may contain a part of the body
         pass
@@ -438,7 +438,7 @@ def _as_frame(records: list[dict[str, Any]], names: list[str]) -> Any:
 
 
 def _predict_records(estimator: Any, schema: Schema, records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the answers to records as JSON values: null for an end of an interval that does not exist."""
+    """Return the answers to records as JSON values; null is an infinite end of an interval."""
     if not records:
         return {"predictions": [], "errors": 0}
     frame = _as_frame(records, [column.name for column in schema.feature_columns])
@@ -473,7 +473,7 @@ def _predict_file(estimator: Any, source: Path, output: Path, limits: Limits) ->
             raise RequestError(422, f"the first line of the table lacks column {missing[0]!r}, which the model needs")
         predict_table(estimator, table, output, check=check)
         return
-    except (ValueError, TypeError) as error:  # our own messages; they contain no cell
+    except (ValueError, TypeError) as error:  # messages of this package contain no cell
         reason = str(error).replace(repr(str(source)), "the table")
     raise RequestError(422, reason)
 
