@@ -558,7 +558,7 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("region", CANARY, "column 'region' has a missing value or one that is not in its declared categories"),
+        ("region", CANARY, "column 'region' has a missing value, or one outside its declared categories"),
         ("id", f"{CANARY},1", "cannot be read as CSV; check that all rows have the same length"),
         ("region", "latin", "is not written in utf-8"),
     ],

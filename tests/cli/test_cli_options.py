@@ -121,7 +121,7 @@ def test_what_one_release_covers_is_asked_for_and_told(succeed, folder):
         ("--score aps", "--score is not for a multilabel task"),
         ("--release-confidence 0.9", "--release-confidence is not for a multilabel task"),
         ("--side upper", "--side is not for a "),
-        ("--evaluate new.csv", "bound a mean loss"),
+        ("--evaluate new.csv", "bounds a mean loss"),
         ("--confidence 0.7 0.8", ""),
     ],
 )

@@ -89,12 +89,12 @@ def test_parts_of_dates_are_features_of_their_own():
 @pytest.mark.parametrize(
     ("declared", "cell", "said"),
     [
-        ({}, "31.01.2024", "is declared a date but has a value that is not one"),
-        ({"format": "%d.%m.%Y"}, "2024-01-30", "must be written as '%d.%m.%Y'"),
+        ({}, "31.01.2024", "is declared as a date but has a value that is not a date"),
+        ({"format": "%d.%m.%Y"}, "2024-01-30", "Write texts as '%d.%m.%Y'"),
         ({}, "", "'day' has missing values"),
         ({}, "n/a", "'day' has missing values"),
-        ({}, 4.25, "is declared a date"),
-        ({}, True, "is declared a date"),
+        ({}, 4.25, "is declared as a date"),
+        ({}, True, "is declared as a date"),
         ({}, datetime.time(7, 31), "times of day"),
     ],
 )
@@ -128,8 +128,8 @@ def test_dates_are_declared_as_texts_or_as_dates_of_toml():
         ({"parts": [["weekday"]]}, "parts of column 'day'"),
         ({"type": ["date"]}, "type of column 'day'"),
         ({"format": "dd.mm"}, "format of column 'day'"),
-        ({"scale": "log"}, "scale of column 'day' is for type 'numeric'"),
-        ({"cells": 4}, "cells of column 'day' is for type 'categorical'"),
+        ({"scale": "log"}, "scale of column 'day' needs type 'numeric'"),
+        ({"cells": 4}, "cells of column 'day' needs type 'categorical'"),
     ],
 )
 def test_wrong_declarations_of_dates_are_refused(declared, said):
@@ -187,13 +187,13 @@ def test_hashed_categories_need_no_list():
     ("text", "said"),
     [
         ("[columns.x]\ntype = 'categorical'\ncategories = 'hash'", "needs cells"),
-        ("[columns.x]\ntype = 'categorical'\ncategories = ['a']\ncells = 3", 'is for categories = "hash"'),
+        ("[columns.x]\ntype = 'categorical'\ncategories = ['a']\ncells = 3", 'needs categories = "hash"'),
         ("[columns.x]\ntype = 'categorical'\ncategories = 'hash'\ncells = 100000", "at most 65536"),
         ("[columns.x]\ntype = 'categorical'\ncategories = 'cods'\n[categories]\ncodes = ['a']", "Did you mean 'codes'"),
         ("[categories]\nhash = ['a']\n[columns.x]\ntype = 'numeric'", "a list named 'hash'"),
         ("[defaults]\nkind = 'numeric'\n[columns.x]\ntype = 'numeric'", "defaults has an unknown key 'kind'"),
         ("defaults = 3", r"must be a table: \[defaults\]"),
-        ("[columns.x]\ntype = 'numeric'\nunknown = 'other'", "unknown of column 'x' is for type 'categorical'"),
+        ("[columns.x]\ntype = 'numeric'\nunknown = 'other'", "unknown of column 'x' needs type 'categorical'"),
         ("[csv]\nmissing = 'k.A.'", "missing of csv must be a list"),
         ("[csv]\nmissing = ['']", "missing of csv must be a list"),
     ],

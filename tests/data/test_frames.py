@@ -231,7 +231,7 @@ def test_a_row_that_does_not_fit_is_marked_and_the_others_are_predicted():
         lambda: clf.report("never", odd, "bought"),
         lambda: dp.evaluate(clf, odd, strict.targets(odd), epsilon=1, delta=1e-5),
     ):
-        with pytest.raises(SchemaError, match="not in its declared categories"):
+        with pytest.raises(SchemaError, match="outside its declared categories"):
             refused()
 
 

@@ -353,7 +353,7 @@ def test_a_schema_declares_scales(tmp_path):
         dp.PrivateConformalRegressor(y_scale="log1p", random_state=0).fit(frame, "cost", schema=schema)
     with pytest.raises(SchemaError, match="lower bound above 0"):
         Column("dose", "numeric", (0.0, 1.0), scale="log")
-    with pytest.raises(SchemaError, match="scale of column 'sex' is for type 'numeric'"):
+    with pytest.raises(SchemaError, match="scale of column 'sex' needs type 'numeric'"):
         Column("sex", "categorical", categories=("f", "m"), scale="log")
-    with pytest.raises(SchemaError, match="for the target of a regression"):
+    with pytest.raises(SchemaError, match="scale needs a regression"):
         Schema("classification", "y", (), ("a", "b"), scale="log")

@@ -90,7 +90,7 @@ def test_rows_to_predict_are_read_with_what_is_wrong_with_each():
     matrix, wrong = schema.rows(odd)
     assert matrix.shape == (2, 7)
     assert "'age' is declared numeric" in wrong[0]
-    assert "'member' has a missing value or one that is not in" in wrong[0]
+    assert "'member' has a missing value, or one outside" in wrong[0]
     assert "'region' has a missing value" in wrong[1]
     assert CANARY not in wrong[1]
     matrix, wrong = schema.rows(odd, unknown="other")

@@ -59,8 +59,8 @@ def test_problems_have_counts_and_places_and_no_values(tmp_path):
     expected = {
         "column 'age' is declared numeric": (7, "record 4 of"),
         "column 'age' has missing values": (1, "record 21 of"),
-        "column 'day' is declared a date": (2, "record 6 of"),
-        "column 'region' has a missing value or one": (1, "record 401 of"),
+        "column 'day' is declared as a date": (2, "record 6 of"),
+        "column 'region' has a missing value, or one": (1, "record 401 of"),
         "the target column 'y' has a missing label": (1, "record 8 of"),
     }
     for table in (frame, pl.from_pandas(frame.astype({"age": "str"})), [tmp_path / "a.csv", tmp_path / "b.csv"]):

@@ -504,7 +504,7 @@ def test_a_schema_declares_several_targets(tmp_path):
         ({"task": "classification"}, "one target column"),
         ({"classes": ["x", "y"]}, "neither classes nor bounds"),
         ({"person": "b", "rows_per_person": 2}, "not the target"),
-        ({"scale": "log"}, "scale is for"),
+        ({"scale": "log"}, "scale needs a regression"),
     ],
 )
 def test_wrong_declarations_of_several_targets_are_refused(change, match):

@@ -96,7 +96,7 @@ class _Wizard:
         if not self.schema.target:
             self._store(self._answer("column to predict: ", lambda text: self._use_column(text, target=text)))
         target = self.schema.target
-        if not self.schema.task:  # asked first, so that a later run can see which questions were answered
+        if not self.schema.task:  # the first question, so that a later run can see which questions were answered
             if self.schema.person is None and self.schema.rows_per_person is None:
                 self._ask_persons()
             self._store(replace(self.schema, task=self._choose(f"what is {target}", _TASKS)))
@@ -198,7 +198,7 @@ class _Wizard:
         return column
 
     def _forget(self, name: str) -> None:
-        """Remove an answer, so that its question is asked again."""
+        """Remove an answer, so that its question is repeated."""
         schema = self.schema
         known = [column.name for column in schema.columns]
         if name in known:

@@ -1,4 +1,4 @@
-"""Records and what is declared about them: schemas, frames, persons, sources."""
+"""Records and the declarations about them: schemas, frames, persons, sources."""
 
 from dpscp._base.lazy import lazy_exports
 

@@ -1,7 +1,6 @@
 """The public declaration of one column, and the features that it becomes.
 
-``TYPES`` has one class for each type of column: its declarations, its features, and how its values are read. Another
-type is one more class in that table.
+``TYPES`` has one class for each type of column: its declarations, its features, and the reader of its values.
 """
 
 import re
@@ -59,8 +58,8 @@ class Column:
     missing : ``"refuse"``, ``"indicator"``, or a public number or date
         How missing numbers or dates are treated.
     categories : tuple of str, or ``"hash"``, optional
-        The public categories of a categorical column. ``"hash"``: each value belongs to one of ``cells`` cells, by a
-        public hash of its text.
+        The public categories of a categorical column. With ``"hash"``, each value belongs to one of ``cells`` cells, by
+        a public hash of its text.
     unknown : ``"refuse"`` or ``"other"``
         How a categorical column treats other values, and missing ones.
     scale : ``"linear"``, ``"log"`` or ``"log1p"``
@@ -70,10 +69,11 @@ class Column:
     format : str, optional
         How texts of a date are written, such as ``"%d.%m.%Y"``. None: ISO 8601 (``2025-01-31``).
     parts : tuple of ``"day_of_year"`` and ``"weekday"``
-        What a date becomes beside its number of days since 1970: a point on the circle of the year, seven indicators.
+        Further features of a date, besides its number of days since 1970: two coordinates on the circle of the year, or
+        seven indicators.
     encoding : ``"indicators"`` or ``"code"``, optional
-        What a categorical column becomes: an indicator of each category, or the number of its category, which the fit
-        replaces by private shares of the target. None: the fit chooses.
+        The features of a categorical column: an indicator of each category, or the number of its category, which the
+        fit replaces by private shares of the target. None: the fit chooses.
     """
 
     name: str
@@ -101,12 +101,12 @@ class Column:
                 object.__setattr__(self, name, value)
 
     def _refuse_other_keys(self) -> None:
-        """Refuse a declaration that means nothing for this type."""
+        """Refuse a declaration that this type does not have."""
         for name, default in _DEFAULTS.items():
             if name not in self.kind.keys and getattr(self, name) != default:
                 owners = " or ".join(repr(kind) for kind, found in TYPES.items() if name in found.keys)
                 raise SchemaError(
-                    f"{name} of {self.where} is for type {owners}, but its type is {self.type!r}; remove {name}"
+                    f"{name} of {self.where} needs type {owners}, but its type is {self.type!r}; remove {name}"
                 )
 
     @property
@@ -193,7 +193,7 @@ COLUMN_KEYS = ("type", *_DEFAULTS)
 
 @dataclass(frozen=True)
 class Feature:
-    """Describe one number of a row of the matrix.
+    """Describe one column of the matrix.
 
     Attributes
     ----------
@@ -205,7 +205,7 @@ class Feature:
     scale : str
         The scale on which the model sees it.
     categories : int
-        The number of categories that it is the code of; 0 for other numbers.
+        The number of categories, if it is a code of categories; 0 for other numbers.
     """
 
     name: str
@@ -216,16 +216,16 @@ class Feature:
 
 
 class ColumnType:
-    """Say how columns of one type are declared and read. This one is for columns that are not used.
+    """Define how columns of one type are declared and read. The base class is for ignored columns.
 
     Attributes
     ----------
     meaning : str
-        The type in a question of the command line.
+        Name of the type in a question of the command line.
     keys : tuple of str
-        The declarations that it takes.
+        The declarations that the type has.
     hints : tuple of str
-        Comments of a template, for what may be declared.
+        Comments in a template about optional declarations.
     """
 
     meaning: ClassVar[str] = "not used"
@@ -254,7 +254,7 @@ class ColumnType:
 
 
 class _Bounded(ColumnType, ABC):
-    """A column that becomes a number within bounds, and an indicator of missing values if that is declared."""
+    """A column that becomes a number within bounds, and an indicator of missing values if declared."""
 
     @abstractmethod
     def number(self, declared: Any) -> float:
@@ -262,7 +262,7 @@ class _Bounded(ColumnType, ABC):
 
     @abstractmethod
     def numbers(self, column: Column, values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return the values as numbers, with NaN for missing and invalid ones; mark the invalid ones."""
+        """Return the values as numbers, with NaN for missing and invalid ones, and a mask of the invalid ones."""
 
     def outside(self, column: Column, values: Any) -> NDArray[np.float64]:
         numbers, _ = self.numbers(column, values)
@@ -291,11 +291,11 @@ class _Bounded(ColumnType, ABC):
         """Return the features of numbers, with NaN for missing and ``odd`` ones, and the rows with errors."""
         absent = np.isnan(numbers) & ~odd
         low, high = self.ends(column)
-        # the middle of the bounds; where the fit finds them, a number that the scale has
+        # the middle of the bounds; if the fit finds them, a number on which the scale is defined
         numbers[odd | absent] = 1.0 if column.scale == "log" and low == -_LARGEST else low / 2 + high / 2
         if column.missing not in ("refuse", "indicator"):
             numbers[absent] = self.number(column.missing)
-        # clip here too, because an infinite value is outside the bounds as well
+        # clip here too, because an infinite value is also outside the bounds
         numbers = np.clip(numbers, low, high)
         missing = (
             f'{column.where} has missing values. Fill them in, or set missing = "indicator" or a public value in the '
@@ -355,7 +355,7 @@ class _Categorical(ColumnType):
                 raise SchemaError(f'categories = "hash" of {column.where} needs cells, the public number of cells')
             return {"cells": check_declaration(lambda: _check_cells(column))}
         if column.cells is not None:
-            raise SchemaError(f'cells of {column.where} is for categories = "hash"; remove cells')
+            raise SchemaError(f'cells of {column.where} needs categories = "hash"; remove cells')
         return {"categories": read_labels(column.categories, f"categories of {column.where}", 1)}
 
     @staticmethod
@@ -381,7 +381,7 @@ class _Categorical(ColumnType):
             n_shown = len(self._shown(column))
             hidden = len(column.categories) - n_shown
             said = (
-                f"{column.where} has a missing value or one that is not in its declared categories. "
+                f"{column.where} has a missing value, or one outside its declared categories. "
                 'Add it to categories, or set unknown = "other" in the schema'
             )
         odd = places < 0
@@ -399,7 +399,7 @@ class _Categorical(ColumnType):
 
 
 class _Date(_Bounded):
-    """A date or instant becomes the number of days since 1970-01-01; one with a time zone is converted to UTC."""
+    """A date or time becomes the number of days since 1970-01-01; a time with a time zone is converted to UTC."""
 
     meaning = "dates, or dates with times"
     keys = ("bounds", "missing", "format", "parts")
@@ -448,7 +448,7 @@ class _Date(_Bounded):
         days = np.floor(np.where(has_time, numbers, 0)).astype(np.int64)
         how = "ISO 8601 (2025-01-31)" if column.format is None else repr(column.format)
         said = (
-            f"{column.where} is declared a date but has a value that is not one. Texts must be written as {how}; "
+            f"{column.where} is declared as a date but has a value that is not a date. Write texts as {how}, "
             'declare another format = "%d.%m.%Y" in the schema, or correct the table'
         )
         found, wrong = self._fit_to_bounds(column, numbers, odd, said)
@@ -471,7 +471,7 @@ TYPES: dict[str, ColumnType] = {
 
 
 def check_declaration(check: Callable[[], Any]) -> Any:
-    """Run a check and turn its error into a ``SchemaError``."""
+    """Run a check and convert its error to a ``SchemaError``."""
     try:
         return check()
     except (TypeError, ValueError, OverflowError) as error:
@@ -492,7 +492,7 @@ def collect_errors(readings: Sequence[Callable[[], Result]]) -> list[Result]:
 
 
 def refuse_records(wrong: Errors) -> None:
-    """Raise the messages that are true of some record as one ``SchemaError``."""
+    """Raise one ``SchemaError`` with the messages that apply to some record."""
     found = [said for said, rows in wrong.items() if rows.any()]
     if found:
         raise SchemaError(". ".join(found))
@@ -556,7 +556,7 @@ def _check_cells(column: Column) -> int:
 
 
 def stored_type(values: Any) -> str:
-    """Return the type of a column by the kind of storage alone; "" for others."""
+    """Return the type of a column by its kind of storage alone; "" if that does not decide."""
     import pandas as pd
 
     types = pd.api.types

@@ -1,4 +1,4 @@
-"""How a CSV file is written: separator, encoding, decimal mark and thousands mark.
+"""The format of a CSV file: separator, encoding, decimal mark and thousands mark.
 
 These are public facts of the file, declared and never guessed from its records.
 """
@@ -11,11 +11,11 @@ from typing import Any
 
 from dpscp.data.frames import ABSENT, SchemaError, refuse_unknown_keys
 
-# A space in a number may be an ordinary one, one that does not break, or a narrow one.
+# A space in a number may be an ordinary space, a no-break space or a narrow space.
 _SPACES = " \u00a0\u202f"
 _THOUSANDS = (",", ".", "'", "\u2019", " ", "_")
 _TAB_NAMES = ("tab", "\\t")
-# The codecs of files that begin with a byte-order mark; the mark of UTF-16 is the beginning of one of UTF-32.
+# The codecs of files that begin with a byte-order mark. The mark of UTF-32 begins with that of UTF-16.
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -29,7 +29,7 @@ _NO_NUMBER = "not a number"
 
 @dataclass(frozen=True)
 class CSVFormat:
-    """Declare how a CSV file is written; raise ``SchemaError`` if a mark is wrong.
+    """Declare the format of a CSV file; raise ``SchemaError`` if a mark is wrong.
 
     A schema holds one, as the table ``[csv]`` of its file, for all files that are read with it.
 
@@ -42,10 +42,10 @@ class CSVFormat:
         ``"latin-1"``. A byte-order mark at the start of a file is recognized, whatever is declared.
     decimal : ``"."`` or ``","``
     thousands : str, optional
-        The mark between groups of three digits. A space stands for every kind of space. None: there is none.
+        The mark between groups of three digits. A space stands for every kind of space. None: no mark.
     missing : tuple of str
-        Cells that stand for a missing value in every column, such as ``"k.A."`` or ``"-9"``, beside empty cells. In
-        columns of numbers and dates some marks are always missing: see ``dpscp.data.frames.ABSENT``.
+        Cells that stand for a missing value in every column, such as ``"k.A."`` or ``"-9"``, besides empty cells. In
+        columns of numbers and dates some marks always mean missing: see ``dpscp.data.frames.ABSENT``.
     """
 
     separator: str | None = None
@@ -69,8 +69,8 @@ class CSVFormat:
             raise SchemaError(f'separator must be one character, such as ";" or "tab", got {mark!r}')
         if not isinstance(self.encoding, str) or not _is_text_encoding(self.encoding):
             raise SchemaError(
-                f"encoding {self.encoding!r} is not known; use for example utf-8, cp1252 (Excel on Windows), latin-1 "
-                "or utf-16"
+                f"encoding must be one that Python knows, got {self.encoding!r}; use for example utf-8, cp1252 (Excel "
+                "on Windows), latin-1 or utf-16"
             )
         if self.decimal not in (".", ","):
             raise SchemaError(f'decimal must be "." or ",", got {self.decimal!r}')
@@ -102,7 +102,7 @@ class CSVFormat:
         return cls(**data)
 
     def read_cells(self, cells: Any, *, are_numbers: bool) -> Any:
-        """Return an Arrow column with null for missing cells, and texts as numbers if they should be numbers."""
+        """Return an Arrow column with null for missing cells; texts become numbers if ``are_numbers``."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -120,8 +120,9 @@ class CSVFormat:
 
         Returns
         -------
-        float64 array, with null for missing numbers. If a cell is neither a number in this format nor missing: texts
-        that a schema refuses in the rows of such cells.
+        float64 array, with null for missing numbers. If a cell is neither a number in this format nor missing, the
+        result is texts, and a schema refuses
+            the rows of such cells.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -169,6 +170,6 @@ def _marks(thousands: str) -> str:
 
 def _is_text_encoding(name: str) -> bool:
     try:
-        return "".encode(name) is not None  # refuses codecs of other things than text
+        return "".encode(name) is not None  # refuses codecs that do not encode text
     except (LookupError, ValueError):
         return False

@@ -1,4 +1,4 @@
-"""The bounds of the features of a table: declared ones, and those that a fit finds."""
+"""The bounds of the features of a table: declared bounds, and bounds that a fit finds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_choice, check_count, check_positive, check_range
 from dpscp.data.scales import LINEAR, SCALES, bounds_on_scales, check_scale, from_scale
 
-# In place of bounds: a fit finds them with noise; or the column is 0 or 1.
+# Words in place of bounds: the fit finds them with noise; or the column is 0 or 1.
 PRIVATE, INDICATOR, CATEGORIES = "private", "indicator", "categories"
 _FLOATS = np.finfo(np.float64)
 
@@ -47,7 +47,8 @@ class FeatureBounds:
     indicators : tuple of int
         The features that are declared to be 0 or 1.
     scales : tuple of str, optional
-        The public scale of each feature; None: all are linear. ``low`` and ``high`` are in units all the same.
+        The public scale of each feature; None: all are linear. ``low`` and ``high`` are always in the units of the
+        features.
     categories : tuple of (int, int)
         The features that are codes of categories, 0 to k - 1, with the number k of categories.
     """
@@ -81,7 +82,7 @@ class FeatureBounds:
     def with_found(self, ends: tuple[Any, Any]) -> "FeatureBounds":
         """Return all bounds in the units of the features.
 
-        ``ends`` are (lows, highs) of all features. Those of the private ones are found, on their scales.
+        ``ends`` are (lows, highs) of all features. The ends of the private features were found, on their scales.
         """
         whole = [np.broadcast_to(end, len(ends[0])).astype(np.float64) for end in self.pair]
         for end, found in zip(whole, ends, strict=True):
@@ -96,7 +97,7 @@ class FeatureBounds:
 
 
 def stated_bounds(facts: Mapping[str, Any], width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the (lows, highs) of the features that public facts state; -1 and 1 where they state none."""
+    """Return the (lows, highs) of the features in public facts; -1 and 1 for features without bounds there."""
     stated = facts.get("feature_bounds", (None, None))
     low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), width) for end in stated)
     return np.where(np.isnan(low), -1.0, low), np.where(np.isnan(high), 1.0, high)
@@ -109,8 +110,8 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
     ----------
     bounds : None, FeatureBounds, "private", (low, high), (width, 2) pairs, or a mapping
         Two numbers for all features; two arrays; a pair for each feature; or a mapping from column name (from index
-        where X has no names) to (low, high), "private", "indicator" for a column of 0 and 1, or ("categories", k) for
-        one of codes from 0 to k - 1. A scale may follow: (low, high, "log"), ("private", "log"). A 2 x 2 array with
+        where X has no names) to (low, high), "private", "indicator" for a column of 0 and 1, or ("categories", k) for a
+        column of codes from 0 to k - 1. A scale may follow: (low, high, "log"), ("private", "log"). A 2 x 2 array with
         two possible meanings is refused, because the wrong one would clip silently.
     width : int
         The number of features.
@@ -161,7 +162,7 @@ def _with_scales(bounds: FeatureBounds, scales: Sequence[str], columns: Sequence
 
 
 def check_private(name: str, word: str) -> str:
-    """Return the word that stands for bounds that a fit finds; ValueError for another one."""
+    """Return the word for private bounds; ValueError for another word."""
     if word != PRIVATE:
         raise ValueError(f"{name} must be (low, high) or {PRIVATE!r}, got {word!r}")
     return word
@@ -212,7 +213,7 @@ def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> FeatureB
     kind = "column of X" if any(isinstance(c, str) for c in columns) else "column of X (by index: it has no names)"
     for named, where, remedy in (
         ([c for c in columns if c not in bounds], "feature_bounds lacks", "declare its (low, high), or 'private'"),
-        ([c for c in bounds if c not in columns], "feature_bounds names", "there is no such column, so remove it"),
+        ([c for c in bounds if c not in columns], "feature_bounds names", "X has no such column, so remove it"),
     ):
         if named:
             raise ValueError(f"{where} {kind} {', '.join(map(repr, named))}; {remedy}")

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from dpscp._base.suggestions import suggest
 
-# Texts for a missing number or date. In a categorical column only an empty cell is missing: "NA" may be a category.
+# Texts for a missing number or date. In a categorical column only an empty cell is missing, because "NA" may be a
+# category.
 ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
 _LARGEST = sys.float_info.max
 EPOCH = datetime(1970, 1, 1)
 MICROSECONDS_PER_DAY = 86_400_000_000
-# Stands for a missing time, as NaT does in NumPy.
+# The number for a missing time, as NaT in NumPy.
 NO_TIME = np.iinfo(np.int64).min
 
 
@@ -84,7 +85,7 @@ def select_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
             raise
         except Exception:
             table = None
-        if table is None:  # outside the handler: a message of Arrow or of a query may hold cells
+        if table is None:  # raised outside the handler, because a message of Arrow or of a query may contain cells
             raise SchemaError("the frame cannot be read as an Arrow table; give each column its own name and one type")
         frame = table_to_pandas(table, integer_object_nulls=True)
     if not frame.columns.is_unique:
@@ -105,7 +106,7 @@ def table_to_pandas(table: Any, **options: Any) -> Any:
 def nested_column(name: str) -> SchemaError:
     """Return the error for a column whose cells are lists or records."""
     return SchemaError(
-        f"column {name!r} is nested: its cells are lists or records. Write their parts to columns of their own, or set "
+        f"column {name!r} is nested: its cells are lists or records. Write their parts to separate columns, or set "
         'its type to "ignore"'
     )
 
@@ -118,7 +119,7 @@ def label_text(value: Any) -> str:
 
 
 def index_labels(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
-    """Return each value's index in ``labels``, compared as text; -1 if not there."""
+    """Return each value's index in ``labels``, compared as text; -1 for a value that is not there."""
     places = {label: number for number, label in enumerate(labels)}
     return number_labels(values, lambda text: places.get(text, -1))
 
@@ -128,14 +129,14 @@ def number_labels(values: Any, number: Callable[[str], int]) -> NDArray[np.int64
     import pandas as pd
 
     if pd.api.types.infer_dtype(values, skipna=True) in ("mixed", "mixed-integer"):
-        values = values.map(label_text, na_action="ignore")  # True and 1 are equal to Python, and different labels
+        values = values.map(label_text, na_action="ignore")  # True and 1 are equal in Python, but different labels
     codes, distinct = pd.factorize(values)
     found = np.array([*(number(label_text(value)) for value in distinct.tolist()), -1], dtype=np.int64)
     return np.asarray(found[codes])
 
 
 def parse_numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Parse numbers, with NaN for missing and invalid ones; mark the invalid ones."""
+    """Parse numbers, with NaN for missing and invalid ones, and return a mask of the invalid ones."""
     import pandas as pd
 
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
@@ -153,7 +154,7 @@ def parse_numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
 
 
 def _make_real(value: Any) -> Any:
-    """Return a whole number beyond all floats as infinity and a complex number as text, which is no number."""
+    """Return a whole number beyond all floats as infinity, and a complex number as text, which is invalid."""
     if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
         return math.inf if value > 0 else -math.inf
     return "complex" if isinstance(value, complex | np.complexfloating) else value
@@ -163,13 +164,13 @@ def describe_non_number(name: str) -> str:
     """Return the message for a numeric column with other values."""
     return (
         f"column {name!r} is declared numeric but has a value that is not a number. If a CSV file writes numbers "
-        'in another way, declare it (decimal = "," and thousands = "." under [csv]). Otherwise correct the table, '
+        'in another format, declare it (decimal = "," and thousands = "." under [csv]). Otherwise correct the table, '
         'or set the type to "date", "categorical" or "ignore"'
     )
 
 
 def refuse_values(values: Any, name: str, *, dates: bool = False) -> None:
-    """Refuse a column of lists or bytes, and without ``dates`` one of dates or times, by how it is stored."""
+    """Refuse a column stored as lists or bytes, or, without ``dates``, as dates or times."""
     import pandas as pd
 
     stored = values.cat.categories if isinstance(values.dtype, pd.CategoricalDtype) else values
@@ -198,7 +199,7 @@ def hash_labels(values: Any, cells: int) -> NDArray[np.int64]:
 
 
 def parse_times(values: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return microseconds since 1970, with a mark for missing and invalid values; mark the invalid ones."""
+    """Return microseconds since 1970 (``NO_TIME`` for missing and invalid ones) and a mask of the invalid ones."""
     import pandas as pd
 
     if isinstance(values.dtype, pd.CategoricalDtype):

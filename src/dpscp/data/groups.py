@@ -1,7 +1,7 @@
 """Public groups of records, one or several for each record.
 
-A group is a fixed function of the record. Each group has its own threshold, and a row gets the largest threshold of its
-groups, so the promise of each of them holds. One record costs what the groups that it may be in cost together.
+A group is a fixed function of the record. Each group has its own threshold. A row gets the largest threshold of its
+groups, so the promise of each of them holds. The cost for one record is that of all groups that it may be in.
 
 Theory: Results F and G, in each group
 """
@@ -22,7 +22,7 @@ from dpscp.data.validation import dense_rows
 Index = NDArray[np.int64]
 
 LABEL = "label"
-# The groups of a function or an array without values.
+# The groups of a function or an array without declared values.
 _BOOLEANS = (False, True)
 
 
@@ -41,7 +41,7 @@ class Groups:
         (None for a column). Without it the groups are False and True, and functions must return booleans.
     per_record : int, optional
         The function returns a boolean matrix with a column for each of ``values``, and this is the public maximum of
-        groups of one record. They are charged together. A row in more groups is in none.
+        groups of one record. They are charged together. A row in more groups than that is treated as in none.
 
     Examples
     --------
@@ -72,8 +72,8 @@ class Groups:
         if self.per_record is not None:
             if several or isinstance(self.functions, str):
                 raise ValueError(
-                    "per_record is for one function or array of booleans, with a column for each group; remove it: of "
-                    "several functions or columns each puts a record into one group at most"
+                    "per_record needs one function or array of booleans, with a column for each group. Remove it: "
+                    "each of several functions or columns puts a record into at most one group"
                 )
             if self.values is None:
                 raise ValueError("per_record needs values, the public list of groups")
@@ -119,9 +119,9 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """How many groups there are; ValueError for a column, whose categories a schema declares."""
+        """The number of groups; ValueError for a column, whose categories only a schema declares."""
         if any(isinstance(item, str) for item in self._items):
-            raise ValueError("a plan needs the number of groups: pass groups=9, say, in place of columns")
+            raise ValueError("a plan needs the number of groups, not columns: pass a number, for example groups=9")
         return sum(len(_BOOLEANS if values is None else values) for values in self._split_values())
 
     @property
@@ -207,7 +207,7 @@ def _read_places(values: tuple[Any, ...] | None, per_record: int | None, groups:
         return places_of_matrix(groups, len(values), per_record, n)
     if values is None and np.asarray(groups).dtype != np.bool_:
         raise ValueError(
-            "groups must be booleans where no values are declared; declare the public groups: "
+            "groups must be booleans if no values are declared; declare the public groups: "
             "dp.Groups(function, values=[...])"
         )
     return places_of_values(groups, _BOOLEANS if values is None else values, n)
@@ -246,7 +246,7 @@ def name_groups(labels: Sequence[str], values: Sequence[Sequence[Any]]) -> tuple
 
 
 def join_places(found: Sequence[Index], sizes: Sequence[int]) -> Index:
-    """Return the places of several groupings as columns, each after the groups of those before it."""
+    """Return the places of several groupings as columns; each grouping is numbered after those before it."""
     if len(found) == 1:
         return found[0]
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -258,7 +258,7 @@ def places_of_matrix(matrix: Any, n_groups: int, per_record: int, n: int) -> Ind
     """Return the places of the True columns of each row, (n, per_record), filled up with -1.
 
     A row with more than ``per_record`` of them is in no group: it is counted in none and gets full sets, so the promise
-    of each group holds with it. The rule looks at the row alone.
+    of each group still holds. The rule depends on the row alone.
     """
     member = np.asarray(matrix)
     if member.shape != (n, n_groups) or member.dtype != np.bool_:
@@ -269,7 +269,7 @@ def places_of_matrix(matrix: Any, n_groups: int, per_record: int, n: int) -> Ind
 
 
 def group_facts(names: Sequence[Any], per_record: int) -> dict[str, Any]:
-    """Return what groups declare public, as JSON values."""
+    """Return the public facts about groups, as JSON values."""
     facts: dict[str, Any] = {"group_values": [str(name) for name in names]}
     return facts if per_record == 1 else {**facts, "groups_per_record": per_record}
 

@@ -62,8 +62,8 @@ def digest_of(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> 
 def open_atomically(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open a temporary file beside ``path`` that is renamed to it at the end.
 
-    A failure leaves nothing. From its first byte the file has at most the permissions of ``mode``, of the umask and of
-    a file that it replaces.
+    A failure leaves nothing. The permissions of the file are never wider than ``mode``, the umask and those of a file
+    that it replaces.
     """
     target = os.path.abspath(os.fspath(path))
     with suppress(OSError):
@@ -78,7 +78,7 @@ def open_atomically(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator
     except BaseException as error:
         os.unlink(temporary)
         if isinstance(error, OSError) and error.filename is None and error.errno is not None:
-            error.filename = target  # a full disk is reported without the name of the file
+            error.filename = target  # the system reports a full disk without the name of the file
         raise
 
 
@@ -145,10 +145,10 @@ def _read_archive(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, N
 
 
 def _array_of(data: bytes) -> NDArray[Any]:
-    """Return the array of a member, which holds neither more nor less than its header declares."""
+    """Return the array of a member; refuse one whose content differs from its header."""
     file = io.BytesIO(data)
     if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("an array is written in a form that dpscp never writes")
+        raise ValueError("an array has a format that dpscp never writes")
     shape, is_transposed, dtype = np.lib.format.read_array_header_1_0(file)
     start, width = file.tell(), dtype.itemsize
     declared = math.prod(shape) * width
@@ -157,7 +157,7 @@ def _array_of(data: bytes) -> NDArray[Any]:
     if dtype.kind == "U":
         code_points = np.frombuffer(data[start:], np.dtype(np.uint32).newbyteorder(dtype.byteorder))
         if code_points.max(initial=0) > sys.maxunicode:
-            raise ValueError("an array of texts contains something that is no text")
+            raise ValueError("an array of texts contains a value that is not a text")
     return np.ndarray(shape, dtype, data, start).copy()
 
 
@@ -185,7 +185,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of an estimator as JSON values; those that have none are left out."""
+    """Return the parameters of an estimator as JSON values, without those that JSON cannot represent."""
     found = {name: _plain_parameter(value) for name, value in parameters.items() if name != "estimator"}
     return {name: value for name, value in found.items() if value is not NOT_PLAIN}
 
@@ -195,7 +195,7 @@ def _plain_parameter(value: Any) -> Any:
         return {_ROW_NORM: value.bound}
     if not isinstance(value, Mapping):
         return plain(value)
-    pairs = plain(list(value.items()))  # the keys of a JSON object would all be text
+    pairs = plain(list(value.items()))  # the keys of a JSON object are always text
     return pairs if pairs is NOT_PLAIN else {_PAIRS: pairs}
 
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count
 
-# Names under which libraries of tokens and data sets keep the target.
+# Names of the target in libraries of tokens and data sets.
 TARGETS = ("labels", "label")
-# Whole numbers up to here are exact in float32.
+# The largest whole number up to which all are exact in float32.
 _MOST_EXACT = 2**24
 _LONGEST_RECORD = 2**24
 _KINDS = {"f": "real", "i": "integer", "u": "integer", "b": "boolean"}
@@ -72,7 +72,7 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
     try:
         found = np.asarray(values)
-    except Exception:  # its message may describe records
+    except Exception:  # the message of the library may describe records
         found = np.empty(0, dtype=object)
     if found.dtype.kind not in _KINDS or not found.ndim:
         raise ValueError(
@@ -85,7 +85,7 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
 
 
 def split_target(columns: Mapping[str, Any], target: Any = None) -> tuple[dict[str, Any], Any]:
-    """Return the inputs and the target, which is a column by this name or one of ``TARGETS``; None: there is none."""
+    """Return the inputs and the target: the column with this name or one of ``TARGETS``; None without such a column."""
     known = (target,) if isinstance(target, str) else TARGETS
     name = next((name for name in known if name in columns), None)
     return {key: value for key, value in columns.items() if key != name}, None if name is None else columns[name]

@@ -1,13 +1,14 @@
-"""Read person ids, and group rows by person, the unit of privacy where a person has several records.
+"""Read person ids, and group rows by person: the unit of privacy if a person may have several records.
 
 At most ``rows_per_person`` rows of a person are kept, by a uniform private choice. Each kept row has the weight one
-over their number, so a person's weights add up to one. A weighted sum of bounded terms then has the same sensitivity
-to a whole person as a plain sum has to one record. A table without ids is the special case of one row for each person.
+over the number of kept rows, so a person's weights add up to one. A weighted sum of bounded terms then has the same
+sensitivity to a whole person as a plain sum has to one record. A table without ids is the special case of one row for
+each person.
 
 The number of persons and the number of rows of each are private: they are used inside the fit only.
 
-Equal ids are one person. If equal ids were read as different, one person would become several, each with a privacy
-loss of their own. If different ids were read as equal, several persons would share the noise that hides one. So ids are
+Equal ids are one person. If equal ids were read as different, one person would become several, each with a separate
+privacy loss. If different ids were read as equal, several persons would share the noise that protects one. So ids are
 text or integers, of one kind in a column. Other ids are refused: floating-point numbers (several integers may round to
 one), missing ids (the person is unknown), dates (which have units and time zones), tuples and other objects (their
 class defines equality).
@@ -32,7 +33,7 @@ from dpscp.privacy import Ledger
 from dpscp.privacy.random_streams import KEPT_ROWS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.privacy.units import RECORDS, Unit
 
-# What tables, R, SQL and `astype(str)` write for a missing id.
+# Texts for a missing id in tables, R, SQL and `astype(str)`.
 _MISSING_TEXTS = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?", "."))
 _LARGEST = 2**63
 _ALLOWED = "text or integers, as a list, an array, or a column of pandas, polars or Arrow"
@@ -72,7 +73,7 @@ class PersonIds:
         return len(self.keys)
 
     def __getitem__(self, rows: Any) -> "PersonIds":
-        return PersonIds(self.kind, self.keys[rows])  # an empty part keeps its kind
+        return PersonIds(self.kind, self.keys[rows])  # an empty part also has a kind
 
     @staticmethod
     def joined(parts: Sequence["PersonIds"]) -> "PersonIds":
@@ -122,13 +123,14 @@ def read_person_ids(persons: Any) -> PersonIds:
 
 
 def _to_numpy(persons: Any) -> NDArray[Any]:
-    """Return a column of another library as an array; a missing id becomes None, NA or NaN in it."""
+    """Return a column of another library as an array; a missing id becomes None, NA or NaN."""
     if not hasattr(persons, "detach") and not hasattr(persons, "to_numpy"):
         raise TypeError(f"persons must have one id for each row of X: {_ALLOWED}, or a torch tensor of integers")
-    categories = getattr(getattr(persons, "cat", persons), "categories", ())  # of pandas, to which True and 1 are equal
+    # a category of pandas, for which True and 1 are equal
+    categories = getattr(getattr(persons, "cat", persons), "categories", ())
     if len({_find_kind(one) for one in categories}) > 1:
         raise ValueError(_MIXED_IDS)
-    with suppress(Exception):  # the message of another library may hold an id
+    with suppress(Exception):  # the message of another library may contain an id
         if hasattr(persons, "detach"):  # torch
             return np.asarray(persons.detach().cpu())
         is_arrow = hasattr(persons, "to_pylist")
@@ -229,7 +231,7 @@ def require_unit(ledger: Ledger, unit: Unit) -> Ledger:
 
 
 def choose_unit(persons: Any, rows_per_person: int | None, *, n_records: int | None, n_persons: int | None) -> Unit:
-    """Return the unit that the arguments define; refuse arguments that contradict."""
+    """Return the unit that the arguments define; refuse arguments that contradict each other."""
     if rows_per_person is not None:
         rows_per_person = check_count("rows_per_person", rows_per_person)
     if persons is None:
@@ -252,7 +254,7 @@ def choose_unit(persons: Any, rows_per_person: int | None, *, n_records: int | N
 class Persons:
     """Assign rows ``offsets[j]`` to ``offsets[j + 1]`` to person j.
 
-    The object lives only while a release is made.
+    The object exists only while a release is made.
 
     Attributes
     ----------
@@ -304,7 +306,7 @@ class Persons:
     def weights(self) -> NDArray[np.float64]:
         """The weight of each row, (n_rows,); a person's weights add up to one."""
         if self._has_single_rows:
-            return np.broadcast_to(1.0, self.n_rows)  # one number, however many rows
+            return np.broadcast_to(1.0, self.n_rows)  # a single stored number for all rows
         return np.repeat(1.0 / self.sizes, self.sizes)
 
     @cached_property
@@ -334,7 +336,7 @@ class Persons:
         return Persons(self.offsets[first : last + 1] - start, self.rows_per_person)
 
     def one_row_each(self, random_state: int | None) -> NDArray[np.int64]:
-        """Choose one row of each person uniformly, with a random stream of its own."""
+        """Choose one row of each person uniformly, with a separate random stream."""
         if self._has_single_rows:
             return np.arange(self.count)
         draws = PlacedDraws.of(stream_seed(random_state, SCORED_ROWS))
@@ -391,7 +393,7 @@ def keep_rows(
 
     At most ``rows_per_person`` rows of a person are kept, each subset with the same probability. The first rows would
     be a biased choice, because a person's rows may change over time. Persons are in the order of their first rows, and
-    a person's rows in the order of the table. So with one row for each person the table stays as it is.
+    a person's rows in the order of the table. So a table with one row for each person does not change.
 
     Returns
     -------
@@ -415,7 +417,7 @@ def choose_kept_rows(
     ``drawn`` holds a uniform number for each row, person by person, a person's rows in the order of the table.
     """
     sizes = np.bincount(number)
-    # a random order within each person, the first of it kept: the choice of one person moves nobody else's
+    # keep the first rows of a random order within each person, so that persons do not affect each other
     by_person = np.argsort(number, kind="stable")
     order = by_person[np.lexsort((drawn, number[by_person]))]
     place = np.arange(len(number)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

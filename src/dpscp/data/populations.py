@@ -1,4 +1,4 @@
-"""Another population than that of the records: a public likelihood ratio, and secret coins that follow it.
+"""A promise for another population: a public likelihood ratio, and secret coins that keep records by it.
 
 Each held-out record is kept with probability w / W, where w is its likelihood ratio and W the public bound. The kept
 records are independent draws of the declared population.
@@ -35,10 +35,10 @@ class Population:
         population that new records come from, relative to that of these records. ``calibrate`` and ``control_risk``
         take an array with the ratio of each record.
     bound : float
-        The public upper bound W >= w. About one in so many held-out records is kept.
+        The public upper bound W >= w. About one of W held-out records is kept.
     normalized : bool, default False
         Declares that w has mean 1 over the population of these records. Without groups no record is dropped then: a
-        miss counts w / W, and records that training has seen may be used. False: w may be right up to a factor.
+        miss counts w / W, and training records may be used. False: w need be correct only up to a factor.
 
     Examples
     --------
@@ -66,14 +66,14 @@ class Population:
 
     @classmethod
     def from_class_priors(cls, target: Mapping[Any, float], source: Mapping[Any, float]) -> "Population":
-        """Declare other public probabilities of the classes; how a class looks is the same in both populations.
+        """Declare other public probabilities of the classes; within a class, both populations have one distribution.
 
         Parameters
         ----------
         target : dict of {label: probability}
             The probabilities in the population of new records.
         source : dict of {label: probability}
-            Those in the population of these records.
+            The probabilities in the population of these records.
         """
         new, old = _check_prior("target", target), _check_prior("source", source, positive=True)
         if set(new) != set(old):
@@ -92,11 +92,11 @@ class Population:
 
     @property
     def is_array(self) -> bool:
-        """Whether the ratios of records in memory are declared, and no function."""
+        """Whether an array of ratios is declared, not a function."""
         return not callable(self.likelihood_ratio)
 
     def check_classes(self, classes: tuple[Any, ...] | None) -> None:
-        """Refuse class probabilities that do not fit the public classes; None for a regression."""
+        """Refuse class probabilities that do not match the public classes (None for a regression)."""
         ratios = self.likelihood_ratio
         if isinstance(ratios, ClassRatios) and (classes is None or set(ratios.classes) != set(classes)):
             raise ValueError(
@@ -105,7 +105,7 @@ class Population:
             )
 
     def ratios_of(self, rows: Any, targets: Any, n: int) -> FloatArray:
-        """Return each record's ratio; a function that looks at more than the record itself is refused."""
+        """Return each record's ratio; refuse a function that uses more than the record itself."""
         if self.is_array:
             raise ValueError(
                 "population needs a function of X (or of X and y) here; an array of ratios is for calibrate and "
@@ -123,7 +123,7 @@ class Population:
         return self._read(self.likelihood_ratio, n)
 
     def _read(self, ratios: Any, n: int) -> FloatArray:
-        """Return one ratio for each record; ValueError without a value for one that is not within bounds."""
+        """Return one ratio for each record; an error about a ratio outside its bounds contains no value."""
         found = np.asarray(ratios)
         if found.shape != (n,) or found.dtype.kind not in "biuf":
             raise ValueError("population must have one number for each record")
@@ -138,7 +138,7 @@ class Population:
 
 
 def read_population(population: Any) -> Population | None:
-    """Return the declared population; TypeError for anything else than a Population or None."""
+    """Return the declared population; TypeError for anything except a Population or None."""
     if population is None or isinstance(population, Population):
         return population
     raise TypeError(f"population must be a dp.Population, got {type(population).__name__}")
@@ -164,7 +164,7 @@ def _takes_targets(function: Callable[..., Any]) -> bool:
     """Whether a function takes targets beside rows: it has two parameters without a default."""
     try:
         found = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a compiled function says nothing
+    except (TypeError, ValueError):  # a compiled function has no readable signature
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in found) > 1
@@ -203,8 +203,8 @@ def _check_prior(name: str, prior: Any, *, positive: bool = False) -> dict[Any, 
 class Thinning:
     """Secret coins that keep records in proportion to a likelihood ratio.
 
-    Each person has one coin, that of its place, so a block that is read again keeps the same records. One row of each
-    person is counted, and the ratio of that row decides.
+    Each person has one coin, which belongs to the person's place. So a block that is read again keeps the same records.
+    One row of each person is counted, and the ratio of that row decides.
     """
 
     population: Population
@@ -212,11 +212,11 @@ class Thinning:
 
     @classmethod
     def of(cls, population: Population, random_state: int | None) -> "Thinning":
-        """Return coins of the operating system, or of a seed."""
+        """Return coins from the operating system, or from a seed."""
         return cls(population, PlacedDraws.of(stream_seed(random_state, THINNING)))
 
     def place_groups(self, ratios: FloatArray, groups: Index | None, owners: Persons, places: range | Index) -> Index:
-        """Return the group of each row, -1 for a rejected one: it counts in no search.
+        """Return the group of each row; -1 for a rejected row, which no search counts.
 
         Without groups the kept rows are all of group 0.
 

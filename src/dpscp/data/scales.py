@@ -1,4 +1,4 @@
-"""Public scales of a column or target: as it is, its logarithm, or the logarithm of one plus it."""
+"""Public scales of a column or target: linear, logarithm, or logarithm of one plus the value."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,11 @@ from dpscp._base.checks import check_choice, require_normal
 
 LINEAR = "linear"
 SCALES = (LINEAR, "log", "log1p")
-# A scale is defined above this number.
+# A scale is defined for values above this number.
 _ENDS = {LINEAR: -np.inf, "log": 0.0, "log1p": -1.0}
 _FLOATS = np.finfo(np.float64)
-# Smallest and largest number on each scale. In its own units it is a float, with some distance to the largest one.
+# Smallest and largest number on each scale. In the units of the column they are floats, with some distance to the
+# largest float.
 _LIMITS = {
     LINEAR: (-np.inf, np.inf),
     "log": (float(np.log(_FLOATS.tiny)), float(np.log(_FLOATS.max / 4))),
@@ -49,7 +50,7 @@ def bounds_on_scales(bounds: tuple[Any, Any], scales: tuple[str, ...]) -> tuple[
 
 
 def to_scale(values: ArrayLike, scale: str) -> FloatArray:
-    """Return numbers on the scale; those where it is not defined become minus infinity."""
+    """Return numbers on the scale; values for which it is not defined become minus infinity."""
     numbers = np.asarray(values, dtype=np.float64)
     if scale == LINEAR:
         return numbers
@@ -60,7 +61,7 @@ def to_scale(values: ArrayLike, scale: str) -> FloatArray:
 def from_scale(values: ArrayLike, scale: str) -> FloatArray:
     """Return numbers in their own units.
 
-    Minus infinity stands for no lower limit and stays, so that an interval without ends holds every number.
+    Minus infinity means no lower limit and is kept, so that an interval without ends contains every number.
     """
     numbers = np.asarray(values, dtype=np.float64)
     if scale == LINEAR:
@@ -70,13 +71,13 @@ def from_scale(values: ArrayLike, scale: str) -> FloatArray:
 
 
 def finite_on_scale(values: ArrayLike, scale: str) -> FloatArray:
-    """Return finite numbers on the scale: those where it is not defined become its smallest one."""
+    """Return finite numbers on the scale; values for which it is not defined become its smallest number."""
     return np.asarray(np.maximum(to_scale(values, scale), _LIMITS[scale][0]))
 
 
 def scale_limits(scale: str) -> tuple[float, float]:
-    """Return the smallest and the largest number on the scale: a range within them has finite, different ends in units.
+    """Return the smallest and the largest number on the scale; ranges within them have finite, different ends in units.
 
-    The smallest one also stands for numbers where the scale is not defined, see ``finite_on_scale``.
+    The smallest one also replaces values for which the scale is not defined, see ``finite_on_scale``.
     """
     return _LIMITS[scale]

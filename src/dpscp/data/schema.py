@@ -17,7 +17,7 @@ it, except for bounds: those that nobody declares are found by the fit.
     thousands = "."                     # default: none
     encoding = "cp1252"                 # default: "utf-8"
 
-    [metadata]                          # optional: what the report says about the release
+    [metadata]                          # optional: declarations for the report about the release
     responsible = "City hospital"       # also purpose, data, contact, legal_basis, collection_period, recipients
 
     [categories]                        # optional: lists that several columns share
@@ -127,8 +127,8 @@ class Schema:
     classes : tuple of str, optional
         The public labels of a classification.
     bounds : (low, high) or ``"private"``, optional
-        The public range of a regression target. Without it, or with ``"private"``, the fit finds a range with noise.
-        Bounds and scale of a numeric column with the name of a target stand for those that are left out here.
+        The public range of a regression target. Without it, or with ``"private"``, the fit finds a range with noise. If
+        bounds or scale are missing here, those of a numeric column with the name of the target are used.
     scale : "linear", "log" or "log1p", optional
         The scale on which a regression target is trained and scored.
     n_records : int, optional
@@ -179,14 +179,14 @@ class Schema:
             public = None if isinstance(self.bounds, str) else self.bounds
             check_declaration(lambda: check_scale("scale of the target", self.scale, public))
             if self.task in ("classification", "multilabel"):
-                raise SchemaError("scale is for the target of a regression; remove it")
+                raise SchemaError("scale needs a regression; remove scale")
         for name in _COUNT_KEYS:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_declaration(partial(check_count, name, value)))
         self._check_person()
 
     def _check_target(self) -> None:
-        """Refuse names of target columns that do not fit the task."""
+        """Refuse names of target columns that do not match the task."""
         if isinstance(self.target, str):
             if self.task == "multilabel" and self.target:
                 raise SchemaError("a multilabel task needs targets, the list of its columns: targets = ['a', 'b']")
@@ -203,7 +203,7 @@ class Schema:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """The names of the target columns; none before one is chosen."""
+        """The names of the target columns; empty before one is chosen."""
         return ((self.target,) if self.target else ()) if isinstance(self.target, str) else self.target
 
     def _check_person(self) -> None:
@@ -222,7 +222,7 @@ class Schema:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """Everything that must still be declared, in words."""
+        """The missing declarations, in words."""
         needed = []
         if not self.target:
             needed.append("the target")
@@ -239,7 +239,7 @@ class Schema:
         return tuple(needed)
 
     def require_complete(self) -> "Schema":
-        """Return this schema; raise ``SchemaError`` with every missing declaration, or two features of one name."""
+        """Return this schema; raise ``SchemaError`` for missing declarations or two features with one name."""
         if self.lacks:
             raise SchemaError(
                 f"the schema lacks {'; '.join(self.lacks)}. Add them to the schema from public knowledge; they are "
@@ -258,13 +258,14 @@ class Schema:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether a declaration stands for several columns of a table, which are not known yet."""
+        """Whether a declaration is a pattern for several columns of a table that is not known yet."""
         return any(column.is_pattern for column in self.columns)
 
     def for_columns(self, names: Sequence[str]) -> "Schema":
-        """Return the schema of a table with these columns: each pattern becomes the columns that it stands for.
+        """Return the schema of a table with these columns: each pattern becomes the columns that it matches.
 
-        A column belongs to the declaration with its name, or to the first pattern that fits. Column names are public.
+        A column belongs to the declaration with its name, or to the first pattern that matches. Column names are
+        public.
         """
         if not self.has_patterns:
             return self
@@ -281,7 +282,7 @@ class Schema:
 
     @property
     def _candidate_columns(self) -> tuple[Column, ...]:
-        """The columns that may be features: neither target nor person ids."""
+        """The columns that may be features: all except target and person ids."""
         return tuple(c for c in self.columns if c.name not in (*self.target_names, self.person))
 
     @property
@@ -306,7 +307,7 @@ class Schema:
 
     @property
     def _bounds(self) -> FeatureBounds:
-        """The bounds of the matrix's columns, with those that the fit finds."""
+        """The bounds of the matrix's columns, also of columns whose bounds the fit finds."""
         found = self._features
         low, high = np.array([feature.bounds or (-1.0, 1.0) for feature in found], dtype=float).T
         private = tuple(place for place, feature in enumerate(found) if feature.bounds is None)
@@ -333,7 +334,7 @@ class Schema:
     def matrix(self, frame: Any) -> NDArray[np.float64]:
         """Encode the features of a frame.
 
-        Columns that are not declared are ignored.
+        Undeclared columns are ignored.
 
         Parameters
         ----------
@@ -353,7 +354,7 @@ class Schema:
         return features
 
     def encode(self, frame: Any) -> tuple[NDArray[np.float64], NDArray[Any], Any]:
-        """Return matrix, targets and person ids of a frame, or raise all their errors at once."""
+        """Return matrix, targets and person ids of a frame, or raise one error for all of them."""
         rows, targets, persons = collect_errors(
             [partial(read, frame) for read in (self.matrix, self.targets, self.persons)]
         )
@@ -423,7 +424,7 @@ class Schema:
         if isinstance(self.target, str) and self.task != "regression":
             places = index_labels(columns[self.target_names[0]], self.classes or ())
             said = (
-                f"the target column {self.target!r} has a missing label or one that is not in the declared classes. "
+                f"the target column {self.target!r} has a missing label, or one that is not in the declared classes. "
                 "Add it to classes, or drop those records"
             )
             return np.array(self.classes, dtype=str)[places], {said: places < 0}
@@ -482,7 +483,7 @@ class Schema:
             return np.where(rows[:, 0] < len(column.categories), rows[:, 0], -1).astype(np.int64)
         hidden = len(column.categories) - len(column.features)
         index = np.where((rows == 1).any(axis=1), rows.argmax(axis=1) + hidden, hidden - 1)
-        # where one feature stands for two categories, another value is half-way between them
+        # if one feature represents two categories, any other value is encoded half-way between them
         return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1)
 
     def to_dict(self) -> dict[str, Any]:
@@ -559,11 +560,11 @@ class Schema:
         return read_schema(path).require_complete()
 
     def to_toml(self) -> str:
-        """Return the schema as a TOML file, with comments for missing declarations."""
+        """Return the schema as TOML text, with comments for missing declarations."""
         return format_schema(self.to_dict())
 
     def with_target(self, target: str | list[str] | tuple[str, ...]) -> "Schema":
-        """Return the same declarations for another target column, or other columns of a task with several."""
+        """Return the same declarations for another target column, or for several."""
         return replace(self, target=tuple(target) if isinstance(target, list) else target)
 
 

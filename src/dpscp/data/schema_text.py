@@ -1,4 +1,4 @@
-"""Read and write the text of a schema: TOML with comments for what is not declared yet, or JSON."""
+"""Read and write the text of a schema: TOML, with comments for missing declarations, or JSON."""
 
 import json
 import tomllib
@@ -13,7 +13,7 @@ from dpscp.data.frames import SchemaError, refuse_unknown_keys
 from dpscp.data.scales import LINEAR
 
 FORMAT, VERSION = "dpscp-schema", 1
-# What a schema or a caller may declare about a release, for its report.
+# Keys of the declarations about a release that a schema or a caller may make, for its report.
 METADATA_KEYS = ("purpose", "data", "responsible", "contact", "legal_basis", "collection_period", "recipients")
 _LARGEST_FILE = 16 * 2**20
 _HEAD = (
@@ -24,7 +24,7 @@ _KEYS = (
     *("format", "version", "task", "target", "targets", "classes", "bounds"),
     *("n_records", "person", "rows_per_person", "n_persons", "scale"),
 )
-# What stands behind an empty value, and in the place of a missing one.
+# Comments after an empty value, and in place of a missing one.
 _EMPTY = {"task": '   # "classification", "regression" or "multilabel"', "target": "   # the column to predict"}
 _MISSING = {
     "classes": ['# classes = ["no", "yes"]   # classification: the public labels'],
@@ -61,7 +61,7 @@ def parse_text(text: str, name: str) -> Any:
 
 
 def merge_shared(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the declarations of each column of a schema file, with those of ``[defaults]`` and ``[categories]``."""
+    """Return the declarations of each column, completed by ``[defaults]`` and ``[categories]``."""
     columns, defaults, lists = (data.get(name, {}) for name in ("columns", "defaults", "categories"))
     for name, table in (("columns", columns), ("defaults", defaults), ("categories", lists)):
         if not isinstance(table, Mapping):
@@ -138,12 +138,12 @@ def _format_value(value: Any) -> str:
 
 
 def bounds_of_targets(columns: Sequence[Any], target: str | tuple[str, ...]) -> Any:
-    """Return what the columns of the targets declare: one pair, or one for each; None where the fit finds them."""
+    """Return the declared bounds of the targets: one pair, or one for each; None if the fit finds them."""
     found = [column.bounds for column in columns if isinstance(column.bounds, tuple)]
     if isinstance(target, str):
         return columns[0].bounds if columns else None
     if found and len(found) < len(target):
-        raise SchemaError("some targets have bounds and others none; declare bounds of each target, or of none")
+        raise SchemaError("some targets have bounds and others have none; declare bounds for each target, or for none")
     return found or None
 
 
@@ -151,5 +151,5 @@ def scale_of_targets(columns: Sequence[Any]) -> str | None:
     """Return the scale that the columns of the targets declare; None: linear."""
     scales = {column.scale for column in columns}
     if len(scales) > 1:
-        raise SchemaError("the targets have different scales; declare the same scale of each")
+        raise SchemaError("the targets have different scales; declare the same scale for each")
     return None if scales <= {LINEAR} else scales.pop()

@@ -1,6 +1,6 @@
 """Check a table against a schema before a fit: problems with their numbers of records, and hints for the curator.
 
-What is found is computed from the records without noise. It is for whoever holds them, is kept in no release, and must
+The result is computed from the records without noise. It is for the curator of the records, is in no release, and must
 not be published.
 """
 
@@ -19,24 +19,25 @@ from dpscp.data.sources.files import TableError
 from dpscp.data.sources.tables import Table, count_rows, is_table, replace_patterns
 
 NOT_PRIVATE = "NOT private: computed from the records without noise. For the curator only; do not publish"
-# Values that repeat are counted in so many records at most. Ids repeat, on average between these numbers of times.
+# The largest number of records in which repeated values are counted.
 _MOST_RECORDS = 2**20
+# The smallest number of ids of a column of persons, and the range of their average number of repeats.
 _FEWEST_IDS, _FEWEST_REPEATS, _MOST_REPEATS = 20, 1.05, 20
 _CLIPPED_SHARE = 0.5
-# A declared size may be rounded. A larger difference gets a hint, which does not say the true size.
+# A declared size may be rounded. A larger difference gets a hint that does not state the true size.
 _SIZE_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
 class TableProblem:
-    """Describe what a fit would refuse.
+    """Describe one reason why a fit would refuse a table.
 
     Attributes
     ----------
     message : str
         What is wrong, where, and what to do. It contains no value.
     n_records : int, optional
-        How many records have this problem; None if it is none of single records.
+        The number of records with this problem; None if the problem is not about single records.
     place : str
         The number of the first of these records, counted from 1, or the line or the row group, and the file; "" if
         there is none.
@@ -54,14 +55,14 @@ class TableProblem:
 
 @dataclass(frozen=True)
 class TableCheck:
-    """What a table has that a fit would refuse, and hints. NOT private: do not publish it.
+    """The problems of a table that a fit would refuse, and hints. NOT private: do not publish it.
 
     Attributes
     ----------
     n_records : int
     problems : tuple of TableProblem
     hints : tuple of str
-        What may be a mistake: a column that looks like person ids, bounds that clip most of a column, columns that the
+        Possible mistakes: a column that looks like person ids, bounds that clip most of a column, columns that the
         schema does not mention.
     """
 
@@ -83,7 +84,7 @@ class TableCheck:
 def check_table(table: Any, schema: Schema) -> TableCheck:
     """Read a table, spend nothing, and list what a fit would refuse, with hints for the curator.
 
-    The result is NOT private. It is for whoever holds the records.
+    The result is NOT private. It is for the curator of the records.
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ def check_table(table: Any, schema: Schema) -> TableCheck:
 
 
 class _Checking:
-    """Collect what is found, part by part."""
+    """Collect problems and hints, part by part."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema, self.n_records = schema, 0
@@ -115,11 +116,11 @@ class _Checking:
         self._problems: dict[str, TableProblem] = {}
         self._undeclared: dict[str, None] = {}
         self._keys: dict[str, list[NDArray[np.uint64]]] = {}
-        # of each column with bounds: how many values there are, and how many lie outside
+        # for each column with bounds: the number of values, and the number outside
         self._clipped: dict[str, NDArray[np.int64]] = {}
 
     def read_parts(self, table: Table) -> None:
-        """Look at all files; one that cannot be read is a problem, and the next one follows."""
+        """Check all files; a file that cannot be read becomes a problem, and the next one is read."""
         for part in table.parts:
             first = 0
             try:
@@ -143,7 +144,7 @@ class _Checking:
         self._undeclared |= dict.fromkeys(name for name in names if name not in known)
 
     def look(self, values: Mapping[str, Any], where: str, first: int = 0) -> None:
-        """Look at the columns of some records; ``first`` is the number of the first one."""
+        """Check the columns of some records; ``first`` is the number of the first one."""
         for column in self.schema.feature_columns:
             if column.name in values:
                 with self._noting(where):
@@ -171,7 +172,7 @@ class _Checking:
     def _noting(self, where: str) -> Iterator[None]:
         try:
             yield
-        except (ValueError, TypeError) as error:  # of this package: it contains no value
+        except (ValueError, TypeError) as error:  # a message of this package contains no value
             self._note(str(error), where)
 
     def _note(self, message: str, place: str = "") -> None:
@@ -185,7 +186,7 @@ class _Checking:
                 self._problems[message] = replace(known, n_records=(known.n_records or 0) + count)
 
     def result(self) -> TableCheck:
-        """Return everything that was found."""
+        """Return all problems and hints."""
         hints = [
             f"the bounds of column {name!r} clip {outside / count:.0%} of its values; are they in the same unit?"
             for name, (count, outside) in self._clipped.items()

@@ -13,9 +13,10 @@ from dpscp.data.frames import SchemaError
 from dpscp.data.model_files import open_atomically
 from dpscp.data.sources.files import TableError, find_kind
 
-# Stands between the labels of a set in a CSV cell.
+# The separator between the labels of a set in a CSV cell.
 _LABEL_MARK = "|"
-# A spreadsheet would run such a cell as a formula. Apostrophes count, so that taking one away gives the text again.
+# A spreadsheet would run such a cell as a formula. The pattern includes leading apostrophes, so that the removal of one
+# always restores the text.
 _FORMULA = r"^'*[=+\-@\t\r]"
 
 
@@ -25,8 +26,8 @@ def open_writer(
 ) -> Iterator[Callable[[Any], None]]:
     """Yield a function that writes Arrow batches as CSV or Parquet, by the name of the file.
 
-    The file appears when it is complete; a failure leaves no file. In CSV a text that a spreadsheet would run as a
-    formula gets a leading apostrophe, except where ``raw``; numbers are written as they are.
+    The file appears when it is complete; a failure leaves no file. Without ``raw``, a text in CSV that a spreadsheet
+    would run as a formula gets a leading apostrophe; a number does not.
     """
     written, kind = csv_format or CSVFormat(), find_kind(path.name)
     if kind not in ("csv", "parquet"):
@@ -59,7 +60,8 @@ def _csv_writer(file: Any, path: Path, csv_format: CSVFormat, *, raw: bool) -> C
 
     separator, has_header = csv_format.separator_in(path.name), False
     is_utf8 = codecs.lookup(csv_format.encoding).name == "utf-8"
-    encoder = codecs.getincrementalencoder(csv_format.encoding)()  # writes a mark at the start of the file only
+    # writes a byte-order mark at the start of the file only
+    encoder = codecs.getincrementalencoder(csv_format.encoding)()
 
     def encode(text: Any) -> Any:
         if is_utf8:
@@ -67,7 +69,7 @@ def _csv_writer(file: Any, path: Path, csv_format: CSVFormat, *, raw: bool) -> C
         try:
             return encoder.encode(bytes(text).decode())
         except UnicodeEncodeError:
-            pass  # its message contains a cell
+            pass  # the message of the codec contains a cell
         raise SchemaError(f"a cell cannot be written in {csv_format.encoding}; write to a .parquet file")
 
     def cells(texts: Any, *, are_numbers: bool = False) -> Any:
@@ -108,7 +110,7 @@ def _as_text(name: str, column: Any, csv_format: CSVFormat) -> Any:
 
 
 def _join_labels(sets: Any) -> Any:
-    """Write each list of labels as one text, ``a|b``; a mark inside a label gets a backslash."""
+    """Write each list of labels as one text, ``a|b``; a ``|`` inside a label gets a backslash."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -120,7 +122,7 @@ def _join_labels(sets: Any) -> Any:
 
 
 def _without_formulas(texts: Any, csv_format: CSVFormat) -> Any:
-    """Put an apostrophe before each text that a spreadsheet would run as a formula; a number is none."""
+    """Put an apostrophe before each text that a spreadsheet would run as a formula, except numbers."""
     import pyarrow.compute as pc
 
     is_formula = pc.match_substring_regex(texts, _FORMULA)

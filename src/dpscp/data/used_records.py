@@ -1,15 +1,15 @@
 """Recognize records that this process used before.
 
-Each use of records spends its own epsilon and delta, and no ledger has several uses together. A budget store has. So a
+Each use of records spends its own epsilon and delta. No ledger adds up several uses; a budget store does. So a
 use is compared with the earlier ones of this process: a fit, an evaluation, a batch of a monitor, a recalibration. A
-table is kept as keyed 64-bit digests of its rows, in any order; of a large table, as those below a limit. The key is
-random for each process. Key and digests stay in memory: they are in no file, no pickle of a release and no repr.
+table is remembered by keyed 64-bit digests of its rows, in any order; a large table by the digests below a limit. The
+key is random for each process. Key and digests stay in memory: they are in no file, no pickle of a release and no repr.
 
-Equal rows of two tables prove nothing where rows repeat. So tables share records if more of their digests are equal
-than a new table of the same population would have, by the share of rows that occur once.
+If rows repeat, equal rows of two tables prove nothing. So two tables share records only if more digests are equal than
+for a new table of the same population. The share of rows that occur once gives this number.
 
-Privacy: whether a warning or an error comes depends on records. It is for the one who holds both tables, like every
-other refusal of records, and must not be published. Tables with fewer than ``_FEWEST`` rows are never recognized, so
+Privacy: a warning or an error here depends on records. It is for the curator who holds both tables, like every other
+refusal of records, and must not be published. Tables with fewer than ``_FEWEST`` rows are never recognized, so
 no single record decides alone.
 """
 
@@ -32,16 +32,16 @@ from dpscp.exceptions import ReuseWarning
 
 Digests = NDArray[np.uint64]
 
-# Digests that are kept of a table, and of all tables together.
+# The largest number of digests of one table, and of all tables.
 _MOST_OF_A_TABLE, _MOST_IN_ALL = 1 << 17, 1 << 21
-# Rows below which a table is not recognized, and the digests of a sample that are enough.
+# The smallest number of rows of a table that is recognized, and the smallest number of digests of a sample.
 _FEWEST, _SMALLEST_SAMPLE = 20, 8
-# Shared rows beyond those that chance explains. Tables with equal rows in all, if chance explains them with less.
+# The share of equal rows that is needed beyond chance; the chance below which entirely equal tables are recognized.
 _SHARE, _CHANCE = 0.1, 1e-6
 _LARGEST = np.uint64((1 << 64) - 1)
 _ADVICE = (
     "each fit spends its own epsilon and delta, and so does each evaluation, batch and recalibration. The costs add "
-    "up, and no ledger has them together. Pass the same dp.BudgetStore to every use of these records (budget=store)"
+    "up, but no ledger adds them up. Pass the same dp.BudgetStore to every use of these records (budget=store)"
 )
 _KEY = os.urandom(32)
 
@@ -60,7 +60,7 @@ class Sketch:
 
     @staticmethod
     def of_digests(digests: Digests, limit: np.uint64, size: int, total: int) -> "Sketch":
-        """Return the sketch with no more digests than may be kept."""
+        """Return a sketch with at most the allowed number of digests."""
         if len(digests) > _MOST_OF_A_TABLE:
             limit = np.partition(digests, _MOST_OF_A_TABLE)[_MOST_OF_A_TABLE] - np.uint64(1)
             digests = digests[digests <= limit]
@@ -88,14 +88,14 @@ class Sketch:
             return False
         _, left, right = np.intersect1d(own, old, assume_unique=True, return_indices=True)
         shared = int(np.minimum(own_times[left], old_times[right]).sum())
-        # of the two tables the coarser one: rows of one group may repeat more often than those of all
+        # the table with more repeated rows decides: rows of one group may repeat more often than rows of all groups
         repeated = 1 - min(int((old_times == 1).sum()) / n_old, int((own_times == 1).sum()) / n_own)
         return shared > (_SHARE + 2 * repeated * max(1.0, n_own / n_old)) * min(n_own, n_old)
 
 
 @dataclass(frozen=True)
 class RowDigests:
-    """Make the sketch of a block, in the process that has it; the key belongs to the trusted side."""
+    """Make the sketch of a block, in the process that has the block; the key belongs to the trusted side."""
 
     key: bytes = field(default=_KEY, repr=False)
 
@@ -111,7 +111,7 @@ class RowDigests:
         stream = hashlib.shake_256(self.key).digest(8 * rows.shape[1])
         factors = np.frombuffer(stream, dtype="<u8") | np.uint64(1)
         bits = (rows + 0.0).view(np.uint64)  # 0 and -0 are equal
-        bits ^= bits >> np.uint64(32)  # short numbers end in zero bits
+        bits ^= bits >> np.uint64(32)  # numbers with few digits end in zero bits
         digests: Digests = bits @ factors
         digests ^= digests >> np.uint64(29)
         digests *= factors[0] if len(factors) else np.uint64(1)
@@ -119,7 +119,7 @@ class RowDigests:
 
 
 def sketch_rows(rows: Any) -> Sketch:
-    """Return the sketch of rows in memory; an empty one for a table that is not of numbers."""
+    """Return the sketch of rows in memory; the sketch is empty for a table without numbers."""
     table = np.asarray(rows)
     if table.ndim < 2 or table.dtype.kind not in "fiub":
         table = np.empty((0, 1))
@@ -145,7 +145,7 @@ _USES: list[_Use] = []
 
 
 def remember_use(sketch: Sketch, *, is_private: bool, model: Any = None, parameters: str | None = None) -> None:
-    """Note that records were used; the oldest tables are forgotten where there are too many."""
+    """Remember that records were used; forget the oldest tables if there are too many."""
     _USES.append(_Use(sketch, is_private, None if model is None else weakref.ref(model), parameters))
     while len(_USES) > 1 and sum(len(use.sketch.digests) for use in _USES) > _MOST_IN_ALL:
         del _USES[0]

@@ -1,4 +1,4 @@
-"""Checks of rows, targets, levels and groups that a caller passes.
+"""Check rows, targets, levels and groups that a caller passes.
 
 scikit-learn's checks are used where their messages are harmless. A message that would print a value, a label or a
 count of the records is replaced.
@@ -20,9 +20,9 @@ from sklearn.utils.validation import validate_data
 
 from dpscp._base.checks import check_probability
 
-# Numbers of dense rows that are made of sparse ones: 2 GiB.
+# The largest number of values of sparse rows after their conversion to dense ones: 2 GiB.
 _MOST_DENSE_NUMBERS = 2**28
-# The beginnings of scikit-learn messages that hold nothing from the records.
+# Beginnings of the scikit-learn messages that contain nothing from the records.
 _HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
 
 
@@ -49,7 +49,8 @@ def validate_rows(
         Whether to refuse NaN and infinity here. False leaves that to the reader of the rows.
     dtype : dtype or tuple of dtypes
 
-    No rows are valid: an error would reveal that the only record is missing. See ``require_counted``.
+    A table without rows is valid, because an error would reveal that the only record is missing. See
+    ``require_counted``.
     """
     columns = getattr(X, "columns", None)
     if columns is not None and len(set(columns)) != len(columns):
@@ -67,12 +68,12 @@ def validate_rows(
 
 
 def dense_rows(X: Any) -> Any:
-    """Return a sparse matrix as a dense array, so that both give the same fit; other tables as they are."""
+    """Convert a sparse matrix to a dense array, so that both give the same fit; return other tables unchanged."""
     if not sparse.issparse(X):
         return X
     if math.prod(X.shape) > _MOST_DENSE_NUMBERS:
         raise ValueError(
-            "X is sparse, and its dense rows, which training reads, need more than 2 GiB. Use fewer features, such as "
+            "X is sparse, and training needs it as dense rows, which take more than 2 GiB. Use fewer features, such as "
             "HashingVectorizer(n_features=1024) or a public list of categories, or write dense rows to a file and fit "
             "on its path"
         )
@@ -80,9 +81,9 @@ def dense_rows(X: Any) -> Any:
 
 
 def require_counted(count: int, declared: int | None, name: str) -> None:
-    """Refuse no records where their number is counted and published.
+    """Refuse a table without records if their number is counted and published.
 
-    A declared number keeps the true one private. Then no records are as good as one.
+    A declared number keeps the true one private. Then a table without records is as valid as one with a record.
     """
     if declared is None and count == 0:
         raise ValueError(f"X has 0 sample(s); at least one record is required, unless {name} is declared")
@@ -99,7 +100,7 @@ def _remove_records(error: Exception, X: Any) -> Exception:
     text = str(error)
     if text.startswith(_HARMLESS):
         return type(error)(text)
-    if text.startswith("Input X contains"):  # scikit-learn recommends imputers here, whose means would leak
+    if text.startswith("Input X contains"):  # the message of scikit-learn recommends imputers, whose means would leak
         return ValueError(
             f"Input X contains NaN or infinity{_name_bad_columns(X)}. Do not fill gaps with means or medians of the "
             "records: they would be published without noise. Fill in a public number and add a 0/1 feature that marks "
@@ -158,7 +159,7 @@ def validate_labels(y: Any, n: int) -> NDArray[Any]:
         return labels
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("Input y contains NaN or infinity.")
-    kind = "multiclass" if labels.dtype.kind in "biuU" else "mixed"  # whose labels are always discrete
+    kind = "multiclass" if labels.dtype.kind in "biuU" else "mixed"  # text labels are always discrete
     if kind == "mixed" and (labels.dtype.kind != "O" or all(isinstance(label, str) for label in labels)):
         with np.errstate(all="ignore"), warnings.catch_warnings():
             # it warns about many distinct labels, which would reveal something about the records
@@ -197,7 +198,7 @@ def _validate_shape(y: Any, n: int, *, several: bool = False) -> NDArray[Any]:
         values = np.asarray(y)
     except (ValueError, TypeError):
         values = None
-    if values is None:  # outside the handler, because NumPy's message would print the number of records
+    if values is None:  # raised outside the handler, because NumPy's message would print the number of records
         raise ValueError("y should be a 1d array of numbers or labels")
     if values.ndim == 2 and values.shape[1] == 1:
         warnings.warn("A column-vector y was passed when a 1d array was expected", DataConversionWarning, stacklevel=4)
@@ -236,7 +237,8 @@ def label_index(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.in
     """Return each label's index in ``classes``; refuse an unknown one unprinted."""
     places = {label: place for place, label in enumerate(classes)}
     if labels.dtype.kind in "iu" and tuple(places) == tuple(range(len(classes))):
-        known = not len(labels) or (labels.min() >= 0 and labels.max() < len(classes))  # indices are their own places
+        # labels that are indices are already places
+        known = not len(labels) or (labels.min() >= 0 and labels.max() < len(classes))
         index = labels.astype(np.int64, copy=False)
     else:
         texts = labels.dtype.kind == "O"
@@ -254,15 +256,15 @@ def label_index(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.in
 def _find_place(places: dict[Any, int], label: Any) -> int:
     try:
         return places.get(label, -1)
-    except TypeError:  # a label that cannot be hashed is not among the classes
+    except TypeError:  # a label that cannot be hashed is not in the classes
         return -1
 
 
 def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
-    """Return the miscoverage of each level, and whether there is a single level."""
+    """Return the miscoverage of each level, and whether ``confidence_level`` is a single number."""
     single = isinstance(confidence_level, numbers.Real) or not np.iterable(confidence_level)
     levels = [confidence_level] if single else list(confidence_level)
     if not levels:
         raise ValueError("confidence_level must have at least one level")
-    # 1 - 0.9 is slightly below 0.1 in binary; the decimal is meant
+    # 1 - 0.9 is slightly below 0.1 in binary; round it to the decimal number
     return tuple(round(1 - check_probability("confidence_level", level), 12) for level in levels), single

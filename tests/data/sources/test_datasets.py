@@ -92,7 +92,7 @@ def test_items_that_change_later_are_refused_with_what_to_do():
     items = Items(X, y)
     source = DatasetSource(items, block_rows=200)
     items.change = lambda row: row + 1e-3 * len(items.read)
-    with pytest.raises(RuntimeError, match=r"other records.*Items must be the same at every reading: turn random"):
+    with pytest.raises(RuntimeError, match=r"other records.*Items must be the same at every reading. Turn off random"):
         fitted(dp.training.DPSGD(sampling_rate=0.2, steps=3), source)
 
 

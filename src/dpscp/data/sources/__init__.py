@@ -33,10 +33,10 @@ __all__ = [
 
 def find_source(X: Any, y: Any = None, schema: Schema | None = None) -> RecordSource | None:
     """Return the source of a table or Spark frame that a schema reads, or of Dask collections; None for others."""
-    is_data = schema is None and y is not None and are_paths(X)  # texts for a caller's own estimator
+    is_data = schema is None and y is not None and are_paths(X)  # a list of texts may be for the caller's own estimator
     if is_table(X) and not is_data:
         if schema is None:
-            raise TypeError("X is a path or a data set, which needs a schema; give schema=dp.Schema(...) too")
+            raise TypeError("X is a path or a data set, which needs a schema; pass schema=dp.Schema(...) too")
         return TableSource(X, schema).stored()
     if schema is None:
         return DaskSource(X, y) if is_dask(X) else None

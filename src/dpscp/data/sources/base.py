@@ -5,28 +5,28 @@ Your own source (files, a cluster, a database) is a subclass of ``RecordSource``
 ``width``   the number of features of a row: a public number, known without reading a record;
 ``read()``  the blocks, in the order of their ids.
 
-From these follow ``map(function)``, a source of ``function(block)``, computed when it is read, and ``sum(function)``:
-``added(function(block) for each block, in the order of their ids)``.
+The base class then has ``map(function)``, a source of ``function(block)`` that is computed when read, and
+``sum(function)``: ``added(function(block) for each block, in the order of their ids)``.
 
-It makes these promises:
+A source keeps these promises:
 
 * Ids are the integers 0, 1, 2, ... Reading the source again gives the same blocks with the same ids and the same rows
   in the same order. Draws (batches, held-out parts) belong to the place of a record in the order of all blocks
-  (``places``). So a block that was lost and read again draws the same, nothing more is spent, and the division into
+  (``places``). So a block that was lost and read again has the same draws, nothing more is spent, and the division into
   blocks does not matter. ``fit`` compares a keyed digest of each block with that of the first reading (``digests``).
   Totals may therefore also contain lists, which are joined.
 * A block holds at most 2^25 records and is read into memory as a whole. Work on it needs little more memory, because
   functions read it in ``parts``. A source keeps no block longer than ``sum`` needs it, unless it was mapped with
-  ``keep=True``. Such a result is read at every step of training and is worth its memory.
+  ``keep=True``. Such a result is read at every step of training.
 * Functions and their results can be pickled. A function may be called more than once for a block, with the same result,
   and sees one block at a time. An exception of a function reaches the caller of ``sum`` unchanged.
 * Totals are numbers, arrays, other values with a ``+``, or tuples of these. They are exact sums over records, private
   until the driver adds noise. A source does not print, log or store them.
-* If a schema declares a person column, ``Block.persons`` says which rows belong to whom. All rows of a person are side
+* If a schema declares a person column, ``Block.persons`` assigns rows to persons. All rows of a person are side
   by side in one block, before any cap (``persons.join_person_block`` builds such blocks). Else it is None.
 
-Rows are real numbers (any float or integer type), with one target for each row. The user of the source checks once,
-before anything is spent, that numbers are finite and labels are among the declared classes. A source only reads.
+Rows are real numbers (any float or integer type), with one target for each row. ``fit`` checks once, before anything is
+spent, that numbers are finite and labels are among the declared classes. A source only reads.
 """
 
 import math
@@ -52,8 +52,8 @@ Rows = Callable[[Array], Array]
 Total = TypeVar("Total")
 
 MOST_IN_A_BLOCK = 1 << 25
-# Rows that are read at once, about so many numbers but not fewer rows than that: a part and what is computed from it
-# stay in the cache and in memory that the process holds already, and what a step does once for each part costs little.
+# The size of a part: about so many numbers, but at least so many rows. A part and the results from it then stay in the
+# cache, and the work of a step for each part costs little.
 _PART_NUMBERS, _PART_ROWS = 1 << 15, 1 << 7
 
 
@@ -89,7 +89,7 @@ class Block:
     """
 
     id: int
-    # nothing of the records is in a repr: logs and tracebacks print these
+    # a repr contains nothing of the records, because logs and tracebacks print it
     rows: Array = field(repr=False)
     targets: Array = field(repr=False)
     persons: Persons | None = field(default=None, repr=False)
@@ -123,7 +123,7 @@ class Block:
     def part(self, drawn: NDArray[np.bool_]) -> Self:
         """Return the records of the drawn persons without copying rows."""
         kept, persons = (drawn, None) if self.persons is None else self.persons.part(drawn)
-        # fewer than 2^31, and many of them
+        # there are fewer than 2^31, and 4 bytes are enough for each
         found = self.take_rows(np.flatnonzero(kept).astype(np.int32), persons)
         return found if self.order is None else replace(found, order=self.order[drawn])
 
@@ -178,7 +178,7 @@ class Block:
             if self.persons is not None and stop < len(self):
                 ends = self.persons.offsets
                 person = int(np.searchsorted(ends, stop, side="right")) - 1
-                # the persons that end by here, or the one that does not fit
+                # the persons that end within the part, or one person who is larger
                 stop = int(ends[person] if ends[person] > start else ends[person + 1])
             yield slice(start, stop), self.read(start, stop)
             start = stop
@@ -187,8 +187,8 @@ class Block:
 class RecordSource(ABC):
     """The base class of sources: records in blocks, wherever they are stored.
 
-    Write ``width`` and ``read``, and ``keep`` where the memory of this process is not the place for what is kept. A
-    source whose blocks are in other processes writes ``sum`` in place of ``read``. The docstring of the module lists
+    Define ``width`` and ``read``. Also define ``keep`` if kept blocks must not stay in the memory of this process. A
+    source whose blocks are in other processes defines ``sum`` instead of ``read``. The docstring of the module lists
     what a source promises.
 
     Attributes
@@ -196,13 +196,13 @@ class RecordSource(ABC):
     width : int
         The number of features of a row.
     assumption : Assumption or None
-        What a ledger states about the source.
+        The assumption about the source in the ledger.
     input_shape : tuple or None
         The shape of records that are images, sequences or the like, laid out as rows.
     is_fixed : bool
         Whether the source itself notices a change of its records. Otherwise ``fit`` compares digests of the blocks.
     change_remedy : str
-        What a caller can do about such a change.
+        The remedy for such a change, in the error message.
     """
 
     width: int
@@ -303,7 +303,7 @@ def unwrap_results(results: Iterable[Total | Failure]) -> list[Total]:
 
 
 def hide_message(work: Callable[[], Total], where: str) -> Total:
-    """Return the result of a library that computes the caller's records, or raise an error without its text.
+    """Return the result of ``work``, which computes records in a library, or raise an error without its text.
 
     The text may contain a cell, such as one that cannot be converted.
     """
@@ -315,8 +315,8 @@ def hide_message(work: Callable[[], Total], where: str) -> Total:
     except Exception as error:
         failure = type(error).__name__
     raise ValueError(
-        f"{where} cannot be read ({failure}): its query fails, or its parts store a column in different types. Compute "
-        "it alone to see the message, which is hidden because it may contain values of records"
+        f"{where} cannot be read ({failure}): its query fails, or its parts store a column with different types. "
+        "Compute it alone to see the message, which is hidden because it may contain values of records"
     )
 
 
@@ -343,7 +343,7 @@ def added(values: Iterable[Total]) -> Total:
             level += 1
         waiting.append((level, total))
     if not waiting:
-        raise ValueError("a source of records must have at least one block; an empty block is allowed")
+        raise ValueError("a source of records must have at least one block; return an empty one without records")
     result = waiting.pop()[1]
     while waiting:
         result = _plus(waiting.pop()[1], result)
@@ -404,13 +404,13 @@ class ArraySource(RecordSource):
         return source
 
     @property
-    def width(self) -> int:  # type: ignore[override]  # that of the blocks, which does not change
+    def width(self) -> int:  # type: ignore[override]  # the width of the blocks, which does not change
         """Return the number of features of a row."""
         return self._blocks[0].width
 
     @property
     def blocks(self) -> list[Block]:
-        """Return the blocks, which are in the memory of this process."""
+        """Return the blocks, all of them in the memory of this process."""
         return list(self.mapped())
 
     def read(self) -> list[Block]:

@@ -18,7 +18,7 @@ from dpscp.data.sources.persons import PersonRows, join_person_block, split_by_p
 from dpscp.threshold.counts import DaskArray
 
 Total = TypeVar("Total")
-# The pieces that go from partition to partition are as many as their square.
+# The number of pieces between partitions is the square of their number.
 _MOST_PARTITIONS = 500
 _WHERE = "the Dask collection"
 
@@ -163,10 +163,8 @@ def _join_block(number: int, *pieces: PersonRows) -> Block:
 def _fuse_tasks(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Return the same blocks, each built by one task.
 
-    Rows built by one worker and needed by another one would be sent over the network.
-
-    Pieces that are in the memory of workers already, or that share their beginnings (a shuffle, an array in this
-    process), are left to Dask.
+    Without this, rows built by one worker and needed by another are sent over the network. Dask handles pieces that are
+    already in the memory of workers, and pieces with common inputs (a shuffle, an array in this process).
     """
     from dask.optimization import cull
 

@@ -15,10 +15,10 @@ from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block
 from dpscp.data.sources.files import BLOCK_NUMBERS
 from dpscp.data.sources.spill import LocalSource
 
-# Items that are read twice before anything else: a random change of one in two items shows here.
+# The number of items that are read twice at the start; this detects random changes even of every second item.
 READ_TWICE = 16
 _REMEDY = (
-    "Items must be the same at every reading: turn random augmentation off in the data set, or move it into the "
+    "Items must be the same at every reading. Turn off random augmentation in the data set, or move it into the "
     "module, which may draw at every step"
 )
 _ITEMS = (
@@ -31,10 +31,9 @@ class DatasetSource(LocalSource):
     """Read records from a ``torch.utils.data.Dataset`` that does not fit into memory.
 
     An item is one record: (input, target), or a dictionary of several inputs with the target under "labels" or "label".
-    Items are read one by one, in the order of their indices. One block of them
-    is in memory. ``fit`` reads the data set several times, so items must not change (random augmentation). The first
-    items are read twice here, and every later reading is compared with the first. What training reads at every step is
-    in a scratch file.
+    Items are read one by one, in the order of their indices, with one block in memory at a time. ``fit`` reads the data
+    set several times, so items must not change (random augmentation). The first items are read twice here, and every
+    later reading is compared with the first. A scratch file holds the rows that training reads at every step.
 
     Parameters
     ----------
@@ -115,7 +114,7 @@ def _item_bytes(item: Any) -> list[bytes]:
 def _array(value: Any) -> NDArray[Any]:
     try:
         return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    except Exception:  # its message may describe the item
+    except Exception:  # the message of torch may describe the item
         raise ValueError(_ITEMS) from None
 
 

@@ -28,7 +28,7 @@ def watch_changes(source: RecordSource, digests: Digests, key: bytes) -> RecordS
 
 @dataclass(frozen=True)
 class FirstReading(Generic[Found]):
-    """What ``look`` finds in a block, and the digest of the block as it was read."""
+    """The result of ``look`` for a block, and the digest of the block."""
 
     look: Callable[[Block], Found]
     key: bytes = field(repr=False)
@@ -39,7 +39,7 @@ class FirstReading(Generic[Found]):
 
 @dataclass(frozen=True)
 class SameBlocks:
-    """The block as it is, if it is the one of the first reading; refused otherwise."""
+    """Return the block unchanged if it equals that of the first reading; otherwise refuse it."""
 
     digests: Mapping[int, bytes] = field(repr=False)
     key: bytes = field(repr=False)

@@ -2,8 +2,8 @@
 
 Every process has its own records and calls the same ``fit``. Process 0 leads: it alone draws noise, reserves budget and
 decides. It sends functions to the others, and each sums over its own blocks. Process 0 adds the totals of all blocks in
-the order of their ids, so that they have the bits of the same blocks in one process. The outcome, a result or an error,
-is sent to every process.
+the order of their ids, so they equal, bit by bit, the totals of the same blocks in one process. The outcome, a result
+or an error, is sent to every process.
 """
 
 import pickle
@@ -44,10 +44,10 @@ class DistributedSource(RecordSource):
         estimator.fit(DistributedSource(X_here, y_here))
         trained = source.lead(lambda: mechanism.train_source(source, n_records=n))
 
-    The arguments of process 0 count (its seed, its budget store); warnings and progress appear there. Every process
-    gets the same fitted attributes, or the same error. A process that dies ends the fit of all others, at the latest
-    after the timeout of the group. Then no model is fitted, and the reserved budget is spent. Messages are bytes in CPU
-    memory, so a ``"gloo"`` group is made beside an ``"nccl"`` group.
+    The arguments of process 0 apply (its seed, its budget store); warnings and progress appear there. Every process
+    gets the same fitted attributes, or the same error. If a process ends early, the fit of all others fails, at the
+    latest after the timeout of the group. Then no model is fitted, and the reserved budget is spent. Messages are bytes
+    in CPU memory, so a ``"gloo"`` group is made beside an ``"nccl"`` group.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class DistributedSource(RecordSource):
         The rows of this process alone, or a source of this process such as the ``TableSource`` of its part of the
         files.
     y : array or CPU tensor of shape (n_records,)
-        One target for each row; left out for a source.
+        One target for each row; None for a source.
     persons : sequence of ids of shape (n_records,), or None
         The person of each row, where a person may have several rows. Rows are then sent once, to the process that gets
         all rows of their person by a hash of the id. The same happens if the schema of a file source declares persons.
@@ -81,7 +81,7 @@ class DistributedSource(RecordSource):
 
         self._group = _Group()
         here = capture_error(own)
-        # every process learns of an error in one of them, so none waits for a process that has ended
+        # every process gets an error of any of them, so none waits for a process that has ended
         description = here if isinstance(here, Failure) else (here[0].width, _has_persons(here[0]), here[1])
         shapes = unwrap_results(self._group.gather_all(description))
         if len({shape[:2] for shape in shapes}) > 1:
@@ -123,10 +123,7 @@ class DistributedSource(RecordSource):
         return kept
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """Return the total over the blocks of all processes, see ``RecordSource``.
-
-        One round.
-        """
+        """Return the total over the blocks of all processes in one round, see ``RecordSource``."""
         result: Total = added(self._group.request_results(_Request(self._number, (*self._functions, function))))
         return result
 
@@ -174,7 +171,7 @@ class _Request:
 
 
 class _Group:
-    """The processes, and what each of them keeps for this source."""
+    """The processes, and the blocks that each of them keeps for this source."""
 
     def __init__(self) -> None:
         try:
@@ -226,7 +223,7 @@ class _Group:
                 "a DistributedSource works only inside fit or source.lead(lambda: ...); call one of them in every "
                 "process"
             )
-        packed = _pickle_value(request)  # what cannot be packed is noticed before anybody waits for it
+        packed = _pickle_value(request)  # an object that cannot be packed fails here, before any process waits for it
         self._broadcast(packed)
         return list(chain.from_iterable(unwrap_results(self._gather_answers(packed))))
 
@@ -266,15 +263,14 @@ class _Group:
     def _run_collective(self, collective: Callable[..., None], *given: Any, **options: Any) -> None:
         """Run a collective operation of all processes.
 
-        The messages of torch about a missing process speak of sockets, so they are replaced.
+        The messages of torch about a missing process describe sockets, so they are replaced.
         """
         try:
             collective(*given, **options, group=self._over)
         except RuntimeError as error:
             raise RuntimeError(
-                "another process of the group has ended or does not answer. The work has ended in all processes, no "
-                "model is fitted, and the reserved budget is spent. Find out why that process ended, then start all "
-                "again"
+                "another process of the group has ended or does not answer. All work has ended without a "
+                "model, and the reserved budget is spent. Find out why that process ended, then start all again"
             ) from error
 
     def gather_all(self, value: Any) -> list[Any]:

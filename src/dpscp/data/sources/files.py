@@ -1,7 +1,7 @@
 """Find the files of a table, and read their columns as Arrow batches.
 
-Nothing is skipped: what cannot be read is refused. Errors have our own messages, because those of the readers may
-contain cells or line numbers.
+Nothing is skipped: a file or row that cannot be read is refused. Errors have messages of this package, because messages
+of the readers may contain cells or line numbers.
 """
 
 import codecs
@@ -31,7 +31,7 @@ _KINDS = {
     ".orc": "orc",
     ".xlsx": "excel",
 }
-# What a file that cannot be read is expected to be.
+# The expected format of a file, in the message if it cannot be read.
 _FORMATS = {
     "csv": "CSV; check that all rows have the same length, and the separator",
     "parquet": "Parquet; it may be damaged, or have another format",
@@ -39,14 +39,14 @@ _FORMATS = {
     "orc": "ORC; it may be damaged, or have another format",
     "excel": "an Excel file; it may be damaged, or have another format",
 }
-# Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
+# Numbers in a block: enough that reading is a small part of the work, and few enough that a block and copies are small.
 BLOCK_NUMBERS = 2**21
-# What is read of a text file, or of a column of Parquet, at once. A record must fit into it.
+# Bytes of a text file, or of a column of Parquet, that are read at once. A record must fit into them.
 BLOCK_BYTES, _COLUMN_BYTES = 8 * 2**20, 2**20
 # Arrow reads no more than one batch at a time.
 ONE_BATCH = {"use_threads": False, "batch_readahead": 0, "fragment_readahead": 0}
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/.*")
-# What may be a key in a URL: the part before the host, and the options at the end.
+# Parts of a URL that may be a key: the part before the host, and the options at the end.
 _SECRETS = re.compile(r"(?<=://)[^/@]*@|(?<!/)\?[^/]*=.*$")
 # The note of an error that has a place in a file. The place depends on the records, so no error names it.
 SEE_CHECK = "`dpscp check TABLE --schema FILE` names the place in it, for the curator only."
@@ -68,17 +68,17 @@ def are_paths(table: Any) -> bool:
 
 
 def is_url(table: str | PathLike[str]) -> bool:
-    """Return whether this names a file system: ``s3://bucket/name``, also as a Path, which has one of the slashes."""
+    """Return whether this names a file system: ``s3://bucket/name``, also as a Path, which keeps one slash only."""
     return _URL.fullmatch(str(table)) is not None
 
 
 def without_keys(table: str | PathLike[str]) -> str:
-    """Return a path as text, and a URL without what may be a key: the text for messages and files."""
+    """Return the text of a path, or of a URL without parts that may be a key, for messages and files."""
     return _SECRETS.sub("", _usual_url(table)) if is_url(table) else str(table)
 
 
 def _usual_url(table: str | PathLike[str]) -> str:
-    """Return a URL with both slashes before its place."""
+    """Return a URL with both slashes after the scheme."""
     scheme, place = str(table).replace("\\", "/").split(":", 1)
     return f"{scheme}://{'/' if scheme == 'file' else ''}{place.lstrip('/')}"
 
@@ -113,12 +113,12 @@ class TableFile:
 
     @property
     def is_csv(self) -> bool:
-        """Whether types and marks of cells are declared, and not in the file."""
+        """Whether the types and marks of cells are declared, because the file does not contain them."""
         return find_kind(self.path) == "csv"
 
     @property
     def is_text(self) -> bool:
-        """Whether column names are a first line, which may be a record."""
+        """Whether the column names are the first line, which may also be a record."""
         return find_kind(self.path) in ("csv", "excel")
 
     @cached_property
@@ -141,7 +141,7 @@ class TableFile:
 
     def open_text(self) -> Any:
         """Open a CSV file as text, decompressed if needed."""
-        codec = self._codec  # read first: some file systems return one object for all readers of a file
+        codec = self._codec  # read this first, because some file systems return one object for all readers of a file
         return io.TextIOWrapper(self.system.open_input_stream(self.path), encoding=codec, newline="")
 
     @cached_property
@@ -156,7 +156,7 @@ class TableFile:
         return kind.make_fragment(self.path, self.system)
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
-        """Yield the share of the file that was read and the next records, an Arrow batch of at most ``rows`` rows.
+        """Yield the share of the file that was read, and the next Arrow batch of at most ``rows`` rows.
 
         CSV cells stay texts (an empty one is missing).
         """
@@ -184,10 +184,10 @@ class TableFile:
 
     @contextmanager
     def _open_parquet(self) -> Iterator[Any]:
-        """Open a file that is read as it is needed, with its checksums."""
+        """Open a Parquet file that is read piece by piece, with its checksums."""
         import pyarrow.parquet as pq
 
-        # through a small buffer for each column: by default the reader holds all it has read
+        # a small buffer for each column, because by default the reader keeps everything it has read
         settings = {"buffer_size": _COLUMN_BYTES, "pre_buffer": False, "page_checksum_verification": True}
         with self.system.open_input_file(self.path) as opened, pq.ParquetFile(opened, **settings) as file:
             yield file
@@ -221,7 +221,7 @@ class TableFile:
         yield 1.0, pa.RecordBatch.from_pandas(self._sheet()[list(names)], texts, preserve_index=False)
 
     def _sheet(self) -> Any:
-        """Return the lines of the only sheet under its first one, cells as texts; a line without any is no record."""
+        """Return the lines of the only sheet after the first one, cells as texts, without empty lines."""
         import pandas as pd
 
         with self.system.open_input_file(self.path) as file:
@@ -245,7 +245,7 @@ class TableFile:
             return work()
         except (MemoryError, TableError):
             raise
-        except Exception as error:  # raised again outside the handler, without its text
+        except Exception as error:  # raised again outside the handler, without the original text
             failure = error
         if isinstance(failure, UnicodeError) or "UTF8" in str(failure):
             raise TableError(
@@ -267,13 +267,13 @@ class TableFile:
         raise unreadable
 
     def find_damage(self) -> str:
-        """Return the line, or the row group and column, that cannot be read; "" if it is not known.
+        """Return the line, or the row group and column, that cannot be read; "" if unknown.
 
-        It depends on the records: for the curator only.
+        The result depends on the records and is for the curator only.
         """
         find = {"csv": self._find_uneven_line, "parquet": self._find_damaged_group}.get(find_kind(self.path))
         found = ""
-        with suppress(Exception):  # without a header or an end there is no place
+        with suppress(Exception):  # without a header or an end the place is unknown
             found = find() if find is not None else ""
         return f"{found} of {self.said}" if found else ""
 
@@ -302,19 +302,19 @@ def _cell_text(cell: Any) -> str | None:
 
 
 def list_files(table: Any, csv_format: CSVFormat) -> list[TableFile]:
-    """Return the files of a path, a URL, a pattern, a folder or a list of these, in a fixed order.
+    """Return the files of a path, URL, pattern, folder or list of these, in a fixed order.
 
-    Files of a folder or pattern are in the order of their names, and hold records of one kind.
+    Files of a folder or pattern are in the order of their names, and all have one format.
     """
     if isinstance(table, list | tuple):
         found = list(chain.from_iterable(list_files(one, csv_format) for one in table))
         if len({file.path for file in found}) != len(found):
-            raise TableError("the list of files has a file twice; its records would count twice")
+            raise TableError("the list of files has a file twice, so its records would count twice; remove one of them")
     else:
         system, path, said = _locate(table)
         found = [TableFile(system, name, csv_format, keys) for name, keys in _find_files(system, path, said)]
     if len({find_kind(file.path) for file in found}) > 1:
-        raise TableError("the files of a table must have one format; pass those of each format alone, or convert them")
+        raise TableError("the files of a table must have one format; convert some, or pass those of one format only")
     return found
 
 
@@ -336,7 +336,7 @@ def _locate(table: str | PathLike[str]) -> tuple[Any, str, str]:
 
         try:
             return (*fs.FileSystem.from_uri(url), said)
-        except pa.ArrowInvalid:  # not one of Arrow's own
+        except pa.ArrowInvalid:  # a file system that Arrow does not implement
             import fsspec
 
             opened, path = fsspec.core.url_to_fs(url)
@@ -387,12 +387,12 @@ def _find_files(system: Any, path: str, said: str) -> list[tuple[str, dict[str, 
 
 
 def _is_marker(file: str, parts: Sequence[str]) -> bool:
-    """Return whether a file holds no records by convention: ``_SUCCESS``, ``_metadata``, ``.part.crc``."""
+    """Return whether a file contains no records by convention: ``_SUCCESS``, ``_metadata``, ``.part.crc``."""
     is_hidden = any(part.startswith((".", "_")) for part in parts)
     return is_hidden and not any(file.lower().endswith(ending) for ending in _KINDS)
 
 
 def _folder_keys(folders: Sequence[str]) -> dict[str, str | None]:
-    """Return the columns of folders such as ``year=2024``; Hive writes a missing value under a name of its own."""
+    """Return the columns of folders such as ``year=2024``; Hive has a special name for a missing value."""
     pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
     return {unquote(name): None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value) for name, value in pairs}

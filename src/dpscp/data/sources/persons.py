@@ -2,10 +2,10 @@
 
 Rows of a table are in any order. They are first split into blocks by a hash of the person's id, so that all rows of a
 person are in one block. The number of blocks depends on the number of rows. So adding or removing a person may move
-others to other blocks. Privacy does not depend on that. The draws of
-persons (kept rows, batches, held-out parts) belong to their places in the order of their first rows in the table, see
-``dpscp.data.sources.places``, whatever the blocks are; a person adds to a sum what the cap and the weights allow, in
-whatever block; and the rounding of sums is bounded, and charged, for any order of records.
+others to other blocks. Privacy does not depend on that. There are three reasons. The draws of persons (kept rows,
+batches, held-out parts) belong to their places in the order of their first rows in the table, see
+``dpscp.data.sources.places``, for any division into blocks. The cap and the weights bound what a person adds to a sum,
+in any block. The rounding of sums is bounded, and charged, for any order of records.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,7 +67,7 @@ def split_by_person(rows: Array, targets: Array, persons: Any, count: int, first
 
     The order of rows is kept.
 
-    ``first`` is the number of the first row in the order of the table; any numbers do that increase with it.
+    ``first`` is the number of the first row in the order of the table, or any number that increases with it.
     """
     ids = read_person_ids(persons)
     if not len(ids) == len(rows) == len(targets):
@@ -107,7 +107,7 @@ def join_persons(pieces: Callable[[slice], Iterable[PersonRows]], count: int, *,
 
 def join_person_block(number: int, pieces: Sequence[PersonRows]) -> Block:
     """Build the block of one place; persons are in order of first appearance."""
-    # an empty piece too says of which kind the ids of its table are, unless that was empty as well
+    # an empty piece also has the kind of the ids in its table, unless the table was empty too
     ids = PersonIds.joined([piece[2] for piece in pieces])
     found = [piece for piece in pieces if len(piece[2])] or list(pieces[:1])
     rows, targets, numbers = (np.concatenate([piece[part] for piece in found]) for part in (0, 1, 3))

@@ -2,15 +2,15 @@
 
 A source is read once to count the persons of each block. The counts stay inside the fit and are never released. They
 give every person a place 0, 1, 2, ...: block after block, or, where rows of a person were joined from all over a table,
-in the order of first rows. Everything random about a person (the coin of the secret split, the batches, the choice of
-rows) is the draw of that place in one stream.
+in the order of first rows. Each random choice for a person (the coin of the secret split, the batches, the choice of
+rows) is the draw for that place in one stream.
 
-Why the law is right. The draws of a stream are independent, have one law, and do not depend on the records. Places
-depend on the records alone, and no two persons share one. So, given the records, the persons' draws are independent
-with that law, in any blocks and order: each person enters each batch, and each part, by an own coin. With one person
-more the same holds for all of them. The proofs couple the two tables by inserting the new person's draw at its place.
-All others keep theirs, and the sums differ by what the new person adds. The streams are secret and fresh in each run,
-so it is not needed that nobody repeats a draw in the two tables.
+Why the distribution is correct. The draws of a stream are independent, have one distribution, and do not depend on the
+records. Places depend on the records alone, and no two persons share one. So, given the records, the persons' draws are
+independent with that distribution, for any blocks and order: a separate coin decides whether a person enters a batch or
+a part. The same holds for a table with one more person. The proofs couple the two tables by inserting the new person's
+draw at its place. All others keep theirs, and the sums differ by what the new person adds. The streams are secret and
+fresh in each run, so the proofs do not need different draws for the two tables.
 
 Theory: Fact 6; Result H
 """
@@ -36,7 +36,7 @@ Total = TypeVar("Total")
 
 @dataclass(frozen=True)
 class BlockCounts:
-    """The private counts of a block; where persons stand mixed, also each person's order and number of rows."""
+    """The private counts of a block; if blocks mix persons, also each person's order and number of rows."""
 
     number: int
     persons: int
@@ -46,7 +46,7 @@ class BlockCounts:
 
 
 def take_census(block: Block) -> list[BlockCounts]:
-    """Return the counts of one block; those of several blocks are joined."""
+    """Return the counts of one block, in a form that ``sum`` joins."""
     owners = block.owners
     sizes = None if block.order is None else owners.sizes
     return [BlockCounts(block.id, owners.count, len(block), block.order, sizes)]
@@ -144,7 +144,7 @@ class PlacedFunction:
     places: Places
 
     def for_block(self, number: int) -> Self:
-        """Return the same with the places of one block alone."""
+        """Return the function with the places of one block."""
         return replace(self, places=self.places.for_block(number))  # type: ignore[type-var]  # a dataclass
 
 
@@ -159,7 +159,7 @@ class UnitSource(RecordSource):
     """A source with its unit of privacy and, if known, its places and the width of its rows after a step.
 
     Where the unit is a person, every person has all their rows in one block, side by side, at most ``unit.cap`` of
-    them. The places of what is mapped are not known: it may hold fewer persons.
+    them. The places after ``map`` are not known, because a mapped source may have fewer persons.
     """
 
     source: RecordSource
@@ -189,7 +189,7 @@ def innermost(source: RecordSource) -> RecordSource:
 
 
 def resize_rows(source: RecordSource, width: int) -> UnitSource:
-    """Return the same source, whose last step gives rows of this public width."""
+    """Return the source with this public width of its rows after the last step."""
     whole = source if isinstance(source, UnitSource) else UnitSource(source)
     return replace(whole, source=whole.source.map(partial(replace, n_columns=width)), n_columns=width)
 
@@ -203,7 +203,7 @@ def places_of(source: RecordSource) -> Places:
 def is_in_memory(source: RecordSource) -> bool:
     """Return whether the blocks of a source are in the memory of this process.
 
-    Keeping a result of such blocks costs little.
+    It costs little to keep a result of such blocks.
     """
     return isinstance(innermost(source), ArraySource)
 

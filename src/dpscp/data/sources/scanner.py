@@ -18,7 +18,7 @@ from dpscp.data.sources.persons import PersonRows, split_by_person, store_person
 from dpscp.data.sources.spill import LocalSource, keep_or_spill, store_blocks
 from dpscp.data.sources.tables import Table, replace_patterns
 
-# Blocks into which persons are split: each batch of a table leaves a piece for each of them.
+# The number of blocks into which persons are split; each batch of a table is split into so many pieces.
 _MOST_PLACES = 256
 
 
@@ -27,9 +27,9 @@ class TableSource(LocalSource):
 
     Types and ranges come from the schema, never from the data. A block has the same public number of records, however
     the table is divided into files. The table is read once. Up to 128 MB of numbers stay in memory. More are written
-    to a scratch file of eight bytes a number, and one block at a time is in memory. What training reads at every step
-    is in another one. If the schema declares persons, all rows of a person are moved into one block, by a hash of the
-    ids. There are then up to 256 blocks of whole persons.
+    to a scratch file of eight bytes a number, and one block at a time is in memory. A second scratch file holds the
+    rows that training reads at every step. If the schema declares persons, all rows of a person are moved into one
+    block, by a hash of the ids. There are then up to 256 blocks of whole persons.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class TableSource(LocalSource):
         It declares columns, bounds, categories, target and classes, and how CSV files are written.
     scratch : str, path or None
         The folder of the scratch file; None: the system's folder for temporary files. The file contains records without
-        encryption until the fit ends. It has no name, and nobody else can read it.
+        encryption until the fit ends. The file has no name, and nobody else can read it.
     block_rows : int or None
         Records in a block; None: two million numbers, 16 MB.
     """
@@ -60,7 +60,7 @@ class TableSource(LocalSource):
         self._columns = self._read_by.columns_of(self._schema)
         width = len(self._schema.feature_names)
         self._rows = max(1, BLOCK_NUMBERS // width) if block_rows is None else check_count("block_rows", block_rows)
-        self._stored: list[RecordSource] = []  # also of the sources that are mapped from this one
+        self._stored: list[RecordSource] = []  # also for sources that ``map`` makes from this one
         self.width, self.folder = width, scratch
 
     def _encoded(self) -> Iterator[tuple[Any, Any, Any]]:
@@ -72,10 +72,10 @@ class TableSource(LocalSource):
 
     @contextmanager
     def _naming_file(self) -> Iterator[None]:
-        """Name the file in an error about its records, as a note: the message is that of a table in memory."""
+        """Add the file name to an error about its records as a note; the message does not change."""
         try:
             yield
-        except TableError:  # it names the file
+        except TableError:  # its message already names the file
             raise
         except (ValueError, TypeError) as error:
             if isinstance(self._read_by.current, TableFile):
@@ -83,7 +83,7 @@ class TableSource(LocalSource):
             raise
 
     def _table(self) -> Iterator[Block]:
-        """Yield blocks of the public number of records, whatever the files and batches are."""
+        """Yield blocks of the public number of records, for any division into files and batches."""
         number, waiting = 0, []
         for rows, targets, _ in self._encoded():
             waiting.append((rows, targets))
@@ -125,7 +125,7 @@ class TableSource(LocalSource):
 
     @property
     def _public_size(self) -> int:
-        """The bytes of the declared number of records; 0 if none is declared."""
+        """The size in bytes of the declared number of records; 0 without such a number."""
         schema = self._schema
         declared = schema.n_records or (schema.n_persons or 0) * (schema.rows_per_person or 0)
         return 8 * self.width * declared

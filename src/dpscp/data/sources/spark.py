@@ -24,7 +24,7 @@ from dpscp.data.sources.tables import as_frame
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Any], Any], ...]
-# A total, or a block that is kept, goes through the JVM in pieces, which may hold at most 2^31 bytes.
+# A total or a kept block goes through the JVM in pieces of at most 2^31 bytes.
 _ANSWER, _PIECE_BYTES = "id long, place long, piece binary", 1 << 24
 
 
@@ -62,7 +62,7 @@ class SparkSource(RecordSource):
                 "folder that all executors can read and that is protected like the records"
             )
         names = [name for name in schema.require_complete().column_names if name in frame.columns]
-        # the schema reports a missing column; Spark cannot process names with dots
+        # the schema reports a missing column, and Spark cannot process names with dots
         quoted = ["`" + name.replace("`", "``") + "`" for name in names]
         chosen = frame.select(*quoted).toDF(*map(str, range(len(names))))
         if schema.person in names:  # all rows of a person into one partition
@@ -96,7 +96,7 @@ class SparkSource(RecordSource):
 
 
 def _unpersist(frame: Any) -> None:
-    with suppress(Exception):  # the session may be gone
+    with suppress(Exception):  # the session may have ended
         frame.unpersist()
 
 

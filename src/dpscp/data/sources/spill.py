@@ -1,4 +1,4 @@
-"""Keep blocks in memory if they are small, else in an unnamed temporary file that is read again for every sum."""
+"""Keep blocks in memory if they are small, otherwise in an unnamed temporary file that is read again for every sum."""
 
 import mmap
 import pickle
@@ -17,13 +17,13 @@ Item = TypeVar("Item")
 # Arrays start at multiples of this, so that the engine reads them without a copy.
 _ALIGNED = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY
-# Rows that take no more bytes stay in memory.
+# The number of bytes up to which rows stay in memory.
 _IN_MEMORY = 2**27
 
 
 @contextmanager
 def _named_folder(folder: str | PathLike[str] | None) -> Iterator[None]:
-    """Name the folder in an error of writing, such as a full disk: the file has no name."""
+    """Name the folder in a write error, such as a full disk, because the file has no name."""
     try:
         yield
     except OSError as error:
@@ -37,8 +37,8 @@ class Scratch(Generic[Item]):
     Free memory of the machine keeps them in its cache.
 
     The file has no name, cannot be read by others, and disappears with the process. It holds unencrypted records,
-    like the files they came from: ``folder`` (None: the system's folder for temporary files) should be a place as safe
-    as theirs, with space for one number of two to eight bytes for each feature of each record.
+    like the files they came from: ``folder`` (None: the system's folder for temporary files) should be as protected as
+    theirs, with space for two to eight bytes for each feature of each record.
     """
 
     def __init__(self, blocks: Iterable[Item], folder: str | PathLike[str] | None = None) -> None:
@@ -107,10 +107,10 @@ class ReadSource(LocalSource):
 def keep_or_spill(
     items: Iterable[Item], folder: str | PathLike[str] | None, public_size: int = 0
 ) -> list[Item] | Scratch[Item]:
-    """Return blocks, or pieces that begin with their rows, in memory if they are small, else in a scratch file.
+    """Return blocks, or pieces that begin with their rows, in memory if small, otherwise in a scratch file.
 
-    Where the public number of bytes is known and large, nothing waits in memory. The size decides the speed alone:
-    results do not depend on where a block is.
+    If the public number of bytes is known and large, all blocks go to the file at once. The place of a block affects
+    speed only, not results.
     """
     first, size, more = list[Item](), 0, iter(items)
     for item in more:

@@ -1,4 +1,4 @@
-"""Read the records of a table, whatever it is: files, folders, URLs, and data sets of other libraries."""
+"""Read the records of tables: files, folders, URLs, and data sets of other libraries."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +26,7 @@ _LIBRARIES = {
 
 
 def is_table(table: Any) -> bool:
-    """Return whether ``TableSource`` reads this: paths, and data sets of other libraries. Frames are none."""
+    """Return whether ``TableSource`` reads this: a path or a data set of another library, but not a frame."""
     if is_path(table) or are_paths(table):
         return True
     for kind in type(table).__mro__:
@@ -59,11 +59,11 @@ class TableStream:
         return list(self.data.schema.names if found is None else found)
 
     def find_damage(self) -> str:
-        """Return nothing: no place in a data set is known."""
+        """Return "", because the place in a data set is unknown."""
         return ""
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
-        """Yield the chosen columns of all records as Arrow batches; how many follow is not known."""
+        """Yield the chosen columns of all records as Arrow batches; the share that was read is unknown."""
         self._require_same_fragments(names)
         stream = self._read(list(names), rows)
         while (batch := hide_message(lambda: next(stream, None), self.said)) is not None:
@@ -86,7 +86,7 @@ class TableStream:
                 yield batch.select(names)
 
     def _require_same_fragments(self, names: Sequence[str]) -> None:
-        """Refuse an Arrow dataset with a file that lacks a column: Arrow would fill it with missing values."""
+        """Refuse an Arrow dataset with a file that lacks a column: otherwise Arrow fills it with missing values."""
         import pyarrow.dataset as ds
 
         fragments: list[Any] = []
@@ -96,7 +96,7 @@ class TableStream:
             known = {*fragment.physical_schema.names, *ds.get_partition_keys(fragment.partition_expression)}
             missing = [name for name in names if name not in known]
             if missing:
-                raise TableError(f"a file of the dataset lacks column {missing[0]!r}; add it, or leave the file out")
+                raise TableError(f"a file of the dataset lacks column {missing[0]!r}; add it, or remove the file")
 
 
 def _list_parts(table: Any, csv_format: CSVFormat) -> Sequence[TableFile | TableStream]:
@@ -119,7 +119,7 @@ class Table:
     csv_format : CSVFormat
         How CSV files are written.
     current : TableFile, TableStream or None
-        The part that is read now.
+        The part that is being read.
     """
 
     def __init__(self, table: Any, csv_format: CSVFormat) -> None:
@@ -234,8 +234,9 @@ def as_frame(block: Any, schema: Schema, csv_format: CSVFormat | None = None) ->
 
     Texts of numeric columns become numbers, as the format of a CSV file writes them (None: with a decimal point).
 
-    A column with a cell that is neither a number nor a mark for a missing one stays text: the schema refuses it.
-    Ids of persons stay Arrow's: pandas would make floating-point numbers of integers where one is missing.
+    A column with a cell that is neither a number nor a mark for a missing one stays text, and the schema refuses it.
+    Ids of persons stay Arrow columns, because pandas would convert integers with a missing value to floating-point
+    numbers.
     """
     import pandas as pd
     import pyarrow as pa
