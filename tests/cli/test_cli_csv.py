@@ -157,7 +157,7 @@ def test_all_columns_with_errors_are_named_at_once(run, folder):
     for said in (
         "'income' is declared numeric but",
         "'score' has missing values",
-        "'city' has a missing value or",
+        "'city' has a missing value, or",
         "'bought' has a missing",
     ):
         assert said in err

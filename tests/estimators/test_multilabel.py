@@ -114,7 +114,7 @@ def test_heads_of_different_widths_are_refused():
     one = QUICK.calibrated(5.0, DELTA).train(X, truth[:, 0], random_state=0).model
     two = QUICK.calibrated(5.0, DELTA).train(X[:, :2], truth[:, 0], random_state=0).model
     both = Heads((one, two))
-    with pytest.raises(ValueError, match="do not fit together"):
+    with pytest.raises(ValueError, match="different numbers of features"):
         Heads.from_parts(both.config(), both.arrays())
 
 

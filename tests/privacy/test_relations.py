@@ -149,5 +149,5 @@ def test_an_engine_of_another_package_states_its_relation(tmp_path):
     with pytest.raises(ValueError, match="budget store"), pytest.warns(dp.GuaranteeWarning, match="replacing one"):
         clf.set_params(random_state=None).fit(X, y, budget=store)
     assert not store.ledger().entries
-    with pytest.raises(ValueError, match="relation is for an event"):
+    with pytest.raises(ValueError, match="relation needs an event"):
         dp.PrivateModel.from_outputs(lambda X: X, spent=trained(), task="regression", n_features=1, relation=REPLACE)

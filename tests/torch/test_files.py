@@ -93,7 +93,7 @@ def test_another_architecture_is_refused(path, module, told):
 def test_a_file_that_holds_its_whole_model_takes_no_module(tmp_path):
     clf = dp.PrivateConformalClassifier(DPSGD(steps=3), classes=[0, 1], feature_bounds=(-1, 1), **OPTIONS)
     clf.fit(*labeled()).save(tmp_path / "m")
-    with pytest.raises(ValueError, match="holds its whole model: leave module out"):
+    with pytest.raises(ValueError, match="contains the whole model; remove module"):
         dp.load(tmp_path / "m", module=net())
 
 

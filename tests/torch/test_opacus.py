@@ -164,7 +164,7 @@ def test_private_model_wraps_functions_and_trained_mechanisms():
     assert not ours.ledger.is_private  # seeded
     with pytest.raises(ValueError, match="one row per record"):
         FunctionModel(lambda rows: rows[:1], "regression", 4).outputs(X)
-    with pytest.raises(ValueError, match="classes must be given"):
+    with pytest.raises(ValueError, match="classes is required"):
         FunctionModel(lambda rows: rows, "classification", 4)
     for refused in (wrapped.model.arrays, wrapped.model.config, lambda: FunctionModel.from_parts({}, {})):
         with pytest.raises(TypeError, match="cannot be"):

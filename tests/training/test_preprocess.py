@@ -271,7 +271,7 @@ THREE = [-4.0, -4.0, -4.0]
         ([PrivatePCA(2), PublicBounds(THREE, 4)], "3 features, but X has 4, 2 behind the steps before it"),
         ([PrivatePCA(5)], "n_components must be at most the number of columns, 4, got 5"),
         ([QuantileTransform(-4, 4, 4), PrivatePCA(5)], "n_components must be at most"),
-        ([QuantileTransform(-4, 4, 4), PublicBounds([-4.0] * 4, 4)], "known only after the release; put PublicBounds"),
+        ([QuantileTransform(-4, 4, 4), PublicBounds([-4.0] * 4, 4)], "known only after its release; put PublicBounds"),
     ],
 )
 @pytest.mark.parametrize(

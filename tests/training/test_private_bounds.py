@@ -79,7 +79,7 @@ def test_bounds_that_are_a_guess_get_a_hint():
     counts = np.zeros((3, _CELLS), dtype=np.int64)
     counts[1, 100] = 10_000
     bounds = PrivateBounds(TRAINING, 2, target=True, noise=lattice_noise(50.0))
-    with pytest.warns(HintWarning, match=r"values of feature 0, the target are, .* guess.* Declare public bounds"):
+    with pytest.warns(HintWarning, match=r"values of feature 0, the target, .* guess.* Declare public bounds"):
         bounds.release(counts, IntegerSource(0))
     counts[:, 100] = 10_000
     with warnings.catch_warnings():
@@ -262,7 +262,10 @@ def test_rows_of_another_width_are_refused_before_anything_is_spent(tmp_path):
     for own, said in (
         (PrivateBounds(TRAINING_FREE, 4), "for rows of 4 features, but X has 3"),
         (PrivateBounds(TRAINING_FREE, 5, columns=(4,)), "for rows of 5 features, but X has 3"),
-        ([quantiles, PrivateBounds(TRAINING_FREE, 3)], "how many columns QuantileTransform adds .* put PrivateBounds"),
+        (
+            [quantiles, PrivateBounds(TRAINING_FREE, 3)],
+            "number of columns that QuantileTransform adds .* put PrivateBounds",
+        ),
     ):
         with pytest.raises(ValueError, match=said):
             dp.PrivateConformalRegressor(own, epsilon=1.0, y_bounds=(0, 100)).fit(X, y, budget=store)
@@ -340,4 +343,4 @@ def test_a_range_that_is_far_wider_than_the_target_gets_a_hint():
     assert messages[200] == []
     (said,) = messages[1e5]
     assert said.startswith("y_bounds is so wide")
-    assert "Give a tighter range" in said
+    assert "Pass a tighter range" in said

@@ -1,4 +1,4 @@
-"""Predict synthetic rows, so that a reader sees what a release answers; no record is used."""
+"""Predict synthetic rows as examples of the answers of a release; no record is used."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dpscp.training.prefit import Prefit
 
 __all__ = ["Example", "predict_examples"]
 
-# Among so many synthetic rows, the first ones with different answers are shown.
+# The number of synthetic rows, of which the first ones with different answers are shown.
 _TRIED, _COUNT = 64, 4
 _SHOWN = 6
 
@@ -24,7 +24,7 @@ class Example:
     ----------
     values : the first columns of the row, by name.
     hidden : number of columns that are not in ``values``.
-    answers : what ``predict_columns`` says, by name.
+    answers : the columns of ``predict_columns``, by name.
     """
 
     values: Mapping[str, str]
@@ -35,8 +35,8 @@ class Example:
 def predict_examples(estimator: Any) -> tuple[Example, ...]:
     """Predict a few synthetic rows, spread evenly over the public ranges of the columns; no random number is drawn.
 
-    Returns an empty tuple without a schema and its ranges, and where the caller's own functions would be called
-    (groups, scores, models).
+    The result is empty without a schema and its ranges, and if functions of the caller (groups, scores, models) would
+    be called.
     """
     schema = vars(estimator).get("schema_")
     if schema is None or isinstance(estimator.estimator, Prefit) or estimator.task_.score_assumptions:

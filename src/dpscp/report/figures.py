@@ -1,7 +1,7 @@
 """Draw the figures of the report with matplotlib, without pyplot or global state.
 
-Colors come from ``PALETTE``. The HTML page replaces them by its variables, so that one figure serves the light and the
-dark scheme.
+Colors come from ``PALETTE``. The HTML page replaces them by its variables, so that one figure is correct in the light
+and the dark scheme.
 """
 
 import io

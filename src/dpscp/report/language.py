@@ -1,7 +1,7 @@
 """Write reports and statements in another language, from one table of sentences: ``LANGUAGE.toml`` beside this file.
 
-A key of the table is an English text as pages have it, with gaps. What stands in ``{}`` is translated too, ``{#}`` is a
-number, and ``{=}`` a name that stays. The longest text that the table has is replaced, and what it lacks stays English.
+A key of the table is an English text of a page, with gaps. The text in ``{}`` is translated too, ``{#}`` is a number,
+and ``{=}`` a name that does not change. The longest text in the table is replaced first; other text stays English.
 """
 
 import re
@@ -13,19 +13,19 @@ LANGUAGES = ("en", "de")
 
 _FOLDER = Path(__file__).parent
 _GAPS = re.compile(r"(\{[#=]?\})")
-# A gap is a part of one sentence.
+# A gap contains a part of one sentence only.
 _WORDS = r"((?:(?![.;]\s).)+?)"
 _KINDS = {"{}": _WORDS, "{=}": _WORDS, "{#}": r"((?:<[^>]*>)*[-+\d.,%e]+(?:<[^>]*>)*)"}
-# What a text is divided at, if the table does not have it whole: sentences first, single tags last.
+# Where to divide a text that is not in the table as a whole: at sentences first, at single tags last.
 _DIVISIONS = tuple(
     map(re.compile, (r"((?<=[.!?])\s+|(?<=[.!?])</\w+>\s+)", r"(;\s+)", r"(:\s+)", r"(,\s+)", r"(<[^>]*>)"))
 )
 _OUTER_TAGS = re.compile(r"((?:<[^>]*>)*)(.*?)((?:</?[^>]*>)*)", re.DOTALL)
-# What divides a page into texts: code and styles, and tags of blocks.
+# The separators of the texts of a page: code and styles, and tags of blocks.
 _TAGS = re.compile(
     r"(<style>.*?</style>|<pre>.*?</pre>|<code>.*?</code>|</?(?!(?:a|b|data|i|small)\b)[a-z][^>]*>)", re.DOTALL
 )
-# A number as English texts write it; no version, date or source.
+# A number in English notation; not a version, date or source.
 _NUMBER = re.compile(r"(?<![\w.,:])\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?!\w|[.,]\d)")
 _SWAPPED = str.maketrans(",.", ".,")
 _LABELS = re.compile(r'(?<= aria-label=")[^"]*|(?<= data-of=")[^"]*')
@@ -33,7 +33,7 @@ _LABELS = re.compile(r'(?<= aria-label=")[^"]*|(?<= data-of=")[^"]*')
 
 @cache
 def _table(language: str) -> tuple[dict[str, str], tuple[tuple[re.Pattern[str], tuple[str, ...], str], ...]]:
-    """Return the texts of a table, and the pattern, gaps and translation of those with gaps: the longest first."""
+    """Return the texts of a table, and the pattern, gaps and translation of those with gaps: the longest one first."""
     texts: dict[str, str] = tomllib.loads((_FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
     patterns = []
     for key in sorted(texts, key=lambda key: -len(key)):
@@ -74,7 +74,7 @@ def _translate(text: str, language: str) -> str:
             pairs = zip(gaps, found.groups(), strict=True)
             return target.format(*(value if gap == "{=}" else translate(value, language) for gap, value in pairs))
     tags = _OUTER_TAGS.fullmatch(text)
-    assert tags is not None  # each of its parts may be empty
+    assert tags is not None  # each part may be empty
     if tags[2] != text:
         return tags[1] + translate(tags[2], language) + tags[3]
     for division in _DIVISIONS:
@@ -85,7 +85,7 @@ def _translate(text: str, language: str) -> str:
 
 
 def _write_numbers(text: str) -> str:
-    """Return a text with a decimal comma and points between thousands; tags and JSON values stay."""
+    """Return a text with a decimal comma and points between thousands; tags and JSON values do not change."""
     parts = re.split(r"(<[^>]*>)", text)
     parts[::2] = [
         part if re.search(r'["\[{]', part) else _NUMBER.sub(lambda found: found[0].translate(_SWAPPED), part)
@@ -95,7 +95,7 @@ def _write_numbers(text: str) -> str:
 
 
 def translate_page(page: str, language: str) -> str:
-    """Return an HTML page in a language; the text after a tag with ``translate="no"`` stays."""
+    """Return an HTML page in a language; the text after a tag with ``translate="no"`` does not change."""
     if language == "en":
         return page
     pieces = _TAGS.split(page.replace('<html lang="en">', f'<html lang="{language}">'))

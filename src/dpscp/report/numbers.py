@@ -63,7 +63,7 @@ class Evaluation(PrivateEvaluation):
     Attributes
     ----------
     sizes : shares and edges of a histogram of set sizes, or of widths, for each level.
-    evaluated : what was evaluated, in words.
+    evaluated : a description of the evaluated records.
 
     The other attributes are those of a private evaluation, with exact estimates and their 95 % intervals.
     """

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _LIBRARIES = ("dpscp", "numpy", "scipy", "scikit-learn", "dp-accounting", "randomgen")
 # The schema has its own table.
 _HIDDEN_FACTS = ("schema",)
-# What a release of each kind answers with: one of it, and several.
+# The answer of each kind of release, singular and plural.
 _ANSWERS = {
     "classification": ("set", "sets"),
     "regression": ("interval", "intervals"),
@@ -106,7 +106,7 @@ def html_report(
 
 
 def _title(released: Any) -> str:
-    """Return the title of a page that names none: what the schema predicts."""
+    """Return the default title of a page: the target of the schema."""
     schema = getattr(released, "schema_", None)
     if schema is None:
         return "Private release"
@@ -115,7 +115,7 @@ def _title(released: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _page_template() -> Any:
-    """Return the page, compiled once in a process: that takes as long as filling it."""
+    """Return the template, compiled once in a process, because that takes as long as filling it."""
     try:
         import jinja2
     except ImportError:  # pragma: no cover (the test environment has it)
@@ -154,7 +154,7 @@ def write_report(path: str | PathLike[str], released: Any, **options: Any) -> No
 
 
 def write_atomically(path: str | PathLike[str], data: bytes) -> None:
-    """Write a whole file, or none at all."""
+    """Write a whole file, or no file if the write fails."""
     with open_atomically(path) as file:
         file.write(data)
 

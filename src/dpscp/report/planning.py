@@ -1,7 +1,7 @@
-"""Predict what a budget gives, before any record is used.
+"""Predict coverage and noise for a budget, before any record is used.
 
-Everything is a function of public numbers. Both stages are planned as Gaussian releases that spend their whole share,
-so a plan needs no accountant. The noise of a fit differs from its plan by less than 0.1 %, and slightly more where
+Everything is a function of public numbers. A plan assumes that both stages are Gaussian releases that spend their whole
+share, so it needs no accountant. The noise of a fit differs from its plan by less than 0.1 %, and slightly more where
 training is sampled (more than 20,000 records).
 """
 
@@ -30,12 +30,12 @@ from dpscp.privacy.units import Unit
 __all__ = ["BudgetPlan", "PlanRow", "plan"]
 
 PLANNED = tuple(GUARANTEES)
-# The range that is searched for epsilon: outside it a promise is free or impossible.
+# The searched range of epsilon. Outside it a promise costs nothing or is impossible.
 _EPSILONS = tuple(0.01 * 1.1**k for k in range(80))
-# Values that a plan of full sets tries as remedies.
+# Values that a plan tries as remedies for full sets.
 _TRIED_EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0)
 _TRIED_ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-# The range that is searched for n: outside it a promise is free or impossible.
+# The searched range of n. Outside it a promise costs nothing or is impossible.
 SIZES = tuple(round(20 * 1.25**k) for k in range(90))
 # The exact integer noise of a fit exceeds the Gaussian formula by less than this.
 SEARCH_MARGIN = 1.0005
@@ -53,7 +53,7 @@ class PlanRow:
     train_share : float or None
         The share of epsilon that training gets; None for a split.
     best_train_share : float or None
-        The share that ``train_share="auto"`` chooses.
+        The share of ``train_share="auto"``.
     train_epsilon : float
     calibration_fraction : float or None
         The held-out share of the records.
@@ -69,7 +69,8 @@ class PlanRow:
     smallest_n : int or None
         With fewer records only full sets keep the promise.
     release_level : float or None
-        What a single release covers in 19 of 20 cases, or with the requested confidence; None if no bound is known.
+        The coverage that a single release reaches in 19 of 20 cases, or with the requested confidence; None if no bound
+        is known.
     evaluation_interval : (low, high) or None
         With ``evaluation_fraction``: the 95 % interval that the fit reports if it measures the target exactly.
     """
@@ -102,13 +103,13 @@ class BudgetPlan:
     Attributes
     ----------
     n, epsilon : number or None
-        None for the one that is solved for.
+        None for the number that the plan solves for.
     delta, alpha, task, n_features : the public numbers of the plan
     automatic : str or None
-        What ``guarantee="auto"`` chooses.
+        The guarantee of ``guarantee="auto"``.
     rows : tuple of PlanRow
     goal : float or None
-        The wanted overshoot; the rows are then those at ``needed``.
+        The wanted overshoot; the rows then use the numbers in ``needed``.
     solved_for : "n", "epsilon" or None
     needed : tuple of float or None
         The smallest n or epsilon with which each guarantee reaches the goal; None if it cannot.
@@ -246,7 +247,7 @@ class BudgetPlan:
         return [text]
 
     def _groups_note(self) -> list[str]:
-        """Describe what groups cost."""
+        """Describe the cost of groups."""
         groups, k = self.problem.n_groups, self.problem.groups_per_record
         if groups is None:
             return []
@@ -256,7 +257,7 @@ class BudgetPlan:
         return [size + f"each record is in {k} of them, which are charged together: about sqrt({k}) times the noise."]
 
     def _evaluation_note(self) -> list[str]:
-        """Describe what an evaluation part measures."""
+        """Describe the evaluation part."""
         fraction = self.problem.evaluation_fraction
         if fraction is None:
             return []
@@ -324,21 +325,22 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     train_share, calibration_fraction : float or "auto"
         As in the estimators.
     release_confidence : float, optional
-        The row of ``split`` aims at it. The other guarantees cannot promise it and are shown for comparison.
+        The probability for a single release. The row of ``split`` uses it; other guarantees cannot promise it and are
+        shown for comparison.
     rows_per_person : int, optional
-        The cap k on the rows of a person with ids; the plan is the same as for n records. A note says what the budget
-        gives without ids, where k rows must be protected together.
+        The cap k on the rows of a person with ids; the plan is the same as for n records. A note states the budget of
+        one row without ids, when k rows must be protected together.
     counted : bool, default False
         Whether the number of records is the true one, declared public, as in the estimators without ``n_records``.
-        Nothing is then spent on it, and small held-out parts use the law of their coins.
+        No budget is then spent on it, and small held-out parts use the known distribution of the secret split.
     population : Population, optional
         The row of ``split`` then promises coverage for another population; about one in ``bound`` of its held-out
         records is used. No function is called.
     groups : int or Groups, optional
-        The number of groups with thresholds of their own, or what the fit will declare. They are planned with equal
-        sizes; the rows are for one group.
+        The number of groups with their own thresholds, or the ``Groups`` that the fit will declare. They are planned
+        with equal sizes; the rows are for one group.
     evaluation_fraction : float, optional
-        The row of ``split`` holds out this share more, which measures the release privately.
+        The share of the records that the row of ``split`` also holds out, to evaluate the release privately.
 
     Returns
     -------
@@ -362,7 +364,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
     problem = FitProblem(
         task=task,
-        # the number that is solved for gets its values below
+        # the missing number gets its values below
         budget=Budget(_EPSILONS[-1] if epsilon is None else check_positive("epsilon", epsilon), delta),
         alphas=(alpha,),
         n_records=SIZES[-1] if n is None else check_count("n", n),
@@ -408,13 +410,13 @@ def _solve(
 
 
 def _find_missing_number(n: int | None, epsilon: float | None, *, solving: bool) -> str | None:
-    """Return what the plan solves for: "n", "epsilon" or None."""
+    """Return the name of the missing number, "n" or "epsilon", or None."""
     if solving:
         if (n is None) == (epsilon is None):
             raise ValueError("with overshoot, pass exactly one of n and epsilon; the plan solves for the other")
         return "n" if n is None else "epsilon"
     if n is None or epsilon is None:
-        raise ValueError("plan needs n and epsilon; or pass one of them and overshoot, to solve for the other")
+        raise ValueError("plan needs n and epsilon; pass both, or one of them and overshoot to solve for the other")
     return None
 
 
@@ -425,7 +427,7 @@ def _format_needed(value: float | None) -> str:
 
 
 def _describe_remedies(row: PlanRow, problem: FitProblem) -> str:
-    """Describe what gives this guarantee smaller sets; each remedy was tried."""
+    """Describe remedies that give this guarantee smaller sets; each was tried."""
     ways = [] if row.smallest_n is None else [f"{row.smallest_n:,} {problem.unit.protected}s"]
     tried = (("epsilon", problem.budget.epsilon, _TRIED_EPSILONS), ("alpha", problem.alphas[0], _TRIED_ALPHAS))
     for name, now, values in tried:
@@ -486,7 +488,7 @@ def _outline(problem: FitProblem, guarantee: str) -> tuple[Plan, Parts]:
 
 
 def without_held_out(problem: FitProblem, guarantee: Guarantee) -> FitProblem:
-    """Return the problem without what needs held-out records, to show another guarantee for comparison."""
+    """Return the problem without options that need held-out records, to show another guarantee for comparison."""
     return replace(problem, guarantee=guarantee, release_confidence=None, population=None, evaluation_fraction=None)
 
 

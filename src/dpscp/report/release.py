@@ -1,4 +1,4 @@
-"""What is released, with its statement, its report and its verdict."""
+"""A release, with its statement, its report and its verdict."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ __all__ = ["Documented", "Release"]
 
 
 class Documented(ABC):
-    """Base class of everything that is released: its statement, its report and its cards in a notebook."""
+    """Base class of releases and fitted estimators, with statement, report and notebook cards."""
 
     @abstractmethod
     def as_release(self) -> "Release":
@@ -36,7 +36,7 @@ class Documented(ABC):
         Parameters
         ----------
         study : dict, optional
-            What all releases about these records may spend and have spent (``dpscp.report.study_budget(store)``).
+            The budget of all releases about these records, and the amount spent (``dpscp.report.study_budget(store)``).
         metadata : mapping of str to str, optional
             Declarations by key, such as purpose and responsible; see ``dpscp.report.html_report``.
 
@@ -68,11 +68,11 @@ class Release(ThresholdRelease, Documented):
     threshold : float, or array
         One number for each group and level, where there are several. Infinite where no finite one keeps the promise.
     ledger : Ledger
-        What was spent, with training.
+        The privacy cost, training included.
     certificates : tuple of Certificate
         One for each level; ``certificate`` is the first one.
     budget : Budget
-        What the release was allowed to spend.
+        The budget that the release was allowed to spend.
     accountant : str or Accountant
     kind : str
         The name of the task: ``"classification"``, ``"regression"``, ``"multilabel"``, ``"scores"`` or ``"losses"``.
@@ -83,13 +83,13 @@ class Release(ThresholdRelease, Documented):
     groups_are_classes : bool
         Whether each class is a group.
     evaluation : PrivateEvaluation, optional
-        What a part of the records, which nothing else used, says about the release.
+        The private evaluation on a part of the records that nothing else used.
     declared : mapping
         Declarations by key, such as purpose and responsible.
     sha256 : str
         The digest of a release with a model; empty for a threshold alone.
     model_sha256 : str, optional
-        The digest of the model alone; None without a model, and for one that is code.
+        The digest of the model alone; None without a model, and for a model that is code.
     """
 
     groups_are_classes: bool = False
@@ -105,12 +105,12 @@ class Release(ThresholdRelease, Documented):
 
     @property
     def thresholds(self) -> NDArray[np.float64]:
-        """All thresholds, (n_groups, n_levels); one group where there are none."""
+        """All thresholds, (n_groups, n_levels); one row without groups."""
         return np.asarray(self.threshold, dtype=np.float64).reshape(-1, len(self.certificates))
 
     @property
     def quantile(self) -> PrivateQuantile | None:
-        """The search of a single threshold; None where the level is impossible, and with groups or several levels."""
+        """The search of a single threshold; None if the level is impossible, and with groups or several levels."""
         return self.quantiles[0] if len(self.quantiles) == 1 == np.size(self.threshold) else None
 
     def __repr__(self) -> str:
@@ -119,11 +119,11 @@ class Release(ThresholdRelease, Documented):
         return f"Release of {self.kind}, threshold {self.threshold}\n{judge(self)}"
 
     def as_release(self) -> "Release":
-        """Return this release; an estimator returns the one that its fit made."""
+        """Return this release; an estimator returns the release of its fit."""
         return self
 
     def digest(self) -> str:
-        """Return the SHA-256 digest of this release, as its statement has it.
+        """Return the SHA-256 digest of this release, which its statement contains.
 
         Returns
         -------
@@ -163,7 +163,7 @@ class Release(ThresholdRelease, Documented):
         return self._cards()
 
     def warn_if_full(self) -> Self:
-        """Return the release; warn if some promise is kept without a finite threshold only."""
+        """Return the release; warn if a promise has no finite threshold."""
         if any(c.is_vacuous for c in self.certificates) or not np.isfinite(self.threshold).all():
             warnings.warn(self.certificate.summary, GuaranteeWarning, stacklevel=3)
         return self

@@ -54,7 +54,7 @@ def budget_bar(ledger: Ledger, epsilon: float, delta: float) -> tuple[BarPart, .
 
 
 def _share_of(alone: float, epsilon: float, delta: float) -> float:
-    """Return the share of a cost in the squared Gaussian-DP level of the budget; an infinite cost is all of it."""
+    """Return the share of a cost in the squared Gaussian-DP level of the budget; an infinite cost has share one."""
     if not np.isfinite(alone):
         return 1.0
     return float((gdp_mu(alone, delta) / gdp_mu(epsilon, delta)) ** 2) if alone > 0 else 0.0
@@ -73,9 +73,9 @@ class Deployment(NamedTuple):
     ----------
     name : organization and product.
     epsilon : the published value.
-    unit : what one epsilon protects.
+    unit : the unit of privacy that epsilon protects.
     year : year of publication.
-    source : where the value was read.
+    source : the publication of the value.
     """
 
     name: str

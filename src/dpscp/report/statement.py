@@ -1,8 +1,8 @@
-"""A privacy statement that programs can read: what is promised, by which mechanisms, and what is not protected.
+"""A machine-readable privacy statement: the promise, its mechanisms, and what is not protected.
 
 Its fields answer the questions of NIST SP 800-226 (parameters, unit of privacy, algorithms, trust model, side channels,
-security, data collection) and those that registries of deployments ask. All of it is part of the release, or declared:
-nothing is computed from records. ``statement.schema.json`` beside this file is its JSON Schema.
+security, data collection) and those that registries of deployments ask. Everything in it is part of the release or
+declared; nothing is computed from records. ``statement.schema.json`` beside this file is its JSON Schema.
 """
 
 import json
@@ -49,7 +49,7 @@ _NAMES = {
     "no_op": "nothing",
 }
 
-# What each kind of release is, in words.
+# Descriptions of the kinds of releases.
 _TRAINED = "{} at level {{}}, trained and calibrated by one mechanism."
 _KINDS = {
     "classification": _TRAINED.format("A classification model with prediction sets"),
@@ -87,8 +87,8 @@ def privacy_statement(
     Parameters
     ----------
     released : Release, or fitted or loaded estimator
-    study : budget of all releases about these records, see ``dpscp.report.study_budget``; None where nobody knows.
-    metadata : declarations by key, such as purpose and responsible. They come before those of the schema of a fit.
+    study : budget of all releases about these records, see ``dpscp.report.study_budget``; None if unknown.
+    metadata : declarations by key, such as purpose and responsible. They replace declarations of the schema of a fit.
 
     Returns
     -------
@@ -215,7 +215,7 @@ def _above(epsilon: float) -> float | None:
 
 
 def _finite(value: Any) -> Any:
-    """The value in JSON's terms: lists for tuples, None for numbers that are not finite."""
+    """The value as a JSON value: lists for tuples, None for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {str(name): _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -224,7 +224,7 @@ def _finite(value: Any) -> Any:
 
 
 def _release(release: Release) -> dict[str, Any]:
-    """Return what was released, for which task."""
+    """Return the description of the release and its task."""
     levels = [certificate.target for certificate in release.certificates]
     model = [] if release.kind in ("scores", "losses") else ["model parameters"]
     artifacts = [*model, "thresholds", "ledger of what was spent", "certificates"]
@@ -273,7 +273,7 @@ def _attacks(ledger: Ledger) -> list[dict[str, float]]:
 
 
 def _composition(ledger: Ledger) -> tuple[str, str]:
-    """Return how the steps add up, and why the epsilon of a part may be above the total."""
+    """Explain how the costs of the steps add up, and why the epsilon of a part may exceed the total."""
     if any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries):
         return (
             "disjoint parts drawn by secret coins, the mixture counts",
@@ -331,7 +331,7 @@ def _described(event: DpEvent) -> dict[str, Any]:
 
 
 def _public_facts(ledger: Ledger) -> Iterator[dict[str, Any]]:
-    """Return each public fact, and who made it public."""
+    """Return each public fact and its origin."""
     for name, value in ledger.public_facts.items():
         source = DECLARED
         if name in ledger.taken_from_data:
@@ -342,7 +342,7 @@ def _public_facts(ledger: Ledger) -> Iterator[dict[str, Any]]:
 
 
 def _coverage(certificate: Any) -> dict[str, Any]:
-    """A coverage certificate, in numbers and in words."""
+    """A certificate, in numbers and in words."""
     level, confidence = certificate.terms.release_level, certificate.terms.release_confidence
     proven = certificate.coverage
     is_risk = certificate.promise is Promise.RISK
@@ -372,7 +372,7 @@ def _coverage(certificate: Any) -> dict[str, Any]:
 def _checks(
     ledger: Ledger, certificates: Sequence[Certificate], measured: Any, *, is_within: bool
 ) -> list[dict[str, str]]:
-    """Return what was checked, and how it came out."""
+    """Return the checks and their results."""
     coverage = "not part of this release"
     if measured is not None:
         low, high = measured.coverage.interval
@@ -408,6 +408,6 @@ def _word(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """A fact in a few words; long ones are in the JSON form."""
+    """A fact as a short text; the JSON form has the whole value."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,7 +1,7 @@
-"""Judge a release in four lines: what is proven, how strong the privacy is, how useful it is, who is served worse.
+"""Judge a release in four lines: proof, strength of privacy, usefulness, and groups that are served worse.
 
-The lines follow from the ledger, the certificates and public numbers. Where a release was measured, they also follow
-from the private evaluation, or from one that is marked as not private.
+The lines follow from the ledger, the certificates and public numbers. With an evaluation, they also follow from its
+numbers, which are private or marked as not private.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ TITLES = {
     "usefulness": "usefulness",
     "served_worse": "who is served worse",
 }
-# So many classes or groups are named.
+# The largest number of classes or groups that a line names.
 _MOST_PARTS = 5
 
 FULL_SETS = "The promise holds only because the sets contain nearly every answer, so it is not useful."
@@ -62,7 +62,7 @@ class Grade(StrEnum):
 
     @property
     def tone(self) -> str:
-        """How a page marks it: "good", "care" or "bad"."""
+        """The mark of the grade on a page: "good", "care" or "bad"."""
         if self in (Grade.PROVEN, Grade.STRONG, Grade.USEFUL, Grade.NOBODY):
             return "good"
         bad = (Grade.NOTHING, Grade.CONTRADICTED, Grade.WEAK, Grade.NONE, Grade.NOT_USEFUL, Grade.SOMEBODY)
@@ -94,9 +94,9 @@ class Verdict:
     ----------
     proven : what is proven, and at which level.
     privacy : how strong the protection is: epsilon, delta against 1 / n, what an attacker finds.
-    usefulness : the sets compared with the same answer for everybody.
-    served_worse : classes and groups that are clearly covered less than the target.
-    is_internal : whether a line has numbers that were computed without noise.
+    usefulness : the sets, compared with a constant answer for every record.
+    served_worse : classes and groups whose coverage is clearly below the target.
+    is_internal : whether a line contains numbers that were computed without noise.
     """
 
     proven: Line
@@ -126,7 +126,7 @@ class Verdict:
 
 
 def judge(released: Any, evaluation: Any = None) -> Verdict:
-    """Judge a release by what is proven, and by what was measured.
+    """Judge a release by its certificates and its evaluation.
 
     Parameters
     ----------
@@ -192,16 +192,16 @@ def _promise(release: Release, certificate: Certificate) -> Iterator[str]:
 
 
 def loss_name(release: Release) -> str:
-    """Return what is small on average, where the promise is about a loss."""
+    """Return the name of the loss that the promise bounds on average."""
     if release.kind != "multilabel":
         return "loss"
     return "loss by wrong labels" if release.certificate.terms.running_maximum else "loss by missed labels"
 
 
 def _contradictions(release: Release, found: PrivateEvaluation) -> Iterator[str]:
-    """Return a sentence for each level whose whole interval is below what a single release reaches.
+    """Return a sentence for each level whose whole interval is below the level of a single release.
 
-    The promise is an average. Where no level of a single release is known, the average takes its place.
+    The promise is an average. If no level of a single release is known, the average is used instead.
     """
     for certificate, rate in zip(release.certificates, found.coverages, strict=True):
         proven, level = certificate.coverage, certificate.terms.release_level
@@ -262,10 +262,10 @@ def _judge_usefulness(release: Release, found: tuple[PrivateEvaluation, ...]) ->
 
 
 def _explain_useless(release: Release) -> str | None:
-    """Return why a promise of the release is of no use; None if all may be of use."""
+    """Return the reason why a promise of the release is useless; None if all may be useful."""
     for certificate, thresholds in zip(release.certificates, release.thresholds.T, strict=True):
         if certificate.void_because or not certificate.classes_declared:
-            continue  # the first line says that nothing is proven
+            continue  # the first line states that nothing is proven
         if not certificate.terms.finite_threshold_expected or np.isinf(thresholds).all():
             return FULL_SETS
         if certificate.is_vacuous:
@@ -274,7 +274,7 @@ def _explain_useless(release: Release) -> str | None:
 
 
 def _constant_size(release: Release, found: PrivateEvaluation) -> PrivateEstimate | None:
-    """Return the size of the same answer for everybody; with a promise to each class it has each label that often."""
+    """Return the size of the constant answer with the same coverage, in each class if classes are the groups."""
     if not release.groups_are_classes:
         return found.constant_size
     rates = found.by_class.values()
@@ -283,7 +283,7 @@ def _constant_size(release: Release, found: PrivateEvaluation) -> PrivateEstimat
 
 
 def _grade_usefulness(found: PrivateEvaluation, constant: PrivateEstimate | None) -> Grade:
-    """Compare an evaluation with the same answer for everybody."""
+    """Compare an evaluation with the constant answer for every record."""
     is_smaller = constant is not None and found.set_size.interval[1] < constant.interval[0]
     if found.accuracy is None or found.most_frequent is None:
         return Grade.USEFUL if is_smaller else Grade.NOT_SHOWN
@@ -293,7 +293,7 @@ def _grade_usefulness(found: PrivateEvaluation, constant: PrivateEstimate | None
 
 
 def _comparisons(found: PrivateEvaluation, constant: PrivateEstimate | None) -> Iterator[str]:
-    """Return what an evaluation says about the sets beside the same answer for everybody."""
+    """Return sentences that compare the sets of an evaluation with the constant answer for every record."""
     if found.accuracy is not None and found.most_frequent is not None:
         right, most = format_rate(found.accuracy.estimate), format_rate(found.most_frequent.estimate)
         yield f"The prediction is right for {right}; the most frequent label would be right for {most}."
@@ -334,14 +334,14 @@ def _judge_parts(release: Release, found: tuple[PrivateEvaluation, ...]) -> Line
         advice = 'Fit with groups="label" for a promise to each class.'
     sentences += [f"The target is {format_level(target)}.", advice]
     if all(kind != "class" for kind, _, _ in low):
-        sentences += hints  # otherwise their advice is the same
+        sentences += hints  # otherwise both give the same advice
     if any(not one.is_private for one in found):
         sentences.append(WITHOUT_NOISE)
     return Line(title, Grade.SOMEBODY, tuple(sentences))
 
 
 def _reached(release: Release, kind: str) -> float:
-    """Return what a class or group must reach: what one release promises it, or the target without a promise."""
+    """Return the coverage that a class or group must reach: the promised level, or the target without a promise."""
     certificate = release.certificate
     is_promised = release.group_values is not None and release.groups_are_classes == (kind == "class")
     level = certificate.terms.release_level if is_promised else None
@@ -349,7 +349,7 @@ def _reached(release: Release, kind: str) -> float:
 
 
 def _scope(release: Release) -> str:
-    """Return for whom the promise holds."""
+    """Return a sentence about the scope of the promise."""
     if release.group_values is None:
         return "The promise is an average over everybody, so a rare class or group may be served far worse."
     return f"The promise holds for each {'class' if release.groups_are_classes else 'group of the fit'}."

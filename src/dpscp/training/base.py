@@ -1,8 +1,8 @@
-"""Define the base class of private training mechanisms, and what one training gets and returns.
+"""Define the base class of private training mechanisms, with the input and the outcome of a training.
 
 A mechanism is a frozen set of public constants. Its privacy cost (`event`) is a function of these constants alone and
-is known before any record is used. There is one way to train: records in memory are a source of one block. So `train`
-and `train_source` are written here and nowhere else; a subclass writes `train_on`.
+is known before any record is used. Records in memory are a source of one block. So only this class defines `train` and
+`train_source`; a subclass defines `train_on`.
 """
 
 import math
@@ -63,13 +63,13 @@ class Trained:
     event : DpEvent
         The cost of training.
     stability : Stability or None
-        The proven shift bound; None where none is known.
+        The proven shift bound; None if none is known.
     public_facts : mapping
-        What was declared public in training.
+        The facts that training declared public.
     trajectory : Trajectory or None
-        Kept on request only.
+        The iterates; None unless requested.
     stages : tuple of (name, DpEvent)
-        The parts of `event`, each an entry of its own in a ledger.
+        The parts of `event`, each a separate entry in a ledger.
     unit : Unit
         The unit of privacy of `event`.
     taken_from_data : tuple of str
@@ -110,9 +110,9 @@ class Needs:
     n_records : int or None
         The public nominal number of records, or persons, that training reads.
     labels : tuple or None
-        The labels that ``classes`` stand for, in the same order; None where they are not known.
+        The labels of ``classes``, in the same order; None if unknown.
     y_bounds : (low, high) or None
-        The public range of the targets as this mechanism sees them; None where there is none, or it is scaled.
+        The public range of the targets as this mechanism sees them; None if there is none, or if it is scaled.
     """
 
     classes: tuple[Any, ...] | None = None
@@ -125,7 +125,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Checked:
-    """What is known of a caller's own module before training: the number of outputs."""
+    """Facts about a caller's own module before training: its number of outputs."""
 
     n_outputs: int
     looks_up_rows: bool = False
@@ -134,15 +134,15 @@ class Checked:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """The records of one training, and what is fixed before it.
+    """The records of one training, and the constants that are fixed before it.
 
     Parameters
     ----------
     mechanism : Mechanism
-        The one that trains; its event is what this run costs.
+        The mechanism that trains; its event is the cost of this run.
     source : RecordSource
     unit : Unit
-        What the event counts: records, or persons with all their rows.
+        The unit of privacy of the event: one record, or one person with all rows.
     n_records : int
         Their nominal number, a public number.
     random_state : int or None
@@ -180,11 +180,11 @@ class TrainingRun:
         return self.block.owners.weights
 
     def generator(self) -> np.random.Generator:
-        """Return the source of randomness of this run: the system's entropy, or repeatable with ``random_state``."""
+        """Return the random generator of this run: from the system's entropy, or repeatable with ``random_state``."""
         return secure_generator(self.random_state)
 
     def train_inner(self, mechanism: "Mechanism", source: RecordSource) -> Trained:
-        """Train a mechanism inside this one on records that were made from these."""
+        """Train the inner mechanism on transformed records."""
         return mechanism.train_source(source, random_state=self.random_state, n_records=self.n_records)
 
     def result(
@@ -196,10 +196,10 @@ class TrainingRun:
         trajectory: Trajectory | None = None,
         taken_from_data: tuple[str, ...] = (),
     ) -> Trained:
-        """Return the outcome of this run: ``model`` with the cost that the mechanism stated before.
+        """Return the outcome of this run: ``model`` with the cost that the mechanism stated before training.
 
-        ``facts`` are further public numbers of the training, for the ledger. ``taken_from_data`` names those that were
-        looked up in the records. A mechanism around another one changes the inner outcome instead.
+        ``facts`` are further public facts of the training, for the ledger. ``taken_from_data`` names the facts that
+        were read from the records. A mechanism around another one changes the inner outcome instead.
         """
         known = {"mechanism": type(self.mechanism).__name__, **self.unit.facts(self.n_records)}
         known |= {"n_features": self.source.width, **(facts or {})}
@@ -210,17 +210,18 @@ class TrainingRun:
 class Mechanism(ABC):
     """The base class of private training algorithms: frozen dataclasses of public constants.
 
-    Write `event` and `train_on`. Everything else has a default:
+    Define `event` and `train_on`. Everything else has a default:
 
     - ``with_noise`` replaces the field ``noise_multiplier``, and ``calibrated`` searches the noise for a budget by it.
     - ``configured`` gets the labels of a release, ``check`` the shape of a record, both before any budget is reserved.
-    - ``trains_persons`` and ``trains_sources`` say that a person may have several rows, and records several blocks.
-    - ``stability`` is a proven bound on the shift by one record; without one there is no guarantee ``"stability"``.
+    - ``trains_persons`` and ``trains_sources`` state whether a person may have several rows, and records several
+    blocks. - ``stability`` is a proven bound on the shift by one record; without one there is no guarantee
+    ``"stability"``.
 
     Privacy: ``event`` pays for everything that the model, its trajectory and the public facts contain of the records.
     ``train`` returns the event that was stated before training, whatever the records are.
 
-    Assumes: a caller's own mechanism keeps to its event; the certificate lists that assumption.
+    Assumes: the event of a caller's own mechanism is correct; the certificate lists that assumption.
 
     Theory: Facts 1 to 8
     """
@@ -229,8 +230,8 @@ class Mechanism(ABC):
         super().__init_subclass__(**options)
         if {"train", "train_source"} & vars(cls).keys():
             raise TypeError(
-                f"{cls.__name__} must not define train, or train_source, which have the checks of all mechanisms; "
-                "define train_on(run), where run.rows and run.targets are the records"
+                f"{cls.__name__} must not define train or train_source, because they contain the checks of all "
+                "mechanisms; define train_on(run), where run.rows and run.targets are the records"
             )
 
     @property
@@ -247,7 +248,7 @@ class Mechanism(ABC):
 
     @property
     def trains_persons(self) -> bool:
-        """Return whether a person may have several rows: sums then have ``run.weights``, batches draw persons."""
+        """Return whether a person may have several rows: sums then use ``run.weights``, and batches draw persons."""
         return False
 
     @property
@@ -262,7 +263,7 @@ class Mechanism(ABC):
 
     @property
     def input_width(self) -> int | None:
-        """Return the number of features that this is for; None for rows of any width."""
+        """Return the required number of features; None for rows of any width."""
         return None
 
     @property
@@ -276,17 +277,17 @@ class Mechanism(ABC):
         return (("training", paid_event(self)),)
 
     def configured(self, needs: Needs) -> Self:  # noqa: ARG002
-        """Return the same mechanism for the needs of a release."""
+        """Return a copy of the mechanism for the needs of a release."""
         return self
 
     def with_records(self, n_records: int) -> Self:  # noqa: ARG002
-        """Return the same mechanism for this nominal number of records."""
+        """Return a copy of the mechanism for this nominal number of records."""
         return self
 
     def check(self, input_shape: tuple[Any, ...]) -> Checked | None:
         """Check the mechanism for records of this shape, before any budget is reserved or any record is used.
 
-        Returns what is known of the caller's own code; None: there is none. ValueError says what is wrong.
+        The result has facts about the caller's own code; None without such code. A ValueError states what is wrong.
         """
         check_width(self, count_numbers(input_shape))
         return None
@@ -297,11 +298,11 @@ class Mechanism(ABC):
         n_records: int,  # noqa: ARG002
         classes: tuple[Any, ...] | None = None,  # noqa: ARG002
     ) -> "Stability | None":
-        """Return the bound on the shift by one record under shared noise; None where none is proven."""
+        """Return the bound on the shift by one record under shared noise; None if none is proven."""
         return None
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """Return the same mechanism with this noise, in units of its sensitivity; more noise must cost less."""
+        """Return a copy with this noise, in units of the sensitivity; more noise must cost less."""
         if "noise_multiplier" not in getattr(self, "__dataclass_fields__", ()):
             raise TypeError(
                 f"{type(self).__name__} has no field noise_multiplier, so its noise cannot be found for a budget; set "
@@ -312,7 +313,7 @@ class Mechanism(ABC):
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> Self:
         """Return a new mechanism whose whole event is (epsilon, delta)-DP, with nearly the smallest noise.
 
-        BudgetError where no finite noise meets the budget.
+        Raises: BudgetError if no finite noise meets the budget.
         """
         mu = gdp_mu(check_positive("epsilon", epsilon), check_probability("delta", delta))
         ready = self.with_shares(mu)
@@ -330,7 +331,7 @@ class Mechanism(ABC):
         return self
 
     def guess_noise(self, mu: float) -> float:
-        """Return about the noise at which the cost is ``mu``: where a search starts."""
+        """Return an approximate noise for the cost ``mu``, from which the search starts."""
         return 1 / mu
 
     def source_of_arrays(self, X: ArrayLike, y: ArrayLike, persons: Persons | None) -> UnitSource:
@@ -358,7 +359,7 @@ class Mechanism(ABC):
         n_records : int or None
             The public nominal number of records, or of persons; None declares the true number public.
         persons : Persons or None
-            The persons to whom the rows belong, where one may have several.
+            The persons to whom the rows belong, if a person may have several.
         observer : callable or None
             For tests and audits of `DPSGD`: called with a `StepView` of each step. What it sees is not private.
 
@@ -380,9 +381,9 @@ class Mechanism(ABC):
         observer: "StepObserver | None" = None,
     ) -> Trained:
         """Train on the records of a source; the division into blocks changes the order of sums only."""
-        # all of it before anything is released
+        # refuse all of these before anything is released
         if observer is not None and not self.takes_observer:
-            raise TypeError(f"observer needs a mechanism that shows its steps, DPSGD alone, not {type(self).__name__}")
+            raise TypeError(f"observer needs DPSGD, the only mechanism that shows its steps, not {type(self).__name__}")
         unit = unit_of_blocks(source)
         if unit.by_person:
             require_persons(self)
@@ -398,11 +399,11 @@ class Mechanism(ABC):
 
 
 class Around(Mechanism):
-    """The base class of mechanisms around another one, which is the field ``mechanism``, with its abilities.
+    """The base class of mechanisms around another one, the field ``mechanism``.
 
     A search for noise changes that of the inner mechanism.
 
-    Privacy: the event composes what this mechanism releases itself (``own_parts``) with that of the inner one.
+    Privacy: the event composes the own releases (``own_parts``) with the event of the inner mechanism.
 
     Theory: Fact 5; Result B
     """
@@ -418,7 +419,7 @@ class Around(Mechanism):
 
     @property
     def own_parts(self) -> "tuple[tuple[str, DpEvent | None], ...]":
-        """Return the names and events of what this mechanism releases itself."""
+        """Return the names and events of the own releases of this mechanism."""
         return ()
 
     @property
@@ -452,7 +453,7 @@ class Around(Mechanism):
         return found._with_inner(self.mechanism.with_shares(rest))
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """Return the same with this noise of the inner mechanism."""
+        """Return a copy with this noise of the inner mechanism."""
         return self._with_inner(self.mechanism.with_noise(noise_multiplier))
 
     def guess_noise(self, mu: float) -> float:
@@ -487,10 +488,10 @@ class Around(Mechanism):
 class GaussianSums(Mechanism):
     """The base class of mechanisms that release sums with Gaussian noise, of one multiplier for all.
 
-    Write ``releases``, the field ``noise_multiplier`` and ``train_on``.
+    Define ``releases``, the field ``noise_multiplier`` and ``train_on``.
 
     Privacy: ``event`` is a DP-SGD event of the releases. The noise of each sum must be ``noise_multiplier`` times its
-    sensitivity. 0 stands for no noise and no privacy, and the event says so.
+    sensitivity. 0 means no noise and no privacy, and the event states that.
     """
 
     if TYPE_CHECKING:
@@ -531,7 +532,7 @@ def one_block(rows: NDArray[Any], targets: NDArray[Any], persons: Persons | None
 
 
 def check_width(part: Any, width: int) -> None:
-    """Refuse a mechanism that is for rows of another width."""
+    """Refuse a mechanism for rows of another width."""
     if part.input_width not in (None, width):
         raise ValueError(
             f"{type(part).__name__} is for rows of {part.input_width} features, but X has {width}; pass "
@@ -540,7 +541,7 @@ def check_width(part: Any, width: int) -> None:
 
 
 def require_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
-    """Return the value, or raise TypeError for what is not a mechanism, such as a function or a class."""
+    """Return the value, or raise TypeError if it is not a mechanism, for example a function or a class."""
     if isinstance(value, Mechanism):
         return value
     kind = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
@@ -552,8 +553,8 @@ def require_persons(mechanism: Mechanism) -> None:
     if not mechanism.trains_persons:
         raise TypeError(
             f"{type(mechanism).__name__} cannot train on persons with several rows; use DPSGD, OutputPerturbation, "
-            "SufficientStatistics or TorchDPSGD, or leave persons out and set rows_per_person, which protects "
-            "persons with more noise"
+            "SufficientStatistics or TorchDPSGD, or omit persons and set rows_per_person, which protects persons with "
+            "more noise"
         )
 
 
@@ -584,13 +585,13 @@ def paid_event(part: Any) -> "DpEvent":
 
 
 TrainingCost = tuple[Callable[["DpEvent"], float], float]
-"""The epsilon of training by an event, and its delta: a fit counts with its accountant, unit and secret parts."""
+"""A function that returns epsilon and delta of an event, by the accountant, unit and secret parts of a fit."""
 training_cost: ContextVar[TrainingCost | None] = ContextVar("dpscp_training_cost", default=None)
 
 
 @contextmanager
 def count_training(cost: TrainingCost) -> Iterator[None]:
-    """Count the training inside as the fit around it does."""
+    """Inside the block, compute the cost of training by this function of the fit."""
     token = training_cost.set(cost)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Define the base class of released models, how models are written to files, and models that were trained elsewhere.
+"""Define the base class of released models, their file format, and models that were trained elsewhere.
 
-`Model` has a default for everything but the outputs. A model around another one passes on what the inner one has.
+`Model` has a default for everything except the outputs. A model around another one forwards the other methods to it.
 Nothing here imports torch; ``PrivateModel.from_opacus`` imports it when it is called.
 """
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class NoInfluenceFormError(TypeError, ValueError):
-    """No sound form of the correction is known for this model or this training.
+    """Raised if no valid form of the correction is known for this model or this training.
 
-    Both kinds, because a model of the wrong kind and a missing trajectory have always raised the one and the other.
+    It is both a TypeError and a ValueError, for a model of the wrong kind and for a missing trajectory.
     """
 
 
@@ -44,7 +44,7 @@ class InfluenceForm:
     head : DenseModel
         A network without hidden layers.
     row_steps : tuple of functions
-        They turn rows (n, n_features) of the model into rows of the head, the first one first.
+        They transform rows (n, n_features) of the model to rows of the head, in this order.
     target_ranges : tuple of (low, high)
         Targets of the model were scaled to [-1, 1] from these ranges before the head was trained, the first one first.
 
@@ -59,7 +59,7 @@ class InfluenceForm:
 class Model(ABC):
     """The base class of a released predictor.
 
-    A model has parameters and public constants, nothing whose size grows with the records. Write ``outputs`` and the
+    A model has parameters and public constants, nothing whose size grows with the records. Define ``outputs`` and the
     attributes ``task`` ("classification" or "regression"), ``n_features`` and ``classes``. A model that is written to
     files also has ``arrays``, ``config`` and ``from_parts``, and the decorator `saved_as`.
 
@@ -74,7 +74,7 @@ class Model(ABC):
         The public labels in the order of the columns of the outputs; None for regression.
     """
 
-    # attributes, or fields of a dataclass: a property here would be taken for the default of a field
+    # annotations only, because a property here would become the default of a dataclass field
     if TYPE_CHECKING:
 
         @property
@@ -126,12 +126,12 @@ class Model(ABC):
     def is_row_wise(self) -> bool:
         """Return whether only code of this package reads the rows.
 
-        They may then come in parts, and the model refuses NaN and infinity itself.
+        They may then come in parts, and the model itself refuses NaN and infinity.
         """
         return False
 
     def influence_form(self) -> InfluenceForm:
-        """Return the linear head and what is around it; NoInfluenceFormError where no sound form is known.
+        """Return the linear head and the steps around it; NoInfluenceFormError if no valid form is known.
 
         Theory: Result D
         """
@@ -142,7 +142,7 @@ class Model(ABC):
     def with_output_scale(self, scale: float, shift: ArrayLike) -> Self:  # noqa: ARG002
         """Return the model with every output z as shift + scale * z; both go into its last layer.
 
-        TypeError for a model without a last layer of its own.
+        Raises: TypeError for a model without a last layer.
         """
         raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")
 
@@ -150,7 +150,7 @@ class Model(ABC):
 def softmax(z: Array) -> Array:
     """Return the row-wise softmax without overflow, in the logits' precision.
 
-    Classes are added one after the other for all rows at once: a row's sum is its own, whatever the layout of z.
+    Classes are added one after the other for all rows at once, so the sum of a row does not depend on other rows.
     """
     columns = aligned_empty(z.T.shape, str(z.dtype))
     columns[:] = z.T
@@ -173,7 +173,7 @@ class Trajectory:
     n_records : int
         The public nominal number of records, or persons.
     row_length : float or None
-        The length of every row, where preprocessing gives them one.
+        The length of every row, if preprocessing makes it constant.
 
     Privacy: all of it is a function of the noisy iterates, for which the accounting of DP-SGD already pays, and of
     public constants.
@@ -229,10 +229,10 @@ def saved_as(kind: str) -> Callable[[AnyModel], AnyModel]:
 def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> Any:
     """Rebuild a saved model of a class decorated with ``saved_as``.
 
-    ``module`` is the architecture of a torch model; ValueError for a model that needs none.
+    ``module`` is the architecture of a torch model; ValueError for a model that needs no module.
     """
     if config["model"] == "torch":
-        import_module("dpscp.torch.model")  # a layer above, which only users of torch need
+        import_module("dpscp.torch.model")  # imported here, because only users of torch need it
     kind = _SAVED[check_choice("model", config["model"], _SAVED)]
     return kind.from_parts(config if module is None else _with_module(config, module), arrays)
 
@@ -245,7 +245,7 @@ def _with_module(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
     if "inner" in config:
         return {**config, "inner": _with_module(config["inner"], module)}
     if config["model"] != "torch":
-        raise ValueError("module was given, but this file holds its whole model: leave module out")
+        raise ValueError("module was passed, but this file contains the whole model; remove module")
     return {**config, "module": module}
 
 
@@ -286,7 +286,7 @@ class FunctionModel(Model):
         check_choice("task", self.task, ("classification", "regression"))
         check_count("n_features", self.n_features)
         if (self.classes is None) == (self.task == "classification"):
-            raise ValueError("classes must be given for classification, and only then")
+            raise ValueError("classes is required for classification, and must be None for regression")
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
         """Return the checked result of the function.
@@ -303,7 +303,7 @@ class FunctionModel(Model):
 
 @dataclass(frozen=True)
 class CallersModel(Model):
-    """A model of the caller's class, as records reach it: it gets copies of the rows."""
+    """A wrapper of a model of the caller's class, which gets copies of the rows."""
 
     inner: Model
 
@@ -332,7 +332,7 @@ class CallersModel(Model):
 
 
 def model_for_records(model: Model) -> Model:
-    """Return a model as records reach it: code of the caller gets copies of them, in two different blockings."""
+    """Wrap a model such that code of the caller gets copies of the records, in two different blockings."""
     inner: Any = model
     while inner is not None:
         if is_of_caller(inner):
@@ -361,15 +361,15 @@ def _call_model(
 class PrivateModel:
     """Combine a trained model with the ledger of its training, for calibration.
 
-    Assumes: the ledger is complete. Nothing can check afterwards how a model was trained. Everything that used the same
-    records (tuning, early stopping, feature scaling) belongs in it.
+    Assumes: the ledger is complete. Nobody can check afterwards how a model was trained. The ledger must contain
+    everything that used the same records (tuning, early stopping, feature scaling).
 
     Parameters
     ----------
     model : Model
         The released model.
     ledger : Ledger
-        What its training spent.
+        The privacy cost of its training.
 
     >>> from dpscp.privacy import gaussian_event
     >>> model = PrivateModel.from_outputs(
@@ -422,8 +422,8 @@ class PrivateModel:
         classes : tuple or None
             The public labels in the order of the outputs; None for regression.
         relation : Relation
-            Of an event: ``dpscp.privacy.Relation.REPLACE_ONE`` if it holds at a fixed number of records only, as where
-            an engine divides by the true number. A ledger states the relation of each entry itself.
+            Of an event: ``dpscp.privacy.Relation.REPLACE_ONE`` if it holds only at a fixed number of records, for
+            example because an engine divides by the true number. A ledger states the relation of each entry itself.
 
         Returns
         -------
@@ -432,7 +432,7 @@ class PrivateModel:
         if not isinstance(spent, Ledger):
             spent = Ledger().add("train", spent, "declared by the caller", relation=relation)
         elif relation is not Relation.ADD_OR_REMOVE:
-            raise ValueError("relation is for an event; a ledger states the relation of each entry itself")
+            raise ValueError("relation needs an event; a ledger states the relation of each entry, so remove relation")
         ledger = spent
         return cls(FunctionModel(outputs, task, n_features, None if classes is None else tuple(classes)), ledger)
 
@@ -476,6 +476,6 @@ class PrivateModel:
 
         Paper: Supplement S6.1 [supp:privacy_accounting]
         """
-        opacus = import_module("dpscp.torch.opacus")  # a layer above; torch is an optional extra
+        opacus = import_module("dpscp.torch.opacus")  # imported here, because torch is an optional extra
         model = opacus.torch_model(module, classes=classes, input_shape=input_shape, start_buffers=start_buffers)
         return cls(model, opacus.ledger_of_engine(privacy_engine))

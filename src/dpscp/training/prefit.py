@@ -18,7 +18,7 @@ from dpscp.training.model import Model, PrivateModel
 
 @dataclass(frozen=True)
 class PrecomputedOutputs(Model):
-    """Model of a release whose rows are outputs already.
+    """Model of a release whose rows are already outputs.
 
     Theory: Result E
     """
@@ -45,8 +45,8 @@ class Prefit:
     """A fitted scikit-learn estimator that was trained elsewhere, without the records of the fit that it is passed to.
 
     Pass it as ``estimator`` of `PrivateConformalClassifier` or `PrivateConformalRegressor`. All records then calibrate
-    (guarantee ``"split"``), and the ledger has that search alone. X goes to the estimator unchanged, and ``classes_``
-    are the public labels. The release cannot be saved.
+    (guarantee ``"split"``), and the ledger contains the search only. X goes to the estimator unchanged, and
+    ``classes_`` are the public labels. The release cannot be saved.
 
     Assumes: the estimator was trained without these records, and computes the outputs of each row from that row alone.
     Every certificate states it. The records that trained the estimator are not protected.
@@ -54,10 +54,11 @@ class Prefit:
     Parameters
     ----------
     estimator : fitted estimator
-        A classifier with ``predict_proba`` and ``classes_``, or a regressor with ``predict``. Another object with these
-        methods serves as well.
+        A classifier with ``predict_proba`` and ``classes_``, or a regressor with ``predict``. Any other object with
+        these methods is accepted.
 
-    Raises: NotFittedError for an estimator of scikit-learn that is not fitted, TypeError for what cannot predict.
+    Raises: NotFittedError for an estimator of scikit-learn that is not fitted, TypeError for an object that cannot
+    predict.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> dp_estimator = Prefit(LogisticRegression().fit([[0.0], [1.0]], [0, 1]))

@@ -92,7 +92,7 @@ CLEAR_PAIR_SIGNAL = 7_500
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hold what the recipe chose, with a reason for every number; all of it follows from public numbers.
+    """Hold the choices of the recipe, with a reason for each; all of them follow from public numbers.
 
     `mechanism` has no noise yet: `calibrated` solves it from the training budget (`train_epsilon`, `delta`).
     `n_training` is the nominal number of records that training sees: pass it to `train` as n_records.
@@ -264,14 +264,14 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     if chosen.held_out:
         fraction = calibration_fraction(n, epsilon, delta) if held_out_fraction is None else held_out_fraction
         n = max(1, round((1 - check_fraction("held_out_fraction", fraction)) * n))
-        why["calibration_fraction"] = (fraction, "held out: noise of its search and records missed cost least together")
+        why["calibration_fraction"] = (fraction, "held out: search noise and lost training records cost least together")
     mu = math.sqrt(share) * whole
     if train_epsilon is not None:
         mu = gdp_mu(check_positive("train_epsilon", train_epsilon), delta)
         share = min(1.0, (mu / whole) ** 2)
     why |= {
         "train_share": (share, "share of mu^2 for training; the search for the threshold gets the rest"),
-        "signal": (n * mu, "nominal records in training times mu of the training budget: what noise is compared with"),
+        "signal": (n * mu, "nominal records in training times mu of the training budget, compared with noise"),
     }
     numeric = numeric_columns(d, indicators)
     problem = _Problem(task, n, mu, classes, quantiles, chosen, d, feature_bounds, numeric, why)
@@ -352,7 +352,7 @@ class _Problem:
         is_clear = self.signal >= LEAST_RECALIBRATION_SIGNAL
         if self.task == "classification" and is_clear and not self.guarantee.needs_trajectory:
             found = Recalibrated(found)
-            self.why["recalibration_share"] = (found.share, "part of the training mu^2 that makes probabilities honest")
+            self.why["recalibration_share"] = (found.share, "part of the training mu^2 for the recalibration")
         if self.task == "regression" and y_bounds is not None:
             found = PrivateTarget(found, y_bounds)
             self.why["target_share"] = (found.share, "part of the training mu^2 for the target's mean and scale")
@@ -402,7 +402,7 @@ class _Problem:
             return self.behind(steps, self.by_inputs(engine, self.width, most), TABLE_SHARE)
         share = TABLE_SHARE + _RELEVANCE_SHARE
         relevance = PrivateRelevance(quantiles, share=_RELEVANCE_SHARE / share)
-        self.why["relevance"] = (relevance.least, "standard deviations of noise that the statistic of a column exceeds")
+        self.why["relevance"] = (relevance.least, "standard deviations of noise that a kept statistic exceeds")
         return self.behind((relevance,), self.by_inputs(engine, 1, most), share)
 
     def by_inputs(self, engine: Callable[[Layers], DPSGD], fewest: int, most: int) -> Mechanism:
@@ -473,7 +473,7 @@ class _Problem:
             "steps": (steps, "more change little at the same sum of step sizes"),
             "sampling_rate": (min(1.0, LARGEST_BATCH / self.n), "full batches while they are cheap: the least noise"),
             "momentum": (momentum, "smooth steps at a learning rate that would diverge without"),
-            "schedule": ("linear", "the last steps shed the noise of the first"),
+            "schedule": ("linear", "the last steps reduce the noise of the first ones"),
             "averaging": (0.25, "average of the last quarter of the iterates; costs nothing"),
         }
         self.why.update(noted)
@@ -529,7 +529,7 @@ class _Problem:
         momentum, largest = 0.9, 40.0 if self.task == "classification" else 20.0
         steps = min(400, max(75, math.ceil(total / largest)))
         noted = {
-            "clip_norm": (clip, "a quarter of the largest gradient norm: confident errors pull no harder than others"),
+            "clip_norm": (clip, "a quarter of the largest gradient norm: limits the effect of confident errors"),
             "learning_rate": (
                 min(total / steps, largest) * (1 - momentum),
                 f"{noise:.2g} * signal / clip_norm / steps, times 1 - momentum: that much noise in an output",
@@ -544,7 +544,7 @@ class _Problem:
         self.why.update(noted)
         self.why.update(
             hidden=((), "wide rows: a linear head, whose noise does not grow with the width"),
-            whitening=(whiten, "evens out directions; rows wider than 2048 go without"),
+            whitening=(whiten, "equalizes directions; not for rows wider than 2048"),
         )
         constants: dict[str, Any] = {name: value for name, (value, _) in noted.items()}
         engine = self.engine(feature_bound=1.0, keep_trajectory=self.guarantee.needs_trajectory, **constants)
@@ -583,7 +583,7 @@ class _Problem:
         rate = min(total / steps, 0.99 * largest)
         self.why.update(
             hidden=((), "only convex training has a useful shift bound"),
-            clip_norm=(clip, "no gradient is longer, so clipping never bends the loss"),
+            clip_norm=(clip, "no gradient is longer, so clipping never changes the loss"),
             learning_rate=(rate, "below 2 / smoothness, so that steps bring two runs no farther apart"),
             steps=(steps, "their sum sets the buffer: .06 in units of the score, or what noise allows"),
             sampling_rate=(1.0, "full batches make the bound deterministic"),

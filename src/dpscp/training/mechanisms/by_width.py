@@ -1,4 +1,4 @@
-"""Choose the hidden layers by the number of columns that private steps leave, after their release.
+"""Choose the hidden layers by the number of columns after private steps and their release.
 
 Theory: Fact 5
 """
@@ -15,18 +15,18 @@ Layers = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True)
 class LayersByWidth(Around):
-    """Train with other hidden layers where rows are narrow.
+    """Train with other hidden layers if rows are narrow.
 
-    The width of a row behind private steps is known only after their release. What is chosen by it is post-processing.
+    The width of a row after private steps is known only after their release. A choice by this width is post-processing.
 
-    Privacy: ``event`` is that of the mechanism, whose layers do not change it.
+    Privacy: ``event`` is that of the mechanism, and does not depend on its layers.
 
     Parameters
     ----------
     mechanism : DPSGD
         Its hidden layers are for rows that are wider than all of ``ladder``.
     ladder : tuple of (int, (tuple of int, activation))
-        Hidden layers for rows of at most so many numbers, narrow rows first.
+        The largest width, and the hidden layers for rows up to it; narrow rows first.
 
     Theory: Fact 5
     """

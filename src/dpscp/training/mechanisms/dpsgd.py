@@ -1,8 +1,8 @@
 """Train linear heads and dense networks by private SGD, in plain NumPy.
 
 Two differences from the paper's Algorithm 3 are needed for privacy and for the proofs. The sum of clipped gradients is
-divided by the public constant sampling_rate * n_records and never by the size of the batch. An empty batch takes a
-noisy step too. Every field of `DPSGD` is a public constant; the starting point is a fixed public function of
+divided by the public constant sampling_rate * n_records and never by the size of the batch. An empty batch also leads
+to a noisy step. Every field of `DPSGD` is a public constant; the starting point is a fixed public function of
 `init_seed`.
 """
 
@@ -94,8 +94,8 @@ class DPSGD(GaussianSums):
     clip_norm : float
         The largest norm of one record's gradient.
     noise_multiplier : float or None
-        Noise scale over ``clip_norm``. None: call ``calibrated`` first. 0: no noise and no privacy, and the event says
-        so.
+        Noise scale over ``clip_norm``. None: call ``calibrated`` first. 0: no noise and no privacy, and the event
+        states that.
     momentum : float in [0, 1)
         Heavy-ball momentum of "sgd".
     optimizer : "sgd" or "adam"
@@ -181,7 +181,7 @@ class DPSGD(GaussianSums):
             if getattr(self, name) is not None:
                 check(name, getattr(self, name))
         if self.optimizer == "adam" and self.momentum:
-            raise ValueError("momentum is an option of optimizer='sgd'; for 'adam' set adam=(beta1, beta2, epsilon)")
+            raise ValueError("momentum needs optimizer='sgd'; for 'adam' set adam=(beta1, beta2, epsilon)")
         if isinstance(self.averaging, str):
             check_choice("averaging", self.averaging, ("tail",))
         elif self.averaging is not None:
@@ -200,9 +200,7 @@ class DPSGD(GaussianSums):
         check_probability("delta_n", self.delta_n)
         if self.classes is not None:
             if self.task == "regression":
-                raise ValueError(
-                    f"loss={self.loss!r} is for regression; leave classes out, or use loss='cross_entropy'"
-                )
+                raise ValueError(f"loss={self.loss!r} is for regression; remove classes, or use loss='cross_entropy'")
             object.__setattr__(self, "classes", check_classes(self.classes, self.loss))
 
     @property

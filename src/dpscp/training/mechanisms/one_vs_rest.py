@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # The public fact with the released spreads.
 SPREAD = "target_spread"
-# Never divide by a residual that is shorter than this part of half the range.
+# The smallest divisor of a residual, as a part of half the range.
 _LEAST_SPREAD = 1e-3
 
 
@@ -93,7 +93,7 @@ class Heads(Model):
             for i, one in enumerate(config["heads"])
         )
         if len({head.n_features for head in heads}) != 1:
-            raise ValueError("its heads do not fit together")
+            raise ValueError("its heads have different numbers of features or different tasks")
         return cls(heads)
 
 
@@ -139,7 +139,7 @@ class OneVsRest(Around):
         return self.mechanism.guess_noise(mu / math.sqrt(self.n_labels))
 
     def train_on(self, run: TrainingRun) -> Trained:
-        """Train a head on each column of the targets, with randomness of its own."""
+        """Train a head on each column of the targets, with independent randomness."""
         trained = [
             self.mechanism.train_source(
                 run.source.map(partial(_one_column, place=place)), random_state=seed, n_records=run.n_records
@@ -159,13 +159,13 @@ def _one_column(block: Block, place: int) -> Block:
 
 @dataclass(frozen=True)
 class SeveralTargets(Around):
-    """Train one model for each real target, then release how far the targets are from their predictions.
+    """Train one model for each real target, then release the mean distance between targets and predictions.
 
     These spreads make the residuals of several targets comparable, so that one threshold serves all of them. The
     public ``ranges`` of the targets, if any, are scaled to [-1, 1] for training; without them the inner mechanism finds
     a range of each.
 
-    Privacy: beside training, one Gaussian release of the sums of the residuals over the records, each in units of half
+    Privacy: besides training, one Gaussian release of the sums of the residuals over the records, each in units of half
     the range of its target and cut at 1: one record or person adds a vector of norm at most sqrt(n_targets). The cost
     counts as training.
 
@@ -208,7 +208,7 @@ class SeveralTargets(Around):
         noise = require_noise(self.noise_multiplier) * math.sqrt(k) * (1 + sum_slack(n))
         total = total_of_blocks(partial(residual_sums, model=model, ranges=ranges), run.source, n)
         rng = secure_generator(stream_seed(run.random_state, RESIDUALS))
-        # noise alone would be a spread below the second bound
+        # below the second bound, noise alone could be the spread
         shares = np.clip(gaussian_release(total, noise, rng, n) / n, max(_LEAST_SPREAD, min(1.0, 2 * noise / n)), 1.0)
         spread = tuple(float(share * (high - low) / 2) for share, (low, high) in zip(shares, ranges, strict=True))
         found = {**trained.found_privately, SPREAD: spread}

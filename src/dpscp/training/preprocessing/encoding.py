@@ -1,9 +1,9 @@
-"""Replace columns of many categories by what noisy counts of the target in each category tell.
+"""Replace columns of many categories by private shares of the target in each category.
 
-As indicators, a column of 700 categories is 700 inputs, and the noise of their weights hides what they tell. Here it
+As indicators, a column of 700 categories becomes 700 inputs, and the noise of their weights hides their effect. Here it
 becomes a few numbers: the shares of the classes, or of ranges of a numeric target, in the record's category. Counts of
 all categories are released once, with integer noise. Shares that the noise hides are shrunk towards the overall ones.
-All after the release is post-processing.
+Everything after the release is post-processing.
 
 Theory: Fact 5
 """
@@ -71,12 +71,12 @@ class EncodedRows(Transform):
 class PrivateTargetEncoding(Step):
     """Replace columns of category codes by private shares of the target in each category.
 
-    A column with k categories has the codes 0 to k - 1. Released is for each category the count of each class. A
-    regression target, which has about mean 0 and spread 1 as behind `PrivateTarget`, has four classes: the ranges
-    between -.67, 0 and .67. The shares of a category are shrunk towards the overall ones by what noise and single
-    records make of them, and by how far the shares of all categories lie apart. Encoded numbers have mean 0 and spread
-    1. A category that is not declared has the overall shares, 0. A column becomes one number for each class, one for
-    two classes.
+    A column with k categories has the codes 0 to k - 1. The release contains, for each category, the count of each
+    class. A regression target, which has about mean 0 and spread 1 as behind `PrivateTarget`, has four classes: the
+    ranges between -.67, 0 and .67. The shares of a category are shrunk towards the overall shares. How much depends on
+    the noise, on the number of records, and on the spread of the shares of all categories. Encoded numbers have mean 0
+    and spread 1. A category that is not declared has the overall shares, 0. A column becomes one number for each class,
+    one for two classes.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Put preprocessing steps in front of a mechanism, and transforms in front of its model.
 
-`Preprocessed` puts steps in front of any mechanism and is itself a mechanism. What its steps learn counts as training.
+`Preprocessed` puts steps in front of any mechanism and is itself a mechanism. The cost of its steps counts as training.
 `PreprocessedModel` is its released model.
 
 Theory: Fact 5; Result B
@@ -208,7 +208,7 @@ class Preprocessed(Around):
         if named and needs.trajectory:
             raise ValueError(
                 f"{named[0]} puts the target of a record into its own row, which guarantee='corrected' does not "
-                "correct for; use guarantee='split' or 'universal', or leave the step out"
+                "correct; use guarantee='split' or 'universal', or remove the step"
             )
         return super().configured(needs)
 
@@ -245,8 +245,8 @@ class Preprocessed(Around):
             name, expected = type(part).__name__, part.input_width
             if expected is not None and adding is not None:
                 raise ValueError(
-                    f"{name} is for rows of {expected} features, but how many columns {type(adding).__name__} adds "
-                    f"before it is known only after the release; put {name} first"
+                    f"{name} is for rows of {expected} features, but the number of columns that "
+                    f"{type(adding).__name__} adds is known only after its release; put {name} first"
                 )
             if expected not in (None, width):
                 behind = "" if width == before else f", {width} behind the steps before it"

@@ -44,15 +44,15 @@ from dpscp.training.preprocessing.steps import (
 _SMALLEST, _LARGEST = -32, 64
 _LEVELS = _LARGEST - _SMALLEST
 _CELLS = 2 * _LEVELS + 1
-# How often noise alone passes for records in any of the cells: then some bounds are too wide.
+# The probability that noise alone looks like records in some cell; some bounds are then too wide.
 _FALSE_ALARM = 0.01
-# Beside a cell that stands out, so many standard deviations are enough: a wrong one only doubles the bounds.
+# Next to a cell with records, so many standard deviations are enough, because an error only doubles the bounds.
 _LIKELY = 2.0
 # Numbers more than so many powers of two above all others are far outside. They are cut off if they are at most
 # this share of the numbers of a feature, or so few that noise alone passes for them this often: it would scale the
 # column away. A target keeps its share.
 _GAP, _SMALL_SHARE, _FALSE_FAR = 4, 0.15, 1e-6
-# A message names so many columns.
+# The largest number of columns that a message names.
 _SHOWN = 8
 
 
@@ -87,7 +87,7 @@ class PrivateBounds(Around):
     record (or one random record of each person) is in at most one cell of each column. ``event`` composes all
     columns and the mechanism. The cost follows from public constants and counts as training.
 
-    Coverage does not need the bounds to hold: scores use targets unchanged, also those outside.
+    The coverage promise does not depend on the bounds: scores use targets unchanged, also outside the bounds.
 
     Theory: Facts 1 and 5; Result B
     """
@@ -114,7 +114,7 @@ class PrivateBounds(Around):
         check_probability("share", self.share)
         object.__setattr__(self, "columns", check_columns(self.columns, n))
         if not self.columns and not self.target:
-            raise ValueError("there is nothing to find bounds of; give a positive n_features, or target=True")
+            raise ValueError("there is nothing to find bounds of; set a positive n_features, or target=True")
 
     @property
     def _scales(self) -> tuple[str, ...]:
@@ -171,8 +171,8 @@ class PrivateBounds(Around):
         if named:
             rest = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
             warnings.warn(
-                f"the noise hides where the values of {', '.join(named[:_SHOWN])}{rest} are, so the bounds that were "
-                "found are a guess and may be far from the values. Declare public bounds, or use more records or a "
+                f"the noise hides the values of {', '.join(named[:_SHOWN])}{rest}, so the bounds that were found are "
+                "a guess and may be far from the values. Declare public bounds, or use more records or a "
                 "larger epsilon. Features count from 0, in the order of X or of schema.feature_names",
                 HintWarning,
                 stacklevel=2,

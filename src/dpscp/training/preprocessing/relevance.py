@@ -1,8 +1,8 @@
-"""Leave out the columns that tell nothing about the target, by private statistics of every column.
+"""Drop columns that are not related to the target, by private statistics of every column.
 
-Noise in the weights of columns that tell nothing is what widens intervals on wide tables. Statistics are released that
-see a column which rises or falls with the target, one that bends with it, and two columns whose product does. Columns
-of which none stands out of its noise are left out. Everything after the release is post-processing.
+On wide tables, noise in the weights of unrelated columns widens intervals. The released statistics detect a column with
+a linear or a quadratic relation to the target, and a pair of columns whose product is related to it. A column is
+dropped if none of its statistics is clearly above the noise. Everything after the release is post-processing.
 
 Theory: Fact 5
 """
@@ -43,7 +43,7 @@ _MOST_LOST, _UNSURE, _LEAST_EXPLAINED = 0.03, 3.0, 0.25
 
 @dataclass(frozen=True)
 class PrivateRelevance(Step):
-    """Scale columns and add their quantiles, then keep those that tell something about a numeric target.
+    """Scale columns and add their quantiles, then keep the columns that are related to a numeric target.
 
     With the ranks u and w in [-1, 1] of two counted columns by the released distribution functions, and the target v,
     of about mean 0 and spread 1, cut at 2 and halved, the statistics are the sums of u v, (u^2 - its mean) v, u w v and

@@ -1,9 +1,9 @@
-"""Rescale what a model learns or gives: targets to a public or private scale, class probabilities privately.
+"""Rescale targets to a public or private scale, and recalibrate class probabilities privately.
 
-Recalibration. Clipped gradients let records that a model predicts wrongly, and with confidence, pull too little. So its
-probabilities are too near 0 and 1. A few noisy Newton steps on the training records find a common factor of the logits
-(the inverse temperature) and an intercept for each class. Both are folded into the last layer, so the released model is
-an ordinary one. For two classes the new probability is an increasing function of the old one.
+Recalibration. Clipping shortens the gradients of confident wrong predictions. So the probabilities of the model are too
+near 0 and 1. A few noisy Newton steps on the training records find a common factor of the logits (the inverse
+temperature) and an intercept for each class. Both are folded into the last layer, so the released model is an ordinary
+one. For two classes the new probability is an increasing function of the old one.
 
 The steps solve the equations sum_i (p_i - e_i) = 0 and sum_i <p_i - e_i, h_i> = 0. Here e_i is the indicator of the
 label, and h_i are the logits below the largest one, cut at -2. Wherever the recalibrated probabilities are right, both
@@ -175,7 +175,7 @@ class PrivateTarget(Around):
         mean, scale = float(released_mean), float(released_scale)
         if scale <= min(2 * floor, _WIDE):  # noise lifts it above the floor now and then
             warnings.warn(
-                "y_bounds is so wide that the noise hides the spread of the target. Give a tighter range if one is "
+                "y_bounds is so wide that the noise hides the spread of the target. Pass a tighter range if one is "
                 "publicly known, or y_bounds='private', which finds one",
                 HintWarning,
                 stacklevel=2,

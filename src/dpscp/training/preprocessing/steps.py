@@ -1,4 +1,4 @@
-"""Define preprocessing steps and what they become when fitted, and those that bound or standardize rows.
+"""Define preprocessing steps and fitted transforms, and the steps that bound or standardize rows.
 
 Standardizing with the data's own mean and scale leaks, because the released predictor contains them. A step either uses
 public constants and the row itself only (`PublicStep`: no cost), or it releases something of the records with noise
@@ -46,9 +46,9 @@ TRANSFORMS: dict[str, type["Transform"]] = {}
 
 
 class Transform(ABC):
-    """The base class of fitted steps: a fixed function of one row, with nothing in it that was not paid for.
+    """The base class of fitted steps: a fixed function of one row that contains released or public numbers only.
 
-    Write `apply`. A dataclass with ``kind`` is saved as it is: fields that are arrays, and fields of JSON values.
+    Define `apply`. A dataclass with ``kind`` is saved by its fields: arrays, and JSON values.
 
     Assumes: a transformed row is computed from that row alone. So a transform leaves what one record adds to a later
     sum where the later step bounds it.
@@ -130,7 +130,7 @@ class Transform(ABC):
 class Step(ABC):
     """The base class of preprocessing steps: frozen dataclasses of public constants, before they have seen data.
 
-    Write `event` and `fit_source`, or inherit `PublicStep` or `SummedStep`, which have them.
+    Define `event` and `fit_source`, or inherit `PublicStep` or `SummedStep`, which define them.
 
     Privacy: ``event`` pays for everything that the transform contains of the records. State in the docstring of the
     class what one record, or one person with all their rows, can change (the sensitivity), and why.
@@ -190,9 +190,9 @@ class Step(ABC):
 
 
 class PublicStep(Step):
-    """A step of public constants: of the data only their width is used, and nothing is spent.
+    """A step of public constants: it uses only the width of the data, and costs nothing.
 
-    Inherit `Transform` as well and write `apply`, or write `transform_of`.
+    Also inherit `Transform` and define `apply`, or define `transform_of`.
     """
 
     is_public: ClassVar[bool] = True
@@ -214,8 +214,8 @@ class PublicStep(Step):
 class SummedStep(Step):
     """A step that releases one sum over the records, in two halves.
 
-    Write ``part_moments``, a pure function of some rows that runs where the records are, ``release``, which adds the
-    noise once, and the field ``noise_multiplier``.
+    Define three things: ``part_moments``, a pure function of some rows that runs in the process of the records;
+    ``release``, which adds the noise once; and the field ``noise_multiplier``.
 
     Privacy: one Gaussian release of ``noise_multiplier``. The noise must be the multiplier times what one record can
     change in the sum, in Euclidean norm. A sum is divided by the public ``n_records``, never by the number of rows.
