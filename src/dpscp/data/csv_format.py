@@ -69,8 +69,8 @@ class CSVFormat:
             raise SchemaError(f'separator must be one character, such as ";" or "tab", got {mark!r}')
         if not isinstance(self.encoding, str) or not _is_text_encoding(self.encoding):
             raise SchemaError(
-                f"encoding must be one that Python knows, got {self.encoding!r}; use for example utf-8, cp1252 (Excel "
-                "on Windows), latin-1 or utf-16"
+                f"encoding {self.encoding!r} is not known; use for example utf-8, cp1252 (Excel on Windows), latin-1 "
+                "or utf-16"
             )
         if self.decimal not in (".", ","):
             raise SchemaError(f'decimal must be "." or ",", got {self.decimal!r}')
