@@ -185,7 +185,8 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
             "Mean number of labels in a set, or width of an interval, at 90 % (coverage in brackets), on persons that "
             "the fit did not use. Declared are the categories of columns, the classes and the number of records, and "
             "no bounds; delta 1e-5. The last column is scikit-learn's gradient boosting without privacy, with split "
-            "conformal prediction around it: for numbers, the narrower of one width and a pair of quantiles.",
+            "conformal prediction around it: for numbers, the narrower of one width and a pair of quantiles. "
+            f"{max(map(len, groups.values()))} splits of each table.",
             RULE,
             "\n".join(compare(groups)),
             f"Install the tables with `{INSTALL}`, and put `build/peers` on `PYTHONPATH`.",
