@@ -318,7 +318,7 @@ def test_a_file_holds_the_release(tmp_path):
         ({"classes": ["a", "b"]}, None, "distinct names"),
         ({"classes": ["a", "b", "b"]}, None, "distinct names"),
         ({"label_costs": [1, 2]}, None, "3 numbers"),
-        ({"label_costs": [1, 2, 3], "loss": "false_discoveries"}, None, "remove it"),
+        ({"label_costs": [1, 2, 3], "loss": "false_discoveries"}, None, "remove label_costs"),
         ({"calibration_fraction": 2.0}, None, "calibration_fraction"),
         ({}, np.zeros(300), "indicator array"),
         ({}, np.full((300, 3), 7), "0 and 1 only"),

@@ -210,7 +210,7 @@ def test_repeating_a_persons_only_row_changes_no_sum_and_no_batch(monkeypatch):
 def test_what_is_refused(tmp_path):
     model = dp.PrivateConformalClassifier(DPSGD(), epsilon=2.0, classes=["no", "yes"])
     frame = made()
-    with pytest.raises(ValueError, match="the source has no person ids"):
+    with pytest.raises(ValueError, match="the source has no ids; remove person from it"):
         dp.PrivateConformalClassifier(DPSGD(), epsilon=2.0).fit(
             ArraySource(frame[["a", "b"]].to_numpy(), frame["label"].to_numpy(str)), schema=SCHEMA
         )
