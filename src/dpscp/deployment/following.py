@@ -1,4 +1,4 @@
-"""Thresholds that follow new records and keep the promised miss rate over time, for any sequence of records.
+"""Thresholds that follow new records, with a bound on the misses over time for any sequence of records.
 
 Theory: Result M
 """
