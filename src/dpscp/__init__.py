@@ -7,7 +7,7 @@ from dpscp._base.lazy import lazy_exports
 # imported now: a later import of the package of this name would replace the function
 from dpscp.audit import audit as audit
 
-__version__ = "0.3.0"
+__version__ = "1.0.0"
 
 # The numerical libraries take a second to import: a name imports them on first use.
 _MODULES = {

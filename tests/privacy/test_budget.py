@@ -521,11 +521,11 @@ def test_damaged_foreign_and_newer_files(store, path, tmp_path):
     connection.close()
     with pytest.raises(ValueError, match="not a budget store"):
         BudgetStore(other)
-    for version in (1, 2, 99):
+    for version in (0, 2, 99):
         connection = sqlite3.connect(path)
         connection.execute(f"PRAGMA user_version = {version}")
         connection.close()
-        with pytest.raises(ValueError, match=f"has version {version}, but this release reads version 3 only"):
+        with pytest.raises(ValueError, match=f"has version {version}, but this release reads version 1 only"):
             BudgetStore(path)
 
 

@@ -347,7 +347,7 @@ def test_damage_anywhere_gives_a_value_error_or_an_honest_ledger(path):
         (("entries", 2, "stage"), 3),
         (("entries", 2, "note"), None),
         (("public_facts",), [["a", 1]]),
-        (("version",), 1),
+        (("version",), 2),
         (("version",), 4),
         (("assumptions",), [{"code": "no such code"}]),
         (("assumptions",), [{"code": "overlapping_groups", "values": {"2": 2}}]),

@@ -35,7 +35,7 @@ Estimator = PrivateConformalClassifier | PrivateConformalRegressor | PrivateMult
 _LONGEST_HEADER = 2**20
 # Separators to suggest if the first line does not contain the expected one.
 _OTHER_SEPARATORS = (";", "\t", "|", ",")
-_NOTE_FORMAT, _NOTE_VERSION = "dpscp-origin", 2
+_NOTE_FORMAT, _NOTE_VERSION = "dpscp-origin", 1
 
 
 class CommandError(Exception):

@@ -1,6 +1,6 @@
 """Save and load without pickle: a zip of NumPy arrays and one JSON header.
 
-The file (format "dpscp-model", version 2) is an uncompressed ``.npz``. ``header.json`` holds the class name, its
+The file (format "dpscp-model", version 1) is an uncompressed ``.npz``. ``header.json`` holds the class name, its
 parameters, the model's public constants, ledger, certificates and public facts, and a SHA-256 of every array. The
 other members are the parameter arrays and the thresholds. Loading reads arrays with ``allow_pickle=False``, builds only
 the classes named here, and executes nothing from the file.
@@ -27,7 +27,7 @@ from dpscp.data.feature_bounds import RowNorm
 from dpscp.privacy.random_streams import secure_bytes
 
 FORMAT = "dpscp-model"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 _HEADER = "header.json"
 _LARGEST_HEADER = 64 * 2**20
 # Kinds of numbers, texts and times that an array may hold.

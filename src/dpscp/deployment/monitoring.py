@@ -29,7 +29,7 @@ from dpscp.privacy.units import Unit, check_budget, warn_of_failures
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FORMAT, _VERSION = "dpscp-monitor", 3
+_FORMAT, _VERSION = "dpscp-monitor", 1
 _CONSTANTS = ("epsilon", "delta", "tolerated", "level", "expected_batch", "follow")
 STAGE = "monitoring"
 # kappa is a multiple of eta / _KAPPA_STEPS, rounded upwards.

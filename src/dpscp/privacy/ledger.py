@@ -46,7 +46,7 @@ _SHOWN_DELTA = 1e-5
 # The false-alarm rate of the attacker in a notebook.
 _SHOWN_ALARMS = 0.05
 _SMALLEST_LOG_DELTA = -690.0
-_VERSION = 3
+_VERSION = 1
 _LISTS = ("entries", "assumptions", "taken_from_data", "found_privately")
 
 

@@ -40,7 +40,7 @@ from dpscp.privacy.store_log import Account, Line, Share, next_line
 
 __all__ = ["BudgetStore", "Line", "Reservation"]
 
-_VERSION = 3
+_VERSION = 1
 # "DPSB" in SQLite's application_id distinguishes a budget store from other databases.
 _APPLICATION_ID = 0x44505342
 _LOCK_SECONDS = 60.0

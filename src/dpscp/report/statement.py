@@ -29,7 +29,7 @@ from dpscp.report.language import LANGUAGES, translate_markdown
 from dpscp.report.release import Release
 from dpscp.report.verdict import ATTACKS, TITLES, judge
 
-FORMAT, VERSION = "dpscp-statement", 2
+FORMAT, VERSION = "dpscp-statement", 1
 NOT_DECLARED = "not declared"
 SCHEMA_FILE = Path(__file__).with_name("statement.schema.json")
 
