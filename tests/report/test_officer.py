@@ -1,4 +1,4 @@
-"""The report for a reader without statistics: one bar, flags, declarations, customary epsilons, examples, glossary."""
+"""The report for a reader without statistics: stages, flags, declarations."""
 
 import html
 import re
@@ -8,10 +8,8 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.privacy import gaussian_event, gdp_mu
-from dpscp.report import budget_bar, evaluate, html_report
-from dpscp.report.examples import predict_examples
-from dpscp.report.spending import DEPLOYMENTS, scale_place
+from dpscp.privacy import gaussian_event
+from dpscp.report import evaluate, html_report
 
 SCHEMA = {
     "task": "classification",
@@ -61,34 +59,7 @@ def split_ledger(*shares: float) -> dp.Ledger:
     return dp.Ledger().add_disjoint(stages, "", secret_part=shares)
 
 
-def test_the_bar_of_a_secret_split_is_one_whole_divided_by_the_chances():
-    ledger = split_ledger(0.2, 0.1)
-    spent = ledger.epsilon(1e-5)
-    bar = budget_bar(ledger, spent, 1e-5)
-    assert [part.stage for part in bar] == ["training", "calibration", "evaluation"]
-    assert [part.chance for part in bar] == pytest.approx([0.7, 0.2, 0.1])
-    assert [part.width for part in bar] == pytest.approx([0.7, 0.2, 0.1])
-    # with twice the budget, the same spending fills less than the bar
-    share = (gdp_mu(spent, 1e-5) / gdp_mu(2 * spent, 1e-5)) ** 2
-    assert sum(part.width for part in budget_bar(ledger, 2 * spent, 1e-5)) == pytest.approx(share)
-
-
-def test_the_bar_of_stages_on_all_records_adds_up():
-    ledger = dp.Ledger().add("bounds", gaussian_event(4.0)).add("training", gaussian_event(3.0))
-    bar = budget_bar(ledger, ledger.epsilon(1e-5), 1e-5)
-    assert [part.chance for part in bar] == [None, None]
-    assert [part.width for part in bar] == pytest.approx([9 / 25, 16 / 25], abs=2e-3)
-    disjoint = dp.Ledger().add_disjoint({"a": gaussian_event(2.0), "b": gaussian_event(2.5)}, "")
-    widths = [part.width for part in budget_bar(disjoint, disjoint.epsilon(1e-5), 1e-5)]
-    assert widths == pytest.approx([0.5, 0.5])
-    assert budget_bar(dp.Ledger().add("leak", dp.privacy.non_private_event()), 1.0, 1e-5)[0].width == 1.0
-
-
-def test_the_page_shows_one_bar_and_no_second_epsilon_before_the_technical_details(model, page):
-    widths = [float(w) for w in re.findall(r"width: ([\d.]+)%", page.split('class="bar"')[1].split("</div>")[0])]
-    drawn = budget_bar(model.ledger_, model.epsilon, model.delta)
-    assert widths == pytest.approx([100 * part.width for part in drawn], abs=0.01)
-    assert sum(widths) == pytest.approx(100, abs=1)
+def test_no_second_epsilon_stands_before_the_technical_details(model, page):
     first, technical = page.split('id="technical"')
     for mechanism in model.statement()["mechanisms"]:
         assert f'value="{mechanism["alone"]!r}"' in technical
@@ -127,7 +98,6 @@ def test_accuracy_is_counted_by_hand(model, evaluation, page):
     found = evaluate(regressor, X[1500:], y[1500:])
     assert found.accuracy is None
     assert found.mean_absolute_error.estimate == pytest.approx(np.abs(regressor.predict(X[1500:]) - y[1500:]).mean())
-    assert predict_examples(regressor) == ()  # columns without names tell a reader nothing
 
 
 def test_declarations_come_from_the_caller_then_from_the_schema(model, tmp_path):
@@ -155,32 +125,3 @@ def test_a_schema_carries_metadata_through_files(model, tmp_path):
     for wrong, words in ((["x"], "a table of texts"), ({"contact": 5}, "must be a text"), ({"a": "b"}, "unknown key")):
         with pytest.raises(ValueError, match=words):
             dp.Schema.from_dict({**SCHEMA, "metadata": wrong})
-
-
-def test_published_epsilons_are_sorted_sourced_and_placed(model, page):
-    assert [d.epsilon for d in DEPLOYMENTS] == sorted(d.epsilon for d in DEPLOYMENTS)
-    assert all(d.source and d.unit and d.epsilon > 0 for d in DEPLOYMENTS)
-    assert [scale_place(e) for e in (0.01, 0.1, 100, 1e5, np.inf)] == [0, 0, 1, 1, 1]
-    assert scale_place(np.sqrt(0.1 * 100)) == pytest.approx(0.5)
-    scale = page.split('class="scale"')[1].split("</section>")[0]
-    shown = [float(value) for value in re.findall(r'class="n[^"]*">([\d.]+)<', scale)]
-    assert shown == sorted(shown)
-    assert len(shown) == len(DEPLOYMENTS) + 1
-    spent = model.ledger_.epsilon(model.delta)
-    assert min(abs(value - spent) for value in shown) <= 1e-3
-    assert all(d.source in text_of(scale) for d in DEPLOYMENTS)
-
-
-def test_examples_are_synthetic_rows_inside_the_declared_ranges(model):
-    found = predict_examples(model)
-    assert found == predict_examples(model)  # nothing is drawn
-    for example in found:
-        assert set(example.values) == {"age", "region"}  # ignored columns and the target are left out
-        assert 0 <= float(example.values["age"]) <= 100
-        assert example.values["region"] in ("north", "south")
-        frame = pd.DataFrame({"age": [float(example.values["age"])], "region": [example.values["region"]]})
-        assert list(example.answers) == ["prediction", "set", "set_size"]
-        assert model.predict(frame)[0] == example.answers["prediction"]
-        assert set(example.answers["set"].split(", ")) <= {"none", "some", "empty"}
-    assert len({tuple(e.answers.values()) for e in found}) > 1
-    assert text_of(html_report(model)).count("prediction: ") == len(found)

@@ -244,10 +244,6 @@ class ColumnType:
         """Encode the values and list the rows with errors, see ``Column.read``."""
         raise NotImplementedError
 
-    def spread(self, column: Column, shares: NDArray[np.float64]) -> Any:  # noqa: ARG002 (for types with ranges)
-        """Return values at these shares of the public range, in [0, 1); None without a public range."""
-        return None
-
     def outside(self, column: Column, values: Any) -> NDArray[np.float64]:  # noqa: ARG002 (for types with ranges)
         """Return whether each value lies outside the public bounds, as 0 or 1; NaN where there is no number."""
         return np.full(len(values), np.nan)
@@ -280,10 +276,6 @@ class _Bounded(ColumnType, ABC):
             return -_LARGEST, _LARGEST
         low, high = map(self.number, column.bounds)
         return low, high
-
-    def _spread_numbers(self, column: Column, shares: NDArray[np.float64]) -> Any:
-        low, high = self.ends(column)
-        return low + (high - low) * shares if isinstance(column.bounds, tuple) else None
 
     def _fit_to_bounds(
         self, column: Column, numbers: NDArray[np.float64], odd: NDArray[np.bool_], said: str
@@ -329,9 +321,6 @@ class _Numeric(_Bounded):
 
     def features(self, column: Column) -> tuple[Feature, ...]:
         return self._number_features(column)
-
-    def spread(self, column: Column, shares: NDArray[np.float64]) -> Any:
-        return self._spread_numbers(column, shares)
 
     def numbers(self, column: Column, values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         refuse_values(values, column.name)
@@ -392,11 +381,6 @@ class _Categorical(ColumnType):
             features[odd] = 0.5
         return features, {said: odd}
 
-    def spread(self, column: Column, shares: NDArray[np.float64]) -> Any:
-        if column.categories == HASH:
-            return None
-        return np.array(column.categories)[(shares * len(column.categories)).astype(int)]
-
 
 class _Date(_Bounded):
     """A date or time becomes the number of days since 1970-01-01; a time with a time zone is converted to UTC."""
@@ -421,10 +405,6 @@ class _Date(_Bounded):
 
     def number(self, declared: Any) -> float:
         return to_microseconds(declared, None) / MICROSECONDS_PER_DAY
-
-    def spread(self, column: Column, shares: NDArray[np.float64]) -> Any:
-        days = self._spread_numbers(column, shares)
-        return None if days is None else np.floor(days).astype("datetime64[D]").astype("datetime64[s]")
 
     def features(self, column: Column) -> tuple[Feature, ...]:
         found = self._number_features(column)

@@ -5,11 +5,9 @@ matplotlib and jinja2 are imported only when a page or a figure is made (``pip i
 
 from dpscp.report.numbers import Evaluation, evaluate, study_budget
 from dpscp.report.page import html_report, write_report
-from dpscp.report.spending import budget_bar
 
 __all__ = [
     "Evaluation",
-    "budget_bar",
     "evaluate",
     "html_report",
     "study_budget",

@@ -11,27 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpscp._base.format import format_rate
-from dpscp.privacy import Ledger
-from dpscp.report.verdict import ATTACKS
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
     from dpscp.deployment.monitoring import CoverageMonitor
 
-__all__ = [
-    "bare_figure",
-    "evidence_figure",
-    "inline_svg",
-    "name_axes",
-    "put_legend",
-    "size_figure",
-    "stage_colors",
-    "tradeoff_figure",
-]
+__all__ = ["bare_figure", "evidence_figure", "inline_svg", "name_axes", "put_legend"]
 
 # name of the page's variable -> color in a separate figure
 PALETTE: Mapping[str, str] = {
@@ -47,7 +33,6 @@ PALETTE: Mapping[str, str] = {
     "soft": "#cfe0f3",
 }
 _MOST_NAMES = 12
-_SERIES = ("one", "two", "three", "four", "five", "six")
 _NEEDS = "figures need matplotlib; install it with pip install 'dpscp[report]'"
 
 
@@ -78,43 +63,6 @@ def name_axes(axis: "Axes", x: str, y: str) -> None:
 def put_legend(axis: "Axes", **options: Any) -> None:
     """Add a legend in the style of the report."""
     axis.legend(frameon=False, fontsize=8, labelcolor=PALETTE["ink"], **options)
-
-
-def tradeoff_figure(ledger: Ledger) -> "Figure":
-    """Draw the attacker's smallest miss rate at every false-alarm rate.
-
-    Paper: Section 2.1, trade-off functions
-    """
-    figure, (axis,) = bare_figure()
-    x = np.linspace(0, 1, 201)
-    f = ledger.tradeoff(x)
-    axis.fill_between(x, f, 1 - x, color=PALETTE["soft"], linewidth=0)
-    axis.plot(x, 1 - x, color=PALETTE["muted"], linestyle="--", linewidth=1, label="random guessing")
-    axis.plot(x, f, color=PALETTE["one"], linewidth=2, label="best attacker")
-    points = np.array(ATTACKS)
-    axis.plot(points, ledger.tradeoff(points), "o", color=PALETTE["two"], markersize=4)
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1)
-    name_axes(axis, "false alarms", "missed members (at least)")
-    put_legend(axis, loc="upper right")
-    return figure
-
-
-def stage_colors(ledger: Ledger) -> dict[str, str]:
-    """Return the name of the color of each stage of a ledger."""
-    stages = dict.fromkeys(name for entry in ledger.entries for name, _ in entry.stages)
-    return {stage: _SERIES[place % len(_SERIES)] for place, stage in enumerate(stages)}
-
-
-def size_figure(shares: "NDArray[np.float64]", edges: "NDArray[np.float64]", label: str) -> "Figure":
-    """Draw a histogram of set sizes or interval widths."""
-    figure, (axis,) = bare_figure(height=2.4)
-    axis.bar(edges[:-1], shares, width=0.92 * np.diff(edges), align="edge", color=PALETTE["one"])
-    axis.locator_params(axis="x", nbins=12, integer=bool(edges[0] < 0))
-    name_axes(axis, label, "share of records")
-    axis.yaxis.set_major_formatter(lambda value, _: format_rate(value, 0))
-    axis.grid(axis="y", color=PALETTE["line"], linewidth=0.6)
-    return figure
 
 
 def evidence_figure(monitor: "CoverageMonitor") -> "Figure":

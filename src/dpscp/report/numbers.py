@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from dpscp.report.release import Release
 
 # Numbers of records of one person for which the page prints the group epsilon.
 GROUP_SIZES = (1, 2, 5, 10)
-_BINS = 20
 # The normal quantile of a 95 % interval.
 _Z = 1.96
 
@@ -62,13 +61,11 @@ class Evaluation(PrivateEvaluation):
 
     Attributes
     ----------
-    sizes : shares and edges of a histogram of set sizes, or of widths, for each level.
     evaluated : a description of the evaluated records.
 
     The other attributes are those of a private evaluation, with exact estimates and their 95 % intervals.
     """
 
-    sizes: tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...] = field(repr=False)
     evaluated: str
 
 
@@ -149,7 +146,6 @@ def evaluate(estimator: Any, X: Any, y: Any, persons: Any = None) -> Evaluation:
         delta=estimator.delta,
         full=_rate(sizes[:, 0] >= limit),
         empty=_rate(sizes[:, 0] <= 0),
-        sizes=tuple(_count_sizes(column, int(limit) if is_classifier else None) for column in sizes.T),
         evaluated=evaluated,
         note=f"NOT private: the evaluation of {evaluated} is computed without noise. Publish it only if these records "
         "may be published. It says nothing about new records if the fit used these.",
@@ -176,14 +172,6 @@ def _by_part(
     """Return the coverage of each part that has records; place -1 is in no part, and a record may be in several."""
     members = {name: is_member(places, part) for part, name in enumerate(names) if places is not None}
     return {name: _rate(covered[member]) for name, member in members.items() if member.any()}
-
-
-def _count_sizes(sizes: NDArray[Any], n_classes: int | None) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Return shares and edges of a histogram: of the sizes of sets, or of widths in equal bins."""
-    bins = _BINS if n_classes is None else n_classes + 1
-    limits = (0.0, float(sizes.max()) or 1.0) if n_classes is None else (-0.5, n_classes + 0.5)
-    counts, edges = np.histogram(sizes, bins, limits)
-    return counts / len(sizes), edges
 
 
 def shortest_width(targets: Any, level: float) -> float:

@@ -30,26 +30,11 @@ from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Promise, term_text
 from dpscp.privacy import SecretSplitDpEvent
 from dpscp.privacy.events import parallel_parts
-from dpscp.report.examples import predict_examples
-from dpscp.report.figures import (
-    PALETTE,
-    evidence_figure,
-    follow_figure,
-    inline_svg,
-    size_figure,
-    stage_colors,
-    tradeoff_figure,
-)
+from dpscp.report.figures import PALETTE, evidence_figure, follow_figure, inline_svg
 from dpscp.report.language import LANGUAGES, translate_page
-from dpscp.report.numbers import (
-    GROUP_SIZES,
-    TERMS,
-    Evaluation,
-    nominal_size,
-)
+from dpscp.report.numbers import GROUP_SIZES, TERMS, Evaluation, nominal_size
 from dpscp.report.release import Release
-from dpscp.report.spending import DEPLOYMENTS, budget_bar, scale_place
-from dpscp.report.statement import privacy_statement
+from dpscp.report.statement import part_fractions, privacy_statement
 from dpscp.report.verdict import ATTACKS, judge, loss_name
 
 if TYPE_CHECKING:
@@ -222,11 +207,11 @@ def _collect_content(
         "delta": delta,
         "is_divided": any(len(parallel_parts(entry.event)) > 1 for entry in ledger.entries),
         "secret_parts": any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries),
-        "bar": budget_bar(ledger, release.budget.epsilon, delta),
-        "colors": stage_colors(ledger),
-        "deployments": _place_on_scale(spent),
-        "examples": predict_examples(released),
-        "tradeoff_picture": inline_svg(tradeoff_figure(ledger), "tradeoff", "Trade-off function of the release"),
+        "stages": [
+            (stage, part)
+            for entry in ledger.entries
+            for (stage, _), part in zip(entry.stages, part_fractions(entry.event), strict=True)
+        ],
         "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
         "certificates": release.certificates,
         "explain_proof": _explain_proof,
@@ -237,7 +222,6 @@ def _collect_content(
         "terms": TERMS,
         "thresholds": _list_thresholds(release),
         "evaluation": exact,
-        "size_pictures": [] if exact is None else _draw_sizes(exact),
         "facts": {name: value for name, value in ledger.public_facts.items() if name not in _HIDDEN_FACTS},
         "statement": privacy_statement(released, study=study, metadata=metadata),
         "study": study,
@@ -245,20 +229,6 @@ def _collect_content(
         "today": date.today().isoformat(),
         "versions": {name: version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
     }
-
-
-def _draw_sizes(evaluation: Evaluation) -> list[str]:
-    """Return the pictures of the set sizes, one for each level."""
-    kind, axis = ("set", "labels in the set") if evaluation.class_shares else ("interval", "width of the interval")
-    label = f"Distribution of {kind} sizes"
-    sizes = enumerate(evaluation.sizes)
-    return [inline_svg(size_figure(*found, axis), f"sizes{place}", label) for place, found in sizes]
-
-
-def _place_on_scale(spent: float) -> list[tuple[Any, float, float]]:
-    """List published deployments and this release (None), with epsilon and place, the smallest epsilon first."""
-    found = [(item, item.epsilon, scale_place(item.epsilon)) for item in DEPLOYMENTS]
-    return sorted([*found, (None, spent, scale_place(spent))], key=lambda row: row[1])
 
 
 def _explain_proof(guarantee: str) -> str:
