@@ -262,7 +262,7 @@ def test_persons_of_a_file_have_the_coins_of_those_in_memory(tmp_path):
     priors = Population.from_class_priors({"no": 0.8, "yes": 0.2}, {"no": 0.5, "yes": 0.5})
     fitted = dp.PrivateConformalClassifier(epsilon=4.0, delta=1e-6, random_state=0, population=priors)
     whole = fitted.fit(frame, "label", schema=schema).threshold_
-    source = TableSource(tmp_path / "t.parquet", schema, block_rows=700)
+    source = TableSource(tmp_path / "t.parquet", schema)
     assert np.array_equal(fitted.fit(source, schema=schema).threshold_, whole)
     assert whole[0] < 1
 

@@ -155,11 +155,11 @@ mutant(
     "tests/data/test_frames.py::test_persons_come_from_the_schema",
 )
 mutant(
-    "conformal.reading:records_from_source",
-    "not source.by_person",
+    "data.sources.distributed:_count_block",
+    "block.persons is not None",
     "False",
     "a person whose rows lie in two processes counts as two",
-    "tests/data/sources/test_distributed.py::test_persons_are_known_by_the_source",
+    "tests/data/sources/test_distributed.py::test_persons_need_another_source",
 )
 mutant(
     "conformal.reading:records_from_arrays",

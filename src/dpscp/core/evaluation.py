@@ -27,7 +27,7 @@ from dpscp.core.tasks import Classification, Prediction, Regression
 from dpscp.data.groups import RowGroups, has_group, largest_thresholds
 from dpscp.data.persons import keep_rows
 from dpscp.data.sources import Block, added
-from dpscp.data.sources.places import PlacedFunction, Places
+from dpscp.data.sources.places import Places
 from dpscp.data.validation import label_index, suppress_float_warnings, validate_labels, validate_targets
 from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
@@ -508,7 +508,7 @@ class EvaluationPlan:
 
 
 @dataclass(frozen=True)
-class CountOutcomes(PlacedFunction):
+class CountOutcomes:
     """Count the outcomes of the records of a block, which has one record of each person.
 
     ``thresholds`` is (n_groups, n_levels). ``by_label``: the groups are the classes, each with its own threshold.

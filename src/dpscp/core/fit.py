@@ -26,7 +26,7 @@ from dpscp.data.groups import is_member
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import PlacedFunction, Places, is_in_memory, places_of, unit_of_blocks
+from dpscp.data.sources.places import Places, is_in_memory, places_of, unit_of_blocks
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy import IntegerSource, Ledger
@@ -139,7 +139,7 @@ def _parts(records: RecordSource, plan: FitPlan, seed: int | None) -> tuple[Reco
 
 
 @dataclass(frozen=True)
-class _Part(PlacedFunction):
+class _Part:
     """Select the persons of a block whose uniform number is at least ``low`` and below ``high``."""
 
     coins: PlacedDraws

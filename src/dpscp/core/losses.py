@@ -21,7 +21,7 @@ from dpscp.data.groups import is_member
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import PlacedFunction, Places, places_of, unit_of_blocks
+from dpscp.data.sources.places import Places, places_of, unit_of_blocks
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import Ledger
@@ -259,7 +259,7 @@ def count_losses(
 
 
 @dataclass(frozen=True)
-class _BlockLosses(PlacedFunction):
+class _BlockLosses:
     """Add up the rounded losses of the units of a block at every threshold, for each group."""
 
     task: Multilabel

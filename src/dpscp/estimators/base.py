@@ -157,8 +157,6 @@ class PrivateConformal(FittedEstimator):
         table = X = self._dense(X)
         if not is_plain:
             X, y, persons = self._apply_schema(X, y, persons, schema)
-        if isinstance(X, DistributedSource) and X.by_person:
-            persons = True  # its blocks hold them
         limits = {name: self._declared(name) for name in ("n_records", "n_persons")}
         unit = choose_unit(persons, self._declared("rows_per_person"), **limits)
         rows = None

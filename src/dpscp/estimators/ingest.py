@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from dpscp.data.groups import RowGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.populations import Thinning
-from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource, find_source
+from dpscp.data.sources import ArraySource, Block, RecordSource, find_source
 from dpscp.data.sources.digests import FirstReading, watch_changes
 from dpscp.data.sources.persons import KeptRows
-from dpscp.data.sources.places import BlockCounts, Places, UnitSource, is_in_memory, take_census
+from dpscp.data.sources.places import Places, UnitSource, is_in_memory, take_census
 from dpscp.data.used_records import RowDigests, Sketch, sketch_rows
 from dpscp.data.validation import check_finite
 from dpscp.exceptions import SeededWarning
@@ -44,10 +44,6 @@ class BlockReader:
     group_values: tuple[Any, ...] | None = None
     thinning: Thinning | None = None
     places: Places | None = None
-
-    def for_block(self, number: int) -> "BlockReader":
-        """Return this reader with the places of one block."""
-        return self if self.places is None else replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
         """Return the block with encoded targets and groups."""
@@ -139,11 +135,6 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
         raise ValueError("y must not be passed with a source, because its blocks contain the targets; remove y")
     source: RecordSource = given.X
     by_person = given.unit.by_person
-    if by_person and isinstance(source, DistributedSource) and not source.by_person:
-        raise ValueError(
-            "the source has no person ids, but rows of one person may be in several processes. Pass "
-            "DistributedSource(X, y, persons=ids), or files with a schema that declares the column of ids"
-        )
     look = _FirstLook(reading, by_person)
     if source.is_fixed:
         found, sketch = source.sum(look)
@@ -170,13 +161,13 @@ class _FirstLook:
     by_person: bool
     digests: RowDigests = field(default_factory=RowDigests)
 
-    def __call__(self, block: Block) -> tuple[list[BlockCounts], Sketch]:
+    def __call__(self, block: Block) -> tuple[list[tuple[int, int, int]], Sketch]:
         block = self.reading(block)
         if len(block) and (block.persons is not None) != self.by_person:
             raise ValueError(
                 "the source has person ids; pass a schema that declares them"
                 if block.persons is not None
-                else "the schema declares a column of persons, but the source has no ids; remove person from it"
+                else "the schema declares a column of persons, but the source has no ids; pass a frame or a path"
             )
         for _, rows in block.parts():
             check_finite(rows)

@@ -17,9 +17,8 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
+from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, DistributedSource, TableSource, distributed
-from dpscp.data.sources.persons import join_person_block, split_by_person
-from dpscp.exceptions import SeededWarning
 from dpscp.training import DPSGD, TorchDPSGD
 from dpscp.training.engine.loop import BatchGradient
 
@@ -137,56 +136,15 @@ SCHEMA = dp.Schema.from_dict(
         "columns": {name: {"type": "numeric", "bounds": [-4, 4]} for name in "abc"},
     }
 )
-PLACES = (3, 6)
-
-
-def frames(size):
-    """The rows of each process with their persons, most of whom are in both."""
-    X, y = made()
-    frame = pd.DataFrame(X, columns=list("abc")).assign(who=np.random.default_rng(1).integers(0, 200, N), label=y)
-    return [frame[:CUT], frame[CUT:]] if size == 2 else [frame]
-
-
-def by_person(source):
-    mechanism = DPSGD(sampling_rate=0.3, steps=4, learning_rate=1.0, noise_multiplier=4.0, dtype="float64")
-    public = {"epsilon": 6.0, "guarantee": "split", "accountant": "rdp", "random_state": 2}
-    return dp.PrivateConformalClassifier(mechanism, **public).fit(source, schema=SCHEMA)
-
-
-def persons_in_memory(rank, size, folder):
-    frame, count = frames(size)[rank], PLACES[rank] if size == 2 else sum(PLACES)
-    records = DistributedSource(SCHEMA.matrix(frame), SCHEMA.targets(frame), persons=frame["who"], n_blocks=count)
-    return released(by_person(records))
 
 
 def persons_in_files(rank, size, folder):
-    frames(size)[rank].to_parquet(folder / f"{rank}.parquet", index=False)
-    return released(by_person(DistributedSource(TableSource(folder / f"{rank}.parquet", SCHEMA, block_rows=100))))
-
-
-def the_same_persons_in_one_process():
-    (frame,) = frames(1)
-    pieces = split_by_person(SCHEMA.matrix(frame), SCHEMA.targets(frame), frame["who"], sum(PLACES))
-    return ArraySource.of_blocks([join_person_block(i, [piece]) for i, piece in enumerate(pieces)])
-
-
-def ids_of_two_kinds(rank, size, folder):
-    """Also an error of one process in the middle of the exchange."""
+    """Rows of one person may be in both processes, so the source is refused in all."""
     X, y = parts()[rank]
-    ids = np.arange(len(y))
-    ids = ids.astype(str) if rank == size - 1 else ids
-    two = error_of(lambda: DistributedSource(X, y, persons=ids)) if size == 2 else None
-    missing = [None, *ids[1:].tolist()] if rank == size - 1 else ids
-    return two, error_of(lambda: DistributedSource(X, y, persons=missing))
-
-
-def no_room(rank, size, folder):
-    """One process cannot keep its blocks; it deals on, and all of them are told."""
-    frames(size)[rank].to_parquet(folder / f"{rank}.parquet", index=False)
-    scratch = folder / "missing" if rank == size - 1 else folder
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpscp.data.sources.spill._IN_MEMORY", 0)
-        return error_of(lambda: DistributedSource(TableSource(folder / f"{rank}.parquet", SCHEMA, scratch=scratch)))[0]
+    frame = pd.DataFrame(X, columns=list("abc")).assign(who=np.arange(len(y)) // 2, label=y)
+    frame.to_parquet(folder / f"{rank}.parquet", index=False)
+    table = TableSource(folder / f"{rank}.parquet", SCHEMA) if rank == size - 1 else ArraySource(X, y)
+    return error_of(lambda: DistributedSource(table))
 
 
 def on_its_own(rank, size, folder):
@@ -204,10 +162,7 @@ WORK = FITS | {
         a_bad_shape,
         a_bad_block,
         code_without_a_name,
-        persons_in_memory,
         persons_in_files,
-        ids_of_two_kinds,
-        no_room,
         on_its_own,
     )
 }
@@ -224,12 +179,9 @@ def process(rank, size, folder):
 
 
 def check(found, folder):
-    alike = released(by_person(the_same_persons_in_one_process()))
-    assert found["persons_in_memory"] == found["persons_in_files"] == alike
-    two, missing = found["ids_of_two_kinds"]
-    assert two is None or "mixes text and integers" in two[1]
-    assert "missing id" in missing[1]
-    assert found["no_room"] == "FileNotFoundError"
+    kind, words = found["persons_in_files"]
+    assert kind == "ValueError"
+    assert "has no person ids" in words
     for name in ("numpy", "torch"):
         assert found[name] == released(estimator(mechanisms()[name]).fit(in_one_process()))
     mechanism = replace(mechanisms()["torch"], noise_multiplier=1.0, classes=("no", "yes"))
@@ -268,20 +220,13 @@ def group_of_one(tmp_path):
 
 
 @pytest.mark.usefixtures("group_of_one")
-def test_persons_are_known_by_the_source():
-    """Without a schema the ids say it; a source that cannot bring them together is refused."""
-    X, y = made()
-    mechanism, changes = DPSGD(steps=1, noise_multiplier=4.0), {"n_records": None, "accountant": "rdp"}
-    model = estimator(mechanism, n_persons=200, rows_per_person=2, **changes)
-    with pytest.warns(SeededWarning):
-        model.fit(DistributedSource(X, y, persons=np.arange(N) // 3))
-    assert model.ledger_.neighbors == "adding or removing one person with all their records"
+def test_persons_need_another_source():
+    """Rows of one person may be in several processes."""
+    X, y = parts()[0]
     with pytest.raises(ValueError, match="several processes"):
-        by_person(DistributedSource(the_same_persons_in_one_process()))
-    with pytest.raises(ValueError, match="as an array"):
-        DistributedSource(in_one_process(), persons=np.arange(N))
-    with pytest.raises(ValueError, match="their lengths differ"):
-        DistributedSource(X, y, persons=np.arange(N - 1))
+        DistributedSource(ArraySource.of_blocks([Block(0, X, y, Persons.single(len(X)))]))
+    with pytest.raises(ValueError, match="the source has no ids"):
+        dp.PrivateConformalClassifier(DPSGD(), epsilon=4.0).fit(DistributedSource(X, y), schema=SCHEMA)
 
 
 def test_beside_nccl_messages_go_through_gloo(group_of_one, monkeypatch):
@@ -295,7 +240,7 @@ def test_beside_nccl_messages_go_through_gloo(group_of_one, monkeypatch):
     X, y = made()
     for backend, groups in (("gloo", []), ("nccl", [{"backend": "gloo"}])):
         monkeypatch.setattr(group_of_one, "get_backend", lambda backend=backend: backend)
-        records = DistributedSource(X, y, persons=np.arange(N), n_blocks=3)
+        records = DistributedSource(X, y, n_blocks=3)
         assert asked == groups
         assert (records.lead(lambda records=records: records.sum(len))) == N
         assert {one is None for one in used} == {backend == "gloo"}
@@ -307,7 +252,7 @@ def test_a_group_of_nccl_sums_what_lies_with_the_processor(tmp_path):
     group = torch.distributed
     group.init_process_group("nccl", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     try:
-        records = DistributedSource(*made(), persons=np.arange(N), n_blocks=3)
+        records = DistributedSource(*made(), n_blocks=3)
         assert records.lead(lambda: records.sum(len)) == N
     finally:
         group.destroy_process_group()
@@ -397,7 +342,7 @@ def alone(monkeypatch):
     monkeypatch.setattr(group, "get_rank", lambda: 1)
     monkeypatch.setattr(group, "get_world_size", lambda: 2)
     monkeypatch.setattr(group, "get_backend", lambda: "gloo")
-    monkeypatch.setattr(distributed._Group, "gather_all", lambda _, here: [(3, False, 2), here])
+    monkeypatch.setattr(distributed._Group, "gather_all", lambda _, here: [(3, 2), here])
     monkeypatch.setattr(distributed._Group, "_broadcast", lambda _, final=None: said.append(final) or said[0])
     return DistributedSource(*made(), n_blocks=2), said
 

@@ -79,9 +79,6 @@ class Block:
         The rows of the table that belong to the block; None: all.
     steps : tuple of functions
         Functions of one row each. They are applied when rows are read.
-    order : int array of shape (n_persons,) or None
-        An increasing number for each person, the place of their first row, where persons of several blocks are mixed in
-        the table. None: the persons of a block follow those of the blocks before it.
     n_columns : int or None
         The number of numbers in a row after the steps. None: as many as before them.
 
@@ -96,7 +93,6 @@ class Block:
     groups: Index | None = field(default=None, repr=False)
     chosen: NDArray[np.integer[Any]] | None = field(default=None, repr=False)
     steps: tuple[Rows, ...] = ()
-    order: Index | None = field(default=None, repr=False)
     n_columns: int | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -124,8 +120,7 @@ class Block:
         """Return the records of the drawn persons without copying rows."""
         kept, persons = (drawn, None) if self.persons is None else self.persons.part(drawn)
         # there are fewer than 2^31, and 4 bytes are enough for each
-        found = self.take_rows(np.flatnonzero(kept).astype(np.int32), persons)
-        return found if self.order is None else replace(found, order=self.order[drawn])
+        return self.take_rows(np.flatnonzero(kept).astype(np.int32), persons)
 
     def take_rows(self, places: NDArray[np.integer[Any]], persons: Persons | None) -> Self:
         """Return the records at these places without copying rows.

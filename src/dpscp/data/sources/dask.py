@@ -144,16 +144,15 @@ def _person_blocks(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
     def task(function: Callable[..., Any], *parts: Any) -> Any:
         return dask.delayed(partial(_run_functions, (function,)), pure=False, traverse=False)(*parts)
 
-    split = [task(partial(_split_frame, schema, len(given), i), part) for i, part in enumerate(given)]
+    split = [task(partial(_split_frame, schema, len(given)), part) for part in given]
     blocks = [
         task(partial(_join_block, i), *(task(itemgetter(i), pieces) for pieces in split)) for i in range(len(given))
     ]
     return [(_identity, block) for block in hide_message(lambda: dask.persist(*blocks), _WHERE)]
 
 
-def _split_frame(schema: Schema, count: int, number: int, frame: Any) -> list[PersonRows]:
-    # a partition has fewer than 2^32 rows
-    return split_by_person(*schema.encode(frame), count, number << 32)
+def _split_frame(schema: Schema, count: int, frame: Any) -> list[PersonRows]:
+    return split_by_person(*schema.encode(frame), count)
 
 
 def _join_block(number: int, *pieces: PersonRows) -> Block:

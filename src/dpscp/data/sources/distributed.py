@@ -7,19 +7,15 @@ or an error, is sent to every process.
 """
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, pairwise
-from typing import Any, TypeGuard, TypeVar
-
-import numpy as np
+from itertools import chain
+from typing import Any, TypeVar
 
 from dpscp._base.assumptions import PROCESSES
-from dpscp._base.checks import check_count
-from dpscp.data.persons import number_persons
 from dpscp.data.sources.base import (
     ArraySource,
     Block,
@@ -29,8 +25,6 @@ from dpscp.data.sources.base import (
     capture_error,
     unwrap_results,
 )
-from dpscp.data.sources.persons import PersonRows, split_by_person, store_persons
-from dpscp.data.sources.scanner import TableSource
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Block], Any], ...]
@@ -56,11 +50,10 @@ class DistributedSource(RecordSource):
         files.
     y : array or CPU tensor of shape (n_records,)
         One target for each row; None for a source.
-    persons : sequence of ids of shape (n_records,), or None
-        The person of each row, where a person may have several rows. Rows are then sent once, to the process that gets
-        all rows of their person by a hash of the id. The same happens if the schema of a file source declares persons.
     n_blocks : int
         The number of blocks in this process.
+
+    Raises: ValueError for a source with person ids, because rows of one person may be in several processes.
 
     Assumes: a record is in one process only. For results equal to the last bit to those of one process with the same
     blocks: the same libraries, the same number of threads and the same kind of processor in every process.
@@ -71,30 +64,22 @@ class DistributedSource(RecordSource):
 
     assumption = PROCESSES
 
-    def __init__(self, X: Any, y: Any = None, *, persons: Any = None, n_blocks: int = 1) -> None:
-        def own() -> tuple[_OwnedRows | TableSource | RecordSource, int]:
-            if persons is not None:
-                owned = _OwnedRows(X, y, persons, n_blocks)
-                return owned, owned.places()
+    def __init__(self, X: Any, y: Any = None, *, n_blocks: int = 1) -> None:
+        def own() -> tuple[RecordSource, int]:
             source = X if isinstance(X, RecordSource) else ArraySource(X, y, n_blocks=n_blocks)
-            return source, source.places() if _has_persons(source) else source.sum(_count_block)
+            return source, source.sum(_count_block)
 
         self._group = _Group()
         here = capture_error(own)
         # every process gets an error of any of them, so none waits for a process that has ended
-        description = here if isinstance(here, Failure) else (here[0].width, _has_persons(here[0]), here[1])
+        description = here if isinstance(here, Failure) else (here[0].width, here[1])
         shapes = unwrap_results(self._group.gather_all(description))
-        if len({shape[:2] for shape in shapes}) > 1:
-            raise ValueError(
-                "X must have the same number of columns in every process; give persons in all processes or in none"
-            )
+        if len({width for width, _ in shapes}) > 1:
+            raise ValueError("X must have the same number of columns in every process")
         assert not isinstance(here, Failure)
-        counts = [count for *_, count in shapes]
-        source = self._group.exchange_rows(here[0], counts) if _has_persons(here[0]) else here[0]
-        assert not isinstance(source, _OwnedRows)
-        before = list(accumulate(counts, initial=0))[self._group.rank]
-        self._group.kept[0] = source.map(partial(_shift_id, before))
-        self.width, self.by_person, self._number = source.width, shapes[0][1], 0
+        before = sum(count for _, count in shapes[: self._group.rank])
+        self._group.kept[0] = here[0].map(partial(_shift_id, before))
+        self.width, self._number = here[0].width, 0
 
     @property
     def is_leading(self) -> bool:
@@ -126,36 +111,6 @@ class DistributedSource(RecordSource):
         """Return the total over the blocks of all processes in one round, see ``RecordSource``."""
         result: Total = added(self._group.request_results(_Request(self._number, (*self._functions, function))))
         return result
-
-    by_person: bool
-    """Whether all rows of a person are in one block."""
-
-
-class _OwnedRows:
-    """Rows in memory with the ids of their persons."""
-
-    folder = None
-
-    def __init__(self, X: Any, y: Any, persons: Any, n_blocks: int) -> None:
-        if isinstance(X, RecordSource):
-            raise ValueError(
-                "persons needs the rows of this process as an array; for files, declare the person column in the schema"
-            )
-        (block,) = ArraySource(X, y).blocks
-        self._block, self._ids, self._count = block, persons, check_count("n_blocks", n_blocks)
-        self.width = block.width
-        number_persons(persons, len(block))  # one id for each row
-
-    def places(self) -> int:
-        return self._count
-
-    def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
-        yield split_by_person(self._block.rows, self._block.targets, self._ids, count, first)
-
-
-def _has_persons(source: Any) -> TypeGuard[_OwnedRows | TableSource]:
-    """Return whether rows must be exchanged to bring persons together."""
-    return isinstance(source, _OwnedRows) or (isinstance(source, TableSource) and source.by_person)
 
 
 @dataclass(frozen=True)
@@ -279,38 +234,6 @@ class _Group:
         self._run_collective(self._torch.all_gather_object, found, _pickle_value(value))
         return list(map(pickle.loads, found))
 
-    def exchange_rows(self, here: _OwnedRows | TableSource, counts: list[int]) -> RecordSource:
-        """Return all rows of the persons assigned to this process.
-
-        Rows come from all processes and form ``counts[rank]`` blocks.
-        """
-        pieces = self._receive_rows(here, counts)
-        found = capture_error(
-            lambda: store_persons(pieces, counts[self.rank], here.width, here.folder, senders=self._size)
-        )
-        for _ in pieces:  # a process that failed (a full disk) still sends its rows, because others wait for them
-            pass
-        unwrap_results(self.gather_all(found if isinstance(found, Failure) else None))
-        assert not isinstance(found, Failure)
-        return found
-
-    def _receive_rows(self, here: _OwnedRows | TableSource, counts: list[int]) -> Iterator[PersonRows]:
-        """Yield the rows sent to this process, batch by batch and sender by sender."""
-        ends = list(accumulate(counts, initial=0))
-        batches = here.split_by_person(ends[-1], self.rank << 40)  # a process has fewer than 2^40 rows
-        nothing = split_by_person(np.empty((0, here.width)), np.empty(0), [], counts[self.rank])
-        while True:
-            batch: Any = capture_error(lambda: next(batches, None))
-            said = unwrap_results(self.gather_all(batch if isinstance(batch, Failure) else batch is not None))
-            if not any(said):
-                return
-            for sender, sends in enumerate(said):
-                found: list[Any] = [None]
-                if sends:
-                    parts = [_pickle_value(batch[a:b]) for a, b in pairwise(ends)] if sender == self.rank else None
-                    self._run_collective(self._torch.scatter_object_list, found, parts, src=sender)
-                yield from pickle.loads(found[0]) if sends else nothing
-
 
 def _as_list(function: Callable[[Block], Any], block: Block) -> list[Any]:
     """Return the result as a list: results are joined, and process 0 adds them in its own order."""
@@ -322,7 +245,12 @@ def _shift_id(before: int, block: Block) -> Block:
     return replace(block, id=before + block.id)
 
 
-def _count_block(block: Block) -> int:  # noqa: ARG001 (a function of a block)
+def _count_block(block: Block) -> int:
+    if block.persons is not None:
+        raise ValueError(
+            "a DistributedSource has no person ids, because rows of one person may be in several processes. Fit in one "
+            "process, or pass a Dask or Spark frame with a schema that declares the column of ids"
+        )
     return 1
 
 

@@ -8,27 +8,24 @@ batches, held-out parts) belong to their places in the order of their first rows
 in any block. The rounding of sums is bounded, and charged, for any order of records.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from dpscp._base.arrays import Array
 from dpscp.data.persons import PersonIds, Persons, choose_kept_rows, read_person_ids
-from dpscp.data.sources.base import Block, RecordSource
-from dpscp.data.sources.places import PlacedFunction, Places
-from dpscp.data.sources.spill import keep_or_spill, store_blocks
+from dpscp.data.sources.base import Block
+from dpscp.data.sources.places import Places
 from dpscp.privacy.random_streams import PlacedDraws
 
-PersonRows = tuple[Array, Array, PersonIds, Array]
-"""Rows, targets, the id of each row's person, and each row's number in the order of the table."""
+PersonRows = tuple[Array, Array, PersonIds]
+"""Rows, targets, and the id of each row's person."""
 
 
 @dataclass(frozen=True)
-class KeptRows(PlacedFunction):
+class KeptRows:
     """Limit the rows of each person to a uniform choice, equal at each reading.
 
     Theory: Result H
@@ -46,7 +43,7 @@ class KeptRows(PlacedFunction):
 
 
 @dataclass(frozen=True)
-class OneRowEach(PlacedFunction):
+class OneRowEach:
     """Choose one row of each person uniformly.
 
     A count of these rows changes by at most one with a person.
@@ -62,47 +59,15 @@ class OneRowEach(PlacedFunction):
         return block.take_rows(block.owners.one_row_of_each(drawn), None)
 
 
-def split_by_person(rows: Array, targets: Array, persons: Any, count: int, first: int = 0) -> list[PersonRows]:
-    """Split rows, targets and ids into places by a hash of the ids.
-
-    The order of rows is kept.
-
-    ``first`` is the number of the first row in the order of the table, or any number that increases with it.
-    """
+def split_by_person(rows: Array, targets: Array, persons: Any, count: int) -> list[PersonRows]:
+    """Split rows, targets and ids into places by a hash of the ids; the order of rows is kept."""
     ids = read_person_ids(persons)
     if not len(ids) == len(rows) == len(targets):
         raise ValueError("persons must contain one id for each row")
     place = ids.hashes() % np.uint64(count)
     order = np.argsort(place, kind="stable")
     ends = np.searchsorted(place[order], np.arange(1, count, dtype=np.uint64))
-    return [(rows[part], targets[part], ids[part], first + part) for part in np.split(order, ends)]
-
-
-def store_persons(
-    pieces: Iterable[PersonRows],
-    count: int,
-    width: int,
-    folder: str | PathLike[str] | None,
-    *,
-    senders: int = 1,
-    public_size: int = 0,
-) -> RecordSource:
-    """Return the source of the blocks of ``join_persons``."""
-    kept = keep_or_spill(pieces, folder, public_size)
-    return store_blocks(join_persons(kept.__getitem__, count, senders=senders), width, folder, public_size)
-
-
-def join_persons(pieces: Callable[[slice], Iterable[PersonRows]], count: int, *, senders: int = 1) -> Iterator[Block]:
-    """Yield blocks of whole persons from the rows of several senders.
-
-    Each sender in turn split its rows into ``count`` places.
-
-    Rows stand in the order of the senders, and within one in the order in which it sent them: a person who is missing
-    does not move other persons.
-    """
-    for place in range(count):
-        lots = (pieces(slice(sender * count + place, None, senders * count)) for sender in range(senders))
-        yield join_person_block(place, list(chain.from_iterable(lots)))
+    return [(rows[part], targets[part], ids[part]) for part in np.split(order, ends)]
 
 
 def join_person_block(number: int, pieces: Sequence[PersonRows]) -> Block:
@@ -110,9 +75,8 @@ def join_person_block(number: int, pieces: Sequence[PersonRows]) -> Block:
     # an empty piece also has the kind of the ids in its table, unless the table was empty too
     ids = PersonIds.joined([piece[2] for piece in pieces])
     found = [piece for piece in pieces if len(piece[2])] or list(pieces[:1])
-    rows, targets, numbers = (np.concatenate([piece[part] for piece in found]) for part in (0, 1, 3))
+    rows, targets = (np.concatenate([piece[part] for piece in found]) for part in (0, 1))
     person = ids.numbers()
     order = np.argsort(person, kind="stable")
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(person))]) if len(ids) else np.zeros(1, dtype=np.int64)
-    places = numbers[order[offsets[:-1].astype(np.int64)]].astype(np.int64)
-    return Block(number, rows[order], targets[order], Persons(offsets.astype(np.int64)), order=places)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(person))]).astype(np.int64)
+    return Block(number, rows[order], targets[order], Persons(offsets))

@@ -1,9 +1,8 @@
 """Number the persons of all blocks; draws belong to these places, not to blocks.
 
 A source is read once to count the persons of each block. The counts stay inside the fit and are never released. They
-give every person a place 0, 1, 2, ...: block after block, or, where rows of a person were joined from all over a table,
-in the order of first rows. Each random choice for a person (the coin of the secret split, the batches, the choice of
-rows) is the draw for that place in one stream.
+give every person a place 0, 1, 2, ..., block after block. Each random choice for a person (the coin of the secret
+split, the batches, the choice of rows) is the draw for that place in one stream.
 
 Why the distribution is correct. The draws of a stream are independent, have one distribution, and do not depend on the
 records. Places depend on the records alone, and no two persons share one. So, given the records, the persons' draws are
@@ -17,8 +16,7 @@ Theory: Fact 6; Result H
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from operator import attrgetter
+from functools import partial
 from typing import Self, TypeVar
 
 import numpy as np
@@ -30,128 +28,40 @@ from dpscp.data.sources.base import ArraySource, Block, RecordSource
 from dpscp.privacy.units import RECORDS, Unit
 
 Index = NDArray[np.int64]
-Some = range | Index
 Total = TypeVar("Total")
 
 
-@dataclass(frozen=True)
-class BlockCounts:
-    """The private counts of a block; if blocks mix persons, also each person's order and number of rows."""
-
-    number: int
-    persons: int
-    rows: int
-    order: Index | None
-    sizes: Index | None
-
-
-def take_census(block: Block) -> list[BlockCounts]:
-    """Return the counts of one block, in a form that ``sum`` joins."""
-    owners = block.owners
-    sizes = None if block.order is None else owners.sizes
-    return [BlockCounts(block.id, owners.count, len(block), block.order, sizes)]
+def take_census(block: Block) -> list[tuple[int, int, int]]:
+    """Return the number of a block, and its private numbers of persons and rows, in a form that ``sum`` joins."""
+    return [(block.id, block.owners.count, len(block))]
 
 
 @dataclass(frozen=True)
 class Places:
-    """The place of each person among all persons, and of each row.
+    """Give the persons and the rows of each block their places among all; blocks follow one another."""
 
-    Rows are numbered person by person.
-    """
-
-    persons: Mapping[int, Some]
-    rows: Mapping[int, Some]
+    persons: Mapping[int, range]
+    rows: Mapping[int, range]
     count: int
 
     @classmethod
-    def of(cls, counted: list[BlockCounts]) -> Self:
+    def of(cls, counted: list[tuple[int, int, int]]) -> Self:
         """Return the places that follow from the counts of all blocks."""
-        blocks = sorted(counted, key=attrgetter("number"))
         persons, rows = {}, {}
         n_persons = n_rows = 0
-        for block in blocks:
-            if block.order is not None:
-                return cls._from_orders(blocks)
-            persons[block.number] = range(n_persons, n_persons + block.persons)
-            rows[block.number] = range(n_rows, n_rows + block.rows)
-            n_persons, n_rows = n_persons + block.persons, n_rows + block.rows
+        for number, more_persons, more_rows in sorted(counted):
+            persons[number] = range(n_persons, n_persons + more_persons)
+            rows[number] = range(n_rows, n_rows + more_rows)
+            n_persons, n_rows = n_persons + more_persons, n_rows + more_rows
         return cls(persons, rows, n_persons)
 
-    @classmethod
-    def _from_orders(cls, blocks: list[BlockCounts]) -> Self:
-        count = sum(block.persons for block in blocks)
-        nobody = np.empty(0, dtype=np.int64)
-        orders = [nobody if block.order is None else block.order for block in blocks]
-        sizes = np.concatenate([nobody if block.sizes is None else block.sizes for block in blocks])
-        by_place = np.argsort(np.concatenate(orders), kind="stable")
-        places = np.empty(count, dtype=np.int64)
-        places[by_place] = np.arange(count)
-        row_starts = np.empty(count, dtype=np.int64)
-        row_starts[by_place] = np.cumsum(sizes[by_place]) - sizes[by_place]
-        ends = np.cumsum([len(order) for order in orders])[:-1]
-        parts = zip(np.split(places, ends), np.split(row_starts, ends), np.split(sizes, ends), strict=True)
-        found = {block.number: part for block, part in zip(blocks, parts, strict=True)}
-        return cls(
-            {number: persons for number, (persons, _, _) in found.items()},
-            {number: _runs(starts, own) for number, (_, starts, own) in found.items()},
-            count,
-        )
-
-    def for_block(self, number: int) -> Self:
-        """Return the places of one block alone."""
-        return replace(self, persons={number: self.persons[number]}, rows={number: self.rows[number]})
-
     def shares(self, drawn: Index) -> dict[int, Index]:
-        """Return the persons of each block that are at the drawn places.
-
-        The drawn places increase.
-        """
+        """Return the persons of each block that are at the drawn places, which increase."""
         if len(self.persons) == 1:
             return dict.fromkeys(self.persons, drawn)
-        if self._holders is None:
-            # blocks follow one another
-            starts = [places.start for places in self._ranges]
-            parts = np.split(drawn, np.searchsorted(drawn, starts[1:]))
-            return {n: part - start for n, start, part in zip(self.persons, starts, parts, strict=True)}
-        holder, own_place = self._holders
-        order = np.argsort(holder[drawn], kind="stable")
-        sorted_places = drawn[order]
-        ends = np.searchsorted(holder[sorted_places], np.arange(1, len(self.persons)))
-        parts = np.split(own_place[sorted_places], ends)
-        return dict(zip(self.persons, parts, strict=True))
-
-    @property
-    def _ranges(self) -> list[range]:
-        return [places for places in self.persons.values() if isinstance(places, range)]
-
-    @cached_property
-    def _holders(self) -> tuple[Index, Index] | None:
-        """Return the block and the person at each place.
-
-        None where blocks follow one another.
-        """
-        if len(self._ranges) == len(self.persons):
-            return None
-        holder, own_place = np.empty((2, self.count), dtype=np.int64)
-        for i, places in enumerate(self.persons.values()):
-            holder[places], own_place[places] = i, np.arange(len(places))
-        return holder, own_place
-
-
-class PlacedFunction:
-    """Base class, for frozen dataclasses, of functions of a block that use places; a block gets only its own."""
-
-    places: Places
-
-    def for_block(self, number: int) -> Self:
-        """Return the function with the places of one block."""
-        return replace(self, places=self.places.for_block(number))  # type: ignore[type-var]  # a dataclass
-
-
-def _runs(starts: Index, sizes: Index) -> Index:
-    """Return one run of consecutive numbers for each start and size."""
-    offsets = np.cumsum(sizes) - sizes
-    return np.asarray(np.repeat(starts - offsets, sizes) + np.arange(int(sizes.sum())), dtype=np.int64)
+        starts = [places.start for places in self.persons.values()]
+        parts = np.split(drawn, np.searchsorted(drawn, starts[1:]))
+        return {n: part - start for n, start, part in zip(self.persons, starts, parts, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -236,7 +146,6 @@ def as_one_block(source: RecordSource) -> Block | None:
         groups=None if first.groups is None else np.concatenate([block.groups for block in blocks]),
         chosen=None,
         steps=(),
-        order=None,
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from itertools import chain
 from os import PathLike
 from typing import Any
@@ -14,7 +13,7 @@ from dpscp.data.persons import read_person_ids
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, RecordSource
 from dpscp.data.sources.files import BLOCK_NUMBERS, SEE_CHECK, TableError, TableFile
-from dpscp.data.sources.persons import PersonRows, split_by_person, store_persons
+from dpscp.data.sources.persons import join_person_block, split_by_person
 from dpscp.data.sources.spill import LocalSource, keep_or_spill, store_blocks
 from dpscp.data.sources.tables import Table, replace_patterns
 
@@ -104,24 +103,22 @@ class TableSource(LocalSource):
 
     def stored(self) -> RecordSource:
         """Return the source of the same blocks in memory or in a scratch file, by their size."""
-        if not self._stored and self.by_person:
-            count = self.places()
-            pieces = chain.from_iterable(self.split_by_person(count))
-            found = store_persons(pieces, count, self.width, self.folder, public_size=self._public_size)
-            self._stored.append(found)
-            del self._parts
+        if not self._stored and self._schema.person is not None:
+            self._stored.append(store_blocks(self._person_blocks(), self.width, self.folder, self._public_size))
         elif not self._stored:
             self._stored.append(store_blocks(self._table(), self.width, self.folder, self._public_size))
         return self._stored[0]
 
-    @property
-    def by_person(self) -> bool:
-        """Return whether the schema declares a person column."""
-        return self._schema.person is not None
-
-    @cached_property
-    def _parts(self) -> Any:
-        return keep_or_spill(self._encoded(), self.folder, self._public_size)
+    def _person_blocks(self) -> Iterator[Block]:
+        """Yield blocks of whole persons, by a hash of the ids."""
+        batches = keep_or_spill(self._encoded(), self.folder, self._public_size)
+        records = sum(len(targets) for _, targets, _ in batches)
+        count = min(_MOST_PLACES, max(1, -(-records // self._rows)))
+        split = chain.from_iterable(split_by_person(*batch, count) for batch in batches)
+        pieces = keep_or_spill(split, self.folder, self._public_size)
+        del batches
+        for place in range(count):
+            yield join_person_block(place, list(pieces[place::count]))
 
     @property
     def _public_size(self) -> int:
@@ -129,20 +126,6 @@ class TableSource(LocalSource):
         schema = self._schema
         declared = schema.n_records or (schema.n_persons or 0) * (schema.rows_per_person or 0)
         return 8 * self.width * declared
-
-    def places(self) -> int:
-        """Return the number of blocks of whole persons for these records."""
-        records = sum(len(targets) for _, targets, _ in self._parts)
-        return min(_MOST_PLACES, max(1, -(-records // self._rows)))
-
-    def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
-        """Yield the rows of each batch, split into ``count`` places by person.
-
-        The first row has the number ``first``.
-        """
-        for rows, targets, ids in self._parts:
-            yield split_by_person(rows, targets, ids, count, first)
-            first += len(rows)
 
 
 def _join(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:

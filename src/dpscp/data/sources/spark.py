@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -142,8 +141,7 @@ def _block_from_partition(schema: Schema, names: list[str], given: tuple[int, li
     rows, targets, persons = schema.encode(frame)
     if persons is None:
         return Block(number, rows, targets)
-    # Spark chooses the order of rows, so persons are ordered partition after partition
-    return replace(join_person_block(number, split_by_person(rows, targets, persons, 1)), order=None)
+    return join_person_block(number, split_by_person(rows, targets, persons, 1))
 
 
 def _read_kept_block(given: tuple[int, list[Any]]) -> Block:

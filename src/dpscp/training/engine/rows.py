@@ -380,7 +380,7 @@ def build_engine_block(
             # norms are those of the rows that training multiplies
             restore_rows(rows[part], scales[part], features)
         norms[part] = squared_norms(features)
-    return EngineBlock(block.id, rows, target, block.persons, order=block.order, squared_norms=norms, scales=scales)
+    return EngineBlock(block.id, rows, target, block.persons, squared_norms=norms, scales=scales)
 
 
 def is_large_table(n_rows: int, width: int) -> bool:
