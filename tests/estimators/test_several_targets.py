@@ -10,8 +10,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 import dpscp as dp
-from dpscp.core.joint_regression import JointRegression
-from dpscp.core.tasks import Regression
+from dpscp.core.tasks import JointRegression, Regression
 from dpscp.data.schema import SchemaError
 from dpscp.data.sources import Block
 from dpscp.scores import IntervalScore, interval_score

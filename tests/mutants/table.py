@@ -396,7 +396,7 @@ mutant(
 
 mutant(
     "core.tasks:Prediction.scores",
-    "np.asarray(np.maximum(scores, self._own_scores(self._link(outputs), targets)))",
+    "np.asarray(np.maximum(scores, self._own_scores(values, targets)))",
     "scores",
     "the correction is computed and not used",
     "tests/core/test_wiring.py::test_corrected_scores_are_the_ones_that_count",

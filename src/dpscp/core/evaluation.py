@@ -22,8 +22,7 @@ from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp.core.findings import PrivateEstimate, around, constant_set_size
-from dpscp.core.joint_regression import JointRegression
-from dpscp.core.tasks import Classification, Prediction, Regression
+from dpscp.core.tasks import Classification, JointRegression, Prediction, Regression
 from dpscp.data.groups import RowGroups, has_group, largest_thresholds
 from dpscp.data.persons import keep_rows
 from dpscp.data.sources import Block, added

@@ -5,7 +5,7 @@ Losses are never released. A search releases noisy sums of them, and the ledger 
 Theory: Result J
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -63,7 +63,6 @@ class Multilabel(Prediction):
     most_steps = 10
     trains = "classification"
     training_labels = (0, 1)
-    has_score = False
     in_file: ClassVar[Readers] = {
         "labels": tuple,
         "loss": str,
@@ -76,22 +75,12 @@ class Multilabel(Prediction):
             raise ValueError("label_costs needs loss='missed_labels'; remove label_costs, or change loss")
         one = np.zeros((1, len(self.labels)))
         missed_labels(one, one, self.costs)  # checks the costs
-
-    @property
-    def running_maximum(self) -> bool:
-        """Whether the promise is about the running maximum of a loss that may rise with the threshold."""
-        return self.loss == DISCOVERIES
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumption about sets without a finite threshold."""
-        return (ALL_LABELS_IF_INFINITE if self.loss == MISSED else NO_LABEL_IF_INFINITE,)
-
-    @property
-    def score_facts(self) -> Mapping[str, Any]:
-        """The labels, the loss and the costs."""
         facts = {"labels": [str(label) for label in self.labels], "loss": self.loss}
-        return facts if self.costs is None else {**facts, "label_costs": list(self.costs)}
+        vars(self).update(
+            running_maximum=self.loss == DISCOVERIES,
+            assumptions=(ALL_LABELS_IF_INFINITE if self.loss == MISSED else NO_LABEL_IF_INFINITE,),
+            score_facts=facts | ({} if self.costs is None else {"label_costs": list(self.costs)}),
+        )
 
     def around(self, mechanism: Mechanism) -> Mechanism:
         """Return the mechanism that trains one binary model for each label."""

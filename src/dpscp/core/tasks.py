@@ -1,15 +1,16 @@
 """Tasks: what a release predicts and counts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.assumptions import ALL_LABELS, HARD_BOUNDS, OWN_SCORE, Assumption
-from dpscp._base.checks import check_count, check_range
+from dpscp._base.checks import check_count, check_positive, check_range
 from dpscp.data.model_files import plain
 from dpscp.data.persons import Persons
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, to_scale
@@ -17,9 +18,12 @@ from dpscp.guarantees.certificate import Promise
 from dpscp.scores import INTERVAL_SCORES, LABEL_SCORES, IntervalScore, LabelScore, Pair, interval_score, label_score
 from dpscp.scores.intervals import ONE_SIDED_SCORES, check_interval_score, score_intervals, score_targets
 from dpscp.scores.labels import check_label_score, score_labels, score_name
+from dpscp.scores.sets import scaled_threshold
 from dpscp.training.base import Mechanism, Trained
 from dpscp.training.engine.influence import corrected_outputs
+from dpscp.training.mechanisms.one_vs_rest import SPREAD, OneVsRest, SeveralTargets
 from dpscp.training.model import Model, NoInfluenceFormError, softmax
+from dpscp.training.preprocessing.private_bounds import PrivateBounds
 
 FOUND_RANGE = "y_bounds_on_scale"
 Readers = Mapping[str, Callable[[Any], Any]]
@@ -44,15 +48,12 @@ class Task:
     most_steps: int | None = None
     """The number of halvings that separates all thresholds; None: no number does."""
 
-    @property
-    def size_limit(self) -> float:
-        """The largest size of a set."""
-        return float(len(self.classes or ()))
-
-    @property
-    def score_facts(self) -> Mapping[str, Any]:
-        """What is public about the score."""
-        return {}
+    running_maximum: bool = False
+    """Whether the promise is about the running maximum of a loss that may rise with the threshold."""
+    size_limit: float = 0.0
+    """The largest size of a set."""
+    score_facts: Mapping[str, Any] = MappingProxyType({})
+    """What is public about the score."""
 
     @property
     def score_range(self) -> tuple[float, float]:
@@ -63,11 +64,6 @@ class Task:
     def fine_near(self) -> float | tuple[float, float] | None:
         """Where the grid of thresholds is finest; None: nowhere."""
         return None
-
-    @property
-    def running_maximum(self) -> bool:
-        """Whether the promise is about the running maximum of a loss that may rise with the threshold."""
-        return False
 
 
 @dataclass(frozen=True)
@@ -134,62 +130,43 @@ class Prediction(Task):
 
     in_file: ClassVar[Readers] = {}
     """The fields in a file besides the score, and the function that reads each."""
-    has_score: ClassVar[bool] = True
+    read_score: ClassVar[Any] = None
+    """Returns a score by its name, or the caller's own, checked; None without a score."""
+    trains: ClassVar[str]
+    """The task of the mechanism that a caller passes: "classification" or "regression"."""
     score: Any = None
+    """None in a task that counts losses."""
     y_scale: str = LINEAR
     """The public scale on which targets are trained and scored."""
     private_range: bool = False
     """Whether training finds the range of the targets."""
+    assumptions: tuple[Assumption, ...] = ()
+    """The assumptions of the promise for every guarantee."""
+    score_name: str | None = None
+    """The name of a built-in score; None for a caller's own."""
+    score_assumptions: tuple[Assumption, ...] = ()
+    """The assumptions about a caller's own score."""
+    is_one_sided: bool = False
+    """Whether sets are intervals with one end."""
+    n_targets: int = 1
+    """The number of real targets, each with a model that gets a part of the budget."""
+    score_outputs: int = 1
+    """The number of outputs of a model that the score of a target reads."""
+    scaled_bounds: tuple[float, float] | None = None
+    """The range of the targets as training sees them; None for labels."""
+    training_labels: tuple[int, ...] | None = None
+    """The labels as training sees them; None for regression."""
+    model_labels: tuple[Any, ...] | None = None
+    """The labels of the model's columns, if they are not ``training_labels``."""
 
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of the promise for every guarantee."""
-        return ()
+    natural_score: bool = False
+    """Whether a mechanism's Lipschitz constant is about this score."""
 
-    @property
-    def score_assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions about a caller's own score."""
-        return () if self.score is None or self.score_name else (OWN_SCORE,)
-
-    @property
-    def score_name(self) -> str | None:
-        """The name of a built-in score; None for a caller's own."""
-        return score_name(self.score, {**LABEL_SCORES, **INTERVAL_SCORES})
-
-    @property
-    def natural_score(self) -> bool:
-        """Whether a mechanism's Lipschitz constant is about this score."""
-        return self.score is not None and bool(self.score.natural)
-
-    @property
-    def is_one_sided(self) -> bool:
-        """Whether sets are intervals with one end."""
-        return False
-
-    @property
-    def n_targets(self) -> int:
-        """The number of real targets, each with a model that gets a part of the budget."""
-        return 1
-
-    @property
-    def score_outputs(self) -> int:
-        """The number of outputs of a model that the score of a target reads."""
-        return 1
-
-    @property
-    def scaled_bounds(self) -> tuple[float, float] | None:
-        """The range of the targets as training sees them; None for labels."""
-        return None
-
-    @property
-    def trains(self) -> str:
-        """The task of the mechanism that a caller passes: "classification" or "regression"."""
-        return self.name
-
-    @property
-    def training_labels(self) -> tuple[int, ...] | None:
-        """The labels as training sees them; None for regression."""
-        return None
+    def _derive(self, **values: Any) -> None:
+        """Set what follows from the fields and the score; a task is frozen, so it stays true."""
+        name = score_name(self.score, {**LABEL_SCORES, **INTERVAL_SCORES})
+        natural, own = bool(self.score.natural), () if name else (OWN_SCORE,)
+        vars(self).update({"score_name": name, "natural_score": natural, "score_assumptions": own, **values})
 
     def around(self, mechanism: Mechanism) -> Mechanism:
         """Return the mechanism that trains the model of this task with the caller's or the recipe's mechanism."""
@@ -199,15 +176,11 @@ class Prediction(Task):
         """Return the task with what training found."""
         return self
 
-    @staticmethod
-    def read_score(score: Any) -> Any:
-        """Return a score by its name, or the caller's own, checked."""
-        raise NotImplementedError
-
     def with_own_score(self, score: Any) -> Any:
         """Return the task with the caller's own score in place of a missing one; names of scores change nothing."""
-        is_missing = isinstance(self.score, MissingScore) and not isinstance(score, str)
-        return replace(cast(Any, self), score=self.read_score(score)) if is_missing else self
+        if self.read_score is None or not isinstance(self.score, MissingScore) or isinstance(score, str):
+            return self
+        return replace(cast(Any, self), score=self.read_score(score))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a file states of the task, as JSON values."""
@@ -220,11 +193,11 @@ class Prediction(Task):
 
         ``given`` are fields that the file keeps elsewhere.
         """
-        names = [*cls.in_file, *(("score", "score_outputs") if cls.has_score else ())]
+        names = [*cls.in_file, *(("score", "score_outputs") if cls.read_score else ())]
         if not isinstance(data, dict) or set(data) != set(names):
             raise ValueError(f"its task must have the fields {', '.join(names)}")
         found = {name: read(data[name]) for name, read in cls.in_file.items()}
-        if cls.has_score:
+        if cls.read_score:
             name, outputs = data["score"], check_count("score_outputs", data["score_outputs"])
             if not isinstance(name, str | None):
                 raise ValueError("its score must be a name, or null for the caller's own")
@@ -239,19 +212,24 @@ class Prediction(Task):
         return targets
 
     def check_model(self, model: Model) -> None:
-        """Refuse a model for another task."""
+        """Refuse a model for another task, or without one output for each class, in order."""
         if model.task != self.name:
             raise ValueError(f"estimator must train a {self.name} model")
+        # in another order, a label would be scored with another label's probability
+        expected = self.training_labels if self.model_labels is None else self.model_labels
+        if self.classes is not None and tuple(model.classes or ()) != expected:
+            raise ValueError(
+                "the model must have one output for each declared class, in the same order. Pass the classes of a "
+                "model that was trained elsewhere; a mechanism must use its field 'classes'"
+            )
 
     def check_outputs(self, n_outputs: int) -> None:
         """Refuse a model whose number of outputs differs from the number that the score reads."""
         if self.scaled_bounds is not None and n_outputs != self.n_targets * self.score_outputs:
             needs = "one output" if self.score_outputs == 1 else "a pair of quantiles"
-            needs += (
-                ""
-                if self.n_targets == 1
-                else f" for each of {self.n_targets} targets (a module or mechanism of one is trained once for each)"
-            )
+            if self.n_targets > 1:
+                one = "a module or mechanism of one is trained once for each"
+                needs += f" for each of {self.n_targets} targets ({one})"
             raise ValueError(f"conformity_score needs a model with {needs}, but this one has {n_outputs}")
 
     def scores(
@@ -269,25 +247,20 @@ class Prediction(Task):
 
         Theory: Results D and H
         """
-        scores = self._own_scores(self._predict(trained.model, rows), targets)
+        model = trained.model
+        values = model.outputs(rows) if self.classes is None else model.predict_proba(rows)
+        scores = self._own_scores(np.asarray(values), targets)
         if not corrected:
             return scores
-        model, seen = trained.model, self.training_targets(targets)
+        seen = self.training_targets(targets)
         labels = seen if model.classes is None else np.asarray(model.classes)[seen]
         bounds = self.scaled_bounds
         try:
             outputs = corrected_outputs(model, trained.trajectory, rows, labels, persons=persons, y_bounds=bounds)
         except NoInfluenceFormError:
             return scores
-        return np.asarray(np.maximum(scores, self._own_scores(self._link(outputs), targets)))
-
-    def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
-        """Predict the values that the score compares with the targets."""
-        return np.asarray(model.outputs(rows))
-
-    def _link(self, outputs: NDArray[Any]) -> NDArray[Any]:
-        """Turn a model's outputs into the values that the score compares with the targets."""
-        return outputs
+        values = outputs if self.classes is None else softmax(outputs)
+        return np.asarray(np.maximum(scores, self._own_scores(values, targets)))
 
     def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
         """Return the score of each record's own target."""
@@ -314,15 +287,15 @@ class Classification(Prediction):
     model_labels: tuple[Any, ...] | None = None
     classes_found: bool = False
 
-    name = "classification"
-
+    name = trains = "classification"
+    assumptions = (ALL_LABELS,)
     in_file: ClassVar[Readers] = {"classes_found": _read_truth}  # the labels are an array of their own
     read_score = staticmethod(label_score)
 
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of coverage for every guarantee."""
-        return (ALL_LABELS,)
+    def __post_init__(self) -> None:
+        # labels are trained as their places, so that a class without a record keeps its place
+        places = tuple(range(len(self.classes)))
+        self._derive(size_limit=float(len(places)), training_labels=places)
 
     @property
     def score_range(self) -> tuple[float, float]:
@@ -334,30 +307,9 @@ class Classification(Prediction):
         """Both ends of the score range, because a model that is nearly certain has scores close to them."""
         return self.score_range
 
-    @property
-    def training_labels(self) -> tuple[int, ...]:
-        """The indices of the labels, so that a class without a record keeps its place."""
-        return tuple(range(len(self.classes)))
-
     def try_score(self) -> None:
         """Check a caller's own score on synthetic probabilities."""
         check_label_score(self.score, len(self.classes))
-
-    def check_model(self, model: Model) -> None:
-        """Refuse a model without one output for each class, in order."""
-        super().check_model(model)
-        # in another order, a label would be scored with another label's probability
-        if tuple(model.classes or ()) != (self.training_labels if self.model_labels is None else self.model_labels):
-            raise ValueError(
-                "the model must have one output for each declared class, in the same order. Pass the classes of a "
-                "model that was trained elsewhere; a mechanism must use its field 'classes'"
-            )
-
-    def _predict(self, model: Model, rows: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(model.predict_proba(rows))
-
-    def _link(self, outputs: NDArray[Any]) -> NDArray[Any]:
-        return softmax(outputs)
 
     def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(score_labels(self.score, predicted)[np.arange(len(targets)), targets])
@@ -390,9 +342,9 @@ class Regression(Prediction):
     private_range: bool = False
     y_scale: str = LINEAR
     found_range: tuple[float, float] | None = None
+    scaled_bounds: tuple[float, float] = field(init=False, repr=False, compare=False)
 
-    name = "regression"
-
+    name = trains = "regression"
     in_file: ClassVar[Readers] = {
         "y_bounds": partial(check_range, "y_bounds"),
         "hard_bounds": _read_truth,
@@ -401,45 +353,24 @@ class Regression(Prediction):
     }
     read_score = staticmethod(interval_score)
 
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions of coverage for every guarantee."""
-        return (HARD_BOUNDS,) if self.hard_bounds else ()
-
-    @property
-    def score_facts(self) -> Mapping[str, Any]:
-        """The name of the score, the scale of the target and a range found on it as public facts, where they exist."""
+    def __post_init__(self) -> None:
+        low, high = self.found_range or self.y_bounds
+        if not self.private_range and self.found_range is None:
+            low, high = to_scale(self.y_bounds, self.y_scale).tolist()
+        name = score_name(self.score, INTERVAL_SCORES)
         facts = {
-            "conformity_score": self.score_name,
+            "conformity_score": name,
             "y_scale": None if self.y_scale == LINEAR else self.y_scale,
             FOUND_RANGE: None if self.found_range is None else list(self.found_range),
         }
-        return {name: value for name, value in facts.items() if value is not None}
-
-    @property
-    def score_outputs(self) -> int:
-        """The number of outputs of a model that the score reads."""
-        return int(self.score.outputs)
-
-    @property
-    def size_limit(self) -> float:
-        """The width of the range of the target."""
-        return float(self.y_bounds[1] - self.y_bounds[0])
-
-    @property
-    def is_one_sided(self) -> bool:
-        """Whether intervals have one end."""
-        return self.score_name in ONE_SIDED_SCORES
-
-    @property
-    def scaled_bounds(self) -> tuple[float, float]:
-        """The range of the target on its scale; where training has to find one, -1 to 1."""
-        if self.private_range:
-            return self.y_bounds
-        if self.found_range is not None:
-            return self.found_range
-        low, high = to_scale(self.y_bounds, self.y_scale).tolist()
-        return low, high
+        self._derive(
+            assumptions=(HARD_BOUNDS,) if self.hard_bounds else (),
+            score_facts={name: value for name, value in facts.items() if value is not None},
+            score_outputs=int(self.score.outputs),
+            size_limit=float(self.y_bounds[1] - self.y_bounds[0]),
+            is_one_sided=name in ONE_SIDED_SCORES,
+            scaled_bounds=(low, high),
+        )
 
     @property
     def score_range(self) -> tuple[float, float]:
@@ -495,3 +426,119 @@ class Regression(Prediction):
         scores = score_targets(self.score, to_scale(targets, self.y_scale), self.pair(predicted))
         # a record that makes the model overflow gets the worst score; an error would reveal that it is present
         return np.where(np.isnan(predicted).any(axis=1), np.inf, scores)
+
+
+@dataclass(frozen=True)
+class JointRegression(Prediction):
+    """Several real targets for each record; intervals contain all of them together.
+
+    The score of a record is the largest score of its targets, each divided by the spread of its residuals. So one
+    threshold gives intervals that contain all targets at once.
+
+    Attributes
+    ----------
+    each : tuple of Regression
+        The task of each target; they differ in their ranges only.
+    spreads : tuple of float
+        The divisor of each target's score, on its scale. Training releases them; if empty, it is half the range.
+
+    Theory: Results A, B and E
+    """
+
+    each: tuple[Regression, ...]
+    spreads: tuple[float, ...] = ()
+
+    name = trains = "regression"
+
+    def __post_init__(self) -> None:
+        first = self.each[0]
+        if first.score_name is None:
+            raise ValueError("your own conformity_score is for one target only; pass the name of a score")
+        for name in ("score", "y_scale", "score_outputs", "is_one_sided", "assumptions"):
+            vars(self)[name] = getattr(first, name)
+        found = {FOUND_RANGE: [list(task.found_range or ()) for task in self.each]}
+        self._derive(
+            natural_score=False,
+            n_targets=len(self.each),
+            y_bounds=tuple(task.y_bounds for task in self.each),
+            scaled_bounds=(-1.0, 1.0),  # training sees each target scaled by its range
+            score_facts={**first.score_facts, **(found if FOUND_RANGE in first.score_facts else {})},
+            size_limit=1.0,  # the mean width, as a share of the ranges
+        )
+
+    @property
+    def _divisors(self) -> tuple[float, ...]:
+        if self.score_name == "normalized":  # has no unit
+            return (1.0,) * self.n_targets
+        ranges = [task.scaled_bounds for task in self.each]
+        return self.spreads or tuple((high - low) / 2 for low, high in ranges)
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """The public range of the score."""
+        pairs = zip(self.each, self._divisors, strict=True)
+        ends = np.array([np.array(task.score_range) / spread for task, spread in pairs])
+        return float(ends[:, 0].min()), float(ends[:, 1].max())
+
+    @property
+    def fine_near(self) -> float | None:
+        """Where the grid of thresholds is finest."""
+        return self.each[0].fine_near
+
+    def around(self, mechanism: Mechanism) -> Mechanism:
+        """Return the mechanism that trains one model for each target, and finds ranges that are not public."""
+        first = self.each[0]
+        if not first.private_range:
+            return SeveralTargets(OneVsRest(mechanism, self.n_targets), tuple(task.scaled_bounds for task in self.each))
+        finds = PrivateBounds(mechanism, target=True, target_scale=first.y_scale)
+        return SeveralTargets(OneVsRest(finds, self.n_targets))
+
+    def with_found_range(self, trained: Trained) -> "JointRegression":
+        """Return the task with the ranges and the spreads that training found."""
+        found = trained.found_privately
+        ranges = found.get("y_bounds", ((),) * self.n_targets)
+        each = [
+            task.with_found_range(replace(trained, found_privately={"y_bounds": ends}))
+            for task, ends in zip(self.each, ranges, strict=True)
+        ]
+        return JointRegression(tuple(each), found.get(SPREAD, ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a file states of the task, as JSON values."""
+        return {"each": [task.to_dict() for task in self.each], "spreads": list(self.spreads)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], **given: Any) -> "JointRegression":
+        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values."""
+        if set(data) != {"each", "spreads"} or not isinstance(data["each"], list) or len(data["each"]) < 2:
+            raise ValueError("its task must have the fields each and spreads, of several targets")
+        spreads = tuple(check_positive("spreads[i]", spread) for spread in data["spreads"])
+        if len(spreads) not in (0, len(data["each"])):
+            raise ValueError("its task must have one spread for each target")
+        return cls(tuple(Regression.from_dict(task, **given) for task in data["each"]), spreads)
+
+    def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Return the targets on their scale, each clipped to its public range unless training has to find one."""
+        return np.column_stack([task.training_targets(y) for task, y in zip(self.each, targets.T, strict=True)])
+
+    def _parts(self, outputs: NDArray[Any]) -> Iterator[tuple[Regression, NDArray[Any], float]]:
+        """Yield task, outputs and divisor of each target."""
+        self.check_outputs(outputs.shape[1])
+        return zip(self.each, np.split(outputs, self.n_targets, axis=1), self._divisors, strict=True)
+
+    def predictions(self, outputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the predicted targets of a model's outputs, in their units, (n, n_targets)."""
+        return np.column_stack([task.predictions(own) for task, own, _ in self._parts(outputs)])
+
+    def answers(self, outputs: NDArray[Any], thresholds: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """Return predictions, and intervals in which all scores are at most the threshold, (n, n_targets, 2, n_levels).
+
+        ``thresholds`` has shape (n_levels,), or (n, n_levels).
+        """
+        found = [task.answers(own, scaled_threshold(thresholds, spread)) for task, own, spread in self._parts(outputs)]
+        predictions, intervals = zip(*found, strict=True)
+        return np.column_stack(predictions), np.stack(intervals, axis=1)
+
+    def _own_scores(self, predicted: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
+        parts = zip(self._parts(predicted), targets.T, strict=True)
+        return np.asarray(np.max([task._own_scores(own, y) / spread for (task, own, spread), y in parts], axis=0))

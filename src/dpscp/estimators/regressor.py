@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
 from dpscp.core.fit_plan import choose_score
-from dpscp.core.joint_regression import JointRegression, read_regression
 from dpscp.core.problem import FitProblem
-from dpscp.core.tasks import Regression
+from dpscp.core.tasks import JointRegression, Regression
 from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
@@ -161,7 +160,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         return self.task_.score_name
 
     def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
-        self.task_ = read_regression(header["task"])
+        kind = JointRegression if "each" in header["task"] else Regression
+        self.task_ = kind.from_dict(header["task"])
 
     @reads_files
     def predict(self, X: Any) -> NDArray[np.float64]:
