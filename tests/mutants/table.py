@@ -456,7 +456,7 @@ mutant(
 )
 mutant(
     "training.summary:SufficientStatistics.train_on",
-    "release_symmetric(gram, self.gram_noise, rng)",
+    "release_symmetric(gram, gram_noise, rng)",
     "gram",
     "the Gram matrix is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",

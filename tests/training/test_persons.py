@@ -62,7 +62,8 @@ def clipped_sum(mechanism):
 
 def flat_moments(X, y, persons):
     gram, cross = SUMMARY.moments(X, 4.0 * y - 2.0, persons.weights)
-    return np.concatenate([gram.ravel() / SUMMARY.row_bound**2, cross / (SUMMARY.row_bound * SUMMARY.target_bound)])
+    row, target = SUMMARY.bounds
+    return np.concatenate([gram.ravel() / row**2, cross / (row * target)])
 
 
 SUMS = {

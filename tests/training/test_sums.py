@@ -81,8 +81,9 @@ def test_bounds_far_from_zero_and_close_together_keep_the_sensitivity(value):
     assert np.linalg.norm(target.moments(Block(0, X, np.array([value])))) <= MOMENT_SENSITIVITY
     statistics = SufficientStatistics(1.0, FAR)
     gram, cross = statistics.moments(np.ones((1, 2)), [value], np.ones(1))
-    assert np.linalg.norm(gram) <= statistics.row_bound**2
-    assert np.linalg.norm(cross) <= statistics.row_bound * statistics.target_bound
+    row, target = statistics.bounds
+    assert np.linalg.norm(gram) <= row**2
+    assert np.linalg.norm(cross) <= row * target
 
 
 @pytest.mark.parametrize(
