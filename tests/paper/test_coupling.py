@@ -82,8 +82,8 @@ def test_result_c_full_batch_is_an_upper_bound_and_not_vacuous():
 @pytest.mark.parametrize(
     "mechanism",
     [
-        DPSGD(classes=(0, 1, 2), clip_norm=2.0, learning_rate=1.0, sampling_rate=0.2, steps=80, averaging="tail"),
-        DPSGD(classes=(0, 1, 2), clip_norm=2.0, learning_rate=2.0, schedule="cosine", steps=80, radius=4.0),
+        DPSGD(classes=(0, 1, 2), clip_norm=2.0, learning_rate=1.0, sampling_rate=0.2, steps=80, averaging=0.5),
+        DPSGD(classes=(0, 1, 2), clip_norm=2.0, learning_rate=2.0, schedule="linear", steps=80, radius=4.0),
         DPSGD(classes=(0, 1), loss="logistic", clip_norm=0.3, learning_rate=1.0, sampling_rate=0.3, steps=80),
         DPSGD(loss="squared", clip_norm=0.5, learning_rate=0.3, steps=80),
         DPSGD(loss="huber", clip_norm=0.4, learning_rate=0.5, sampling_rate=0.5, steps=80, fit_intercept=False),

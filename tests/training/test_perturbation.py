@@ -222,7 +222,7 @@ MECHANISMS = [
     OutputPerturbation(loss="squared", y_bounds=(-4, 4)),
     ObjectivePerturbation(classes=(0, 1, 2)),
     ObjectivePerturbation(loss="logistic", classes=(0, 1)),
-    ObjectivePerturbation(loss="huber", y_bounds=(-4, 4), huber_delta=1.0),
+    ObjectivePerturbation(loss="huber", y_bounds=(-4, 4)),
 ]
 IDS = [f"{type(m).__name__}-{m.loss}" for m in MECHANISMS]
 

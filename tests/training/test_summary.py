@@ -72,7 +72,7 @@ def test_training_recovers_the_regression_with_little_noise():
 
 
 def test_the_solution_is_the_ridge_regression_whose_ridge_lifts_the_smallest_eigenvalue():
-    """The noise is so large that the Gram matrix is mostly noise: without a ridge it would have negative eigenvalues."""
+    """The Gram matrix is mostly noise: without a ridge it would have negative eigenvalues."""
     X, y = problem(5)
     trained = READY.train(X, y, n_records=5, random_state=1)
     rng = secure_generator(1)
@@ -82,7 +82,7 @@ def test_the_solution_is_the_ridge_regression_whose_ridge_lifts_the_smallest_eig
     floor, smallest = READY.noises[0] * math.sqrt(8), np.linalg.eigvalsh(gram)[0]
     assert smallest < 0
     theta = np.linalg.solve(gram + (floor - smallest) * np.eye(4), cross)
-    np.testing.assert_allclose(trained.model.parameters, theta + [0, 0, 0, 5.0], rtol=1e-9)
+    np.testing.assert_allclose(trained.model.parameters, theta + np.eye(4)[3] * 5, rtol=1e-9)
 
 
 def test_bad_input_is_named_without_data():

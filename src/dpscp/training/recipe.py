@@ -364,7 +364,7 @@ class _Problem:
             return DPSGD(classes=self.classes, loss="cross_entropy", **constants)
         if self.quantiles is not None:
             return DPSGD(loss="pinball", quantiles=self.quantiles, **constants)
-        return DPSGD(loss="huber", huber_delta=1.0, **constants)
+        return DPSGD(loss="huber", **constants)
 
     def behind(self, steps: tuple[Step, ...], engine: Mechanism, share: float) -> Mechanism:
         """Return the engine behind the steps."""

@@ -42,6 +42,8 @@ from dpscp.training.engine.threads import PerThread, SecondThread, one_blas_thre
 if TYPE_CHECKING:
     from dpscp.training.mechanisms.dpsgd import DPSGD
 
+# The two decays of Adam, and what is added to the divisor.
+_ADAM = 0.9, 0.999, 1e-8
 # Small enough to leave the cache to the batch.
 _GAPS_PER_BLOCK = 1 << 12
 # Below this rate a gap is an exponential number rounded up, as in NumPy, which gives the same gaps.
@@ -104,7 +106,7 @@ class Setup:
     @cached_property
     def loss(self) -> Loss:
         """Return the loss of a record."""
-        return Loss(self.mechanism.loss, self.mechanism.quantiles, self.mechanism.huber_delta)
+        return Loss(self.mechanism.loss, self.mechanism.quantiles)
 
     @property
     def normalizer(self) -> float:
@@ -301,7 +303,7 @@ class Descent:
 
     def _scale_by_moments(self, gradient: Array, velocity: Array, squares: Array, rate: float) -> None:
         """Replace the gradient of some parameters by Adam's change."""
-        first, second, tiny = self.rule.adam
+        first, second, tiny = _ADAM
         velocity *= first
         velocity += (1 - first) * gradient
         squares *= second

@@ -7,7 +7,7 @@ to a noisy step. Every field of `DPSGD` is a public constant; the starting point
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -54,11 +54,19 @@ _CHOICES = {
     "activation": ("relu", "tanh"),
     "loss": ("cross_entropy", "logistic", "squared", "huber", "pinball"),
     "optimizer": ("sgd", "adam"),
-    "schedule": ("constant", "cosine", "linear"),
+    "schedule": ("constant", "linear"),
     "dtype": ("float32", "float64"),
 }
-_OPTIONAL = {
+_CHECKS: dict[str, Callable[[str, Any], object]] = {
+    "sampling_rate": check_fraction,
+    "steps": check_count,
+    "learning_rate": check_positive,
+    "clip_norm": check_positive,
+    "delta_n": check_probability,
+}
+_OPTIONAL: dict[str, Callable[[str, Any], object]] = {
     "noise_multiplier": check_nonnegative,
+    "averaging": check_fraction,
     "init_scale": check_nonnegative,
     "radius": check_positive,
     "feature_bound": check_positive,
@@ -99,21 +107,18 @@ class DPSGD(GaussianSums):
     momentum : float in [0, 1)
         Heavy-ball momentum of "sgd".
     optimizer : "sgd" or "adam"
-    averaging : None, float in (0, 1] or "tail"
-        None releases the last iterate; a fraction f the average of the last ceil(f * steps) iterates; "tail" is 0.5.
+    averaging : float in (0, 1] or None
+        None releases the last iterate; a fraction f the average of the last ceil(f * steps) iterates.
     radius : float or None
         Project every iterate on the ball of this radius around zero; None: no projection.
-    schedule : "constant", "cosine" or "linear"
-        The last two fall to 0 after the last step.
+    schedule : "constant" or "linear"
+        A linear learning rate falls to 0 after the last step.
     feature_bound : float or None
         A public bound on the norm of a row without its bias coordinate. Longer rows are scaled onto it, in training and
         in prediction. A stability bound needs it; privacy does not.
     fit_intercept : bool
     quantiles : tuple of float
         The levels of the pinball loss.
-    huber_delta : float
-        The constant of the Huber loss.
-    adam : (beta1, beta2, epsilon)
     init_seed : int
         The public starting point is a fixed function of it, see `Network.initial`.
     init_scale : float or None
@@ -145,14 +150,12 @@ class DPSGD(GaussianSums):
     noise_multiplier: float | None = None
     momentum: float = 0.0
     optimizer: str = "sgd"
-    averaging: float | str | None = None
+    averaging: float | None = None
     radius: float | None = None
     schedule: str = "constant"
     feature_bound: float | None = None
     fit_intercept: bool = True
     quantiles: tuple[float, ...] = (0.05, 0.95)
-    huber_delta: float = 1.0
-    adam: tuple[float, float, float] = (0.9, 0.999, 1e-8)
     init_seed: int = 0
     init_scale: float | None = None
     dtype: str = "float32"
@@ -163,41 +166,28 @@ class DPSGD(GaussianSums):
     takes_observer: ClassVar[bool] = True
     trains_sources: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:  # noqa: C901, PLR0912 (one check after the other)
+    def __post_init__(self) -> None:
         if isinstance(self.hidden, str) or not np.iterable(self.hidden):
             raise TypeError(f"hidden must be a tuple of layer widths, got {type(self.hidden).__name__}")
         object.__setattr__(self, "hidden", tuple(check_count("hidden[i]", width) for width in self.hidden))
         for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), choices)
-        check_fraction("sampling_rate", self.sampling_rate)
-        for name in ("learning_rate", "clip_norm", "huber_delta"):
-            check_positive(name, getattr(self, name))
+        for name, check in (_CHECKS | _OPTIONAL).items():
+            if name in _CHECKS or getattr(self, name) is not None:
+                check(name, getattr(self, name))
+        check_count("init_seed", self.init_seed, minimum=0)
         if self.clip_norm < SMALLEST_CLIP_NORM:
             raise ValueError(
                 f"clip_norm must be at least {SMALLEST_CLIP_NORM:g}, got {self.clip_norm:g}, because rounding loses "
                 "smaller gradients; rescale the features by public constants"
             )
-        for name, check in _OPTIONAL.items():
-            if getattr(self, name) is not None:
-                check(name, getattr(self, name))
+        if not 0 <= real_number("momentum", self.momentum) < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum:g}")
         if self.optimizer == "adam" and self.momentum:
-            raise ValueError("momentum needs optimizer='sgd'; for 'adam' set adam=(beta1, beta2, epsilon)")
-        if isinstance(self.averaging, str):
-            check_choice("averaging", self.averaging, ("tail",))
-        elif self.averaging is not None:
-            check_fraction("averaging", self.averaging)
+            raise ValueError("momentum needs optimizer='sgd'; remove it for 'adam', which has its own")
         object.__setattr__(self, "quantiles", tuple(check_probability("quantiles[i]", q) for q in self.quantiles))
         if self.loss == "pinball" and not self.quantiles:
             raise ValueError("quantiles must contain at least one level for the pinball loss")
-        if len(self.adam) != 3:
-            raise ValueError("adam must be (beta1, beta2, epsilon)")
-        for name, share in (("momentum", self.momentum), ("adam[0]", self.adam[0]), ("adam[1]", self.adam[1])):
-            if not 0 <= real_number(name, share) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {share:g}")
-        check_positive("adam[2]", self.adam[2])
-        check_count("steps", self.steps)
-        check_count("init_seed", self.init_seed, minimum=0)
-        check_probability("delta_n", self.delta_n)
         if self.classes is not None:
             if self.task == "regression":
                 raise ValueError(f"loss={self.loss!r} is for regression; remove classes, or use loss='cross_entropy'")
@@ -221,15 +211,12 @@ class DPSGD(GaussianSums):
     def learning_rates(self) -> Array:
         """Return the public learning rate of each step."""
         done = np.arange(self.steps) / self.steps
-        shape = {"constant": np.ones(self.steps), "cosine": (1 + np.cos(math.pi * done)) / 2, "linear": 1 - done}
-        rates: Array = self.learning_rate * shape[self.schedule]
-        return rates
+        return np.asarray(self.learning_rate * (1 - done * (self.schedule == "linear")))
 
     @property
     def averaged_steps(self) -> int:
         """Return how many of the last iterates the released parameters average; 1 is the last iterate."""
-        share = 0.5 if self.averaging == "tail" else self.averaging
-        return 1 if share is None else max(1, math.ceil(float(share) * self.steps - 1e-9))
+        return 1 if self.averaging is None else max(1, math.ceil(self.averaging * self.steps - 1e-9))
 
     def influence_weights(self, curvature: Array) -> Array:
         """Return minus the derivative of the released parameters in each step's gradient, for the optimizer "sgd".
@@ -335,7 +322,7 @@ class DPSGD(GaussianSums):
         reach = math.hypot(self.feature_bound, 1.0) if self.fit_intercept else self.feature_bound
         if self.loss not in LINEAR_LOSSES:
             return None
-        head = LinearHead(self.loss, reach, self.huber_delta)
+        head = LinearHead(self.loss, reach)
         smoothness, steepest = head.smoothness, head.gradient_bound
         if self.loss == "cross_entropy" and self.clip_norm < steepest * (1 - 1e-12):
             return None

@@ -56,14 +56,12 @@ class _Perturbation(Mechanism):
     noise_multiplier: float | None = None
     classes: tuple[Any, ...] | None = None
     y_bounds: tuple[float, float] | None = None
-    huber_delta: float | None = None
     fit_intercept: bool = True
-    parameter_norm: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, LOSSES)
         check_positive("feature_bound", self.feature_bound)
-        for name in ("noise_multiplier", "huber_delta", "parameter_norm", "regularization", "penalty"):
+        for name in ("noise_multiplier", "regularization", "penalty"):
             if getattr(self, name, None) is not None:
                 check_positive(name, getattr(self, name))
         if self.loss in ("squared", "huber"):
@@ -91,23 +89,20 @@ class _Perturbation(Mechanism):
     def configured(self, needs: Needs) -> Self:
         return replace(self, classes=needs.classes)
 
+    @property
     def _half_range(self) -> float:
         low, high = self.y_bounds or (-1.0, 1.0)
         return (high - low) / 2 if self.fit_intercept else max(abs(low), abs(high))
 
+    @property
     def _reach(self) -> float:
-        if self.parameter_norm is not None:
-            return float(self.parameter_norm)
-        scale = 2 * self._half_range() if self.y_bounds is not None else 10.0
-        return scale / float(self.feature_bound)
+        """Return a public guess of the norm of good parameters, for the rules of ``strength``."""
+        return (10.0 if self.y_bounds is None else 2 * self._half_range) / float(self.feature_bound)
 
     def _risk(self, n_outputs: int, strength: float) -> "LinearRisk":
         reach = math.hypot(self.feature_bound, 1.0) if self.fit_intercept else float(self.feature_bound)
-        half = self._half_range()
-        if self.loss == "squared":
-            return LinearRisk("huber", reach, 1, strength, 2 * half)
-        if self.loss == "huber":
-            return LinearRisk("huber", reach, 1, strength, float(self.huber_delta or half))
+        if self.loss in ("squared", "huber"):
+            return LinearRisk("huber", reach, 1, strength, self._half_range * (2 if self.loss == "squared" else 1))
         return LinearRisk(self.loss, reach, n_outputs if self.loss == "cross_entropy" else 1, strength)
 
     @property
@@ -147,7 +142,7 @@ class _Perturbation(Mechanism):
         stability = replace(shift, shift_bound=shift.shift_bound + grid_slack(output_noise, len(theta)))
         network = Network((width, n_outputs), "relu", self.fit_intercept)
         network.layers(theta)[0][:, width:] += self._center
-        loss = Loss(self.loss, (), self.huber_delta or self._half_range())
+        loss = Loss(self.loss, (), self._half_range)
         return run.result(
             DenseModel(network, loss, theta, classes, self.feature_bound),
             facts,
@@ -167,7 +162,7 @@ class OutputPerturbation(GaussianSums, _Perturbation):
     Parameters
     ----------
     loss : "cross_entropy", "logistic", "huber" or "squared"
-        "logistic" is for two classes. "squared" is the Huber loss with huber_delta equal to the width of y_bounds,
+        "logistic" is for two classes. "huber" is linear beyond half the width of y_bounds, "squared" beyond that width,
         which is squared error wherever predictions lie in y_bounds.
     feature_bound : float
         A public bound on the norm of a row without bias. Longer rows are scaled onto it, in prediction too.
@@ -179,11 +174,7 @@ class OutputPerturbation(GaussianSums, _Perturbation):
         The public labels; None declares the labels in y public.
     y_bounds : (low, high) or None
         The public range of the target (regression). Targets are clipped to it.
-    huber_delta : float or None
-        The constant of the Huber loss; None: half the width of y_bounds.
     fit_intercept : bool
-    parameter_norm : float or None
-        A public guess of the norm of good parameters. Only the rule of ``strength`` uses it; privacy does not need it.
 
     Paper: Supplement S3 [sec:assumption_validation]
     """
@@ -198,15 +189,13 @@ class OutputPerturbation(GaussianSums, _Perturbation):
         """Return the penalty on the sum of losses: regularization * n_records, or the public rule.
 
         The rule balances the expected excess loss caused by the noise, about n * curvature * noise^2 / 2,
-        against the penalty at parameters of norm ``parameter_norm``.
+        against the penalty at parameters of a likely norm.
         """
         if self.regularization is not None:
             return self.regularization * n_records
-        unit = self._risk(2, 1.0)
-        reach = self._reach()
-        noise = require_noise(self.noise_multiplier) * unit.head.gradient_bound / reach
-        excess = 2 * n_records * unit.head.smoothness * noise**2
-        return float(excess ** (1 / 3))
+        head = self._risk(2, 1.0).head
+        noise = require_noise(self.noise_multiplier) * head.gradient_bound / self._reach
+        return float((2 * n_records * head.smoothness * noise**2) ** (1 / 3))
 
     def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray:  # noqa: ARG002
         return np.zeros(size)
@@ -238,7 +227,7 @@ class ObjectivePerturbation(_Perturbation):
         the noise.
     classes : tuple or None
         The public labels. "cross_entropy" needs them, because the event depends on their number.
-    loss, feature_bound, noise_multiplier, y_bounds, huber_delta, fit_intercept, parameter_norm
+    loss, feature_bound, noise_multiplier, y_bounds, fit_intercept
         As for ``OutputPerturbation``.
 
     Paper: Supplement S3 [sec:assumption_validation]
@@ -275,21 +264,15 @@ class ObjectivePerturbation(_Perturbation):
         noise = require_noise(self.noise_multiplier)
         unit = self._risk(self._outputs, 1.0)
         size = self._outputs * (n_features + self.fit_intercept)
-        fitting = noise * unit.head.gradient_bound * math.sqrt(size) / self._reach()
+        fitting = noise * unit.head.gradient_bound * math.sqrt(size) / self._reach
         return max(unit.head.smoothness / self._largest_expansion(1 / noise), fitting)
 
     def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray:
         return rng.normal(0.0, require_noise(self.noise_multiplier) * gradient_bound, size)
 
     def _output_noise(self, risk: "LinearRisk") -> float:
-        return (
-            TRACE_NOISE
-            * require_noise(self.noise_multiplier)
-            * 2
-            * SOLVER_SHARE
-            * risk.head.gradient_bound
-            / risk.strength
-        )
+        noise = TRACE_NOISE * require_noise(self.noise_multiplier)
+        return noise * 2 * SOLVER_SHARE * risk.head.gradient_bound / risk.strength
 
     def check(self, input_shape: tuple[int, ...]) -> Checked | None:
         self._require_classes()
