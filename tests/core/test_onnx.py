@@ -61,7 +61,7 @@ def check_classifier(clf, X, path):
         {"feature_bounds": (0.01, 20, "log")},
         {"feature_bounds": (0, 20, "log1p")},
         {"estimator": dp.training.DPSGD(hidden=(8,), activation="tanh"), "feature_bounds": (0, 20)},
-        {"estimator": [dp.training.PrivateStandardize(0, 9), dp.training.PrivatePCA(3), dp.training.DPSGD()]},
+        {"estimator": [dp.training.PrivateStandardize(0, 9), dp.training.PrivateWhitening(), dp.training.DPSGD()]},
         {"estimator": [dp.training.RandomFeatures(8), dp.training.PrivateCentering(), dp.training.DPSGD()]},
     ],
     ids=lambda choices: "-".join(choices) or "recipe",

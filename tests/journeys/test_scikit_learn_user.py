@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import dpscp as dp
 from dpscp.data import used_records
-from dpscp.training import DPSGD, PrivatePCA, PrivateStandardize
+from dpscp.training import DPSGD, PrivateStandardize, PrivateWhitening
 
 FEATURES = [f"lab{i}" for i in range(6)]
 
@@ -48,7 +48,7 @@ def test_the_pipeline_of_every_day_is_named_and_a_private_one_replaces_it(tmp_pa
     assert not pipe[-1].certificate_.is_certified
 
     # the same steps, paid for
-    steps = [PrivateStandardize(0, 150), PrivatePCA(4, bound=4.0), DPSGD()]
+    steps = [PrivateStandardize(0, 150), PrivateWhitening(4.0), DPSGD()]
     full = frame[FEATURES].fillna(60.0)  # a public value
     private = classifier(steps, classes=["no", "yes"], n_records=3000).fit(full, frame["ill"])
     assert private.ledger_.is_private

@@ -18,10 +18,10 @@ from dpscp.training import (
     Preprocessed,
     PreprocessedModel,
     PrivateCentering,
-    PrivatePCA,
     PrivateStandardize,
     PublicBounds,
     QuantileTransform,
+    RandomFeatures,
     Recalibrated,
     Step,
     Transform,
@@ -268,9 +268,7 @@ THREE = [-4.0, -4.0, -4.0]
         ([PrivateStandardize(THREE, 4)], "PrivateStandardize is for rows of 3 features, but X has 4;"),
         ([PublicBounds(-4, [4.0] * 5)], "PublicBounds is for rows of 5 features, but X has 4;"),
         ([ColumnScales(("log",))], "ColumnScales is for rows of 1 features, but X has 4;"),
-        ([PrivatePCA(2), PublicBounds(THREE, 4)], "3 features, but X has 4, 2 behind the steps before it"),
-        ([PrivatePCA(5)], "n_components must be at most the number of columns, 4, got 5"),
-        ([QuantileTransform(-4, 4, 4), PrivatePCA(5)], "n_components must be at most"),
+        ([RandomFeatures(2.0, 2), PublicBounds(THREE, 4)], "3 features, but X has 4, 6 behind the steps before it"),
         ([QuantileTransform(-4, 4, 4), PublicBounds([-4.0] * 4, 4)], "known only after its release; put PublicBounds"),
     ],
 )
@@ -284,13 +282,6 @@ def test_a_step_for_another_width_is_refused_before_anything_is_spent(steps, mes
     with pytest.raises(ValueError, match=message):
         clf.fit(X, (X[:, 0] > 0).astype(int), budget=store)
     assert len(store.lines()) == 1
-
-
-def test_a_width_that_components_make_is_known_again():
-    steps = (QuantileTransform(-4, 4, 4), PrivatePCA(3), PublicBounds(THREE, 4.0))
-    assert Preprocessed(steps, DPSGD()).check((4,)) is None
-    with pytest.raises(ValueError, match="low and high must contain one number for each feature, got 3 and 2"):
-        PublicBounds(THREE, [4.0, 4.0])
 
 
 def test_steps_alone_train_a_regression_on_the_scale_of_its_target():

@@ -287,7 +287,7 @@ def test_whitening_evens_out_the_directions():
 
 
 def test_whitening_does_not_depend_on_the_length_of_a_row_and_keeps_zeros():
-    transform = MatrixTransform(np.array([[2.0, 0.5], [0.5, 1.0]]), unit=True)
+    transform = MatrixTransform(np.array([[2.0, 0.5], [0.5, 1.0]]))
     X = np.array([[3.0, -1.0], [0.0, 0.0]])
     np.testing.assert_allclose(transform.apply(X * 1e200), transform.apply(X))
     np.testing.assert_array_equal(transform.apply(X)[1], 0.0)

@@ -27,7 +27,7 @@ from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.engine.noise import gaussian_release
 from dpscp.training.mechanisms.objective_privacy import dominating_mu
 from dpscp.training.mechanisms.perturbation import SOLVER_SHARE, TRACE_NOISE
-from dpscp.training.preprocessing.projections import PrivatePCA, PrivateWhitening
+from dpscp.training.preprocessing.projections import PrivateWhitening
 from dpscp.training.preprocessing.rescaled import PrivateTarget
 
 
@@ -87,7 +87,6 @@ class Inner(Mechanism):
 PRIVATE_STEPS = [
     PrivateCentering(noise_multiplier=3.0),
     PrivateStandardize(-3.0, 3.0, noise_multiplier=3.0),
-    PrivatePCA(2, noise_multiplier=3.0),
     PrivateWhitening(noise_multiplier=3.0),
 ]
 
@@ -135,7 +134,6 @@ def test_every_private_part_is_in_the_event():
         PrivateCentering(noise_multiplier=11.0),
         PrivateStandardize(-1.0, 1.0, noise_multiplier=12.0),
         PrivateWhitening(noise_multiplier=13.0),
-        PrivatePCA(2, noise_multiplier=16.0),
     )
     inner = Preprocessed(steps, DPSGD(loss="huber", steps=4, noise_multiplier=14.0))
     mechanism = PrivateTarget(inner, (-1.0, 1.0), noise_multiplier=15.0)

@@ -36,7 +36,7 @@ def dense(d, outputs, loss, hidden=(), dtype="float32", feature_bound=None):
 def whitened(model):
     d = model.n_features
     matrix = np.random.default_rng(2).normal(size=(d, d)) / d
-    return PreprocessedModel((NormClip(2.0), MatrixTransform(matrix, unit=True)), model, d)
+    return PreprocessedModel((NormClip(2.0), MatrixTransform(matrix)), model, d)
 
 
 def different_results(function, d, order="C"):

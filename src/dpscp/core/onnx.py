@@ -131,10 +131,9 @@ def _scales(graph: Graph, step: Any, rows: str) -> str:
 
 
 def _matrix(graph: Graph, step: Any, rows: str) -> str:
-    height, width = step.matrix.shape
-    rows = graph.bounded_rows(rows, step.bound, height, unit=step.unit)
+    rows = graph.bounded_rows(rows, 1.0, len(step.matrix), unit=True)
     rows = graph.add("MatMul", rows, graph.constant(step.matrix))
-    return graph.bounded_rows(rows, step.bound, width, unit=step.unit)
+    return graph.bounded_rows(rows, 1.0, len(step.matrix), unit=True)
 
 
 def _random_features(graph: Graph, step: Any, rows: str) -> str:

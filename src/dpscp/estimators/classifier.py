@@ -44,7 +44,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     estimator : None, mechanism, torch.nn.Module, PrivateModel or Prefit
         None is the library's recipe. A mechanism is, for example, ``dpscp.training.DPSGD``. A ``PrivateModel`` was
         trained elsewhere. A ``Prefit`` wraps an estimator that was trained without privacy on other records. A list has
-        private steps before a mechanism or module, such as ``[PrivateStandardize(0, 9), PrivatePCA(4), DPSGD()]``
+        private steps before a mechanism or module, such as ``[PrivateStandardize(0, 9), PrivateWhitening(), DPSGD()]``
         (``dpscp.training``); without a mechanism, DP-SGD trains a linear model.
     epsilon : float, default 1.0
         The privacy budget of training and calibration together.

@@ -50,8 +50,8 @@ from dpscp.training.preprocessing.steps import Step
 
 STAGE = "outside the ledger"
 _RIGHT_WAY = (
-    "Use private steps (estimator=[dp.training.PrivateStandardize(low, high), dp.training.PrivatePCA(4)]), steps that "
-    "learn nothing (a function of one row in FunctionTransformer), and parameters that are chosen without these "
+    "Use private steps (estimator=[dp.training.PrivateStandardize(low, high), dp.training.PrivateWhitening()]), steps "
+    "that learn nothing (a function of one row in FunctionTransformer), and parameters that are chosen without these "
     "records (dp.plan); see docs/pitfalls.md"
 )
 # Code that calls fit and does not use the records otherwise, or whose use is decided by its class.

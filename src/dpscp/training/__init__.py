@@ -14,7 +14,7 @@ from dpscp.training.model import FunctionModel, Model, PrivateModel, Trajectory,
 from dpscp.training.preprocessing.encoding import PrivateTargetEncoding
 from dpscp.training.preprocessing.preprocessed import Preprocessed, PreprocessedModel
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
-from dpscp.training.preprocessing.projections import PrivatePCA, PrivateWhitening, RandomFeatures
+from dpscp.training.preprocessing.projections import PrivateWhitening, RandomFeatures
 from dpscp.training.preprocessing.quantiles import QuantileTransform
 from dpscp.training.preprocessing.relevance import PrivateRelevance
 from dpscp.training.preprocessing.rescaled import Recalibrated, ScaledTarget
@@ -54,7 +54,6 @@ __all__ = [
     "PrivateBounds",
     "PrivateCentering",
     "PrivateModel",
-    "PrivatePCA",
     "PrivateRelevance",
     "PrivateStandardize",
     "PrivateTargetEncoding",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import _num_samples
 
 from dpscp._base.arrays import Array
 from dpscp._base.callers import FLOAT32_ROUNDING, call_on_rows
@@ -293,8 +294,7 @@ class FunctionModel(Model):
 
         (n, classes) logits, or (n, k) real outputs.
         """
-        rows = check_rows(X, self.n_features)
-        return _call_model(self.function, rows, self.classes)
+        return call_model(self.function, check_rows(X, self.n_features), self.classes)
 
     @classmethod
     def _not_saved(cls) -> TypeError:
@@ -322,10 +322,10 @@ class CallersModel(Model):
         return self.inner.classes
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        return _call_model(self.inner.outputs, np.asarray(X), self.classes)
+        return call_model(self.inner.outputs, np.asarray(X), self.classes)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        return _call_model(self.inner.predict_proba, np.asarray(X), self.classes)
+        return call_model(self.inner.predict_proba, np.asarray(X), self.classes)
 
     def influence_form(self) -> InfluenceForm:
         return self.inner.influence_form()
@@ -341,20 +341,18 @@ def model_for_records(model: Model) -> Model:
     return model
 
 
-def _call_model(
-    function: Callable[[NDArray[Any]], ArrayLike], rows: NDArray[Any], classes: tuple[Any, ...] | None
-) -> NDArray[Any]:
+def call_model(function: Callable[[Any], Any], rows: Any, classes: tuple[Any, ...] | None) -> NDArray[np.float64]:
     """Return the outputs of a caller's function for each row, one column for each class."""
 
-    def read(found: Any, size: int) -> NDArray[Any]:
+    def read(found: Any, size: int) -> NDArray[np.float64]:
         values = np.asarray(found, dtype=np.float64)
         values = values[:, None] if values.ndim == 1 else values
         if values.ndim != 2 or len(values) != size or (classes is not None and values.shape[1] != len(classes)):
-            raise ValueError("outputs must have one row per record and, for classification, one column per class")
+            raise ValueError("estimator must return one row of outputs for each record, one column for each class")
         return values
 
-    empty = np.empty((0, len(classes or (0,))))
-    return call_on_rows("estimator", function, (rows,), len(rows), read=read, empty=empty, tolerance=FLOAT32_ROUNDING)
+    n, empty = _num_samples(rows), np.empty((0, len(classes or (0,))))
+    return call_on_rows("estimator", function, (rows,), n, read=read, empty=empty, tolerance=FLOAT32_ROUNDING)
 
 
 @dataclass(frozen=True)
@@ -433,8 +431,7 @@ class PrivateModel:
             spent = Ledger().add("train", spent, "declared by the caller", relation=relation)
         elif relation is not Relation.ADD_OR_REMOVE:
             raise ValueError("relation needs an event; a ledger states the relation of each entry, so remove relation")
-        ledger = spent
-        return cls(FunctionModel(outputs, task, n_features, None if classes is None else tuple(classes)), ledger)
+        return cls(FunctionModel(outputs, task, n_features, None if classes is None else tuple(classes)), spent)
 
     @classmethod
     def from_opacus(

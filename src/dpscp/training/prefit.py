@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
-from dpscp._base.callers import FLOAT32_ROUNDING, call_on_rows
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.data.model_files import plain
 from dpscp.exceptions import NotFittedError
 from dpscp.privacy import Ledger
-from dpscp.training.model import Model, PrivateModel
+from dpscp.training.model import Model, PrivateModel, call_model
 
 
 @dataclass(frozen=True)
@@ -110,25 +109,9 @@ class Predictor:
 
     def outputs(self, X: Any) -> NDArray[np.float64]:
         """Return probabilities (n, n_classes) or real outputs (n, k), from copies of the rows."""
-        width = 1 if self.classes is None else len(self.classes)
-        return call_on_rows(
-            "estimator",
-            self.answer,
-            (X,),
-            _num_samples(X),
-            read=self._read,
-            empty=np.empty((0, width)),
-            tolerance=FLOAT32_ROUNDING,
-        )
-
-    def _read(self, found: Any, size: int) -> NDArray[np.float64]:
-        values = np.asarray(found, dtype=np.float64)
-        values = values[:, None] if values.ndim == 1 else values
-        fits = values.ndim == 2 and len(values) == size
-        if not fits or (self.classes is not None and values.shape[1] != len(self.classes)):
-            raise ValueError("estimator must return one row of outputs for each record, one column for each class")
+        found = call_model(self.answer, X, self.classes)
         # an invalid probability counts as 0, which gives its label the worst score
-        return values if self.classes is None else np.clip(np.nan_to_num(values, nan=0.0), 0.0, 1.0)
+        return found if self.classes is None else np.clip(np.nan_to_num(found, nan=0.0), 0.0, 1.0)
 
     def model(self, n_outputs: int) -> PrivateModel:
         """Return a model of precomputed outputs with an empty ledger."""

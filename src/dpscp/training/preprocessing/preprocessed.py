@@ -219,7 +219,7 @@ class Preprocessed(Around):
         code behind a step that changes the width, because how many columns are added is known only after the release.
         """
         shape = self._shape_after(input_shape)
-        adding = [step for step in self.steps if step.width_after(1 << 20) is None]
+        adding = [step for step in self.steps if step.width_after(1) is None]
         if not adding:
             return self.mechanism.check(shape)
         try:
@@ -256,11 +256,7 @@ class Preprocessed(Around):
                 )
             if isinstance(part, Step):
                 after = part.width_after(width)
-                if after is None:
-                    adding = part
-                else:  # behind some steps rows have one width, whatever they had before
-                    adding = None if after == part.width_after(width + 1) else adding
-                    width = after
+                adding, width = (part, width) if after is None else (adding, after)
         return input_shape if width == before else (width,)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:

@@ -1,4 +1,4 @@
-"""Multiply rows by a matrix: a private one that whitens or projects them, or random public directions.
+"""Multiply rows by a matrix: a private one that whitens them, or random public directions.
 
 Second moment. Noise in a linear head affects every direction of the rows alike. Features of pretrained networks have
 most of their length in a few directions that say little about the label. Shrinking these (and scaling rows back to norm
@@ -56,84 +56,34 @@ class MatrixProduct:
 
 @dataclass(frozen=True)
 class MatrixTransform(MatrixProduct, Transform):
-    """Shorten a row to norm ``bound`` (``unit``: give it that norm), multiply it by a matrix, and do the same again.
+    """Give a row norm one, multiply it by a square matrix, and do the first again.
 
-    A row of zeros stays zero. With unit rows the result does not depend on a row's length, and the product cannot
-    overflow.
+    A row of zeros stays zero. The result does not depend on a row's length, and the product cannot overflow.
 
     Theory: Fact 5
     """
 
-    bound: float = 1.0
-    unit: bool = False
-
     kind: ClassVar[str] = "matrix"
-
-    def __post_init__(self) -> None:
-        check_positive("bound", self.bound)
-
-    @property
-    def row_length(self) -> float | None:
-        return self.bound if self.unit else None
-
-    @property
-    def width(self) -> int:
-        return int(self.matrix.shape[1])
+    row_length: ClassVar[float] = 1.0
 
     def apply(self, X: ArrayLike) -> FloatArray:
-        rows = scaled_rows(check_rows(X, len(self.matrix), finite=False), self.bound, unit=self.unit)
+        rows = scaled_rows(check_rows(X, len(self.matrix), finite=False), 1.0, unit=True)
         # once more after the product, whose rounding may lengthen a row
-        return scaled_rows(self.multiply(rows), self.bound, unit=self.unit)
-
-
-class SecondMomentStep(SummedStep):
-    """Base class, for frozen dataclasses, of the steps that use the second moment of rows of norm at most ``bound``.
-
-    Longer rows are shortened first.
-
-    Privacy: ``event`` is one Gaussian release of the sum of x x^T / bound^2. The unit is one record, or one person (a
-    weighted mean of such terms); the sensitivity is 1 in Frobenius norm. The noise is symmetric, with standard
-    deviation noise_multiplier in an orthonormal basis of the symmetric matrices. The sum is divided by the public
-    n_records.
-
-    Theory: Facts 1 and 5
-    """
-
-    bound: float
-    noise_multiplier: float | None
-
-    stage: ClassVar[str] = "second moment of the rows"
-
-    def __post_init__(self) -> None:
-        check_positive("bound", self.bound)
-        check_noise(self)
-
-    def part_moments(self, rows: NDArray[Any], weights: FloatArray) -> FloatArray:
-        """Return the weighted sum of outer products."""
-        scaled = scaled_rows(rows, self.bound, unit=False)
-        scaled /= self.bound
-        scaled *= np.sqrt(weights)[:, None]
-        return np.asarray(scaled.T @ scaled)
-
-    def release_moment(
-        self, total: FloatArray, *, n_records: int, rng: np.random.Generator
-    ) -> tuple[FloatArray, float]:
-        """Return the private second moment, (n_features, n_features), and the noise scale of the sum."""
-        n = check_count("n_records", n_records)
-        noise = require_noise(self.noise_multiplier) * (1 + sum_slack(n))
-        second = release_symmetric(total, noise, rng, n) / n
-        return second, noise
+        return scaled_rows(self.multiply(rows), 1.0, unit=True)
 
 
 @dataclass(frozen=True)
-class PrivateWhitening(SecondMomentStep):
+class PrivateWhitening(SummedStep):
     """Even out the second moment of rows of norm at most ``bound``, privately.
 
     Longer rows are shortened first. Rows are multiplied by (S + level I)^(-1/2) and scaled to norm one. S is the
     release with negative eigenvalues set to 0. ``level`` is ``ridge`` times the largest eigenvalue to be expected of
     the noise alone, so directions that the noise hides stay unchanged.
 
-    Privacy: one Gaussian release of the second moment, see ``SecondMomentStep``.
+    Privacy: ``event`` is one Gaussian release of the sum of x x^T / bound^2. The unit is one record, or one person (a
+    weighted mean of such terms); the sensitivity is 1 in Frobenius norm. The noise is symmetric, with standard
+    deviation noise_multiplier in an orthonormal basis of the symmetric matrices. The sum is divided by the public
+    n_records.
 
     Parameters
     ----------
@@ -155,66 +105,28 @@ class PrivateWhitening(SecondMomentStep):
     noise_multiplier: float | None = None
     ridge: float = 0.5
 
+    stage: ClassVar[str] = "second moment of the rows"
+
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_positive("bound", self.bound)
         check_positive("ridge", self.ridge)
+        check_noise(self)
+
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray) -> FloatArray:
+        """Return the weighted sum of outer products."""
+        scaled = scaled_rows(rows, self.bound, unit=False)
+        scaled /= self.bound
+        scaled *= np.sqrt(weights)[:, None]
+        return np.asarray(scaled.T @ scaled)
 
     def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> MatrixTransform:
         """Return the transform with the private second moment in it."""
-        second, noise = self.release_moment(total, n_records=n_records, rng=rng)
-        values, vectors = np.linalg.eigh(second)
-        level = self.ridge * noise * math.sqrt(2.0 * len(second)) / n_records
+        n = check_count("n_records", n_records)
+        noise = require_noise(self.noise_multiplier) * (1 + sum_slack(n))
+        values, vectors = np.linalg.eigh(release_symmetric(total, noise, rng, n) / n)
+        level = self.ridge * noise * math.sqrt(2.0 * len(values)) / n
         factors = (np.maximum(values, 0.0) + level) ** -0.5
-        return MatrixTransform(np.asarray((vectors * (factors / factors.max())) @ vectors.T), unit=True)
-
-
-@dataclass(frozen=True)
-class PrivatePCA(SecondMomentStep):
-    """Keep the ``n_components`` leading directions of rows of norm at most ``bound``, privately.
-
-    The directions are eigenvectors of the noisy second moment; they cost nothing beyond it. Nothing is centered: put
-    ``PrivateStandardize`` or ``PrivateCentering`` before this step, and set ``bound`` to a typical row norm behind it.
-    A smaller bound means less noise and more shortened rows.
-
-    Privacy: one Gaussian release of the second moment, see ``SecondMomentStep``.
-
-    Parameters
-    ----------
-    n_components : int
-        The number of columns of the result; a public number, at most that of the rows.
-    bound : float
-        The public bound of the row norm.
-    noise_multiplier : float, optional
-        Default: the mechanism around this step sets it.
-
-    >>> step = PrivatePCA(1, noise_multiplier=2.0)
-    >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [10, 1, 1]
-    >>> step.fit(rows, n_records=500, rng=np.random.default_rng(1)).apply(rows).shape
-    (500, 1)
-
-    Theory: Facts 1 and 5
-    """
-
-    n_components: int
-    bound: float = 1.0
-    noise_multiplier: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("n_components", self.n_components)
-
-    def width_after(self, width: int) -> int:
-        """Return the number of columns of the result; refuse more than there are."""
-        if self.n_components > width:
-            raise ValueError(f"n_components must be at most the number of columns, {width}, got {self.n_components}")
-        return self.n_components
-
-    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> MatrixTransform:
-        """Return the transform with the leading directions in it."""
-        second, _ = self.release_moment(total, n_records=n_records, rng=rng)
-        _, vectors = np.linalg.eigh(second)  # by rising eigenvalues
-        leading = vectors[:, ::-1][:, : self.width_after(len(second))]
-        return MatrixTransform(np.ascontiguousarray(leading), float(self.bound))
+        return MatrixTransform(np.asarray((vectors * (factors / factors.max())) @ vectors.T))
 
 
 @dataclass(frozen=True)
