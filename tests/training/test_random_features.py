@@ -9,7 +9,7 @@ import pytest
 import dpscp as dp
 from dpscp.data.sources import ArraySource
 from dpscp.privacy import gdp_mu
-from dpscp.training import Preprocessed, PreprocessedModel, RandomFeatures, SufficientStatistics
+from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, RandomFeatures
 from dpscp.training.recipe import WEAK_SIGNAL, recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.SeededWarning")
@@ -67,7 +67,7 @@ def test_wrong_numbers_are_refused(wrong):
 
 
 def test_a_shift_bound_counts_the_added_columns():
-    inner = SufficientStatistics(2.0, (-1.0, 1.0), noise_multiplier=1.0)
+    inner = DPSGD(loss="huber", feature_bound=2.0, noise_multiplier=1e6)
     behind = Preprocessed((RandomFeatures(1.0, count=4),), inner)
     assert behind.stability(3, 1_000).shift_bound == inner.stability(7, 1_000).shift_bound
     assert behind.stability(3, 1_000).shift_bound != inner.stability(3, 1_000).shift_bound
