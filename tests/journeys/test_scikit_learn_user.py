@@ -115,30 +115,9 @@ def test_sets_and_intervals_as_a_frame(fitted, library):
     assert np.array_equal(clf.predict_set(new)[1], sets)
 
 
-def test_names_of_elsewhere_lead_on(fitted):
-    new, clf, reg, several = fitted
-    for name, remedy in (
-        ("alpha", "confidence_level=1 - alpha"),
-        ("class_weight", "groups='label'"),
-        ("prefit", "dp.Prefit"),
-        ("cv", "dp.Prefit"),
-        ("method", "conformity_score="),
-        ("epsilom", "Did you mean 'epsilon'"),
-    ):
-        with pytest.raises(TypeError, match=f"no parameter {name!r}") as found:
-            type(clf)(**{name: None})
-        assert remedy in str(found.value)
-    for name in ("conformalize", "fit_conformalize", "calibrate"):
-        with pytest.raises(AttributeError, match=r"fit\(X, y\) trains and calibrates in one call"):
-            getattr(reg, name)
-    with pytest.raises(AttributeError, match="a classifier has predict_set"):
-        _ = clf.predict_interval
-    for method in (clf.predict, clf.predict_set, reg.predict_interval, several.predict_set):
-        with pytest.raises(TypeError, match="confidence_level=1 - alpha"):
-            method(new, alpha=0.1)
-    assert not hasattr(clf, "anything")
+def test_only_a_torch_fit_has_a_module(fitted):
     with pytest.raises(AttributeError, match="module_ needs a torch module"):
-        _ = clf.module_
+        _ = fitted[1].module_
 
 
 def test_a_fit_gives_a_schema_its_task():

@@ -92,7 +92,7 @@ def test_a_rare_class_is_lifted_by_its_own_threshold():
 
 
 def test_groups_are_compared_with_what_one_release_of_them_reaches():
-    """The same answer for everybody has each label as often as its class is covered."""
+    """A constant answer has each label as often as its class is covered."""
     each = fit(people(2000, 0, kind="rare"), groups="label", epsilon=2.0)
     reached = each.certificate_.terms.release_level
     assert reached < 0.9

@@ -50,7 +50,7 @@ from dpscp.training.preprocessing.steps import ColumnScales, Step
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
 
 # Smallest part of its planned mu that training may leave to the search of a held-out part.
-_LEAST_ROOM = 0.8
+_LEAST_SEARCH_SHARE = 0.8
 _STAGE_NOTES = {
     "bounds": "noisy counts on a public grid",
     PrivateTarget.stage: "noisy mean and spread of the target",
@@ -359,7 +359,7 @@ def _with_noise(problem: FitProblem, mechanism: Mechanism, parts: Parts) -> Mech
     if not parts.is_mixed:
         return solved
     # training that is far from Gaussian may leave less budget than planned: then each part has the whole budget
-    search = gaussian_event(1 / (_LEAST_ROOM * parts.search_mu))
+    search = gaussian_event(1 / (_LEAST_SEARCH_SHARE * parts.search_mu))
     if epsilon_of(secret_split(paid_event(solved), search, parts.held_out), delta, accountant) <= epsilon:
         return solved
     return mechanism.calibrated(epsilon, delta, accountant=accountant)

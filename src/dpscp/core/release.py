@@ -353,7 +353,7 @@ def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], te
     elif plan.problem.n_groups is not None:
         advice = f"A group with fewer than {smallest} {noun}s is expected to get full sets."
     elif not expected:  # more records may need more steps, so this is the smallest possible number
-        advice = f"More {noun}s (at least {smallest} at this noise), {guarantee.more_room} would give smaller sets."
+        advice = f"More {noun}s (at least {smallest} at this noise), {guarantee.remedy} would give smaller sets."
     return coverage, advice, replace(terms, **own)
 
 

@@ -18,7 +18,6 @@ from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
-from dpscp.estimators.other_names import refuse_parameters
 from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.labels import score_labels
@@ -264,7 +263,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         """
         return self._most_likely(*self._probabilities(X))
 
-    def predict_set(self, X: Any, **others: Any) -> Any:
+    def predict_set(self, X: Any) -> Any:
         """Predict labels and prediction sets.
 
         Parameters
@@ -282,7 +281,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
 
         After ``set_output(transform="pandas")``, a frame with the columns of ``predict_columns`` instead.
         """
-        refuse_parameters("predict_set", others, ())
         return self._frame_answers(X)
 
     @reads_files

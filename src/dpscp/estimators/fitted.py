@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from functools import wraps
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from dpscp.data.sources.files import is_path
 from dpscp.data.sources.tables import Table, is_table
 from dpscp.data.table_writer import open_writer
 from dpscp.data.validation import dense_rows
-from dpscp.estimators.other_names import METHODS, refuse_parameters
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.store import BudgetStore
@@ -51,8 +50,7 @@ def reads_files(predict: Predict) -> Predict:
     """Let a method that predicts rows also take the path of a table, which is read block by block."""
 
     @wraps(predict)
-    def of_rows_or_file(self: "FittedEstimator", X: Any, **others: Any) -> Any:
-        refuse_parameters(predict.__name__, others, ())
+    def of_rows_or_file(self: "FittedEstimator", X: Any) -> Any:
         if not (is_path(X) or (is_table(X) and vars(self).get("schema_") is not None)):
             return predict(self, self._dense(X))
         found = [predict(self, frame) for frame in self._read_file(X)]
@@ -98,10 +96,6 @@ class _Parameters(BaseEstimator):
     random_state: int | None = None
     verbose: int = 0
 
-    def __new__(cls, *_: Any, **parameters: Any) -> Self:
-        refuse_parameters(cls.__name__, parameters, (field.name for field in fields(cls) if field.init))
-        return super().__new__(cls)
-
 
 class FittedEstimator(Documented, _Parameters, ABC):
     """Hold the parameters of an estimator and the results of a fit or a file."""
@@ -136,13 +130,6 @@ class FittedEstimator(Documented, _Parameters, ABC):
             if model is None:
                 raise AttributeError("module_ needs a torch module as estimator; see model_ for other models")
         return model.fresh_module()
-
-    if not TYPE_CHECKING:  # a type checker must see a misspelt attribute
-
-        def __getattr__(self, name: str) -> Any:
-            if name in METHODS:
-                raise AttributeError(f"{type(self).__name__} has no method {name!r}. Instead: {METHODS[name]}")
-            return object.__getattribute__(self, name)  # raises the error of a missing attribute, or of a property
 
     def _dense(self, X: Any) -> Any:
         """Return the dense rows of a sparse matrix; a prefit estimator gets X unchanged."""

@@ -16,7 +16,6 @@ from dpscp.data.validation import validate_indicators
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
-from dpscp.estimators.other_names import refuse_parameters
 from dpscp.torch.records import inputs_of
 
 
@@ -161,7 +160,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         """
         return _indicate(self.predict_proba(X))
 
-    def predict_set(self, X: Any, **others: Any) -> Any:
+    def predict_set(self, X: Any) -> Any:
         """Predict labels and sets.
 
         Parameters
@@ -179,7 +178,6 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
 
         After ``set_output(transform="pandas")``, a frame with the columns of ``predict_columns`` instead.
         """
-        refuse_parameters("predict_set", others, ())
         return self._frame_answers(X)
 
     @reads_files

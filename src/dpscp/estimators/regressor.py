@@ -19,7 +19,6 @@ from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
-from dpscp.estimators.other_names import refuse_parameters
 from dpscp.guarantees.registry import AUTO
 from dpscp.scores import INTERVAL_SCORES, SIDES, IntervalScore, interval_score, sided_score
 from dpscp.torch.records import inputs_of
@@ -206,7 +205,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         """
         return float(super().score(X, self._read_labeled(X, y), sample_weight))
 
-    def predict_interval(self, X: Any, **others: Any) -> Any:
+    def predict_interval(self, X: Any) -> Any:
         """Predict targets and prediction intervals.
 
         Parameters
@@ -223,7 +222,6 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
 
         After ``set_output(transform="pandas")``, a frame with the columns of ``predict_columns`` instead.
         """
-        refuse_parameters("predict_interval", others, ())
         return self._frame_answers(X)
 
     def predict_quantiles(self, X: Any) -> NDArray[np.float64]:

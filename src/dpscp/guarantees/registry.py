@@ -61,7 +61,7 @@ class Guarantee:
         Return the level to calibrate at for each target; 0 if none keeps the target.
     shift : callable
         Return what is added to the threshold.
-    more_room, no_level : str
+    remedy, no_level : str
         The advice if only full sets keep the promise.
 
     Theory: Which one to use
@@ -80,7 +80,7 @@ class Guarantee:
     training_share: Callable[[float], float] = lambda _: 0.9
     inner_levels: Callable[[GuaranteeRequest], tuple[float, ...]] = lambda request: request.alphas
     shift: Callable[[GuaranteeRequest], float] = lambda _: 0.0
-    more_room: str = "a larger alpha or a larger budget"
+    remedy: str = "a larger alpha or a larger budget"
     no_level: str = "A larger alpha would help."
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ UNIVERSAL = Guarantee(
     training_share=_universal_share,
     inner_levels=_universal_levels,
     # not a larger budget: training takes a share of it, which raises the inner level
-    more_room="a larger alpha, or less of the budget for training (a smaller train_share)",
+    remedy="a larger alpha, or less of the budget for training (a smaller train_share)",
     no_level="Training spends too much for this guarantee, however many records there are. Give training less of the "
     "budget (more noise, a smaller train_share), raise alpha, or use guarantee='split', where reuse costs nothing.",
 )
@@ -165,7 +165,7 @@ SPLIT = Guarantee(
     certified=True,
     held_out=True,
     training_share=lambda _: 1.0,
-    more_room="a larger alpha, a larger budget or a larger held-out part",
+    remedy="a larger alpha, a larger budget or a larger held-out part",
 )
 
 # ---- corrected: all records; each record's own influence is removed to first order (Theory: Results D and F)

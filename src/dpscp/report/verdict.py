@@ -251,13 +251,13 @@ def _judge_usefulness(release: Release, found: tuple[PrivateEvaluation, ...]) ->
         advice = release.certificate.advice
         return Line(title, Grade.NOT_USEFUL, (useless, *([advice] if advice else []), *sentences))
     if not found:
-        text = "No evaluation tells whether the sets are small, or better than the same answer for everybody."
+        text = "No evaluation tells whether the sets are small, or better than a constant answer."
         if release.kind in ("scores", "losses"):
             text = "No evaluation tells whether this threshold is of use."
         return Line(title, Grade.NOT_MEASURED, (text,))
     grade = _grade_usefulness(found[-1], constants[-1])
     if grade is not Grade.USEFUL:
-        sentences.append("This does not show that the sets are better than the same answer for everybody.")
+        sentences.append("This does not show that the sets are better than a constant answer.")
     return Line(title, grade, tuple(sentences))
 
 
@@ -300,7 +300,7 @@ def _comparisons(found: PrivateEvaluation, constant: PrivateEstimate | None) -> 
     kind = "width of an interval" if found.accuracy is None else "number of labels in a set"
     yield f"Mean {kind}: {found.set_size.estimate:.3g}."
     if constant is not None:
-        yield f"With the same coverage, the same answer for everybody would need {constant.estimate:.3g}."
+        yield f"With the same coverage, a constant answer would need {constant.estimate:.3g}."
     if found.full is not None and found.empty is not None:
         full, empty = format_rate(found.full.estimate), format_rate(found.empty.estimate)
         yield f"Full sets, which exclude nothing: {full}. Empty sets: {empty}."
