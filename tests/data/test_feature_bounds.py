@@ -12,8 +12,6 @@ from dpscp.data.feature_bounds import column_bounds
 from dpscp.data.scales import check_scale
 from dpscp.data.schema import Column, Schema
 from dpscp.data.sources import Block
-from dpscp.estimators.base import choose_bounds
-from dpscp.exceptions import HintWarning
 from dpscp.privacy import gaussian_event, lattice_noise
 from dpscp.privacy.events import event_to_dict
 from dpscp.training import PrivateBounds, QuantileTransform
@@ -171,36 +169,14 @@ def test_a_missing_value_has_a_place_on_its_scale():
     assert Column("cost", "numeric", (1.0, 9.0), "indicator").read(frame["cost"], "refuse")[0][1].tolist() == [5, 1]
 
 
-@pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
-def test_columns_without_bounds_get_a_hint_where_noise_may_hide_them():
-    frame = visits(200)
-    weak = {"epsilon": 0.3, "random_state": 0, "n_records": 200}
-    schema = schema_of("ill")
-    with pytest.warns(HintWarning, match="bounds of column 'cost', but .* Declare bounds .* in the schema") as caught:
-        dp.PrivateConformalClassifier(**weak).fit(frame, "ill", schema=schema)
-    (hint,) = [warning for warning in caught if "the fit finds bounds" in str(warning.message)]
-    assert hint.filename == __file__
-    rows = schema.matrix(frame)
-    with pytest.warns(HintWarning, match=r"bounds of columns 0, 1, 2, but .* Pass feature_bounds="):
-        dp.PrivateConformalClassifier(feature_bounds="private", classes=["no", "yes"], **weak).fit(rows, frame["ill"])
-    with pytest.warns(HintWarning, match="columns 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"):
-        choose_bounds("private", 12, None, 1.0, recipe_task=None, in_schema=False, needs_public=None)
-    strong, declared = weak | {"epsilon": 8.0}, schema_of("ill", cost=Column("cost", "numeric", (0.0, 1e4)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", HintWarning)
-        dp.PrivateConformalClassifier(**strong).fit(frame, "ill", schema=schema)
-        dp.PrivateConformalClassifier(**weak).fit(frame, "ill", schema=declared)
-
-
-def test_bounds_that_must_be_public_are_named_as_the_schema_names_them():
+def test_bounds_that_must_be_public_are_refused_where_a_fit_cannot_find_them():
     frame, schema = visits(200), schema_of("ill")
-    said = "no bounds of column 'cost', .* guarantee='stability' needs public constants. Declare bounds = .low, high."
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=r"feature_bounds would depend on the records .*guarantee='stability' needs"):
         dp.PrivateConformalClassifier(guarantee="stability", random_state=0).fit(frame, "ill", schema=schema)
     model = dp.PrivateModel.from_outputs(
         lambda rows: rows[:, :2], spent=gaussian_event(4.0), task="classification", n_features=3, classes=["no", "yes"]
     )
-    with pytest.raises(ValueError, match=r"column 'cost', .* a PrivateModel was trained elsewhere"):
+    with pytest.raises(ValueError, match="feature_bounds must be public"):
         dp.PrivateConformalClassifier(model, random_state=0).fit(frame, "ill", schema=schema)
     with pytest.raises(ValueError, match=r"feature_bounds is declared by the schema .* change the schema"):
         dp.PrivateConformalClassifier(feature_bounds=(0, 1), random_state=0).fit(frame, "ill", schema=schema)

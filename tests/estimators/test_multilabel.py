@@ -56,7 +56,6 @@ def missed_share(sets, truth):
 def test_losses_by_hand():
     doubt, truth = np.array([[0.1, 0.6, 0.3], [0.2, 0.2, 0.9]]), np.array([[1, 1, 0], [0, 0, 0]])
     assert missed_labels(doubt, truth)(0.55).tolist() == [0.5, 0.0]
-    assert missed_labels(doubt, truth, costs=[1, 3, 1])(0.3).tolist() == [0.75, 0.0]
     found = false_discoveries(1 - doubt, truth)
     assert found(0.5).tolist() == [0.5, 1.0]
     assert found(0.99).tolist() == [0.0, 0.0]
@@ -70,8 +69,6 @@ def test_losses_by_hand():
     [
         (lambda: missed_labels(np.zeros((2, 3)), np.zeros((2, 2))), "indicator for each record"),
         (lambda: missed_labels(np.zeros((2, 3)), np.full((2, 3), 2)), "0 or 1"),
-        (lambda: missed_labels(np.zeros((2, 3)), np.zeros((2, 3)), [1, 2]), "3 numbers"),
-        (lambda: missed_labels(np.zeros((2, 3)), np.zeros((2, 3)), [1, 0, 1]), "positive"),
         (lambda: class_costs(np.zeros((2, 3)), [0.0, 1.0], [1, 1, 1]), "one place of a class"),
         (lambda: class_costs(np.zeros((2, 3)), [0, 3], [1, 1, 1]), "some record is none"),
         (lambda: class_costs(np.zeros((2, 3)), [0, 1], [1, 2, 1]), "between 0 and 1"),
@@ -146,19 +143,6 @@ def test_false_discoveries_are_bounded_by_their_running_maximum():
     assert fitted.certificate_.terms.running_maximum
     assert np.mean(means) <= 0.3 + 3 * np.std(means) / len(means) ** 0.5
     assert np.mean(sizes) > 0.3  # and not by empty sets
-
-
-def test_a_costly_label_is_missed_less_often():
-    X, truth = records(4_000, 0)
-    rates = []
-    for costs in (None, [20.0, 1.0, 1.0]):
-        fitted = multilabel(label_costs=costs, risk=0.2).fit(X, truth)
-        sets, new = fitted.predict_set(X)[1][:, :, 0], truth == 1
-        rates.append(missed_share(sets, truth).mean())
-        weights = new * (1.0 if costs is None else np.array(costs))
-        share = (weights * ~sets).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
-        assert share.mean() < 0.23
-    assert fitted.ledger_.public_facts["label_costs"] == (20.0, 1.0, 1.0)
 
 
 def test_ledger_and_certificate():
@@ -317,8 +301,6 @@ def test_a_file_holds_the_release(tmp_path):
         ({"risk": 1.5}, None, "risk must lie"),
         ({"classes": ["a", "b"]}, None, "distinct names"),
         ({"classes": ["a", "b", "b"]}, None, "distinct names"),
-        ({"label_costs": [1, 2]}, None, "3 numbers"),
-        ({"label_costs": [1, 2, 3], "loss": "false_discoveries"}, None, "remove label_costs"),
         ({"calibration_fraction": 2.0}, None, "calibration_fraction"),
         ({}, np.zeros(300), "indicator array"),
         ({}, np.full((300, 3), 7), "0 and 1 only"),

@@ -142,8 +142,8 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._problem",
-    "choose_bounds(bounds, records.width, names, signal, recipe_task=task.trains if self.estimator is None else None, in_schema=self.schema_ is not None, needs_public=self._needs_public_bounds)",
-    "FeatureBounds(records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09)",
+    "self._feature_bounds(task, records.width, names, signal)",
+    "column_bounds((records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09), records.width, None)",
     "the estimator takes its feature bounds from the records",
     "tests/core/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )

@@ -41,19 +41,6 @@ class PrivateEstimate:
         return cls(float("nan") if estimate is None else float(estimate), (float(low), float(high)))
 
 
-# A class with a smaller share of the records may be covered far less than the average.
-RARE = 0.1
-
-
-def rare_names(shares: Iterable[tuple[Any, float]]) -> tuple[str, ...]:
-    """Return the names of the classes whose share is small, but not zero.
-
-    >>> rare_names([("a", 0.8), ("b", 0.15), ("c", 0.05), ("d", 0.0)])
-    ('c',)
-    """
-    return tuple(str(name) for name, share in shares if 0 < share < RARE)
-
-
 def constant_set_size(shares: Iterable[float], level: float) -> float:
     """Return the mean size of the smallest constant set (the same for every record) that reaches a level.
 

@@ -47,15 +47,12 @@ class Multilabel(Prediction):
         The public names of the columns.
     loss : str
         ``"missed_labels"`` or ``"false_discoveries"``.
-    costs : tuple of float or None
-        The public cost of missing each label.
 
     Theory: Result J
     """
 
     labels: tuple[Any, ...]
     loss: str = MISSED
-    costs: tuple[float, ...] | None = None
 
     name = "multilabel"
     promise = Promise.RISK
@@ -63,23 +60,14 @@ class Multilabel(Prediction):
     most_steps = 10
     trains = "classification"
     training_labels = (0, 1)
-    in_file: ClassVar[Readers] = {
-        "labels": tuple,
-        "loss": str,
-        "costs": lambda costs: None if costs is None else tuple(map(float, costs)),
-    }
+    in_file: ClassVar[Readers] = {"labels": tuple, "loss": str}
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, (MISSED, DISCOVERIES))
-        if self.costs is not None and self.loss == DISCOVERIES:
-            raise ValueError("label_costs needs loss='missed_labels'; remove label_costs, or change loss")
-        one = np.zeros((1, len(self.labels)))
-        missed_labels(one, one, self.costs)  # checks the costs
-        facts = {"labels": [str(label) for label in self.labels], "loss": self.loss}
         vars(self).update(
             running_maximum=self.loss == DISCOVERIES,
             assumptions=(ALL_LABELS_IF_INFINITE if self.loss == MISSED else NO_LABEL_IF_INFINITE,),
-            score_facts=facts | ({} if self.costs is None else {"label_costs": list(self.costs)}),
+            score_facts={"labels": [str(label) for label in self.labels], "loss": self.loss},
         )
 
     def around(self, mechanism: Mechanism) -> Mechanism:
@@ -97,7 +85,7 @@ class Multilabel(Prediction):
         shown = self._shown(probabilities)
         if self.loss == DISCOVERIES:
             return false_discoveries(shown, truth)
-        return missed_labels(1 - shown, truth, self.costs)
+        return missed_labels(1 - shown, truth)
 
     def sets(self, probabilities: NDArray[np.float64], thresholds: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which labels are in the sets, (n, n_labels, n_levels).

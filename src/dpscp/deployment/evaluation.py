@@ -141,7 +141,7 @@ def evaluated_unit(persons: Any) -> Unit:
 
 def sketch_records(estimator: Any, X: Any) -> Sketch:
     """Return the sketch of these records, computed as in the fit, to recognize them in this process."""
-    return sketch_rows(X if isinstance(estimator.estimator, Prefit) else estimator._read_new_rows(X).rows)
+    return sketch_rows(X if isinstance(estimator.estimator, Prefit) else estimator._read_new_rows(X)[0])
 
 
 def has_trained_release(estimator: Any, sketch: Sketch) -> bool:

@@ -121,7 +121,7 @@ def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> tu
         )
     task, classes = estimator._task(), getattr(estimator, "classes_", None)
     estimator.require_readable_rows(X)
-    rows = estimator._read_new_rows(X).rows
+    rows = estimator._read_new_rows(X)[0]
     n = len(rows)
     by_label = classes is not None and estimator.groups == "label"
     if classes is None:

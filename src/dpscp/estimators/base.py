@@ -21,7 +21,7 @@ from dpscp.core.fit import Fit, release
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Prediction
 from dpscp.data.columns import CODE
-from dpscp.data.feature_bounds import PRIVATE, FeatureBounds, RowNorm, column_bounds
+from dpscp.data.feature_bounds import PRIVATE, RowNorm, column_bounds
 from dpscp.data.groups import LABEL, RowGroups
 from dpscp.data.named_inputs import NamedInputs, count_numbers
 from dpscp.data.persons import choose_unit
@@ -36,7 +36,6 @@ from dpscp.estimators.ingest import (
     BlockReader,
     FitInput,
     FitRecords,
-    NewRows,
     read_without_schema,
     records_from_arrays,
     records_from_source,
@@ -57,9 +56,6 @@ from dpscp.training.base import Mechanism
 from dpscp.training.model import PrivateModel, digest_parameters
 from dpscp.training.prefit import Prefit
 from dpscp.training.recipe import WIDEST_UNBOUNDED, encoded_columns, pays_as_quantiles
-
-# The largest number of columns that a message names.
-_SHOWN = 8
 
 
 class PrivateConformal(FittedEstimator):
@@ -375,15 +371,26 @@ class PrivateConformal(FittedEstimator):
         dtype = np.float64 if takes_float64(self.estimator if reset else self.model_) else np.float32
         return validate_rows(self, flat, reset=reset, finite=finite, dtype=dtype)
 
-    @property
-    def _needs_public_bounds(self) -> str | None:
-        """The reason why the fit must not find bounds from the records; None if it may."""
-        chosen = GUARANTEES.get(self.guarantee) if isinstance(self.guarantee, str) else self.guarantee
-        if chosen is not None and chosen.needs_stability:
-            return f"guarantee={chosen.name!r} needs public constants"
-        if vars(self).get("input_shape_") is not None:
-            return "records with a shape have no columns"
-        return "a PrivateModel was trained elsewhere" if isinstance(self.estimator, PrivateModel) else None
+    def _feature_bounds(self, task: Prediction, width: int, names: Sequence[Any] | None, signal: float) -> Any:
+        """Return the declared bounds, or let the recipe find bounds if that is expected to help.
+
+        ``signal`` is the number of records times mu of the budget.
+        """
+        declared = self._declared("feature_bounds")
+        if declared is None and self.estimator is None and width <= WIDEST_UNBOUNDED[task.trains]:
+            chosen = GUARANTEES.get(self.guarantee) if isinstance(self.guarantee, str) else self.guarantee
+            needs_public = chosen is not None and chosen.needs_stability
+            if not needs_public and pays_as_quantiles(signal, width):
+                declared = PRIVATE
+            else:
+                warnings.warn(
+                    "feature_bounds is None, so each row is scaled to norm one, and a table loses information. Pass "
+                    "public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}"
+                    + ("" if needs_public else ", or feature_bounds='private'"),
+                    HintWarning,
+                    stacklevel=5,
+                )
+        return declared if isinstance(declared, RowNorm) else column_bounds(declared, width, names)
 
     def _problem(self, task: Prediction, records: FitRecords) -> FitProblem:
         """Return the checked public numbers of this fit."""
@@ -396,17 +403,7 @@ class PrivateConformal(FittedEstimator):
         model = self._find_pretrained_model(records.width)
         budget = Budget(self.epsilon, self.delta)
         signal = n_records * gdp_mu(budget.epsilon, budget.delta)
-        bounds = self._declared("feature_bounds")
-        if not isinstance(bounds, RowNorm):
-            bounds = choose_bounds(
-                bounds,
-                records.width,
-                names,
-                signal,
-                recipe_task=task.trains if self.estimator is None else None,
-                in_schema=self.schema_ is not None,
-                needs_public=self._needs_public_bounds,
-            )
+        bounds = self._feature_bounds(task, records.width, names, signal)
         return FitProblem(
             task=task,
             estimator=None if model is not None else self.estimator,
@@ -461,8 +458,8 @@ class PrivateConformal(FittedEstimator):
                 stacklevel=4,
             )
 
-    def _read_new_rows(self, X: Any) -> NewRows:
-        """Validate rows to predict; mark the rows of a frame that do not fit the schema."""
+    def _read_new_rows(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
+        """Return validated rows to predict, and which rows of a frame do not fit the schema (None: all fit)."""
         check_is_fitted(self)
         if isinstance(X, RecordSource):
             raise TypeError(
@@ -482,7 +479,7 @@ class PrivateConformal(FittedEstimator):
                 )
         # models of this package check for NaN and infinity themselves, in parts that are in cache
         rows = self._validate_table(self._dense(inputs_of(X)), reset=False, finite=not self._reads_parts(fitted=True))
-        return NewRows(rows, unreadable if unreadable is not None and unreadable.any() else None)
+        return rows, unreadable if unreadable is not None and unreadable.any() else None
 
     def _reads_parts(self, *, fitted: bool) -> bool:
         """Whether only code of this package reads the rows; it casts them in parts."""
@@ -506,69 +503,3 @@ class PrivateCoverage(PrivateConformal):
             "evaluation_fraction": self.evaluation_fraction,
             "release_confidence": self.release_confidence,
         }
-
-
-def choose_bounds(
-    declared: Any,
-    width: int,
-    names: Sequence[Any] | None,
-    signal: float,
-    *,
-    recipe_task: str | None,
-    in_schema: bool,
-    needs_public: str | None,
-) -> FeatureBounds | None:
-    """Return the declared bounds, let the fit find bounds if that is expected to help, or give a hint.
-
-    Parameters
-    ----------
-    declared : bounds as ``column_bounds`` takes them, or None
-    width : int
-        The number of features.
-    names : sequence or None
-        Their names; None where X has none.
-    signal : float
-        Records times mu of the budget.
-    recipe_task : str or None
-        The task of the recipe; None for another estimator, which has its own rule for features without bounds.
-    in_schema : bool
-        Whether a schema declares the columns.
-    needs_public : str or None
-        The reason why bounds must not depend on the records; None if they may.
-    """
-    if declared is None:
-        if recipe_task is None or width > WIDEST_UNBOUNDED[recipe_task]:
-            return None
-        if needs_public is None and pays_as_quantiles(signal, width):
-            return column_bounds(PRIVATE, width, names)
-        _hint(
-            "feature_bounds is None, so each row is scaled to norm one, and a table loses information. Pass public "
-            "bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}"
-            + (", or feature_bounds='private'" if needs_public is None else "")
-        )
-        return None
-    bounds = column_bounds(declared, width, names)
-    if bounds is None or not bounds.private:
-        return bounds
-    columns = range(width) if names is None else names
-    rest = f" and {len(bounds.private) - _SHOWN} more" if len(bounds.private) > _SHOWN else ""
-    shown = ", ".join(repr(columns[place]) for place in bounds.private[:_SHOWN])
-    named = f"column{'s' if len(bounds.private) > 1 else ''} {shown}{rest}"
-    remedy = "Declare bounds = [low, high] of each in the schema"
-    if not in_schema:
-        remedy = "Pass feature_bounds={column: (low, high)}"
-    elif needs_public is not None:
-        raise ValueError(
-            f"the schema declares no bounds of {named}, so they would depend on the records, but {needs_public}. "
-            f"{remedy}"
-        )
-    if needs_public is None and not pays_as_quantiles(signal, len(bounds.private)):
-        _hint(
-            f"the fit finds bounds of {named}, but with so few records and so little budget the noise may be too "
-            f"large. {remedy}, if they are publicly known"
-        )
-    return bounds
-
-
-def _hint(text: str) -> None:
-    warnings.warn(text, HintWarning, stacklevel=6)

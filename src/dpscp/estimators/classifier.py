@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.sklearn_compat import ClassifierMixin
-from dpscp.core.findings import RARE, rare_names
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
@@ -18,7 +17,7 @@ from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
-from dpscp.exceptions import GuaranteeWarning, HintWarning
+from dpscp.exceptions import GuaranteeWarning
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.labels import score_labels
 from dpscp.scores.sets import label_set
@@ -180,20 +179,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
                 stacklevel=3,
             )
         self.classes_ = np.asarray(public)
-        self._hint_at_rare_classes()
         return problem, records
-
-    def _hint_at_rare_classes(self) -> None:
-        """Recommend ``groups="label"`` if a class is declared to be rare."""
-        population, by_label = self.population, self._groups_are_labels
-        rare = () if population is None or by_label else rare_names(population.class_shares.items())
-        if rare:
-            warnings.warn(
-                f"declared under {RARE:.0%} of new records: {', '.join(rare)}. The promise is an average over all "
-                'classes, so a rare class may have far less coverage. groups="label" gives each class its own promise',
-                HintWarning,
-                stacklevel=4,
-            )
 
     @reads_files
     def predict_proba(self, X: Any) -> NDArray[Any]:
@@ -221,8 +207,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
 
     def _probabilities(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Return the probabilities of all rows, and which rows do not fit the schema."""
-        new = self._read_new_rows(X)
-        return np.asarray(self.model_.predict_proba(new.rows)), new.unreadable
+        rows, unreadable = self._read_new_rows(X)
+        return np.asarray(self.model_.predict_proba(rows)), unreadable
 
     def _most_likely(self, probabilities: NDArray[Any], unreadable: NDArray[np.bool_] | None) -> NDArray[Any]:
         """Return the most likely labels; None for rows that do not fit the schema."""

@@ -88,18 +88,6 @@ class FitInput:
 
 
 @dataclass(frozen=True)
-class NewRows:
-    """Hold rows to predict.
-
-    ``unreadable`` marks rows of a frame that do not fit the schema, such as one with an undeclared category; None if
-    all fit. Their numbers are not used.
-    """
-
-    rows: NDArray[np.float64]
-    unreadable: NDArray[np.bool_] | None = None
-
-
-@dataclass(frozen=True)
 class FitRecords:
     """Hold the records of a fit and the public facts about them.
 

@@ -41,8 +41,6 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         ``"missed_labels"``: the share of a record's true labels that the set misses (false negatives).
         ``"false_discoveries"``: the share of the set that is not true. This loss may rise as sets become smaller, so
         the promise is about its running maximum.
-    label_costs : array of shape (n_labels,), optional
-        The public cost of missing each label. The loss is then the missed share of the cost of all true labels.
     classes : list, optional
         The public names of the columns of y. None: 0, 1, 2, ...
     guarantee : str, default "auto"
@@ -82,7 +80,6 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
 
     risk: float | Sequence[float] = 0.1
     loss: str = MISSED
-    label_costs: Any = None
     classes: Sequence[Any] | None = None
 
     task_: Multilabel = field(init=False)
@@ -114,8 +111,7 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
             fit_input.rows is not None and fit_input.y.shape[1] != len(declared)
         ):
             raise ValueError("classes must be distinct names, one for each column of y")
-        costs = None if self.label_costs is None else tuple(float(c) for c in np.asarray(self.label_costs).ravel())
-        task = Multilabel(declared, self.loss, costs)
+        task = Multilabel(declared, self.loss)
         records = self._read_records(fit_input, fit_input.y, validate_indicators, None)
         return self._problem(task, records), records
 
@@ -141,9 +137,9 @@ class PrivateMultilabelClassifier(ClassifierMixin, PrivateConformal):
         array of shape (n, n_labels)
             NaN for a row of a frame that does not fit the schema.
         """
-        new = self._read_new_rows(X)
-        probabilities = np.asarray(self.model_.predict_proba(new.rows))
-        return probabilities if new.unreadable is None else np.where(new.unreadable[:, None], np.nan, probabilities)
+        rows, unreadable = self._read_new_rows(X)
+        probabilities = np.asarray(self.model_.predict_proba(rows))
+        return probabilities if unreadable is None else np.where(unreadable[:, None], np.nan, probabilities)
 
     @reads_files
     def predict(self, X: Any) -> NDArray[np.int64]:

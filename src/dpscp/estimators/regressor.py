@@ -176,9 +176,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
         array of shape (n,), or (n, n_targets) for several targets
             NaN for a row of a frame that does not fit the schema.
         """
-        new = self._read_new_rows(X)
-        found: NDArray[np.float64] = self._task().predictions(np.asarray(self.model_.outputs(new.rows)))
-        return _without(found, new.unreadable)
+        rows, unreadable = self._read_new_rows(X)
+        found: NDArray[np.float64] = self._task().predictions(np.asarray(self.model_.outputs(rows)))
+        return _without(found, unreadable)
 
     def _name_answers(self, predictions: NDArray[Any], answers: NDArray[Any], mark: str) -> dict[str, NDArray[Any]]:
         if predictions.ndim == 1:
@@ -253,12 +253,12 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
     def predict_answers(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return predictions and intervals as arrays."""
         X = inputs_of(X)
-        new = self._read_new_rows(X)
-        thresholds = self._select_thresholds(X, len(new.rows))
-        if new.unreadable is not None:
-            thresholds = np.where(new.unreadable[:, None], np.inf, thresholds)
-        center, intervals = self._task().answers(np.asarray(self.model_.outputs(new.rows)), thresholds)
-        return _without(center, new.unreadable), intervals
+        rows, unreadable = self._read_new_rows(X)
+        thresholds = self._select_thresholds(X, len(rows))
+        if unreadable is not None:
+            thresholds = np.where(unreadable[:, None], np.inf, thresholds)
+        center, intervals = self._task().answers(np.asarray(self.model_.outputs(rows)), thresholds)
+        return _without(center, unreadable), intervals
 
 
 def _without(predictions: NDArray[np.float64], unreadable: NDArray[np.bool_] | None) -> NDArray[np.float64]:

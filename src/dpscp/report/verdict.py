@@ -13,7 +13,7 @@ import numpy as np
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate, html_card
 from dpscp.core.evaluation import PrivateEvaluation
-from dpscp.core.findings import PrivateEstimate, rare_names
+from dpscp.core.findings import PrivateEstimate
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
 from dpscp.report.release import Release
@@ -357,5 +357,5 @@ def _scope(release: Release) -> str:
 
 def _rare_classes(found: PrivateEvaluation) -> Iterator[str]:
     """Yield a hint for classes with few records."""
-    if names := rare_names((name, rate.estimate) for name, rate in found.class_shares.items()):
+    if names := [str(name) for name, rate in found.class_shares.items() if 0 < rate.estimate < 0.1]:
         yield f'Under 10 % of the records: {", ".join(names)}. groups="label" gives each class a promise of its own.'

@@ -16,7 +16,7 @@ __all__ = ["class_costs", "false_discoveries", "missed_labels"]
 Losses = Callable[[float], NDArray[np.float64]]
 
 
-def missed_labels(doubt: Any, truth: Any, costs: Any = None) -> Losses:
+def missed_labels(doubt: Any, truth: Any) -> Losses:
     """Return the share of each record's true labels that the set {label : doubt <= t} misses.
 
     Parameters
@@ -25,9 +25,6 @@ def missed_labels(doubt: Any, truth: Any, costs: Any = None) -> Losses:
         How unlikely each label is, such as one minus its probability.
     truth : indicator array of shape (n, n_labels)
         Which labels are true. A record without true labels has no loss.
-    costs : array of shape (n_labels,), optional
-        The public cost of missing each label, positive; the loss is then the missed share of the cost of all true
-        labels. None: all labels cost the same.
 
     Returns
     -------
@@ -38,9 +35,8 @@ def missed_labels(doubt: Any, truth: Any, costs: Any = None) -> Losses:
     ([0.5, 1.0], [0.0, 0.0])
     """
     shown, true = _same_shape(doubt, truth)
-    weights = true * (1.0 if costs is None else _check_costs(costs, true.shape[1], positive=True))
-    total = np.maximum(weights.sum(axis=1), np.finfo(float).tiny)
-    return lambda t: np.asarray(np.minimum((weights * (shown > t)).sum(axis=1) / total, 1.0))
+    total = np.maximum(true.sum(axis=1), 1)
+    return lambda t: np.asarray((true & (shown > t)).sum(axis=1) / total)
 
 
 def false_discoveries(probability: Any, truth: Any) -> Losses:
@@ -88,7 +84,9 @@ def class_costs(doubt: Any, y: Any, costs: Any) -> Losses:
         raise ValueError("doubt must be (n, n_classes), and y one place of a class for each record")
     if len(places) and not (places.min() >= 0 and places.max() < shown.shape[1]):
         raise ValueError("y must hold places of classes, and that of some record is none")
-    price = _check_costs(costs, shown.shape[1], positive=False)
+    price = np.asarray(costs, dtype=np.float64)
+    if price.shape != (shown.shape[1],) or not ((price >= 0) & (price <= 1)).all():
+        raise ValueError("costs must be one number between 0 and 1 for each class; divide them by the largest one")
     own, paid = shown[np.arange(len(places)), places], price[places]
     return lambda t: np.asarray(paid * (own > t))
 
@@ -100,14 +98,3 @@ def _same_shape(shown: Any, truth: Any) -> tuple[NDArray[np.float64], NDArray[np
     if not np.isin(true, (0, 1)).all():
         raise ValueError("the true labels must be 0 or 1")
     return values, true.astype(bool)
-
-
-def _check_costs(costs: Any, count: int, *, positive: bool) -> NDArray[np.float64]:
-    found = np.asarray(costs, dtype=np.float64)
-    if found.shape != (count,):
-        raise ValueError(f"costs must be {count} numbers, one for each label")
-    if positive and not (np.isfinite(found).all() and (found > 0).all()):
-        raise ValueError("costs must be positive numbers")
-    if not positive and not ((found >= 0) & (found <= 1)).all():
-        raise ValueError("costs must lie between 0 and 1; divide them by the largest one")
-    return found
