@@ -23,8 +23,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import attr
 import numpy as np
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import DpEvent, SelfComposedDpEvent
+from dp_accounting.pld.pld_pmf import DensePLDPmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_range, check_scores
@@ -34,8 +37,9 @@ from dpscp.privacy import (
     IntegerSource,
     Ledger,
     as_event,
-    bounded_range_event,
     compose,
+    register_event,
+    register_loss,
     secret_split,
     smallest_noise,
 )
@@ -48,6 +52,41 @@ _UNIT = 2**20
 _SHARES = np.geomspace(1e-9, 0.5, 400)
 # The cost of a fine grid is only logarithmic in the number of cells.
 _MOST_BINS = 2**16
+
+
+@attr.frozen
+class BoundedRangeDpEvent(DpEvent):
+    """A mechanism whose privacy losses lie within an interval of length ``loss_range``.
+
+    An exponential mechanism with weights exp(-rate u(e)) has loss range rate * r, if one record changes u by amounts
+    within r of each other over all e.
+    """
+
+    loss_range: float
+
+
+def _bounded_range_loss(event: BoundedRangeDpEvent, bucket: float) -> PrivacyLossDistribution:
+    """Return the loss of a pair that dominates every mechanism of loss range r.
+
+    The losses of such a mechanism lie in [t - r, t] for some t between 0 and r. Its worst case has these two losses
+    only, t with probability (1 - e^(t-r)) / (1 - e^-r) because probabilities sum to one. Its delta at e is that times 1
+    - e^(e-t), which is largest at t = (e + r) / 2. So none exceeds (1 - e^((e-r)/2))^2 / (1 - e^-r) for -r <= e <= r.
+    This is the profile of a pair whose loss has density e^((e-r)/2) / (2 - 2 e^-r). Domination survives composition,
+    for any t of each mechanism (Dong, Durfee and Rogers 2020). The mass of a bucket moves to its two ends such that
+    both laws are kept.
+    """
+    size = math.ceil(event.loss_range / bucket)
+    reach = size * bucket
+    weight = np.exp((np.arange(-size, size) * bucket - reach) / 2) / -math.expm1(-reach)
+    upper = weight * 4 * math.sinh(bucket / 4) ** 2 / -math.expm1(-bucket)
+    masses = np.zeros(2 * size + 1)
+    masses[1:] += upper
+    masses[:-1] += weight * math.expm1(bucket / 2) - upper
+    return PrivacyLossDistribution(DensePLDPmf(bucket, -size, masses, 0.0, True))
+
+
+register_event("bounded_range", BoundedRangeDpEvent)
+register_loss(BoundedRangeDpEvent, _bounded_range_loss)
 
 
 @dataclass(frozen=True)
@@ -171,7 +210,7 @@ def exponential_quantile(
         level=whole_level / _UNIT,
         rate=rate,
         bins=bins,
-        event=bounded_range_event(rate),
+        event=BoundedRangeDpEvent(rate),
         alpha=miss,
         score_range=(low, high),
         n_records=nominal,
@@ -229,7 +268,7 @@ def exponential_rate(
     before = as_event(spent)
 
     def event_at(noise: float) -> DpEvent:
-        draws = bounded_range_event(1 / noise, levels)
+        draws = SelfComposedDpEvent(BoundedRangeDpEvent(1 / noise), levels)
         return compose(before, draws) if secret_part is None else secret_split(before, draws, secret_part)
 
     guess, flat = levels / budget.epsilon, secret_part is not None

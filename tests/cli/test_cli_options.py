@@ -184,13 +184,6 @@ def test_the_title_of_a_report(succeed, folder, three_levels):
     assert "An unusual title" in (folder / "titled.html").read_text()
 
 
-def test_a_new_store_takes_a_slack(succeed):
-    told = succeed("budget create b --epsilon 2 --delta 1e-6 --dataset mine --slack 4e-7 --json")
-    assert (told["epsilon"], told["delta"], told["slack"]) == (2, 1e-6, 4e-7)
-    assert dp.BudgetStore.open("b").spent() == 0.0
-    assert "slack 4e-07" in dp.BudgetStore.open("b").summary()
-
-
 def test_every_option_of_plan_changes_the_plan(succeed):
     plain = succeed("plan --n 5000 --epsilon 1 --json")
     options = ("--delta 1e-8", "--confidence 0.8", "--classes 7", "--features 300", "--train-share 0.2")

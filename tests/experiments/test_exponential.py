@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from experiments.exponential import exponential_quantile
+from experiments.exponential import BoundedRangeDpEvent, exponential_quantile
 from scipy import stats
 
-from dpscp.privacy import bounded_range_event, delta_of
+from dpscp.privacy import delta_of
 
 CHANCE = 1e-6
 
@@ -31,6 +31,17 @@ def agreement(drawn, expected):
     return stats.chisquare(seen, wanted).pvalue
 
 
+def test_the_event_costs_no_more_than_the_best_two_point_case():
+    for r in (0.01, 0.50003, 3.0):
+        t = np.linspace(0, r, 4001)[:, None]
+        share = np.expm1(t - r) / np.expm1(-r)  # of the larger of the two losses t and t - r
+        epsilons = np.linspace(0, r, 7)
+        worst = (share * np.maximum(-np.expm1(epsilons - t), 0)).max(axis=0)
+        # loss ranges are rounded up to a bucket of 1e-4
+        assert np.all(delta_of(BoundedRangeDpEvent(r), epsilons) >= worst - 1e-12)
+        assert np.all(delta_of(BoundedRangeDpEvent(r), epsilons + 2e-4) <= worst + 1e-9)
+
+
 @pytest.mark.parametrize("level", ["plain", "corrected"])
 def test_ends_are_drawn_by_their_distance_from_the_quantile(level):
     rng = np.random.default_rng(1)
@@ -47,7 +58,7 @@ def test_one_record_costs_what_the_event_says(level):
     rng = np.random.default_rng(2)
     rate, bins, widest = 0.7, 12, 0.0
     epsilons = np.array([0.0, 0.1, 0.3, 0.5, 0.69])
-    proven = delta_of(bounded_range_event(rate), epsilons)
+    proven = delta_of(BoundedRangeDpEvent(rate), epsilons)
     for n in (1, 5, 40):
         scores = rng.uniform(size=n) ** rng.uniform(0.2, 3)
         without = probabilities(scores, bins, level, rate)

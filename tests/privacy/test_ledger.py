@@ -12,7 +12,6 @@ import pytest
 from dp_accounting.dp_event import (
     ComposedDpEvent,
     DiscreteLaplaceDpEvent,
-    LaplaceDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
@@ -27,7 +26,6 @@ from dpscp.privacy import (
     Entry,
     Unit,
     approximate_dp_event,
-    bounded_range_event,
     compose,
     discrete_gaussian_event,
     dpsgd_event,
@@ -45,10 +43,8 @@ DELTA = 1e-5
 positive = st.floats(0.01, 1e6, allow_nan=False)
 leaves = st.one_of(
     positive.map(gaussian_event),
-    positive.map(LaplaceDpEvent),
     st.builds(discrete_gaussian_event, st.integers(1, 10**9), st.integers(1, 10**4)),
     st.builds(approximate_dp_event, st.floats(0, 50), st.floats(0, 0.99)),
-    positive.map(bounded_range_event),
     st.builds(dpsgd_event, positive, st.floats(1e-6, 1), st.integers(1, 10**6)),
     st.just(NoOpDpEvent()),
     st.just(non_private_event()),
@@ -295,7 +291,7 @@ DROP = object()
 WHOLE = json.loads(
     Ledger()
     .add("a", dpsgd_event(2.0, 0.5, 3))
-    .add("b", parallel(discrete_gaussian_event(4, 1, 2), compose(approximate_dp_event(1.0, 0.1), LaplaceDpEvent(2.0))))
+    .add("b", parallel(discrete_gaussian_event(4, 1, 2), compose(approximate_dp_event(1.0, 0.1), gaussian_event(2.0))))
     .add("c", non_private_event())
     .declare(n=3)
     .to_json()

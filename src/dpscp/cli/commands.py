@@ -365,13 +365,7 @@ def _budget(options: argparse.Namespace) -> Result:
     if options.epsilon is None or options.delta is None or options.dataset is None:
         raise CommandError("a new budget store needs --epsilon, --delta and --dataset (a public name of the records)")
     check_output(options.store)
-    store = BudgetStore.create(
-        options.store,
-        options.epsilon,
-        options.delta,
-        dataset=options.dataset,
-        slack=options.slack,
-    )
+    store = BudgetStore.create(options.store, options.epsilon, options.delta, dataset=options.dataset)
     return store.to_dict(), [store.summary()]
 
 

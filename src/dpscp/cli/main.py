@@ -129,7 +129,6 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--null": (bool, "control experiment in which no run has the record: every bound must be 0"),
     "action": (str, "create a new store, or show what is spent and left", {"choices": ("create", "show")}),
     "store": (Path, "file of the budget store"),
-    "--slack": (float, "part of delta for costs that a Gaussian-DP bound does not cover"),
     "arguments": (str, "names of studies; options of the experiments follow after --", {"nargs": "*"}),
     "--host": (str, "host name or address of the server (default: reachable from this machine only)"),
     "--port": (int, "port of the server; 0 chooses a free one"),
@@ -265,7 +264,7 @@ COMMANDS = {
     ),
     "budget": _Command(
         "create or show a budget store: the privacy budget that all fits on the same records share",
-        "action store --epsilon --delta --dataset --slack",
+        "action store --epsilon --delta --dataset",
         {},
         (
             "dpscp budget create study.budget --epsilon 3 --delta 1e-6 --dataset 'people 2025'",

@@ -14,7 +14,6 @@ from dpscp.privacy.accounting import (
 from dpscp.privacy.events import (
     SecretSplitDpEvent,
     approximate_dp_event,
-    bounded_range_event,
     compose,
     discrete_gaussian_event,
     dpsgd_event,
@@ -63,7 +62,6 @@ __all__ = [
     "approximate_dp_event",
     "as_accountant",
     "as_event",
-    "bounded_range_event",
     "compose",
     "count_noise",
     "counts_secrecy",

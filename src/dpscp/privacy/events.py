@@ -15,7 +15,6 @@ from dp_accounting.dp_event import (
     ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,
-    LaplaceDpEvent,
     NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
@@ -69,26 +68,6 @@ class ApproximateDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no
 
     epsilon: float
     delta: float = 0.0
-
-
-@attr.frozen
-class BoundedRangeDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
-    """A mechanism whose privacy losses lie within an interval of fixed length.
-
-    One record changes the log-probabilities of all outputs by amounts that differ by at most ``loss_range``. Such a
-    mechanism is (loss_range, 0)-DP and loss_range^2 / 8-zCDP.
-
-    An exponential mechanism with weights exp(-rate u(e)) has loss range rate * r, if one record changes u by amounts
-    within r of each other over all e. In general r is twice the sensitivity. It is the sensitivity itself if an added
-    record never lowers u.
-
-    Attributes
-    ----------
-    loss_range : float
-        The length of the interval.
-    """
-
-    loss_range: float
 
 
 @attr.frozen
@@ -220,23 +199,6 @@ def approximate_dp_event(epsilon: float, delta: float = 0.0) -> DpEvent:
     if delta >= 1:
         raise ValueError(f"delta must be below 1, got {delta:g}; use non_private_event() for a step without privacy")
     return ApproximateDpEvent(epsilon, delta)
-
-
-def bounded_range_event(loss_range: float, count: int = 1) -> DpEvent:
-    """Return the event of draws from exponential mechanisms.
-
-    Parameters
-    ----------
-    loss_range : float
-        See ``BoundedRangeDpEvent``.
-    count : int
-        The number of draws.
-
-    Returns
-    -------
-    DpEvent
-    """
-    return _repeated(BoundedRangeDpEvent(check_positive("loss_range", loss_range)), count)
 
 
 def non_private_event() -> DpEvent:
@@ -436,7 +398,7 @@ def _one_history(event: DpEvent) -> list[Counter[DpEvent]]:
     return [Counter({event: 1})]
 
 
-def _noisy_histories(event: GaussianDpEvent | LaplaceDpEvent) -> list[Counter[DpEvent]]:
+def _gaussian_histories(event: GaussianDpEvent) -> list[Counter[DpEvent]]:
     # events of dp-accounting accept zero noise, which releases the exact statistic
     exact = check_nonnegative("noise_multiplier", event.noise_multiplier) == 0
     return [Counter({NonPrivateDpEvent() if exact else event: 1})]
@@ -497,8 +459,7 @@ def _parallel_histories(event: ParallelDpEvent) -> list[Counter[DpEvent]]:
 
 
 _HISTORIES: dict[type[DpEvent], Callable[[Any], list[Counter[DpEvent]]]] = {
-    GaussianDpEvent: _noisy_histories,
-    LaplaceDpEvent: _noisy_histories,
+    GaussianDpEvent: _gaussian_histories,
     NoOpDpEvent: lambda _event: [Counter()],
     PoissonSampledDpEvent: _sampled_histories,
     SecretSplitDpEvent: _secret_histories,
@@ -574,10 +535,6 @@ def _several(events: Any) -> tuple[DpEvent, ...]:
     return events
 
 
-def _laplace(noise_multiplier: float) -> DpEvent:
-    return LaplaceDpEvent(check_positive("noise_multiplier", noise_multiplier))
-
-
 def _self_composed(event: DpEvent, count: int) -> DpEvent:
     return SelfComposedDpEvent(require_event(event), checked_count("count", count))
 
@@ -587,9 +544,7 @@ def _sampled(event: DpEvent, sampling_probability: float) -> DpEvent:
 
 
 register_event("gaussian", GaussianDpEvent, gaussian_event)
-register_event("laplace", LaplaceDpEvent, _laplace)
 register_event("discrete_gaussian", DiscreteGaussianDpEvent, discrete_gaussian_event)
-register_event("bounded_range", BoundedRangeDpEvent, bounded_range_event)
 register_event("approximate_dp", ApproximateDpEvent, approximate_dp_event)
 register_event("no_op", NoOpDpEvent)
 register_event("non_private", NonPrivateDpEvent)

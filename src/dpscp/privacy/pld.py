@@ -13,7 +13,7 @@ from functools import lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import common
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld import privacy_loss_mechanism as mechanism
@@ -26,7 +26,6 @@ from dpscp._base.arrays import FloatArray
 from dpscp.privacy.accounting import GDP, Accountant, Direction, History, Profile, register_accountant
 from dpscp.privacy.events import (
     ApproximateDpEvent,
-    BoundedRangeDpEvent,
     DiscreteGaussianDpEvent,
     SecretSplitDpEvent,
     compose,
@@ -135,8 +134,7 @@ def _loss(history: tuple[tuple[DpEvent, int], ...]) -> Loss:
     mu_squared = sum(n / e.noise_multiplier**2 for e, n in history if isinstance(e, GaussianDpEvent))
     lattice = sum(n * (e.sensitivity / e.sigma) ** 2 for e, n in history if isinstance(e, DiscreteGaussianDpEvent))
     # a release with very little noise has a wide range of losses: the usual buckets would not fit in memory
-    widest = max((e.loss_range for e, _ in history if isinstance(e, BoundedRangeDpEvent)), default=0.0)
-    bucket = max(bucket, 18 * math.sqrt(mu_squared + lattice) / _MOST_BUCKETS, 2 * widest / _MOST_BUCKETS)
+    bucket = max(bucket, 18 * math.sqrt(mu_squared + lattice) / _MOST_BUCKETS)
     parts = [_basic_loss(e, n, bucket) for e, n in history if not isinstance(e, GaussianDpEvent)]
     if mu_squared > 0:
         parts.append(_basic_loss(GaussianDpEvent(1 / math.sqrt(mu_squared)), 1, bucket))
@@ -303,26 +301,6 @@ def _discrete_gaussian_loss(event: DiscreteGaussianDpEvent, bucket: float) -> Lo
     masses[0] += 1 - below[0]
     pmf = DensePLDPmf(bucket, low, masses, float(below[-1]), True)
     return Loss(pmf)
-
-
-def _bounded_range_loss(event: BoundedRangeDpEvent, bucket: float) -> Loss:
-    """Return the loss of a pair that dominates every mechanism of loss range r.
-
-    The losses of such a mechanism lie in [t - r, t] for some t between 0 and r. Its worst case has these two losses
-    only, t with probability (1 - e^(t-r)) / (1 - e^-r) because probabilities sum to one. Its delta at e is that times 1
-    - e^(e-t), which is largest at t = (e + r) / 2. So none exceeds (1 - e^((e-r)/2))^2 / (1 - e^-r) for -r <= e <= r.
-    This is the profile of a pair whose loss has density e^((e-r)/2) / (2 - 2 e^-r). Domination survives composition,
-    for any t of each mechanism (Dong, Durfee and Rogers 2020). The mass of a bucket moves to its two ends as for the
-    discrete Gaussian.
-    """
-    size = math.ceil(event.loss_range / bucket)
-    reach = size * bucket
-    weight = np.exp((np.arange(-size, size) * bucket - reach) / 2) / -math.expm1(-reach)
-    upper = weight * 4 * math.sinh(bucket / 4) ** 2 / -math.expm1(-bucket)
-    masses = np.zeros(2 * size + 1)
-    masses[1:] += upper
-    masses[:-1] += weight * math.expm1(bucket / 2) - upper
-    return Loss(DensePLDPmf(bucket, -size, masses, 0.0, True))
 
 
 def discrete_gaussian_cdf(x: ArrayLike, sigma: float) -> NDArray[np.float64]:
@@ -503,14 +481,10 @@ def _connect_ratios(deltas: FloatArray, ratios: FloatArray) -> tuple[FloatArray,
 _LOSSES: dict[type[DpEvent], Callable[[Any, float], Loss]] = {
     GaussianDpEvent: _gaussian_loss,
     PoissonSampledDpEvent: _sampled_gaussian_loss,
-    LaplaceDpEvent: lambda event, bucket: pld.from_laplace_mechanism(
-        event.noise_multiplier, value_discretization_interval=bucket
-    ),
     ApproximateDpEvent: lambda event, bucket: pld.from_privacy_parameters(
         common.DifferentialPrivacyParameters(event.epsilon, event.delta), value_discretization_interval=bucket
     ),
     DiscreteGaussianDpEvent: _discrete_gaussian_loss,
-    BoundedRangeDpEvent: _bounded_range_loss,
     SecretSplitDpEvent: _secret_split_loss,
 }
 

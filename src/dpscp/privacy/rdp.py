@@ -6,13 +6,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 from scipy.special import gammaln, log_ndtr
 
 from dpscp._base.arrays import FloatArray
 from dpscp.privacy.accounting import Accountant, Direction, History, Profile, gaussian_profile
-from dpscp.privacy.events import BoundedRangeDpEvent, DiscreteGaussianDpEvent
+from dpscp.privacy.events import DiscreteGaussianDpEvent
 
 # Terms of a series that are added before a longer one is tried. An order that needs more than the last proves nothing.
 _TERMS = (64, 256, 1000)
@@ -23,14 +23,11 @@ OPACUS_ORDERS = tuple([1 + x / 10.0 for x in range(1, 100)] + list(range(12, 64)
 
 
 # For each kind of event, an event of dp-accounting whose Rényi divergences are at least as large. The discrete Gaussian
-# is rho-zCDP with the rho of the continuous one. An exponential mechanism of loss range r is r^2 / 8-zCDP (Cesar and
-# Rogers 2021), as a Gaussian of multiplier 2 / r.
+# is rho-zCDP with the rho of the continuous one.
 _STANDS_FOR: dict[type[DpEvent], Callable[[Any], DpEvent]] = {
     GaussianDpEvent: lambda event: event,
     PoissonSampledDpEvent: lambda event: event,
-    LaplaceDpEvent: lambda event: event,
     DiscreteGaussianDpEvent: lambda event: GaussianDpEvent(event.sigma / event.sensitivity),
-    BoundedRangeDpEvent: lambda event: GaussianDpEvent(2 / event.loss_range),
 }
 
 

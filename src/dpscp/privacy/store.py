@@ -32,7 +32,6 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from dpscp._base.checks import check_probability
 from dpscp._base.format import format_epsilon, format_number, format_remaining_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import Budget, Ledger, Relation
@@ -44,7 +43,8 @@ _VERSION = 1
 # "DPSB" in SQLite's application_id distinguishes a budget store from other databases.
 _APPLICATION_ID = 0x44505342
 _LOCK_SECONDS = 60.0
-# Measured on 1 to 10 fits: Gaussian noise alone needs no slack, a split with a small part needs more.
+# The part of delta for what Gaussian noise does not cover. Measured on 1 to 10 fits: Gaussian noise alone needs none, a
+# split with a small part needs more.
 _SLACK_SHARE = 0.05
 
 _READ_ONLY = (
@@ -202,7 +202,6 @@ class BudgetStore:
         delta: float,
         *,
         dataset: str,
-        slack: float | None = None,
     ) -> "BudgetStore":
         """Create a file with this total; ``FileExistsError`` if there is a file.
 
@@ -212,18 +211,12 @@ class BudgetStore:
         epsilon, delta : float
         dataset : str
             A public name for the records. ``summary`` shows it, and spending must repeat it.
-        slack : float, optional
-            The part of delta for what Gaussian noise does not cover (default: a twentieth). More slack helps steps of
-            which only an epsilon and a delta are known.
 
         Returns
         -------
         BudgetStore
         """
         budget = Budget(epsilon, delta)
-        slack = _SLACK_SHARE * budget.delta if slack is None else check_probability("slack", slack)
-        if slack >= budget.delta:
-            raise ValueError(f"slack must be below delta = {format_number(budget.delta)}, got {format_number(slack)}")
         if not isinstance(dataset, str) or not dataset.strip():
             raise ValueError(
                 f"dataset must be a text that names the records, for example 'clinic 2025', got {dataset!r}"
@@ -248,7 +241,7 @@ class BudgetStore:
             ) from None
         try:
             with store._transaction() as connection:
-                _write_head(connection, budget, dataset, slack)
+                _write_head(connection, budget, dataset)
         except BaseException:
             if os.path.getsize(store.path) == 0:  # written in one transaction: a file with content is complete
                 os.unlink(store.path)
@@ -501,12 +494,13 @@ class BudgetStore:
             ) from None
 
 
-def _write_head(connection: sqlite3.Connection, budget: Budget, dataset: str, slack: float) -> None:
+def _write_head(connection: sqlite3.Connection, budget: Budget, dataset: str) -> None:
     """Write tables, triggers and line 0 of a new file."""
     for statement in _SCHEMA:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {_VERSION}")
+    slack = _SLACK_SHARE * budget.delta
     content = {"epsilon": budget.epsilon, "delta": budget.delta, "dataset": dataset, "slack": slack}
     _append(connection, next_line((), "budget", "", "", json.dumps(content)))
 

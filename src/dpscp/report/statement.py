@@ -41,9 +41,7 @@ _NOISY = ("released_sizes", FOUND_RANGE)
 
 _NAMES = {
     "gaussian": "Gaussian noise on a sum",
-    "laplace": "Laplace noise on a sum",
     "discrete_gaussian": "discrete Gaussian noise on an integer count",
-    "bounded_range": "exponential mechanism",
     "approximate_dp": "mechanism known by its (epsilon, delta) alone",
     "non_private": "no privacy",
     "no_op": "nothing",

@@ -52,7 +52,7 @@ def lac(probabilities: ArrayLike, labels: ArrayLike) -> NDArray[Any]:
     return _at_labels(lac_of_labels(probabilities), labels)
 
 
-def aps_of_labels(probabilities: ArrayLike, uniforms: ArrayLike | None = None) -> NDArray[Any]:
+def aps_of_labels(probabilities: ArrayLike) -> NDArray[Any]:
     """Compute the total probability of the labels that are at least as likely.
 
     Equal probabilities are ordered by label.
@@ -60,23 +60,20 @@ def aps_of_labels(probabilities: ArrayLike, uniforms: ArrayLike | None = None) -
     Parameters
     ----------
     probabilities : array of shape (n, n_classes)
-    uniforms : array of shape (n,), optional
-        Independent uniform numbers that randomize the score: the label's own probability counts ``u`` times. Without
-        them it counts in full.
 
     Returns
     -------
     array of shape (n, n_classes)
     """
-    return _ranked_mass(_probabilities(probabilities), uniforms)[0]
+    return _ranked_mass(_probabilities(probabilities))[0]
 
 
-def aps(probabilities: ArrayLike, labels: ArrayLike, uniforms: ArrayLike | None = None) -> NDArray[Any]:
+def aps(probabilities: ArrayLike, labels: ArrayLike) -> NDArray[Any]:
     """Compute the adaptive score of the true label, see ``aps_of_labels``.
 
     Parameters
     ----------
-    probabilities, uniforms : see ``aps_of_labels``.
+    probabilities : array of shape (n, n_classes)
     labels : int array of shape (n,)
         Class indices.
 
@@ -84,17 +81,15 @@ def aps(probabilities: ArrayLike, labels: ArrayLike, uniforms: ArrayLike | None 
     -------
     array of shape (n,)
     """
-    return _at_labels(aps_of_labels(probabilities, uniforms), labels)
+    return _at_labels(aps_of_labels(probabilities), labels)
 
 
-def raps_of_labels(
-    probabilities: ArrayLike, uniforms: ArrayLike | None = None, *, penalty: float = 0.01, free_labels: int = 1
-) -> NDArray[Any]:
+def raps_of_labels(probabilities: ArrayLike, *, penalty: float = 0.01, free_labels: int = 1) -> NDArray[Any]:
     """Add a penalty for unlikely labels to ``aps_of_labels``.
 
     Parameters
     ----------
-    probabilities, uniforms : see ``aps_of_labels``.
+    probabilities : array of shape (n, n_classes)
     penalty : float
         The penalty for each place beyond the first ``free_labels``, in the order of likelihood.
     free_labels : int
@@ -105,14 +100,13 @@ def raps_of_labels(
     array of shape (n, n_classes)
     """
     penalty, free_labels = check_nonnegative("penalty", penalty), check_count("free_labels", free_labels, minimum=0)
-    mass, rank = _ranked_mass(_probabilities(probabilities), uniforms)
+    mass, rank = _ranked_mass(_probabilities(probabilities))
     return np.asarray(mass + penalty * np.maximum(rank + 1 - free_labels, 0))
 
 
 def raps(
     probabilities: ArrayLike,
     labels: ArrayLike,
-    uniforms: ArrayLike | None = None,
     *,
     penalty: float = 0.01,
     free_labels: int = 1,
@@ -121,7 +115,7 @@ def raps(
 
     Parameters
     ----------
-    probabilities, uniforms, penalty, free_labels : see ``raps_of_labels``.
+    probabilities, penalty, free_labels : see ``raps_of_labels``.
     labels : int array of shape (n,)
         Class indices.
 
@@ -129,7 +123,7 @@ def raps(
     -------
     array of shape (n,)
     """
-    return _at_labels(raps_of_labels(probabilities, uniforms, penalty=penalty, free_labels=free_labels), labels)
+    return _at_labels(raps_of_labels(probabilities, penalty=penalty, free_labels=free_labels), labels)
 
 
 def raps_range(n_classes: int, *, penalty: float = 0.01, free_labels: int = 1) -> tuple[float, float]:
@@ -173,7 +167,7 @@ def infinite_without_probabilities(
     return np.where(usable, label_scores(np.where(usable, p, 1 / p.shape[1]).astype(p.dtype)), np.inf)
 
 
-def _ranked_mass(p: NDArray[Any], uniforms: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _ranked_mass(p: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Compute cumulative mass by falling probability, and each label's place.
 
     Both arrays are in label order, (n, n_classes).
@@ -181,13 +175,8 @@ def _ranked_mass(p: NDArray[Any], uniforms: ArrayLike | None) -> tuple[NDArray[A
     order = np.argsort(-p, axis=1, kind="stable")
     ordered = np.take_along_axis(p, order, axis=1)
     mass = np.minimum(np.cumsum(ordered, axis=1), 1.0)
-    if uniforms is not None:
-        u = np.asarray(uniforms, float)
-        if u.shape != (len(p),) or np.any(~((u >= 0) & (u <= 1))):
-            raise ValueError("uniforms must have one number between 0 and 1 for each row")
-        mass = mass - (1 - u)[:, None] * ordered
     by_label, rank = np.empty_like(mass), np.empty_like(order)
-    np.put_along_axis(by_label, order, np.maximum(mass, 0.0), axis=1)
+    np.put_along_axis(by_label, order, mass, axis=1)
     np.put_along_axis(rank, order, np.broadcast_to(np.arange(p.shape[1]), p.shape), axis=1)
     return by_label, rank
 
