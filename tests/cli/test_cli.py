@@ -257,7 +257,8 @@ def test_the_demo_shares_nobody_and_its_sets_are_of_use(demonstrated):
 
 
 def test_types_are_never_guessed(run):
-    refused(run("fit people.csv --target bought -o x.dpscp"), "the task", "type of columns 'id', 'age'", "dpscp schema")
+    assert run("schema people.csv --target bought -o open.toml --force")[0] == 0
+    refused(run("fit people.csv --schema open.toml -o x.dpscp"), "the task", "type of columns 'id', 'age'")
 
 
 @pytest.mark.parametrize(
@@ -287,19 +288,6 @@ def test_records_that_do_not_fit(run, folder, column, value, said):
     people(50, 2).drop(index=7).to_csv(folder / "even.csv", index=False)
     assert run("predict model.dpscp even.csv -o even.out.csv")[0] == 0
     pd.testing.assert_series_equal(fine["set_90"], pd.read_csv(folder / "even.out.csv")["set_90"], check_index=False)
-
-
-def test_an_unknown_category_can_be_told_at_prediction(run, folder):
-    table = people(50, 2)
-    table.loc[7, "region"] = CANARY
-    table.to_csv(folder / "odd.csv", index=False)
-    code, out, err = run("predict model.dpscp odd.csv -o odd.out.csv --unknown other --json")
-    assert (code, json.loads(out)["errors"], err) == (0, 0, "")
-    found = pd.read_csv(folder / "odd.out.csv")
-    model = dp.load(folder / "model.dpscp")
-    row = model.schema_.matrix(table.assign(region="north"))[7]
-    row[[name.startswith("region=") for name in model.schema_.feature_names]] = 0
-    assert found["set_size_90"][7] == model.predict_set(row[None])[1][0, :, 1].sum()
 
 
 @pytest.mark.parametrize(
@@ -342,8 +330,6 @@ def test_schema_never_takes_a_record_for_column_names(run, folder, content):
         assert not (folder / "h.toml").exists()
     # a fit lists the columns that are not declared: not the cells of a record
     refused(run("fit headless.csv --schema people.toml -o unwritten.dpscp"), "first line of")
-    refused(run("fit headless.csv -o unwritten.dpscp"), "first line of")
-    assert "Paris" not in run("fit headless.csv -o unwritten.dpscp")[2]
 
 
 @pytest.mark.parametrize(
@@ -463,7 +449,7 @@ def test_a_useless_fit_is_called_that_in_every_output(run, folder):
 
 
 def test_usage_errors_and_help(capsys):
-    for line in ([], ["fit"], ["nonsense"]):
+    for line in ([], ["fit"], ["fit", "table.csv"], ["nonsense"]):
         with pytest.raises(SystemExit) as caught:
             main(line)
         assert caught.value.code == 2

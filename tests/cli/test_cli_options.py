@@ -85,20 +85,19 @@ def test_every_option_of_fit_reaches_the_estimator(succeed, folder):
     assert len(told["coverage"]) == 2
 
 
-def test_score_groups_and_unknown_reach_the_estimator(succeed, folder):
+def test_score_and_groups_reach_the_estimator(succeed, folder):
     table = people(400, 0).assign(region=np.resize(["north", "south"], 400))
     table.loc[3, "region"] = "elsewhere"
     table.to_csv(folder / "regions.csv", index=False)
-    region = '[columns.region]\ntype = "categorical"\ncategories = ["north", "south"]\n'
+    region = '[columns.region]\ntype = "categorical"\ncategories = ["north", "south"]\nunknown = "other"\n'
     (folder / "regions.toml").write_text(SCHEMA + region)
     told = succeed(
         "fit regions.csv --schema regions.toml --epsilon 8 --confidence 0.5 --score raps --groups region "
-        "--unknown other --seed 1 -o regions.dpscp --json"
+        "--seed 1 -o regions.dpscp --json"
     )
     model = dp.load(folder / "regions.dpscp")
     assert (model.conformity_score, model.groups, model.group_values_) == ("raps", "region", ("north", "south"))
     assert len(told["statement"]["thresholds"]) == 2
-    assert {c.unknown for c in model.schema_.columns if c.type == "categorical"} == {"other"}
     assert model.schema_.feature_names[-2:] == ("region=north", "region=south")
     succeed("predict regions.dpscp regions.csv -o regions.out.csv")
     assert pd.read_csv(folder / "regions.out.csv")["set_size"][3] == 3  # a group that was not declared

@@ -93,10 +93,6 @@ def test_rows_to_predict_are_read_with_what_is_wrong_with_each():
     assert "'member' has a missing value, or one outside" in wrong[0]
     assert "'region' has a missing value" in wrong[1]
     assert CANARY not in wrong[1]
-    matrix, wrong = schema.rows(odd, unknown="other")
-    assert wrong[1] is None
-    assert matrix[1, 3:6].tolist() == [0, 0, 0]
-    assert matrix[:, 6].tolist() == [0.5, 0]  # between its two categories
     matrix, wrong = schema.rows(frame())
     np.testing.assert_array_equal(matrix, schema.matrix(frame()))
     assert wrong == [None, None]

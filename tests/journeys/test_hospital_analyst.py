@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.cli import main, wizard
+from dpscp.cli import main
 
 WARDS = ("Innere", "Chirurgie", "Pädiatrie")
 MARKS = "--separator ';' --encoding cp1252 --decimal , --thousands ."
@@ -42,19 +42,40 @@ def export(frame, path):
     path.write_bytes("\r\n".join([*lines, ""]).encode("cp1252"))
 
 
+DECLARED = """
+task = "classification"
+target = "Wiederaufnahme"
+classes = ["nein", "ja"]
+person = "PatID"
+rows_per_person = 3
+n_persons = 1200
+[csv]
+separator = ";"
+encoding = "cp1252"
+decimal = ","
+thousands = "."
+[columns.Fallnr]
+type = "ignore"
+[columns."CRP (mg/l)"]
+type = "numeric"
+bounds = [0, 300]
+[columns.Kosten]
+type = "numeric"
+bounds = [0, 50000]
+[columns.Station]
+type = "categorical"
+categories = ["Innere", "Chirurgie", "Pädiatrie"]
+"""
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def call(line, *answers):
-        left = iter(answers)
-        monkeypatch.setattr(wizard, "is_interactive", lambda: bool(answers))
-        monkeypatch.setattr("builtins.input", lambda: next(left))
+    def call(line):
         capsys.readouterr()
         code = main(shlex.split(line))
-        out, err = capsys.readouterr()
-        assert next(left, None) is None
-        return code, out, err
+        return code, *capsys.readouterr()
 
     return call
 
@@ -64,30 +85,26 @@ def test_the_hospital_analyst(run, tmp_path):
     export(stays(300, 1), tmp_path / "neu.csv")
 
     # the first tries say what the file is, one thing at a time, and never show a cell
-    code, _, err = run("fit export.csv")
+    code, _, err = run("schema export.csv")
     assert (code, "Declare its encoding" in err) == (1, True)
-    code, _, err = run("fit export.csv --encoding cp1252")
+    code, _, err = run("schema export.csv --encoding cp1252")
     assert (code, "--separator ';'" in err) == (1, True)
-    code, _, err = run(f"fit export.csv {MARKS}")
-    assert (code, "add --header" in err) == (1, True)
-    code, _, err = run(f"fit export.csv {MARKS} --header")
-    assert (code, f"dpscp schema export.csv --header {MARKS}" in err) == (1, True)
-    assert "P0-" not in err
-
-    # the questions: persons, a bad answer, missing values; the file has the answers
-    fit = f"fit export.csv {MARKS} --header --epsilon 4 --seed 1 -o modell.dpscp"
-    answers = ["Wiederaufname", "Wiederaufnahme", "ja", "yes", "PatID", "3", "1200", "class", "nein, ja"]
-    answers += ["ignore", "num", "0 300", "no", "num", "0 50000", "no", "no"]
-    answers += ["cat", "Innere, Chirurgie, Pädiatrie", "no"]
-    code, _, err = run(fit, *answers, "yes")
-    assert code == 1
+    code, _, err = run(f"schema export.csv {MARKS}")
+    assert (code, "with --header" in err) == (1, True)
+    code, _, err = run(f"schema export.csv {MARKS} --header --target Wiederaufname")
     assert "no column 'Wiederaufname'. Did you mean 'Wiederaufnahme'?" in err
-    assert "column 'CRP (mg/l)' has missing values" in err
+    code, out, err = run(f"schema export.csv {MARKS} --header --target Wiederaufnahme")
+    assert (code, "P0-" in out + err) == (0, False)
 
-    # nothing is lost: one declaration is corrected in the file, and no question comes twice
-    path = tmp_path / "export.schema.toml"
-    path.write_text(path.read_text().replace("bounds = [0.0, 300.0]", 'bounds = [0, 300]\nmissing = "indicator"'))
-    code, out, err = run("fit export.csv --schema export.schema.toml --epsilon 4 --seed 1 -o modell.dpscp")
+    # the draft lists what it lacks, and the file is filled in
+    path, fit = tmp_path / "export.schema.toml", "fit export.csv --schema export.schema.toml --epsilon 4 --seed 1"
+    code, _, err = run(f"{fit} -o modell.dpscp")
+    assert (code, "the schema lacks the task" in err) == (1, True)
+    path.write_text(DECLARED)
+    code, _, err = run(f"{fit} -o modell.dpscp")
+    assert (code, "column 'CRP (mg/l)' has missing values" in err) == (1, True)
+    path.write_text(DECLARED.replace("300]", '300]\nmissing = "indicator"'))
+    code, out, err = run(f"{fit} -o modell.dpscp")
     assert code == 0, err
     assert "for adding or removing one person" in out
     assert re.search(r"persons: +1,200 \(declared\)", out)

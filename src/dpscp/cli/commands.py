@@ -125,8 +125,7 @@ def _predict(options: argparse.Namespace) -> Result:
     schema = require_schema(estimator)
     table = open_table(options.table, choose_csv_format(options, schema.csv))
     require_columns(table, [column.name for column in schema.feature_columns], "the model needs")
-    choices = {"unknown": options.unknown, "raw": options.raw}
-    n, bad, added = predict_table(estimator, table, options.output, **choices)
+    n, bad, added = predict_table(estimator, table, options.output, raw=options.raw)
     verdict = judge(estimator)
     if bad:
         show_warning(f"{bad:,} of {n:,} rows violate the schema and have no prediction; see column 'errors'")

@@ -85,8 +85,8 @@ def public_names(table: Table, *, known: Collection[str] = (), confirmed: bool =
         return table.names
     raise CommandError(
         f"the first line of {table.first.said} may be a record, which must not enter a schema or a message. If it "
-        "contains column names, add --header, or name the target with --target; if not, insert a line with column "
-        "names. If another character separates the cells, set --separator"
+        "contains column names, name the target with --target, or run 'dpscp schema' with --header; if not, insert a "
+        "line with column names. If another character separates the cells, set --separator"
     )
 
 

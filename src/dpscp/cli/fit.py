@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from dpscp._base.suggestions import suggest
-from dpscp.cli import wizard
 from dpscp.cli.files import (
     CommandError,
     Estimator,
@@ -66,7 +65,7 @@ def check_records(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
     """List what a fit on a table would refuse; the exit code is 1 if the list is not empty."""
     schema = read_schema(options.schema)
     table = open_table(options.table, choose_csv_format(options, schema.csv))
-    public_names(table, known=_known_names(schema), confirmed=options.header)
+    public_names(table, known=_known_names(schema))
     found = check_table(options.table, replace(schema, csv=table.csv_format))
     if not options.quiet:
         show_hints(found.hints)
@@ -204,29 +203,15 @@ def _require_target(options: argparse.Namespace, names: Collection[str]) -> None
 
 
 def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
-    """Read the schema of a fit; on a terminal, ask for missing declarations."""
-    draft = _schema_path(options.table)
-    resumes = options.schema is None and wizard.is_interactive() and draft.is_file()
-    file = draft if resumes else options.schema
-    schema = read_schema(file) if file else None
-    table = open_table(options.table, choose_csv_format(options, None if schema is None else schema.csv))
-    known = [] if schema is None else _known_names(schema.with_target(options.target or schema.target))
-    known = known or [name for name in (options.target,) if name]
-    names = public_names(table, known=known, confirmed=options.header)
-    schema = (schema or template(names)).for_columns(names)
-    schema = replace(_add_columns(schema, names, options), csv=table.csv_format)
+    """Read the schema of a fit, and open its table; refuse a schema that leaves a column undeclared."""
+    schema = read_schema(options.schema)
+    table = open_table(options.table, choose_csv_format(options, schema.csv))
+    if options.target:
+        schema = schema.with_target(options.target)
+    names = public_names(table, known=_known_names(schema))
+    _require_target(options, names)
+    schema = replace(_add_columns(schema.for_columns(names), names), csv=table.csv_format)
     require_columns(table, schema.column_names)
-    added = [] if options.schema else ["--schema", str(file or draft)]
-    command = shlex.join(["dpscp", *map(without_keys, options.words), *added])
-    if schema.lacks and wizard.is_interactive():
-        schema = wizard.ask_declarations(schema, file or draft, command, names)
-    if schema.lacks and not options.schema:
-        step = f"complete {str(draft)!r}, then run: {command}"
-        step = step if draft.is_file() else "create a template with: " + _schema_command(options)
-        raise CommandError(
-            f"no --schema, and these declarations are missing: {'; '.join(schema.lacks)}. Bounds are never taken from "
-            f"the data: {step}"
-        )
     return schema.require_complete(), table
 
 
@@ -235,23 +220,8 @@ def _known_names(schema: Schema) -> list[str]:
     return [*(c.name for c in schema.feature_columns if not c.is_pattern), *schema.target_names[:1]]
 
 
-def _add_columns(schema: Schema, names: Collection[str], options: argparse.Namespace) -> Schema:
-    """Return the schema with the target and the unknown categories of the options, and with all columns."""
-    _require_target(options, names)
-    if options.target:
-        columns = tuple(c for c in schema.columns if c.name != options.target)
-        schema = replace(schema.with_target(options.target), columns=columns)
-    if options.unknown is not None:
-        changed = [replace(c, unknown=options.unknown) if c.type == "categorical" else c for c in schema.columns]
-        schema = replace(schema, columns=tuple(changed))
-    undeclared = [n for n in names if n not in (*schema.target_names, schema.person, *(c.name for c in schema.columns))]
-    return replace(schema, columns=(*schema.columns, *template(undeclared).columns)) if undeclared else schema
-
-
-def _schema_command(options: argparse.Namespace) -> str:
-    """Return the command that writes a template for the table of this fit, with its options."""
-    words = ["dpscp", "schema", without_keys(options.table), *(["--header"] if options.header else [])]
-    for name in ("target", "separator", "encoding", "decimal", "thousands"):
-        value = getattr(options, name)
-        words += [] if value is None else [f"--{name}", value]
-    return shlex.join(words)
+def _add_columns(schema: Schema, names: Collection[str]) -> Schema:
+    """Return the schema with all columns of a table; those that it does not declare are open."""
+    columns = tuple(column for column in schema.columns if column.name not in schema.target_names)
+    others = {*schema.target_names, schema.person, *(column.name for column in columns)}
+    return replace(schema, columns=(*columns, *template([name for name in names if name not in others]).columns))

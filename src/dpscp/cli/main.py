@@ -17,7 +17,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         words = list(sys.argv[1:] if arguments is None else arguments)
         options = build_parser().parse_args(words)
-        options.words = words  # to repeat the command in a message
         with show_activity(f"dpscp {options.command}"):
             from dpscp.cli.commands import run
 
@@ -70,11 +69,6 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--score": (str, "conformity score: lac, aps, raps; for regression absolute, cqr, ..."),
     "--side": (str, "one-sided intervals of a regression", {"choices": ("both", "upper", "lower")}),
     "--groups": (str, "cover each category of this column, or each 'label'", {"metavar": "COLUMN", "action": "append"}),
-    "--unknown": (
-        str,
-        "treatment of undeclared categories (default: as the schema declares)",
-        {"choices": ("refuse", "other")},
-    ),
     "--clip-to-bounds": (bool, "cut intervals at the bounds of the target; declares that no target lies outside"),
     "--release-confidence": (float, "probability that this one release covers the level (guarantee split)"),
     "--output": (Path, "file to write"),
@@ -167,26 +161,32 @@ COMMANDS = {
     ),
     "check": _Command(
         "read a table before a fit, and list what the fit would refuse; the output is NOT private",
-        f"table --schema --header --quiet {_CSV}",
+        f"table --schema --quiet {_CSV}",
         {"schema": ...},
         ("dpscp check people.csv --schema people.schema.toml",),
     ),
     "fit": _Command(
         "train and calibrate a private model on a table",
-        "table --schema --target --confidence --guarantee --score --side --groups --unknown --clip-to-bounds --output "
+        "table --schema --target --confidence --guarantee --score --side --groups --clip-to-bounds --output "
         "--report --release-confidence "
-        f"--purpose --responsible --data-name --force --evaluate --header --quiet {_PAYMENT}",
-        {"epsilon": 1.0, "delta": 1e-5, "confidence": [0.9], "guarantee": "auto", "output": Path("model.dpscp")},
+        f"--purpose --responsible --data-name --force --evaluate --quiet {_PAYMENT}",
+        {
+            "schema": ...,
+            "epsilon": 1.0,
+            "delta": 1e-5,
+            "confidence": [0.9],
+            "guarantee": "auto",
+            "output": Path("model.dpscp"),
+        },
         (
             f"{_FIT} --epsilon 1 --delta 1e-6",
             f"{_FIT} --confidence 0.8 0.95 -o model.dpscp --report report.html",
             f"{_FIT} --budget study.budget --dataset 'people 2025'",
-            "dpscp fit export.csv --header --separator ';' --decimal ,      # asks for what is not declared",
         ),
     ),
     "predict": _Command(
         "add predictions and prediction sets or intervals to a table",
-        f"model table --output --unknown --raw {_CSV}",
+        f"model table --output --raw {_CSV}",
         {"output": ...},
         ("dpscp predict model.dpscp new.csv -o predicted.csv",),
     ),

@@ -151,15 +151,12 @@ class Column:
         """The regular expression of the names that a pattern stands for."""
         return ".*".join(map(re.escape, self.name.split("*")))
 
-    def read(self, values: Any, unknown: str) -> tuple[NDArray[np.float64], Errors]:
+    def read(self, values: Any) -> tuple[NDArray[np.float64], Errors]:
         """Encode the values and list the rows with errors.
 
         Parameters
         ----------
         values : pandas Series of length n
-        unknown : ``"refuse"`` or ``"other"``
-            Whether an unknown category is an error or sets no indicator. Where one feature stands for two categories,
-            an unknown one gets 0.5.
 
         Returns
         -------
@@ -169,7 +166,7 @@ class Column:
             {message: bool array of shape (n,)}; no message contains a value.
         """
         features, wrong = self.kind.read(self, values)
-        return features, {} if unknown == "other" and "unknown" in self.kind.keys else wrong
+        return features, {} if self.unknown == "other" and "unknown" in self.kind.keys else wrong
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values of everything that is declared."""
@@ -376,10 +373,7 @@ class _Categorical(ColumnType):
         odd = places < 0
         if column.encoding == CODE:
             return np.where(odd, column.n_categories, places).astype(np.float64)[:, None], {said: odd}
-        features = np.asarray(places[:, None] == np.arange(hidden, hidden + n_shown), dtype=np.float64)
-        if hidden:
-            features[odd] = 0.5
-        return features, {said: odd}
+        return np.asarray(places[:, None] == np.arange(hidden, hidden + n_shown), dtype=np.float64), {said: odd}
 
 
 class _Date(_Bounded):

@@ -349,7 +349,7 @@ class Schema:
         SchemaError
             If the frame does not fit the schema; with the errors of all columns.
         """
-        features, wrong = self._read_features(frame, None)
+        features, wrong = self._read_features(frame)
         refuse_records(wrong)
         return features
 
@@ -360,33 +360,29 @@ class Schema:
         )
         return rows, targets, persons
 
-    def rows(self, frame: Any, *, unknown: str | None = None) -> tuple[NDArray[np.float64], list[str | None]]:
+    def rows(self, frame: Any) -> tuple[NDArray[np.float64], list[str | None]]:
         """Encode a frame for prediction and list the errors of each row.
 
         Parameters
         ----------
         frame : pandas, polars or Arrow table with n rows
-        unknown : ``"refuse"`` or ``"other"``, optional
-            Replaces what the columns declare.
 
         Returns
         -------
         matrix : array of shape (n, len(feature_names))
         errors : list of n messages, None for a row without errors
         """
-        features, wrong = self._read_features(frame, unknown)
+        features, wrong = self._read_features(frame)
         said: list[str | None] = [None] * len(features)
         for text, bad in wrong.items():
             for place in np.flatnonzero(bad):
                 said[place] = "; ".join(filter(None, (said[place], text)))
         return features, said
 
-    def _read_features(self, frame: Any, unknown: str | None) -> tuple[NDArray[np.float64], Errors]:
+    def _read_features(self, frame: Any) -> tuple[NDArray[np.float64], Errors]:
         """Return the features of a frame, and the rows with errors, see ``Column.read``."""
         columns = self._select_values(frame)
-        found = collect_errors(
-            [partial(column.read, values, column.unknown if unknown is None else unknown) for column, values in columns]
-        )
+        found = collect_errors([partial(column.read, values) for column, values in columns])
         wrong = {text: bad for _, errors in found for text, bad in errors.items()}
         return np.hstack([features for features, _ in found]), wrong
 
@@ -483,7 +479,7 @@ class Schema:
             return np.where(rows[:, 0] < len(column.categories), rows[:, 0], -1).astype(np.int64)
         hidden = len(column.categories) - len(column.features)
         index = np.where((rows == 1).any(axis=1), rows.argmax(axis=1) + hidden, hidden - 1)
-        # if one feature represents two categories, any other value is encoded half-way between them
+        # the caller's own matrix may have other numbers
         return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1)
 
     def to_dict(self) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class _Checking:
         for column in self.schema.feature_columns:
             if column.name in values:
                 with self._noting(where):
-                    self._note_records(column.read(values[column.name], column.unknown)[1], where, first)
+                    self._note_records(column.read(values[column.name])[1], where, first)
                     is_outside = column.kind.outside(column, values[column.name])
                     count = np.array([np.isfinite(is_outside).sum(), np.nansum(is_outside)], dtype=np.int64)
                     self._clipped[column.name] = self._clipped.get(column.name, 0) + count

@@ -12,9 +12,7 @@ from dpscp.data.sources.tables import Table
 from dpscp.data.table_writer import open_writer
 
 
-def predict_block(
-    estimator: Any, schema: Schema, frame: Any, first: int = 1, unknown: str | None = None
-) -> tuple[dict[str, Any], int]:
+def predict_block(estimator: Any, schema: Schema, frame: Any, first: int = 1) -> tuple[dict[str, Any], int]:
     """Return the new columns of a block of rows, and the number of rows without a prediction.
 
     A row that violates the schema has no prediction. The last column, ``errors``, gives its row number and the reason.
@@ -24,7 +22,6 @@ def predict_block(
     ----------
     frame : n rows with the columns of the schema.
     first : row number of the first one in the table.
-    unknown : meaning of an undeclared category; None: as the schema says.
 
     Returns
     -------
@@ -33,7 +30,7 @@ def predict_block(
     """
     import pyarrow as pa
 
-    X, errors = schema.rows(frame, unknown=unknown)
+    X, errors = schema.rows(frame)
     bad = np.array([error is not None for error in errors], dtype=bool)
     places = pa.array(np.arange(len(bad)), mask=bad)
     columns = {name: values.take(places) for name, values in estimator.predict_arrow(X).items()}
@@ -46,7 +43,6 @@ def predict_table(
     table: Table,
     output: Path,
     *,
-    unknown: str | None = None,
     raw: bool = False,
     check: Callable[[int], None] | None = None,
 ) -> tuple[int, int, list[str]]:
@@ -55,7 +51,6 @@ def predict_table(
     Parameters
     ----------
     output : file to write, see ``open_writer``.
-    unknown : meaning of an undeclared category; None: as the schema says.
     raw : bool
         Whether texts that look like formulas are written to CSV unchanged.
     check : function, optional
@@ -76,7 +71,7 @@ def predict_table(
         for block in table.batches("predict"):
             if check is not None:
                 check(n + len(block))
-            columns, bad = predict_block(estimator, schema, table.as_frame(block, schema), n + 1, unknown)
+            columns, bad = predict_block(estimator, schema, table.as_frame(block, schema), n + 1)
             n, n_errors, added = n + len(block), n_errors + bad, list(columns)
             for name, values in columns.items():
                 if name in block.schema.names:
