@@ -10,6 +10,7 @@
     diabetes130/diabetic_data.csv.gz           UCI
 """
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ __all__ = [
     "diabetes_diagnoses",
     "diabetes_specialties",
     "housing",
+    "remember_missing",
 ]
 
 Array = NDArray[Any]
@@ -152,9 +154,20 @@ def declare_columns(low: Array, high: Array) -> dict[int, Any]:
     return {place: "indicator" if pair == (0, 1) else pair for place, pair in enumerate(ends)}
 
 
+# downloads that failed in this run; worker processes inherit it
+_FAILED = "DPSCP_EXPERIMENTS_MISSING"
+
+
+def remember_missing(message: str) -> None:
+    """Do not try the download again whose error has this message, in this process and those that it starts."""
+    os.environ[_FAILED] = "\n".join([os.environ.get(_FAILED, ""), message])
+
+
 @contextmanager
 def _one_line(missing: str) -> Iterator[None]:
     """Raise an error with one line where a download fails; scikit-learn warns at each of its tries."""
+    if missing in os.environ.get(_FAILED, "").split("\n"):
+        raise MissingDataError(missing)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

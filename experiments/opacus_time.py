@@ -1,7 +1,4 @@
-"""What the paper's training would cost under Opacus: microseconds a step, times the steps of the studies.
-
-Not part of ``python -m experiments`` without a name: it needs torch and Opacus (``pip install dpscp[torch]``).
-"""
+"""What the paper's training would cost under Opacus: microseconds a step, times the steps of the studies."""
 
 import time
 import warnings
@@ -12,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments import bloodmnist, housing, synthetic_scaling, tables
+from experiments.data import MissingDataError
 from experiments.faithful import SHARES, PaperSettings
 from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
@@ -52,9 +50,12 @@ def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (made, not 
 
 
 def _opacus(settings: PaperSettings, X: Any, y: Any) -> float:
-    import torch
-    from opacus import PrivacyEngine
-    from torch.utils.data import DataLoader, TensorDataset
+    try:
+        import torch
+        from opacus import PrivacyEngine
+        from torch.utils.data import DataLoader, TensorDataset
+    except ImportError:
+        raise MissingDataError("torch and Opacus are not installed: pip install torch opacus") from None
 
     torch.set_num_threads(1)
     widths = (X.shape[1], *settings.hidden, settings.n_classes or 1)

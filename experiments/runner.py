@@ -3,9 +3,11 @@
 Every finished task is appended to one JSON-lines file for its study, under a key that is a hash of everything that
 decides its outcome: study, kind, configuration, trial, seed, and the library's source code. A killed run continues
 where it stopped, and results of another configuration or another library are never picked up. Randomness comes from the
-task's parts, never from the order or the number of the processes.
+task's parts, never from the order or the number of the processes. A page carries a digest of all its tasks, so a study
+whose page is complete is left out, on another machine too.
 """
 
+import ast
 import hashlib
 import json
 import os
@@ -35,6 +37,8 @@ __all__ = [
     "Outcome",
     "Study",
     "Task",
+    "digest_of",
+    "is_finished",
     "machine",
     "minutes_left",
     "name_commits",
@@ -117,12 +121,13 @@ class Header:
     date: str
     machine: str
     cpu_minutes: float
+    digest: str
 
     def lines(self) -> list[str]:
         """Markdown lines for the top of a page."""
         return [
             f"- command: `{self.command}`, seed {self.seed}",
-            f"- commit {self.commit}, dpscp {dpscp.__version__}, {self.date}",
+            f"- commit {self.commit}, dpscp {dpscp.__version__}, {self.date}, tasks {self.digest}",
             f"- machine: {self.machine}; {self.cpu_minutes:.1f} minutes of one core for all tasks of this study",
         ]
 
@@ -141,6 +146,19 @@ def seed_of(*parts: Any) -> int:
     """A 31-bit seed that is a fixed function of its parts."""
     entropy = [zlib.crc32(str(part).encode()) for part in parts]
     return int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)
+
+
+def digest_of(tasks: Iterable[Task]) -> str:
+    """A fingerprint of all tasks of a study: configurations, trials, seeds and the library's source code."""
+    return hashlib.sha256(" ".join(task.key for task in tasks).encode()).hexdigest()[:12]
+
+
+def is_finished(study: Study, options: Options) -> bool:
+    """Whether the study's page was written from exactly these tasks by this source code."""
+    page = options.results / f"{study.name}.md"
+    if options.fresh or options.kinds or not page.exists():
+        return False
+    return f"tasks {digest_of(study.tasks(options))}" in page.read_text().replace("\n  ", " ")
 
 
 def run_study(study: Study, options: Options, command: str) -> list[Outcome]:
@@ -176,6 +194,8 @@ class Code:
 
 def minutes_left(study: Study, options: Options) -> float | None:
     """Minutes of one core for the tasks that are not in the cache, as far as earlier runs tell; None: nobody knows."""
+    if is_finished(study, options):
+        return 0.0
     records = Cache(options.cache / f"{study.name}.jsonl").read()
     finished = {} if options.fresh else records
     waiting = [task.kind for task in study.tasks(options) if task.key not in finished]
@@ -261,13 +281,22 @@ class Cache:
 
 @cache
 def source_digest() -> str:
-    """A fingerprint of the library's source files."""
+    """A fingerprint of what the library computes: its code without comments, docstrings and layout, and its tables."""
     digest = hashlib.sha256()
     root = Path(dpscp.__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.npz")]):
         digest.update(path.relative_to(root).as_posix().encode())
-        digest.update(path.read_bytes())
+        digest.update(_code(path) if path.suffix == ".py" else path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _code(path: Path) -> bytes:
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        may_have_one = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if may_have_one and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return ast.dump(tree).encode()
 
 
 def header(command: str, options: Options, outcomes: Iterable[Outcome]) -> Header:
@@ -280,6 +309,7 @@ def header(command: str, options: Options, outcomes: Iterable[Outcome]) -> Heade
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=" and ".join(sorted({o.machine for o in outcomes})) or machine(),
         cpu_minutes=sum(o.seconds for o in outcomes) / 60,
+        digest=digest_of(o.task for o in outcomes),
     )
 
 

@@ -3,7 +3,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiments.runner import Cache, Header, Options, Outcome, Study, Task, run_study, seed_of
+from experiments.data import MissingDataError, _one_line, remember_missing
+from experiments.runner import (
+    Cache,
+    Header,
+    Options,
+    Outcome,
+    Study,
+    Task,
+    _code,
+    is_finished,
+    minutes_left,
+    run_study,
+    seed_of,
+)
 
 from experiments import __main__ as command_line
 
@@ -70,6 +83,50 @@ def test_another_seed_configuration_or_library_is_never_mixed_in(
     calls.clear()
     run_study(toy, _options(tmp_path), "toy")
     assert calls == [0, 1, 2]
+
+
+def test_a_page_of_the_same_tasks_and_code_is_finished_on_another_machine(
+    toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = _options(tmp_path)
+    assert not is_finished(toy, options)
+    run_study(toy, options, "toy")
+    elsewhere = replace(options, cache=tmp_path / "another machine")
+    assert is_finished(toy, elsewhere)
+    assert minutes_left(toy, elsewhere) == 0.0
+    for changed in ({"trials": 4}, {"seed": 1}, {"fresh": True}, {"kinds": ("square",)}):
+        assert not is_finished(toy, replace(elsewhere, **changed))
+    monkeypatch.setattr("experiments.runner.source_digest", lambda: "another library")
+    assert not is_finished(toy, elsewhere)
+
+
+def test_comments_docstrings_and_layout_do_not_change_the_digest(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    digests = []
+    for text in (
+        '"""One."""\ndef f(a):\n    """Two."""\n    return a + 1  # three\n',
+        "def f(a): return (a + 1)\n",
+        "def f(a): return a + 2\n",
+    ):
+        file.write_text(text)
+        digests.append(_code(file))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_download_that_failed_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPSCP_EXPERIMENTS_MISSING", "")
+    tries = []
+    for _ in range(2):
+        with pytest.raises(MissingDataError, match="no network") as caught:
+            _download(tries)
+        remember_missing(str(caught.value))
+    assert len(tries) == 1
+
+
+def _download(tries: list[int]) -> None:
+    with _one_line("no network"):
+        tries.append(1)
+        raise OSError
 
 
 def test_a_killed_run_leaves_a_cut_line_that_is_ignored(toy: Study, tmp_path: Path) -> None:
@@ -167,5 +224,5 @@ def test_a_study_whose_data_cannot_be_had_is_skipped_with_one_line(
 
 
 def test_every_study_can_be_loaded() -> None:
-    for name in (*command_line.STUDIES, *command_line.EXTRA):
+    for name in command_line.STUDIES:
         assert command_line.load(name).name == name
