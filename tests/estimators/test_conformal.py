@@ -25,7 +25,6 @@ from dpscp.threshold.counts import Halving, midpoint_tree
 from dpscp.training import (
     DPSGD,
     FunctionModel,
-    ObjectivePerturbation,
     OutputPerturbation,
     Preprocessed,
     SufficientStatistics,
@@ -280,19 +279,18 @@ class TestMechanisms:
         "mechanism",
         [
             OutputPerturbation(feature_bound=3.0),
-            ObjectivePerturbation(),
             Preprocessed((UnitNorm(),), DPSGD(steps=20, feature_bound=1.0, clip_norm=2.0)),
             DPSGD(hidden=(8,), steps=20, sampling_rate=0.2),
             DPSGD(steps=20, classes=(2, 1, 0)),
         ],
-        ids=["output", "objective", "preprocessed", "network", "own classes"],
+        ids=["output", "preprocessed", "network", "own classes"],
     )
     @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected", "stability"])
     @pytest.mark.covering
     def test_classification(self, mechanism, guarantee):
         X, y = labeled()
         model = classifier(mechanism, guarantee=guarantee)
-        bounded = isinstance(mechanism, OutputPerturbation | ObjectivePerturbation | Preprocessed)
+        bounded = isinstance(mechanism, OutputPerturbation | Preprocessed)
         if guarantee == "stability" and not bounded:
             with pytest.raises(ValueError, match="stability"):
                 model.fit(X, y)
@@ -308,10 +306,9 @@ class TestMechanisms:
         [
             QUICK_REGRESSION,
             OutputPerturbation(loss="huber", y_bounds=(-6, 6)),
-            ObjectivePerturbation(loss="squared", y_bounds=(-6, 6)),
             SufficientStatistics(2.0, (-6, 6)),
         ],
-        ids=["sgd", "output", "objective", "statistics"],
+        ids=["sgd", "output", "statistics"],
     )
     @pytest.mark.parametrize("guarantee", ["universal", "split"])
     @pytest.mark.covering

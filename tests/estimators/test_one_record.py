@@ -12,7 +12,7 @@ from dpscp.paper import DPSCP, DPSplit
 from dpscp.privacy import dpsgd_event
 from dpscp.scores import LABEL_SCORES
 from dpscp.threshold import search
-from dpscp.training import DPSGD, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
+from dpscp.training import DPSGD, OutputPerturbation, SufficientStatistics
 
 # fits that other tests trace for coverage too
 pytestmark = pytest.mark.no_cover
@@ -138,9 +138,8 @@ class TestOneFiniteRecord:
             DPSGD(steps=5, dtype="float64"),
             DPSGD(hidden=(4,), steps=5),
             OutputPerturbation(),
-            ObjectivePerturbation(noise_multiplier=2.0),
         ],
-        ids=["recipe", "linear", "float64", "hidden", "output", "objective"],
+        ids=["recipe", "linear", "float64", "hidden", "output"],
     )
     @pytest.mark.parametrize(
         "bounds", [{}, {"feature_bounds": dp.RowNorm(3.0)}, BOUNDED], ids=["unbounded", "norm", "features"]

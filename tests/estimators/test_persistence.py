@@ -19,7 +19,7 @@ from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.data import model_files as persistence
 from dpscp.data.table_writer import open_writer
 from dpscp.report.page import write_atomically
-from dpscp.training import DPSGD, ObjectivePerturbation, Preprocessed, PrivateCentering, UnitNorm
+from dpscp.training import DPSGD, OutputPerturbation, Preprocessed, PrivateCentering, UnitNorm
 
 CLASSIFIER = {"epsilon": 4.0, "guarantee": "split", "accountant": "rdp", "random_state": 0}
 REGRESSOR = CLASSIFIER | {"y_bounds": (-6, 6), "feature_bounds": (-1, 1)}
@@ -67,13 +67,13 @@ def same_state(a, b):
 class TestReturn:
     @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")  # full sets come back as well
     @pytest.mark.parametrize("score", ["lac", "aps", "raps"])
-    @pytest.mark.parametrize("kind", ["recipe", "sgd", "objective", "preprocessed", "network"])
+    @pytest.mark.parametrize("kind", ["recipe", "sgd", "output", "preprocessed", "network"])
     @pytest.mark.covering
     def test_classifier(self, tmp_path, kind, score):
         mechanism = {
             "recipe": None,
             "sgd": DPSGD(steps=10),
-            "objective": ObjectivePerturbation(),
+            "output": OutputPerturbation(),
             "preprocessed": Preprocessed((UnitNorm(), PrivateCentering()), DPSGD(steps=10, dtype="float64")),
             "network": DPSGD(hidden=(5,), steps=10, activation="tanh"),
         }[kind]

@@ -25,8 +25,7 @@ from dpscp.training import (
 )
 from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.engine.noise import gaussian_release
-from dpscp.training.mechanisms.objective_privacy import dominating_mu
-from dpscp.training.mechanisms.perturbation import SOLVER_SHARE, TRACE_NOISE
+from dpscp.training.mechanisms.perturbation import SOLVER_NOISE, SOLVER_SHARE
 from dpscp.training.preprocessing.projections import PrivateWhitening
 from dpscp.training.preprocessing.rescaled import PrivateTarget
 
@@ -112,8 +111,7 @@ MECHANISMS = [
     PrivateTarget(Inner(), (-3.0, 3.0), noise_multiplier=3.0),
     # so much noise and so few records that bringing the moments back to their public length acts
     SufficientStatistics(1.0, (-3.0, 3.0), noise_multiplier=50.0),
-    OutputPerturbation("huber", y_bounds=(-3.0, 3.0), noise_multiplier=3.0),
-    ObjectivePerturbation("huber", y_bounds=(-3.0, 3.0), noise_multiplier=3.0),
+    OutputPerturbation(loss="huber", y_bounds=(-3.0, 3.0), noise_multiplier=3.0),
 ]
 
 
@@ -184,7 +182,7 @@ def test_the_scale_that_is_asked_for_reaches_the_generator():
 
 def test_perturbation_pays_for_the_tolerance_of_its_solver(released):
     (X, y), _ = data_sets()
-    OutputPerturbation("logistic", regularization=0.1, noise_multiplier=3.0, classes=(0, 1)).train(
+    OutputPerturbation(loss="logistic", regularization=0.1, noise_multiplier=3.0, classes=(0, 1)).train(
         X, (y > 0.2).astype(int), random_state=0, n_records=40
     )
     gradient, strength = math.sqrt(2.0), 0.1 * 40  # a row of norm 1 and its bias coordinate
@@ -200,24 +198,10 @@ def test_objective_perturbation_draws_the_scales_of_its_event(released, everywhe
     linear = []
     everywhere("secure_generator", lambda _: Listening())
     (X, y), _ = data_sets()
-    mechanism = ObjectivePerturbation("logistic", penalty=20.0, noise_multiplier=3.0, classes=(0, 1))
+    mechanism = ObjectivePerturbation(noise_multiplier=3.0, classes=(0, 1))
     mechanism.train(X, (y > 0.2).astype(int), random_state=0, n_records=40)
     gradient = math.sqrt(2.0)
-    # the linear term, and the trace of noise that covers the solver's tolerance, both ways
-    trace = TRACE_NOISE * 3.0 * 2 * SOLVER_SHARE * gradient / 20.0
-    assert linear == [pytest.approx(3.0 * gradient), pytest.approx(trace)]
-    assert released == [pytest.approx(trace)]
-    mu = math.hypot(dominating_mu(mechanism._privacy_loss(1 / 3.0)), 1 / (TRACE_NOISE * 3.0))
-    assert mechanism.event == gaussian_event(1 / mu)
-
-
-def test_the_jacobian_is_paid_for():
-    penalty = 20.0
-    squared = ObjectivePerturbation("squared", penalty=penalty, y_bounds=(0, 1))._privacy_loss(0.5)
-    expansion = 2.0 / penalty  # smoothness 1 at rows of squared norm 2, bias included
-    assert squared.expansion == pytest.approx(expansion)
-    assert squared.log_determinant == pytest.approx(math.log1p(expansion))
-    assert not squared.one_sided  # the sign of a residual is not known
-    two = ObjectivePerturbation("logistic", penalty=penalty, classes=(0, 1))._privacy_loss(0.5)
-    assert two.log_determinant == pytest.approx(math.log1p(0.25 * expansion))
-    assert two.one_sided
+    # the linear term, and the noise that covers the solver's tolerance, both ways
+    rest = SOLVER_NOISE * 3.0 * 2 * SOLVER_SHARE * gradient / mechanism.strength(40, 3)
+    assert linear == [pytest.approx(3.0 * gradient), pytest.approx(rest)]
+    assert released == [pytest.approx(rest)]

@@ -290,7 +290,7 @@ def test_what_blocks_cannot_do_is_refused(table, tmp_path):
 
 def test_what_knows_arrays_only_gets_those_of_this_process(table, tmp_path):
     X, y = table
-    options = {"estimator": OutputPerturbation("logistic", feature_bound=2.0)}
+    options = {"estimator": OutputPerturbation(loss="logistic", feature_bound=2.0)}
     fit = classifier(**options).fit(X, y)
     for n_blocks in (1, 4):
         assert_same(fit, classifier(**options).fit(ArraySource(X, y, n_blocks=n_blocks)))

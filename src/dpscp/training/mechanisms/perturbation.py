@@ -1,17 +1,16 @@
 """Train penalized linear models by output or objective perturbation.
 
 Both minimize sum_i loss_i(theta) + strength / 2 * ||theta||^2 over rows of bounded norm, bias coordinate included.
-``OutputPerturbation`` adds noise to the minimizer, ``ObjectivePerturbation`` adds a random linear term
-before minimizing (and a trace of noise after, because a computed minimizer is never the exact one).
-``strength`` is regularization * n_records, so the losses are in effect divided by the public number of
-records; neither the event nor the noise depends on it.
+``OutputPerturbation`` adds noise to the minimizer. ``ObjectivePerturbation`` adds a random linear term before
+minimizing, and a little noise afterwards, because a computed minimizer is never the exact one. The penalty is on the
+sum of the losses, and neither the event nor the noise depends on the number of records.
 """
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -26,48 +25,50 @@ from dpscp.guarantees.stability import (
     stability_objective_perturbation,
     stability_output_perturbation,
 )
-from dpscp.privacy import Accountant, gaussian_event, noise_multiplier
-from dpscp.training.base import Checked, GaussianSums, Mechanism, Needs, Trained, TrainingRun, require_noise
+from dpscp.privacy import gaussian_event
+from dpscp.training.base import GaussianSums, Mechanism, Needs, Trained, TrainingRun, require_noise
 from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.engine.noise import gaussian_release, grid_slack
 from dpscp.training.engine.rows import bounded_targets, check_classes, encode_labels, feature_rows, observed_labels
-from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 
 __all__ = ["ObjectivePerturbation", "OutputPerturbation"]
 
 
-LOSSES = ("cross_entropy", "logistic", "squared", "huber")
+LOSSES = ("cross_entropy", "logistic", "huber")
 # Gradient norm at which the solver may stop, in units of one record's largest gradient.
 SOLVER_SHARE = 1e-4
-# Noise multiplier of the trace of output noise, in units of the main one: it adds 1 / 50^2 to the squared budget.
-TRACE_NOISE = 50.0
+# Multiplier of the noise that covers the solver, in units of the main one: it adds 1 / 50^2 to the squared budget.
+SOLVER_NOISE = 50.0
 _QUASI_NEWTON_STEPS = 2000
-# Default penalty of objective perturbation: smoothness / strength stays below this share of 1 / noise_multiplier.
+# Objective perturbation: smoothness / strength is at most this share of 1 / noise_multiplier.
 EXPANSION_SHARE = 0.05
+# Likely norm of good parameters of a classifier, times the norm of a row.
+_LIKELY_MARGIN = 10.0
 
 
 @dataclass(frozen=True)
 class _Perturbation(Mechanism):
     """The constants and the parts of training that both mechanisms have; see ``OutputPerturbation``."""
 
-    loss: str = "cross_entropy"
     feature_bound: float = 1.0
     _: KW_ONLY
     noise_multiplier: float | None = None
     classes: tuple[Any, ...] | None = None
-    y_bounds: tuple[float, float] | None = None
-    fit_intercept: bool = True
+
+    if TYPE_CHECKING:
+
+        @property
+        def loss(self) -> str:
+            """Return the name of the loss."""
+
+        @property
+        def y_bounds(self) -> tuple[float, float] | None:
+            """Return the public range of real targets; None for classification."""
 
     def __post_init__(self) -> None:
-        check_choice("loss", self.loss, LOSSES)
         check_positive("feature_bound", self.feature_bound)
-        for name in ("noise_multiplier", "regularization", "penalty"):
-            if getattr(self, name, None) is not None:
-                check_positive(name, getattr(self, name))
-        if self.loss in ("squared", "huber"):
-            if self.y_bounds is None:
-                raise ValueError(f"y_bounds=(low, high) is required with loss={self.loss!r}")
-            object.__setattr__(self, "y_bounds", check_range("y_bounds", self.y_bounds))
+        if self.noise_multiplier is not None:
+            check_positive("noise_multiplier", self.noise_multiplier)
         if self.classes is not None:
             object.__setattr__(self, "classes", check_classes(self.classes, self.loss))
 
@@ -86,45 +87,41 @@ class _Perturbation(Mechanism):
     def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray:
         """Draw the linear term of the objective; zeros: there is none."""
 
+    @property
+    def task(self) -> str:
+        return "regression" if self.loss == "huber" else "classification"
+
     def configured(self, needs: Needs) -> Self:
         return replace(self, classes=needs.classes)
 
     @property
     def _half_range(self) -> float:
-        low, high = self.y_bounds or (-1.0, 1.0)
-        return (high - low) / 2 if self.fit_intercept else max(abs(low), abs(high))
+        return 1.0 if self.y_bounds is None else (self.y_bounds[1] - self.y_bounds[0]) / 2
 
     @property
-    def _reach(self) -> float:
+    def _likely_norm(self) -> float:
         """Return a public guess of the norm of good parameters, for the rules of ``strength``."""
-        return (10.0 if self.y_bounds is None else 2 * self._half_range) / float(self.feature_bound)
+        return (_LIKELY_MARGIN if self.y_bounds is None else 2 * self._half_range) / float(self.feature_bound)
 
     def _risk(self, n_outputs: int, strength: float) -> "LinearRisk":
-        reach = math.hypot(self.feature_bound, 1.0) if self.fit_intercept else float(self.feature_bound)
-        if self.loss in ("squared", "huber"):
-            return LinearRisk("huber", reach, 1, strength, self._half_range * (2 if self.loss == "squared" else 1))
-        return LinearRisk(self.loss, reach, n_outputs if self.loss == "cross_entropy" else 1, strength)
-
-    @property
-    def _center(self) -> float:
-        """Return what is taken from targets; without an intercept nothing could undo it."""
-        has_center = self.fit_intercept and self.loss in ("squared", "huber")
-        return sum(self.y_bounds) / 2 if has_center and self.y_bounds else 0.0
+        return LinearRisk(self.loss, math.hypot(self.feature_bound, 1.0), n_outputs, strength, self._half_range)
 
     def train_on(self, run: TrainingRun) -> Trained:
         """Minimize the penalized risk, add noise, release."""
         y, classes = run.targets, self.classes
-        rows = feature_rows(run.rows, feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64")
-        noise = require_noise(self.noise_multiplier)
-        facts: dict[str, object] = {"noise_multiplier": noise, "feature_bound": self.feature_bound}
+        rows = feature_rows(run.rows, feature_bound=self.feature_bound, intercept=True, dtype="float64")
+        facts: dict[str, object] = {
+            "noise_multiplier": require_noise(self.noise_multiplier),
+            "feature_bound": self.feature_bound,
+        }
         target: NDArray[Any]
-        if self.y_bounds is not None and self.loss in ("squared", "huber"):
-            target, classes = bounded_targets(y, self.y_bounds) - self._center, None
+        center = 0.0
+        if self.y_bounds is not None:
+            center = sum(self.y_bounds) / 2
+            target, facts["y_bounds"] = bounded_targets(y, self.y_bounds) - center, self.y_bounds
         else:
             classes = check_classes(observed_labels(y), self.loss) if classes is None else classes
-            target = encode_labels(y, classes)
-        facts |= {} if classes is None else {"classes": classes}
-        facts |= {} if self.y_bounds is None else {"y_bounds": self.y_bounds}
+            target, facts["classes"] = encode_labels(y, classes), classes
         n_outputs = len(classes) if classes is not None and self.loss == "cross_entropy" else 1
         rng, n, width = run.generator(), run.n_records, run.source.width
         risk = self._risk(n_outputs, self.strength(n, width))
@@ -140,14 +137,13 @@ class _Perturbation(Mechanism):
             score_lipschitz=risk.head.score_lipschitz,
         )
         stability = replace(shift, shift_bound=shift.shift_bound + grid_slack(output_noise, len(theta)))
-        network = Network((width, n_outputs), "relu", self.fit_intercept)
-        network.layers(theta)[0][:, width:] += self._center
-        loss = Loss(self.loss, (), self._half_range)
+        network = Network((width, n_outputs))
+        network.layers(theta)[0][:, width:] += center
         return run.result(
-            DenseModel(network, loss, theta, classes, self.feature_bound),
+            DenseModel(network, Loss(self.loss, (), self._half_range), theta, classes, self.feature_bound),
             facts,
             stability=stability,
-            taken_from_data=("classes",) if self.classes is None and classes is not None else (),
+            taken_from_data=("classes",) if classes != self.classes else (),
         )
 
 
@@ -161,29 +157,39 @@ class OutputPerturbation(GaussianSums, _Perturbation):
 
     Parameters
     ----------
-    loss : "cross_entropy", "logistic", "huber" or "squared"
-        "logistic" is for two classes. "huber" is linear beyond half the width of y_bounds, "squared" beyond that width,
-        which is squared error wherever predictions lie in y_bounds.
     feature_bound : float
         A public bound on the norm of a row without bias. Longer rows are scaled onto it, in prediction too.
-    regularization : float or None
-        The weight of ||theta||^2 / 2 against the mean loss; None is a public rule (see ``strength``).
+    loss : "cross_entropy", "logistic" or "huber"
+        "logistic" is for two classes. "huber" is for regression, and linear beyond half the width of y_bounds.
     noise_multiplier : float or None
         Noise scale over sensitivity; None: call ``calibrated`` first.
     classes : tuple or None
         The public labels; None declares the labels in y public.
     y_bounds : (low, high) or None
         The public range of the target (regression). Targets are clipped to it.
-    fit_intercept : bool
+    regularization : float or None
+        The weight of ||theta||^2 / 2 against the mean loss; None is a public rule (see ``strength``).
 
     Paper: Supplement S3 [sec:assumption_validation]
     """
 
+    loss: str = "cross_entropy"
     _: KW_ONLY
+    y_bounds: tuple[float, float] | None = None
     regularization: float | None = None
 
     trains_persons: ClassVar[bool] = True
     _shift_bound = staticmethod(stability_output_perturbation)
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, LOSSES)
+        if (self.loss == "huber") != (self.y_bounds is not None):
+            raise ValueError("y_bounds=(low, high) is required with loss='huber', and must be None for other losses")
+        if self.y_bounds is not None:
+            object.__setattr__(self, "y_bounds", check_range("y_bounds", self.y_bounds))
+        if self.regularization is not None:
+            check_positive("regularization", self.regularization)
+        super().__post_init__()
 
     def strength(self, n_records: int, n_features: int) -> float:  # noqa: ARG002
         """Return the penalty on the sum of losses: regularization * n_records, or the public rule.
@@ -193,8 +199,8 @@ class OutputPerturbation(GaussianSums, _Perturbation):
         """
         if self.regularization is not None:
             return self.regularization * n_records
-        head = self._risk(2, 1.0).head
-        noise = require_noise(self.noise_multiplier) * head.gradient_bound / self._reach
+        head = self._risk(1, 1.0).head
+        noise = require_noise(self.noise_multiplier) * head.gradient_bound / self._likely_norm
         return float((2 * n_records * head.smoothness * noise**2) ** (1 / 3))
 
     def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray:  # noqa: ARG002
@@ -207,104 +213,77 @@ class OutputPerturbation(GaussianSums, _Perturbation):
 
 @dataclass(frozen=True)
 class ObjectivePerturbation(_Perturbation):
-    """Minimize a penalized linear risk with a random linear term.
+    """Minimize a penalized logistic risk of two classes with a random linear term.
 
     The linear term has coordinates of standard deviation noise_multiplier * gradient_bound.
 
     Privacy: ``event`` is one Gaussian event that covers two releases; the unit is one record. The first release is the
-    exact minimizer: a Gaussian event slightly stronger than 1 / noise_multiplier, because it pays for the Jacobian (see
-    ``objective_privacy``). The second covers the solver. The computed minimizer is within tolerance / strength of the
-    exact one, and noise of TRACE_NOISE * noise_multiplier times twice that is added.
+    exact minimizer: a Gaussian event slightly stronger than 1 / noise_multiplier (see ``dominating_mu``). The second
+    covers the solver. The computed minimizer is within tolerance / strength of the exact one, and noise of SOLVER_NOISE
+    * noise_multiplier times twice that is added.
 
     Assumes: each record is its own person. Persons with several rows are refused, because the Jacobian is bounded for
-    the rank of one record's curvature.
+    the curvature of one record.
 
     Parameters
     ----------
-    penalty : float or None
-        The weight of ||theta||^2 / 2 against the *sum* of losses. It enters the event, so it must not depend on
-        n_records. None is a public rule: the larger of the strength that keeps the Jacobian cheap and the one that fits
-        the noise.
-    classes : tuple or None
-        The public labels. "cross_entropy" needs them, because the event depends on their number.
-    loss, feature_bound, noise_multiplier, y_bounds, fit_intercept
+    feature_bound, noise_multiplier
         As for ``OutputPerturbation``.
+    classes : tuple or None
+        The two public labels; None declares the labels in y public.
 
     Paper: Supplement S3 [sec:assumption_validation]
     """
 
-    _: KW_ONLY
-    penalty: float | None = None
-
+    loss: ClassVar[str] = "logistic"
+    y_bounds: ClassVar[None] = None
     _shift_bound = staticmethod(stability_objective_perturbation)
+
+    def __post_init__(self) -> None:
+        if self.classes is not None and len(self.classes) != 2:
+            raise ValueError(
+                f"ObjectivePerturbation trains models of 2 classes, got {len(self.classes)}; use OutputPerturbation or "
+                "DPSGD"
+            )
+        super().__post_init__()
 
     @property
     def event(self) -> DpEvent | None:
-        """Return the Gaussian event of the minimizer and its small output noise.
-
-        None while the noise is not set, or the classes that it depends on are not declared.
-        """
+        """Return the Gaussian event of the minimizer and of the noise that covers the solver."""
         noise = self.noise_multiplier
-        if noise is None or (self.loss == "cross_entropy" and self.classes is None):
+        if noise is None:
             return None
-        mu = dominating_mu(self._privacy_loss(1 / noise))
-        return gaussian_event(1 / math.hypot(mu, 1 / (TRACE_NOISE * noise)))
-
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """Return a copy with nearly the smallest noise within (epsilon, delta); see `Mechanism.calibrated`."""
-        target = 1 / noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant)
-        # sqrt(mu'^2 + (mu / TRACE_NOISE)^2) <= target holds when mu' is this, because mu <= target
-        mu = largest_mu(target * math.sqrt(1 - TRACE_NOISE**-2), self._privacy_loss)
-        return self.with_noise(1 / mu)
+        return gaussian_event(
+            1 / math.hypot(dominating_mu(1 / noise, EXPANSION_SHARE / noise), 1 / (SOLVER_NOISE * noise))
+        )
 
     def strength(self, n_records: int, n_features: int) -> float:  # noqa: ARG002 (the event must not depend on it)
-        """Return the penalty on the sum of losses: ``penalty``, or the public rule."""
-        if self.penalty is not None:
-            return float(self.penalty)
-        noise = require_noise(self.noise_multiplier)
-        unit = self._risk(self._outputs, 1.0)
-        size = self._outputs * (n_features + self.fit_intercept)
-        fitting = noise * unit.head.gradient_bound * math.sqrt(size) / self._reach
-        return max(unit.head.smoothness / self._largest_expansion(1 / noise), fitting)
+        """Return the penalty on the sum of losses, a public rule.
+
+        It is the larger of the one that keeps the Jacobian as small as the event assumes and the one that fits the
+        noise.
+        """
+        noise, head = require_noise(self.noise_multiplier), self._risk(1, 1.0).head
+        fitting = noise * head.gradient_bound * math.sqrt(n_features + 1) / self._likely_norm
+        return max(head.smoothness * noise / EXPANSION_SHARE, fitting)
 
     def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray:
         return rng.normal(0.0, require_noise(self.noise_multiplier) * gradient_bound, size)
 
     def _output_noise(self, risk: "LinearRisk") -> float:
-        noise = TRACE_NOISE * require_noise(self.noise_multiplier)
+        noise = SOLVER_NOISE * require_noise(self.noise_multiplier)
         return noise * 2 * SOLVER_SHARE * risk.head.gradient_bound / risk.strength
 
-    def check(self, input_shape: tuple[int, ...]) -> Checked | None:
-        self._require_classes()
-        return super().check(input_shape)
 
-    @property
-    def _outputs(self) -> int:
-        return 1 if self.loss != "cross_entropy" else len(self._require_classes())
+def dominating_mu(mu: float, expansion: float) -> float:
+    """Return the parameter of the Gaussian mechanism that dominates the exact minimizer.
 
-    def _require_classes(self) -> tuple[Any, ...]:
-        if self.loss == "cross_entropy" and self.classes is None:
-            raise ValueError(
-                "classes must be declared, because the privacy of this mechanism depends on their number; pass "
-                "classes=(...)"
-            )
-        return self.classes or ()
+    ``mu`` is the gradient bound over the noise of the linear term, ``expansion`` the smoothness over the strength. The
+    result is -2 Phi^-1(Phi(-mu / 2) / (1 + expansion / 2)).
 
-    def _largest_expansion(self, mu: float) -> float:
-        # more classes push in more directions: keep the sum of their quadratic terms small
-        return EXPANSION_SHARE * mu / max(1.0, (self._outputs - 1) / 3)
-
-    def _privacy_loss(self, mu: float) -> ObjectiveLoss:
-        unit = self._risk(self._outputs, 1.0)
-        expansion = self._largest_expansion(mu) if self.penalty is None else unit.head.smoothness / self.penalty
-        rank = max(1, self._outputs - 1)
-        if self.loss == "cross_entropy":
-            # diag(p) - pp' has rank K - 1 and trace at most 1 - 1/K; its largest eigenvalue, 1/2, is in `expansion`
-            log_determinant = rank * math.log1p(2 * expansion / (rank + 1))
-        else:
-            log_determinant = math.log1p(expansion)
-        one_sided = self.loss == "logistic" or (self.loss == "cross_entropy" and self._outputs == 2)
-        return ObjectiveLoss(mu, expansion, log_determinant, rank, one_sided)
+    Theory: Fact 9
+    """
+    return float(-2 * special.ndtri_exp(special.log_ndtr(-mu / 2) - math.log1p(expansion / 2)))
 
 
 @dataclass(frozen=True)
@@ -327,10 +306,7 @@ class LinearRisk:
 
     @property
     def head(self) -> LinearHead:
-        """Return the loss of one record with its constants.
-
-        They do not depend on the number of outputs.
-        """
+        """Return the constants of the loss of one record, which do not depend on the number of outputs."""
         return LinearHead(self.loss, self.row_bound, self.huber_delta)
 
     def value_and_gradient(
@@ -376,10 +352,9 @@ class LinearRisk:
     ) -> FloatArray:
         """Return parameters at which the gradient's norm is at most ``tolerance``.
 
-        ``weights`` of the records are at most one each.
-        They are within tolerance / strength of the minimizer, by strong convexity. Quasi-Newton does the
-        work; accelerated gradient descent, whose convergence is a theorem, finishes where a line search
-        gave up.
+        ``weights`` of the records are at most one each. The result is within tolerance / strength of the minimizer, by
+        strong convexity. Most work is done by a quasi-Newton method. Where its line search fails, accelerated gradient
+        descent continues, whose convergence is proven.
         """
 
         def objective(theta: FloatArray) -> tuple[float, FloatArray]:
