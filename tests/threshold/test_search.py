@@ -340,9 +340,9 @@ class TestSharedCounts:
     SETTING = MappingProxyType({"score_range": (0, 1), "steps": 9})
 
     def search(self, alphas, noise=30.0):
-        asked = search.SharedCounts()
-        setting = {**self.SETTING, "count_noise": lattice_noise(noise, Fraction(1, 2)), "asked": asked}
-        return [private_quantile(SCORES, alpha=a, **setting).threshold for a in alphas], len(asked.noise)
+        shared = search.SharedCounts()
+        setting = {**self.SETTING, "count_noise": lattice_noise(noise, Fraction(1, 2)), "shared_counts": shared}
+        return [private_quantile(SCORES, alpha=a, **setting).threshold for a in alphas], len(shared.noise)
 
     # paths that part as early as paths can use up all that was paid for; those of high levels stay together for long
     @pytest.mark.parametrize(
@@ -370,11 +370,10 @@ class TestSharedCounts:
         assert stats.ks_2samp(together, alone).pvalue > 1e-6
 
     def test_other_questions_are_refused(self):
-        asked = search.SharedCounts()
-        setting = {"alpha": 0.1, "asked": asked, "count_noise": 5.0, **self.SETTING}
+        setting = {"alpha": 0.1, "shared_counts": search.SharedCounts(), "count_noise": 5.0, **self.SETTING}
         private_quantile(SCORES, **setting)
         for other in ({"count_noise": 6.0}, {"steps": 8}, {"score_range": (0, 2)}, {"fine_near": 0.0}):
             with pytest.raises(ValueError, match="same rank, noise, steps, score_range"):
                 private_quantile(SCORES, **{**setting, **other})
-        with pytest.raises(ValueError, match="`asked` needs rank='centered'"):
+        with pytest.raises(ValueError, match="`shared_counts` needs rank='centered'"):
             private_quantile(SCORES, **setting, rank="linear")

@@ -84,7 +84,7 @@ def _log_ratio(
     deltas: Sequence[float],
     failure: float,
 ) -> NDArray[np.float64]:
-    """Bound log((P(more >= t) - delta) / P(less >= t)) from below; one row for each delta."""
+    """Bound log((P(more >= t) - delta) / P(less >= t)) from below for each delta."""
     hits = len(more) - np.searchsorted(np.sort(more), thresholds, side="left")
     alarms = len(less) - np.searchsorted(np.sort(less), thresholds, side="left")
     lowest = np.where(hits > 0, stats.beta.ppf(failure, np.maximum(hits, 1), len(more) - hits + 1), 0.0)

@@ -19,7 +19,9 @@ from dpscp.estimators.fitted import MissingEstimator
 
 @dataclass(frozen=True)
 class ModelGame:
-    """Attack fits with the settings of a model; the neighbors differ by one extreme record.
+    """Attack fits with the settings of a model.
+
+    The neighbors differ by one extreme record.
 
     The attacker sees the output for this record and the thresholds. Budget, guarantee, levels, score, bounds, classes
     and groups are those of the model. The records are synthetic and lie inside the public bounds; the records of the

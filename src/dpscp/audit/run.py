@@ -1,4 +1,6 @@
-"""Run an audit. ``import dpscp`` imports this module, so the numerical libraries are imported in ``audit``."""
+"""Run an audit.
+
+``import dpscp`` imports this module, so the numerical libraries are imported in ``audit``."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -32,7 +34,7 @@ class Game(Protocol):
         """Claimed privacy cost of one run."""
 
     def play(self, with_record: bool, runs: int) -> "FloatArray":
-        """Return the attacker's statistics of at least ``runs`` independent runs, with or without the record."""
+        """Return what the attacker computes from at least ``runs`` runs."""
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def release(
         found = problem.with_found_ranges(trained)
         fitted.append((found, trained.model, for_evaluation))
         facts = found.public_facts() | dict(plan.facts)
-        spent = declare_all(Ledger(seeded=search_seed is not None), trained, facts).take(*found.taken_from_data)
+        spent = declare_all(Ledger(seeded=search_seed is not None), trained, facts).mark_taken(*found.taken_from_data)
         spent = plan.enter(spent, trained).assume(*assumed)
         if isinstance(found.task, Multilabel):
             n_groups = found.n_group_places
@@ -263,7 +263,7 @@ def declare_all(ledger: Ledger, trained: Trained, own: Mapping[str, Any]) -> Led
     found = trained.public_facts.items()
     facts = {name: str(value) if (shown := plain(value)) is NOT_PLAIN else shown for name, value in found}
     declared = ledger.declare(**(facts | dict(own)))
-    return declared.take(*trained.taken_from_data).find(*trained.found_privately)
+    return declared.mark_taken(*trained.taken_from_data).mark_found(*trained.found_privately)
 
 
 @contextmanager

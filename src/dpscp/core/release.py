@@ -227,7 +227,7 @@ def _search(
                         size=row[0].aim.size if row else known,
                         size_noise=None if row else plan.size_noise,
                         release_confidence=plan.problem.release_confidence,
-                        asked=shared,
+                        shared_counts=shared,
                         fine_near=plan.problem.task.fine_near,
                         random_state=next(seeds),
                         observer=observer,

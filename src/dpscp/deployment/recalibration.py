@@ -160,7 +160,7 @@ def _join(fitted: Ledger, added: Ledger, size: dict[str, int], *, counted: bool)
     )
     joined = joined.assume(*added.assumptions, OTHER_PERSONS)
     sizes = {f"new_{name}": value for name, value in added.public_facts.items() if name == "released_sizes"}
-    joined = joined.declare(**size, **sizes).take(*(size if counted else ()))
+    joined = joined.declare(**size, **sizes).mark_taken(*(size if counted else ()))
     return joined.mark_seeded() if added.seeded else joined
 
 

@@ -174,7 +174,9 @@ _NUMBERS = tuple(
 
 @dataclass(frozen=True)
 class Certificate:
-    """The promise of one release about its coverage, or about its mean loss, in public numbers.
+    """The promise of one release about its coverage or its mean loss.
+
+    It contains public numbers only.
 
     ``str()`` returns a paragraph for the reader.
 
@@ -217,7 +219,7 @@ class Certificate:
 
     @property
     def risk(self) -> float:
-        """The proven upper bound on the mean loss of a new record; of coverage, on the probability of a miss."""
+        """The proven upper bound on the mean loss, or on the probability of a miss."""
         return round(1 - self.coverage, 12)
 
     @property
@@ -247,7 +249,7 @@ class Certificate:
         return self._without_proof(classes_declared=False)
 
     def voided(self, reason: str) -> "Certificate":
-        """Return the certificate for a fit whose records were also used outside the ledger; nothing is proven."""
+        """Return the certificate of a fit of which nothing is proven, with the reason."""
         return replace(self._without_proof(), void_because=reason)
 
     def _without_proof(self, **terms: Any) -> "Certificate":
@@ -367,7 +369,7 @@ class Certificate:
 
     @property
     def summary(self) -> str:
-        """The promise and the advice, for a warning; ``str()`` adds reasons, assumptions and numbers."""
+        """The promise and the advice, for a warning."""
         parts = [*first_words(self.assumptions), self._head(), *([self.advice] if self.advice else [])]
         return " ".join(parts)
 

@@ -1,4 +1,4 @@
-"""The interface of every method of the paper: checks, one trained model, sets and a ledger.
+"""The interface of every method of the paper.
 
 The scores are the paper's: 1 - p_y for classification, the absolute residual for regression.
 """

@@ -1,4 +1,4 @@
-"""Theorem 2: the hard instance that attains the black-box floor, with canonical noise.
+"""Theorem 2: the hard instance that attains the black-box floor.
 
 For studies only: no released value depends on it. ``blackbox_floor`` is the floor itself.
 
@@ -168,7 +168,9 @@ def hard_instance_coverage(
     generator: np.random.Generator,
     is_member: bool = False,
 ) -> float:
-    """Simulate the coverage of the hard instance: a noisy histogram with far more cells than records.
+    """Simulate the coverage of the hard instance.
+
+    It is a noisy histogram with far more cells than records.
 
     A cell's count plus noise is released. The set holds the cells whose count is at least the one that records in the
     histogram reach with probability 1 - alpha. A new record has that level only if it was counted too.

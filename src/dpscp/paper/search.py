@@ -1,4 +1,4 @@
-"""Algorithm 2, the buffered right-endpoint search, and Algorithm 4, the noisy midpoint rule of earlier work."""
+"""Algorithm 2 (buffered right-endpoint search) and 4 (noisy midpoint rule)."""
 
 import warnings
 from collections.abc import Iterator

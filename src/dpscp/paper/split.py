@@ -1,4 +1,4 @@
-"""Methods with one exact threshold: split conformal prediction and naive reuse of all records. Not private."""
+"""Split conformal prediction and naive reuse of all records; not private."""
 
 import math
 from dataclasses import dataclass

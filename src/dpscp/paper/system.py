@@ -1,4 +1,4 @@
-"""Algorithm 1 with the paper's own search (DP-SCP-F, DP-SCP-A), and the private split of earlier work (DP-Split)."""
+"""Algorithm 1 (DP-SCP-F and DP-SCP-A), and the private split (DP-Split)."""
 
 import math
 import warnings
@@ -65,11 +65,14 @@ class PrivateMethod(ThresholdMethod):
 
     @abstractmethod
     def _search(self, scores: NDArray[Any], noise: LatticeNoise, nominal: int, **options: Any) -> PrivateQuantile:
-        """Search the threshold with this noise on each count; ``options`` are alpha, score_range and random_state."""
+        """Search the threshold with this noise on each count.
+
+        ``options`` are alpha, score_range and random_state.
+        """
 
     @abstractmethod
     def _cost_beside_search(self, mechanism: Mechanism) -> tuple[DpEvent | None, float | None]:
-        """Return what training costs the records that calibrate, and their share if a split is secret."""
+        """Return what training costs the calibration records, and their secret share."""
 
     @abstractmethod
     def _write_ledger(self, trained: Trained, quantiles: Sequence[PrivateQuantile]) -> Ledger:
@@ -113,7 +116,8 @@ class PrivateMethod(ThresholdMethod):
             "score_range": list(score_range),
             "alpha": [float(alpha) for alpha in self._alphas],
         }
-        ledger = declare_all(ledger, trained, own).take(*["n_records"] * (self.n_records is None), *["classes"] * found)
+        taken = [*["n_records"] * (self.n_records is None), *["classes"] * found]
+        ledger = declare_all(ledger, trained, own).mark_taken(*taken)
         budget.require(ledger, self.accountant)
         self.ledger_ = outer.mark_ledger(ledger if self.random_state is None else ledger.mark_seeded())
         if not np.isfinite(self.threshold_).all():

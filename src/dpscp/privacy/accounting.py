@@ -215,9 +215,10 @@ class Accountant:
         return None if None in levels else max(mu for mu in levels if mu is not None)
 
     def replacement_epsilon(self, event: DpEvent, delta: float, rows: int = 1) -> float:
-        """Return epsilon at ``delta`` for replacing ``rows`` records by others; infinite without privacy.
+        """Return epsilon at ``delta`` for replacing ``rows`` records by others.
 
-        Replacing is removing and adding: a chain of twice as many steps, each bounded by the worse direction.
+        It is infinite without privacy. Replacing is removing and adding: a chain of twice as many steps, each bounded
+        by the worse direction.
         """
         delta, rows = check_probability("delta", delta), check_count("rows", rows)
         event = frozen_event(event)
@@ -265,9 +266,9 @@ def _known_epsilon(accountant: Accountant, event: DpEvent, delta: float, rows: i
 def _proven_pairs(
     accountant: Accountant, event: DpEvent, direction: Direction, tail: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return proven pairs (epsilon, delta) of one direction; a report uses them for several groups and curves.
+    """Return proven pairs (epsilon, delta) of one direction.
 
-    The epsilons may be negative.
+    The epsilons may be negative. A report uses the pairs for several groups and curves.
     """
     top, floor = 1.0, accountant.delta(event, _LARGEST_EPSILON)
     while accountant.delta(event, top) > floor + tail and top < _LARGEST_EPSILON:

@@ -1,4 +1,4 @@
-"""Events: descriptions of noisy computations, from which the cost is computed, and their JSON form.
+"""Events: what was released with how much noise, and the JSON form of that.
 
 Helpers for the events of dp-accounting, and the events that it lacks. An event states what was released and with how
 much noise. ``accounting`` computes the cost. All helpers take public numbers only. Neighbors differ by one added or
@@ -267,7 +267,7 @@ def secret_split(training: DpEvent, held_out: DpEvent, fraction: float) -> DpEve
 
 
 def secret_parts(training: DpEvent, *held_out: tuple[DpEvent, float]) -> DpEvent:
-    """One event for several on random parts of the records: the part of ``training``, and others with their shares.
+    """Return one event for several mechanisms on random parts of the records.
 
     One secret coin of a record's own, with a face for each part, decides. The mixture of three is a secret split whose
     held-out side is a secret split again.
@@ -301,7 +301,7 @@ def require_event(event: object) -> DpEvent:
 
 
 def _parts(event: DpEvent) -> tuple[DpEvent, ...]:
-    """Return the events inside an event; none for a basic one, or one of a class that is not known.
+    """Return the events inside an event; none for a basic or an unknown one.
 
     The event under sampling is part of one basic event: it cannot be accounted for alone.
     """

@@ -98,7 +98,10 @@ class Entry:
         return tuple(zip(self.parts or (self.stage,) * len(events), events, strict=True))
 
     def components_of(self, place: int) -> tuple[tuple[str, DpEvent], ...]:
-        """Return the name and the event of each component of a part, or of the part itself where they have no names."""
+        """Return name and event of each component of a part, or of the part itself.
+
+        The part itself is returned if its components have no names.
+        """
         part, event = self.stages[place]
         names = self.components[place] if self.components else ()
         if not names:
@@ -251,7 +254,10 @@ class Ledger:
         return replace(self, public_facts={**self.public_facts, **facts})
 
     def show_at(self, delta: float) -> "Ledger":
-        """Return a new ledger that is printed at this delta, which becomes a public fact; the usual one needs none."""
+        """Return a new ledger that is printed at this delta.
+
+        The delta becomes a public fact, except for the default one.
+        """
         return self if delta == _SHOWN_DELTA else self.declare(delta=float(delta))
 
     @property
@@ -263,12 +269,12 @@ class Ledger:
         """Return a new ledger with more assumptions; ``TypeError`` for a sentence."""
         return replace(self, assumptions=(*self.assumptions, *require_assumptions(assumptions)))
 
-    def take(self, *names: str) -> "Ledger":
-        """Return a new ledger that states that these public facts were read from the records."""
+    def mark_taken(self, *names: str) -> "Ledger":
+        """Return a new ledger that marks public facts as read from the records."""
         return replace(self, taken_from_data=(*self.taken_from_data, *names))
 
-    def find(self, *names: str) -> "Ledger":
-        """Return a new ledger that states that entries paid for these public facts."""
+    def mark_found(self, *names: str) -> "Ledger":
+        """Return a new ledger that marks public facts as paid for by its entries."""
         return replace(self, found_privately=(*self.found_privately, *names))
 
     def mark_seeded(self) -> "Ledger":
@@ -282,7 +288,7 @@ class Ledger:
         """
         facts = {**self.public_facts, **other.public_facts}
         joined = replace(self, entries=self.entries + other.entries, public_facts=facts)
-        joined = joined.assume(*other.assumptions).take(*other.taken_from_data).find(*other.found_privately)
+        joined = joined.assume(*other.assumptions).mark_taken(*other.taken_from_data).mark_found(*other.found_privately)
         return joined.mark_seeded() if other.seeded else joined
 
     @property
@@ -379,16 +385,7 @@ class Ledger:
     def cost_of(
         self, event: DpEvent, delta: float, accountant: str | Accountant = "pld", rows: int | None = None
     ) -> float:
-        """Return epsilon at ``delta`` of one event, for the unit and the relation of this ledger.
-
-        Parameters
-        ----------
-        event : DpEvent
-        delta : float
-        accountant : str or Accountant
-        rows : int, optional
-            As in ``epsilon``.
-        """
+        """Return epsilon of one event, for the unit and the relation of this ledger."""
         rows = self.rows if rows is None else rows
         if self.relation is Relation.REPLACE_ONE:
             return as_accountant(accountant).replacement_epsilon(event, delta, rows)
@@ -511,7 +508,7 @@ class Ledger:
             raise ValueError(f"the ledger is damaged: {error}") from None
 
     def summary(self, delta: float) -> str:
-        """Return a summary as text: the table of entries at ``delta``, the public facts and what is assumed."""
+        """Return a text with the table of entries, the public facts and assumptions."""
         lines = self._lines(check_probability("delta", delta))
         if self.public_facts:
             lines.append("declared public: " + ", ".join(f"{k} = {v}" for k, v in self.public_facts.items()))
@@ -544,14 +541,14 @@ class Ledger:
         return titles, rows
 
     def __str__(self) -> str:
-        """Return the entries as a table at the delta of the fit, or at the default of the estimators."""
+        """Return the entries as a table, at the delta of the fit or the default one."""
         return "\n".join(self._lines(self._shown_delta))
 
     def _lines(self, delta: float) -> list[str]:
         return [*first_words(self.assumptions), *text_table(*self._table(delta)), *self._warnings()]
 
     def html_card(self, delta: float) -> str:
-        """Return the privacy promise as a card for a notebook, with the table of entries folded.
+        """Return the privacy promise as an HTML card for a notebook.
 
         Parameters
         ----------
@@ -592,7 +589,7 @@ def _frozen_fact(value: Any) -> Any:
 
 
 def _events_of(part: DpEvent) -> tuple[DpEvent, ...]:
-    """Return the events that a part composes, or the part itself; those inside them stay together."""
+    """Return the events that a part composes (one level deep), or the part itself."""
     return tuple(part.events) if isinstance(part, ComposedDpEvent) else (part,)
 
 

@@ -49,7 +49,7 @@ class IntegerSource:
                 return value
 
     def bernoulli_exp(self, numerator: int, denominator: int) -> bool:
-        """Return a Bernoulli(exp(-numerator / denominator)) draw, by the series of von Neumann."""
+        """Return a Bernoulli(exp(-numerator / denominator)) draw (von Neumann)."""
         # a Bernoulli(exp(-k)) draw is true if k draws of Bernoulli(exp(-1)) are true
         while numerator > denominator:
             if not self.bernoulli_exp(1, 1):

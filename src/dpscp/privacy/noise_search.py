@@ -1,4 +1,4 @@
-"""Find the smallest noise that fits a budget, and divide a budget between the parts of a secret split.
+"""Find the smallest noise that fits a budget, and divide a budget in two.
 
 Every search ends on the side that keeps the budget: the accountant has checked the returned value itself. The division
 treats both parts as Gaussian. It decides what training may spend and where the search for the noise of the held-out
@@ -145,7 +145,9 @@ def smallest_noise(
 
 
 def _narrow(cost: Callable[[float], float], epsilon: float, bad: float, good: float, flat: bool) -> float:
-    """Return the good end of a bracket after it became short, or, unless ``flat``, once it costs nearly epsilon.
+    """Shorten a bracket, and return its good end.
+
+    Stop when the bracket is short, or, unless ``flat``, when the good end costs nearly epsilon.
 
     The log of the cost is nearly linear in the log of the noise, so a line through both ends shows where the answer is
     likely. What is tried is a little above it, then a little below it, so that the answer is soon between two tries.
@@ -246,7 +248,7 @@ def sized_lattice_noise(  # noqa: PLR0913 (one argument a choice)
     multiple: int = 1,
     copies: int = 1,
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
-    """Return the noise of several searches of the same records, and of one release of their number.
+    """Return the noise of several searches, and of the release of the size.
 
     Each noise is proportional to the sensitivity of its search, so every count costs the same. Training, all searches
     and the size together stay in the budget. The accountant charged the returned objects, to sample from.
@@ -402,7 +404,10 @@ def _sampled_mu(epsilon: float, delta: float, rate: float) -> float:
 
 
 def spare_mu(epsilon: float, delta: float, train_epsilon: float, secret_part: float = 0.0) -> float:
-    """Estimate the mu that training of ``train_epsilon`` leaves: to its own records, or to a secret part of others."""
+    """Estimate the mu that training leaves for the search.
+
+    With ``secret_part`` the search uses a secret part of other records, otherwise those of training.
+    """
     whole = gdp_mu(epsilon, delta)
     if secret_part:
         return _held_out_mu(epsilon, delta, secret_part, gdp_mu(train_epsilon, delta)) or whole

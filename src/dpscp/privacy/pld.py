@@ -199,7 +199,7 @@ def _compose_pmfs(first: PLDPmf, second: PLDPmf) -> PLDPmf:
 
 
 def _prefix_below(masses: FloatArray, most: float) -> int:
-    """Return the length of the prefix before the sum first exceeds ``most``; 0 if it never does."""
+    """Return how many masses come before their sum exceeds ``most``, or 0."""
     return int(np.argmax(np.cumsum(masses) > most))
 
 
@@ -216,7 +216,7 @@ def _self_compose_pmf(pmf: PLDPmf, count: int) -> PLDPmf:
 
 
 def _likely_range(masses: FloatArray, count: int) -> tuple[int, int]:
-    """Return places outside of which at most the tail of the composed mass lies, by Chernoff's bound."""
+    """Return places outside of which at most a mass of ``_TAIL`` lies (Chernoff)."""
     last = masses.size - 1
     growth = np.exp(np.arange(masses.size) / masses.size)
     rising, falling = masses.copy(), masses.copy()
@@ -244,7 +244,7 @@ def _basic_loss(event: DpEvent, count: int, bucket: float) -> Loss:
 
 
 def _gaussian_loss(event: GaussianDpEvent, bucket: float) -> Loss:
-    """Return the loss of one Gaussian release, by connect-the-dots on its exact profile."""
+    """Return the loss of one Gaussian release, from its exact profile."""
     bounds = mechanism.GaussianPrivacyLoss(event.noise_multiplier).connect_dots_bounds()
     low, high = math.floor(bounds.epsilon_lower / bucket), math.ceil(bounds.epsilon_upper / bucket)
     epsilons = np.arange(low, high + 1) * bucket
@@ -362,7 +362,7 @@ def _dominating_loss(event: DpEvent) -> Loss:
 
 
 def _secret_split_loss(event: SecretSplitDpEvent, bucket: float) -> Loss:
-    """Return the loss of training and search on secret parts, in buckets of this width, rounded up.
+    """Return the loss of training and search on secret parts, rounded up.
 
     Let P be the law of (training, search) without the record. With it, the law is (1 - f) T' x K + f T x K', where a
     prime marks the part that contains the record. This is a mixture, and the more expensive part alone is an upper

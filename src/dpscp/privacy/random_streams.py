@@ -94,7 +94,9 @@ def secure_generator(random_state: int | None = None) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class PlacedDraws:
-    """One uniform number in [0, 1) for each place 0, 1, 2, ...: draws that do not depend on how records lie in blocks.
+    """Assign a fixed uniform number in [0, 1) to each place 0, 1, 2, ...
+
+    The draws do not depend on how records are divided into blocks.
 
     The numbers are those of one cryptographic stream (or of a seeded one) in order; a block moves the stream forward to
     its own places. Reading a block again, on whatever machine, gives the same numbers. Whoever holds the key can repeat
@@ -110,12 +112,12 @@ class PlacedDraws:
 
     @classmethod
     def of(cls, random_state: int | None) -> Self:
-        """The stream of a key of the operating system; or, for tests, the one of a seed (warns)."""
+        """Return a stream keyed by the operating system, or by a seed (warns)."""
         seed = seed_of(random_state)
         return cls(seed, 0 if seed is not None else int.from_bytes(os.urandom(16), "little"))
 
     def uniform(self, places: "range | NDArray[np.int64]") -> NDArray[np.float64]:
-        """The numbers of these places, which increase one by one (a range) or in larger steps."""
+        """Return the numbers of these increasing places."""
         if isinstance(places, range):
             return self._from(places.start).random(len(places))
         found = np.empty(len(places))
@@ -130,7 +132,7 @@ class PlacedDraws:
         return found
 
     def _from(self, place: int) -> np.random.Generator:
-        """The generator whose next number is that of this place: a number uses 64 bits of the stream."""
+        """Return the generator whose next number is that of this place (64 bits each)."""
         if self.seed is not None:
             return np.random.Generator(np.random.PCG64(self.seed).advance(place))
         from randomgen import AESCounter
@@ -179,7 +181,9 @@ def secure_bytes(random_state: int | None = None) -> Callable[[int], bytes]:
 
 @dataclass(frozen=True)
 class _Cover:
-    """Rectangles under exp(-x^2 / 2), x > 0, from the widest one up, and the bounding shapes of what is left."""
+    """Cover the area under exp(-x^2 / 2), x > 0, by rectangles and other shapes.
+
+    The rectangles are ordered from the widest one up. The other shapes bound what is left."""
 
     widths: NDArray[np.float64]
     floor: NDArray[np.float64]
@@ -253,7 +257,10 @@ class NormalNumbers:
         out[rest] = np.copysign(self._draw_rest(rest.size), out[rest])
 
     def _fill_rectangles(self, out: NDArray[np.float64], start: int) -> NDArray[np.intp]:
-        """Fill numbers from ``start`` on; return the places of those in no rectangle, which have their sign only."""
+        """Fill numbers from ``start`` on; return the places of those in no rectangle.
+
+        Those have their sign only.
+        """
         numbers = out[start : start + _AT_ONCE]
         words = self._rng.bit_generator.random_raw(numbers.size).view(np.int64)
         part, factor = self._part[: numbers.size], self._factor[: numbers.size]

@@ -42,7 +42,7 @@ def _compose_divergences(history: tuple[tuple[DpEvent, int], ...]) -> Profile:
         composed._rdp += count * _divergences(event)
 
     def deltas(epsilons: FloatArray, _direction: Direction) -> FloatArray:
-        """Return the bounds of dp-accounting for all epsilons at once; they hold for both directions.
+        """Return the bounds of dp-accounting at all epsilons, for both directions.
 
         An order whose divergence was rounded to 0 proves nothing and is left out.
         """
@@ -67,7 +67,7 @@ def _divergences(event: DpEvent) -> FloatArray:
 
 
 def sampled_gaussian_divergences(rate: float, noise: float, orders: Sequence[float]) -> FloatArray:
-    """Return the divergences of one release at all orders; infinite where a series does not converge.
+    """Return the divergences of one release; infinite if a series does not converge.
 
     Parameters
     ----------
@@ -97,7 +97,10 @@ def sampled_gaussian_divergences(rate: float, noise: float, orders: Sequence[flo
 
 
 def _log_binomials(alpha: FloatArray, i: FloatArray) -> FloatArray:
-    """Return the logarithms of the coefficients' magnitudes: the sum of magnitudes is not below the sum."""
+    """Return the logarithms of the magnitudes of the coefficients.
+
+    The sum of magnitudes is at least the sum.
+    """
     return np.asarray(gammaln(alpha + 1) - gammaln(i + 1) - gammaln(alpha - i + 1))
 
 
@@ -111,7 +114,7 @@ def _finite_series(rate: float, noise: float, alpha: FloatArray) -> FloatArray:
 
 
 def _infinite_series(rate: float, noise: float, alpha: FloatArray, terms: int) -> FloatArray:
-    """Return the same for orders between whole numbers; infinite where so many terms are not enough."""
+    """Return the same for other orders; infinite if ``terms`` are not enough."""
     i = np.arange(float(terms))
     j = alpha[:, None] - i
     coefficients = _log_binomials(alpha[:, None], i)

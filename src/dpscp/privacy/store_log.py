@@ -1,4 +1,6 @@
-"""The rule of a budget store, and the lines of its file with their meaning; ``dpscp.privacy.store`` has the file.
+"""The rule of a budget store and the meaning of the lines of its file.
+
+``dpscp.privacy.store`` reads and writes the file.
 
 The rule allows shares that are chosen by earlier outputs: a Gaussian-DP filter. A share is charged a pair (mu, slack).
 Its privacy profile lies nowhere above the profile of this mechanism: "reveal everything with probability slack,
@@ -47,7 +49,7 @@ class Charge(NamedTuple):
 
 
 def _exact_mu(event: DpEvent) -> float | None:
-    """Return the charge of continuous Gaussian noise, which is exact and needs no slack; None for other events."""
+    """Return the exact charge of Gaussian noise; None for other events."""
     return as_accountant("pld").exact_mu(event) if is_private(event) else None
 
 
@@ -184,7 +186,7 @@ class Account:
 
     @classmethod
     def of_rows(cls, rows: Sequence[tuple[Any, ...]]) -> "Account":
-        """Return what the lines of a file say; ``ValueError`` if a digest or a line is wrong."""
+        """Return the account in these lines; ``ValueError`` if a line is wrong."""
         lines = tuple(Line(*row) for row in rows)
         previous = _FIRST_DIGEST
         for place, (line, row) in enumerate(zip(lines, rows, strict=True)):
@@ -236,9 +238,9 @@ class Account:
             )
 
     def spent(self, delta: float | None = None) -> float:
-        """Return epsilon at ``delta`` (default: the budget's) of a filter that would be full now.
+        """Return epsilon of a filter that would be full now.
 
-        A share that takes the whole total counts as the whole total.
+        ``delta`` is by default that of the budget. A share that takes the whole total counts as the whole total.
         """
         at, shares = self.budget.delta if delta is None else check_probability("delta", delta), [*self.shares.values()]
         if not self._has_whole(shares):
@@ -248,7 +250,10 @@ class Account:
         return self.budget.epsilon if at == self.budget.delta else shares[0].epsilon(at)
 
     def _has_whole(self, shares: Sequence[Share]) -> bool:
-        """Return whether the first share took the whole total; no commit gives any of it back."""
+        """Return whether the first share took the whole total.
+
+        No commit gives any of it back.
+        """
         reserved = [Share(share.reserved) for share in shares[:1]]
         if not reserved or self._filter_epsilon(reserved, self.budget.delta) <= self.budget.epsilon:
             return False

@@ -75,10 +75,10 @@ def gaussian_tradeoff(mu: float) -> Tradeoff:
 
 
 def tradeoff_from_profile(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> Tradeoff:
-    """Return the trade-off function of rejecting Q for P that proven pairs P(A) <= e^eps Q(A) + delta imply.
+    """Return the trade-off function that proven pairs (epsilon, delta) imply.
 
-    Each pair gives the line 1 - delta - e^eps x. The function is the largest of the lines, so a finite list is a valid
-    lower bound.
+    A pair says P(A) <= e^eps Q(A) + delta for all A, and the function is about rejecting Q for P. Each pair gives the
+    line 1 - delta - e^eps x. The function is the largest of the lines, so a finite list is a valid lower bound.
 
     Theory: Result B, f from a privacy profile
     """

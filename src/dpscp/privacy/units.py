@@ -1,4 +1,4 @@
-"""Who is protected, and how well: the unit of privacy, the relation between two tables, and the budget.
+"""Who is protected and how well: the unit of privacy, the relation, the budget.
 
 Every entry of a ledger has both. All numbers and words about who is protected follow from them, and from no public
 fact.
@@ -297,7 +297,10 @@ class BudgetCheck:
 def check_budget(
     budget: Budget, n_units: int | None = None, relation: Relation = Relation.ADD_OR_REMOVE
 ) -> tuple[BudgetCheck, ...]:
-    """Check a budget by public numbers; ``n_units`` is the public nominal number, None where there is none."""
+    """Check a budget by public numbers.
+
+    ``n_units`` is the nominal number of units; None if there is no public one.
+    """
     found = [] if n_units is None else [BudgetCheck("delta", budget.delta <= 1 / max(1, n_units))]
     found.append(BudgetCheck("epsilon", budget.epsilon <= _LARGEST_EPSILON))
     return (*found, BudgetCheck("relation", relation is Relation.ADD_OR_REMOVE))

@@ -1,4 +1,6 @@
-"""Scores of real targets: how badly a target fits what the model predicts for x, and the interval of a threshold.
+"""Scores of real targets, and the interval that belongs to a threshold.
+
+A score says how badly a target fits what the model predicts for x.
 
 ``INTERVAL_SCORES`` has the scores by the names that an estimator takes. To add one, write its class and add a line to
 that table.
@@ -162,7 +164,9 @@ class _Normalized:
 
 @dataclass(frozen=True)
 class _Distance:
-    """Score by the distance beyond the ends of the pair, negative inside; of one prediction, the absolute residual.
+    """Score by the distance beyond the ends of the pair, negative inside.
+
+    For a model with one output this is the absolute residual.
 
     Attributes
     ----------
@@ -253,7 +257,7 @@ def interval_score(score: str | IntervalScore) -> IntervalScore:
 
 
 def score_targets(score: IntervalScore, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
-    """Compute the score of each target, (n,); NaN of a caller's own score becomes infinity."""
+    """Compute the score of each target, (n,); NaN becomes infinity."""
     of_targets = score.of_targets
     if score_name(score, INTERVAL_SCORES) is not None:
         return of_targets(targets, pair)
@@ -293,7 +297,10 @@ def score_intervals(score: IntervalScore, pair: Pair, thresholds: NDArray[Any]) 
 
 
 def check_interval_score(score: IntervalScore, y_bounds: tuple[float, float]) -> None:
-    """Refuse a caller's score whose intervals miss synthetic targets that it accepts; this package tests its own."""
+    """Reject a custom score whose intervals miss targets that it accepts.
+
+    It is tried on synthetic targets. The scores of this package are tested elsewhere.
+    """
     if score_name(score, INTERVAL_SCORES) is not None:
         return
     low, high = y_bounds

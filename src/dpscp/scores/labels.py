@@ -1,4 +1,4 @@
-"""Scores of labels: how badly each label fits the probabilities that the model predicts for x.
+"""Scores of labels: how badly each label fits the predicted probabilities.
 
 The scores are functions of probabilities. ``LABEL_SCORES`` has them by the names that an estimator takes. To add one,
 write its class and add a line to that table. A label's score and its membership in a set come from the same expression,
@@ -220,7 +220,7 @@ class LabelScore(Protocol):
 
 @dataclass(frozen=True)
 class _FromFunction:
-    """Hold a function of probabilities: a built-in score, or a caller's own with scores between 0 and 1."""
+    """A score that is a function of probabilities: built-in, or custom in [0, 1]."""
 
     function: Callable[[NDArray[Any]], NDArray[Any]]
     natural: bool = False
@@ -258,12 +258,14 @@ def label_score(score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def score_name(score: Any, scores: Mapping[str, Any]) -> str | None:
-    """Return the name of a built-in score of a table; None for a caller's own, which gets copies of the rows."""
+    """Return the name of a built-in score; None for a custom one."""
     return next((name for name, known in scores.items() if type(known) is type(score) and known == score), None)
 
 
 def score_labels(score: LabelScore, probabilities: NDArray[Any]) -> NDArray[Any]:
-    """Compute the score of every label, (n, n_classes); infinity for NaN, and for rows without probabilities.
+    """Compute the score of every label, (n, n_classes).
+
+    It is infinite for NaN and in rows without probabilities.
 
     Theory: Result B
     """
@@ -286,7 +288,7 @@ def score_labels(score: LabelScore, probabilities: NDArray[Any]) -> NDArray[Any]
 
 
 def check_label_score(score: LabelScore, n_classes: int) -> None:
-    """Refuse a caller's score that leaves its range on synthetic probabilities; this package tests its own."""
+    """Reject a custom score that leaves its range on synthetic probabilities."""
     if score_name(score, LABEL_SCORES) is not None:
         return
     rows = _synthetic_probabilities(n_classes)

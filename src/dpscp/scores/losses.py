@@ -1,4 +1,4 @@
-"""Losses of sets of labels as functions of a threshold, for ``dpscp.control_risk``.
+"""Losses of label sets as functions of a threshold (``dpscp.control_risk``).
 
 Each function returns another one: of a threshold t, with one loss in [0, 1] for each record.
 
@@ -17,7 +17,7 @@ Losses = Callable[[float], NDArray[np.float64]]
 
 
 def missed_labels(doubt: Any, truth: Any) -> Losses:
-    """Return the share of each record's true labels that the set {label : doubt <= t} misses.
+    """Return the loss: the share of true labels that {label : doubt <= t} misses.
 
     Parameters
     ----------
@@ -40,10 +40,10 @@ def missed_labels(doubt: Any, truth: Any) -> Losses:
 
 
 def false_discoveries(probability: Any, truth: Any) -> Losses:
-    """Return the share of the set {label : probability > t} that is not true; 0 for an empty set.
+    """Return the loss: the share of {label : probability > t} that is not true.
 
-    It may rise with t: control its running maximum, ``dpscp.control_risk(..., running_maximum=True)``. Where no finite
-    threshold is found the set is empty.
+    It is 0 for an empty set. It may rise with t: control its running maximum, ``dpscp.control_risk(...,
+    running_maximum=True)``. Where no finite threshold is found the set is empty.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def false_discoveries(probability: Any, truth: Any) -> Losses:
 
 
 def class_costs(doubt: Any, y: Any, costs: Any) -> Losses:
-    """Return the cost of each record's class where the set {class : doubt <= t} misses it, and 0 elsewhere.
+    """Return the loss: the cost of the true class if {class : doubt <= t} misses it.
 
     Parameters
     ----------

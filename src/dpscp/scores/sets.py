@@ -74,7 +74,7 @@ def normalized_interval(prediction: ArrayLike, scale: ArrayLike, threshold: Arra
 
 
 def scaled_threshold(threshold: NDArray[Any], scale: Any) -> NDArray[Any]:
-    """Return the largest number that, divided by the scale and rounded, is at most the threshold."""
+    """Return the largest number whose rounded ratio to the scale is in the set."""
     return _largest((threshold + _half_spacing(threshold)) * scale, lambda number: number / scale <= threshold)
 
 

@@ -142,7 +142,7 @@ EVEN = Halving()
 
 
 def as_counter(scores: Any, score_range: tuple[float, float], steps: int, *, halving: Halving = EVEN) -> "Counter":
-    """Return the counter for an array, chunks, a stream, a Dask array, a source or sums of losses.
+    """Return the counter for scores of any kind, or for sums of losses.
 
     No scores are valid: an error would reveal that the only one is missing.
     """
@@ -235,7 +235,7 @@ class ArrayCounts:
         self._base = 0
 
     def count(self, left: float, right: float, steps_left: int) -> int:
-        """Return #{scores <= middle of the bracket}; ``steps_left`` counts, this one included, remain."""
+        """Return #{scores <= middle}; ``steps_left`` counts remain, this one included."""
         threshold = float(self._halving.middle(left, right))
         held = self._known.get(right, self.size) - self._known.get(left, 0)
         is_small = held * _EXTRACT_SHARE <= self.size or len(self._known) >= _PATIENCE
@@ -251,7 +251,7 @@ class ArrayCounts:
         return found
 
     def _bracket(self, left: float, right: float) -> Iterator[NDArray[Any]]:
-        """Yield the scores of (left, right] by blocks; an end of the range leaves that side open."""
+        """Yield the scores of (left, right] by blocks; the range has open ends."""
         dtype = self._scores.dtype
         yield self._scores[:0]
         for i in range(0, self.size, _BLOCK):
@@ -263,7 +263,7 @@ class ArrayCounts:
 
 
 class LookaheadCounter:
-    """Counts from scores that are expensive to read: those of several steps from one reading.
+    """Count scores that are expensive to read, for several steps in one reading.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ class LookaheadCounter:
         self._look(*score_range, steps)
 
     def count(self, left: float, right: float, steps_left: int) -> int:
-        """Return #{scores <= middle of the bracket}; ``steps_left`` counts, this one included, remain."""
+        """Return #{scores <= middle}; ``steps_left`` counts remain, this one included."""
         threshold = float(self._halving.middle(left, right))
         place = np.searchsorted(self._edges, threshold)
         if place == self._edges.size or self._edges[place] != threshold:
@@ -333,7 +333,7 @@ class LossSums:
         return Fraction(int(self.sums[place]), self.resolution) if place < len(self.sums) else Fraction(self.size)
 
     def require_lattice(self, scale: int, steps: int) -> None:
-        """Refuse noise on a lattice that does not hold these sums, and steps between the places."""
+        """Reject noise on a lattice without these sums, and steps between the places."""
         if scale % self.resolution:
             raise ValueError(
                 f"the scale of the noise must be a multiple of resolution={self.resolution}, got {scale}: make it with "
@@ -347,7 +347,7 @@ Counter = ArrayCounts | LookaheadCounter | LossSums
 
 
 def count_chunks(chunks: Iterable[Any], thresholds: Edges) -> tuple[Counts, int]:
-    """Count the scores of all chunks, and those at most each threshold, in one reading.
+    """Count the scores at most each threshold, and all scores, in one reading.
 
     Parameters
     ----------
@@ -384,7 +384,7 @@ def count_chunks(chunks: Iterable[Any], thresholds: Edges) -> tuple[Counts, int]
 
 
 def _dask_reading(array: DaskArray) -> Reading:
-    """Return the reading of a Dask array: partitions count, and only sums are returned."""
+    """Return the reading of a Dask array, whose partitions return sums only."""
     if array.ndim != 1:
         raise ValueError(f"scores must be one-dimensional, got {array.ndim} dimensions")
     check_scores(np.empty(0, dtype=array.dtype))

@@ -85,9 +85,9 @@ class PrivateQuantile:
 
 
 class CountView(NamedTuple):
-    """What an observer sees of one count: its bracket, the exact count at the middle, and the noisy margin.
+    """What an observer sees of one count: bracket, exact count and noisy margin.
 
-    The margin is relative to the acceptance level of the last step.
+    The count is that at the middle of the bracket. The margin is relative to the acceptance level of the last step.
     """
 
     bracket: tuple[float, float]
@@ -97,11 +97,12 @@ class CountView(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchView:
-    """What an observer sees of one search: scale * count - base + noise was compared with bar.
+    """What an observer sees of one search.
 
-    For tests and audits only. No ledger pays for the exact counts: they are not private and must not be released. The
-    number of scores enters ``base`` only. A step accepts if its margin reaches its ``rises``. ``halving`` gives the
-    middle of a bracket. ``new_size`` is the size that the search released, if any.
+    The search compared scale * count - base + noise with bar. For tests and audits only. No ledger pays for the exact
+    counts: they are not private and must not be released. The number of scores enters ``base`` only. A step accepts if
+    its margin reaches its ``rises``. ``halving`` gives the middle of a bracket. ``new_size`` is the size that the
+    search released, if any.
     """
 
     score_range: tuple[float, float]
@@ -137,10 +138,12 @@ class SharedCounts:
         """Raise if the noisy counts of this search differ from those of earlier ones."""
         search = (rank, *search)
         if self._search is not None and not rank.is_same_at_all_levels:
-            raise ValueError(f"`asked` needs rank='centered', got '{rank}': other statistics differ between levels")
+            raise ValueError(
+                f"`shared_counts` needs rank='centered', got '{rank}': other statistics differ between levels"
+            )
         if self._search not in (None, search):
             raise ValueError(
-                "`asked` must come from searches with the same rank, noise, steps, score_range and fine_near"
+                "`shared_counts` must come from searches with the same rank, noise, steps, score_range and fine_near"
             )
         self._search = search
 
@@ -202,7 +205,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     size: Size | None = None,
     size_noise: float | LatticeNoise | None = None,
     release_confidence: float | None = None,
-    asked: SharedCounts | None = None,
+    shared_counts: SharedCounts | None = None,
     fine_near: float | tuple[float, float] | None = None,
     random_state: int | None = None,
     observer: SearchObserver | None = None,
@@ -250,7 +253,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     release_confidence : float, optional
         With this probability over scores and noise, this one threshold is at least the 1 - alpha quantile of the
         scores' law. Needs independent scores whose number is public, released or drawn from a counted table.
-    asked : SharedCounts, optional
+    shared_counts : SharedCounts, optional
         Shared by several searches of the same scores; ``event`` is that of this search alone. Needs
         ``rank="centered"``.
     fine_near : float or tuple of float, optional
@@ -303,7 +306,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
     if kind is not Correction.NONE:
         offset += Fraction(1, noise.scale)  # one unit of the lattice covers the difference to normal noise
-    threshold, view = _halve_range(counter, span, halving, aim, offset, noise, source, asked or SharedCounts())
+    threshold, view = _halve_range(counter, span, halving, aim, offset, noise, source, shared_counts or SharedCounts())
     if observer is not None:
         observer(replace(view, new_size=None if size_event is None else size))
     event = noise.event(steps) if size_event is None else compose(size_event, noise.event(steps))
@@ -339,7 +342,7 @@ def _check_numbers(failure_probability: float | None, **counts: int | None) -> N
 def _unit_noise(
     mu: float | None, count_noise: float | LatticeNoise | None, sensitivity: Fraction
 ) -> tuple[LatticeNoise | None, float]:
-    """Return the noise of each count, if it was given, and the noise of a single count."""
+    """Return the noise of each count if it was given, and that of a single count."""
     if count_noise is not None and mu is None:
         given = LatticeNoise.of(count_noise, sensitivity)
         return given, given.count_noise
@@ -349,7 +352,7 @@ def _unit_noise(
 
 
 def require_counted(counter: Counter, *, is_private: bool) -> None:
-    """Refuse no scores where their number is counted and published; a declared number keeps the true one private."""
+    """Reject an empty set of scores, unless their number is declared or private."""
     if not is_private and counter.size == 0:
         raise ValueError("scores are empty: pass at least one score, or declare n_records")
 
@@ -362,7 +365,7 @@ def _halve_range(
     offset: Fraction,
     noise: LatticeNoise,
     source: IntegerSource,
-    asked: SharedCounts,
+    shared_counts: SharedCounts,
 ) -> tuple[float, SearchView]:
     """Halve the range; move the right end if the noisy statistic is large enough.
 
@@ -370,7 +373,7 @@ def _halve_range(
     """
     if isinstance(counter, LossSums):
         counter.require_lattice(noise.scale, aim.steps)
-    asked.require_alike(aim.rank, noise, aim.steps, score_range, halving)
+    shared_counts.require_alike(aim.rank, noise, aim.steps, score_range, halving)
     left, right = score_range
     draws = noise.sample(aim.steps, source)
     seen: list[CountView] = []
@@ -383,7 +386,7 @@ def _halve_range(
         # scores are clipped into the range: at its end all of them count
         at_the_end = middle >= score_range[1]
         count = counter.size if at_the_end else counter.count(left, right, len(draws) - step)
-        margin = int(scale * count) - base + asked.noise.setdefault((step, left, right), draw) - bar
+        margin = int(scale * count) - base + shared_counts.noise.setdefault((step, left, right), draw) - bar
         # no count is needed at the end of the range: the step depends on its noise only
         if not at_the_end:
             seen.append(CountView((left, right), count, margin))

@@ -181,7 +181,7 @@ class _Search:
         self.law = lru_cache(maxsize=16)(self._law)
 
     def holds(self, level: float, offset: float, *, everywhere: bool = False) -> bool:
-        """Return whether the bound is small enough at the worst sizes so far, or at every size.
+        """Return whether the bound is small enough at the worst sizes or at all sizes.
 
         If not at every size, the worst one is remembered.
         """
@@ -213,7 +213,7 @@ class _Search:
 
 
 class _NoisyLevel:
-    """Levels that a release covers after its size was released as n~: x(n~) = 1 - alpha - q w(n~).
+    """Levels x(n~) = 1 - alpha - q w(n~) that a release with noisy size n~ covers.
 
     w(m) is about the standard deviation of what a release covers, and q is the largest q_n of the n within reach of n~.
     Here q_n is the smallest q for which a search of n scores covers less than 1 - alpha - q w(n + Y) with at most the
@@ -239,7 +239,7 @@ class _NoisyLevel:
         self.masses = np.diff(special.ndtr(reach / size.size_noise))
 
     def largest(self) -> float:
-        """Return the level that holds at every number of scores that the released one leaves possible."""
+        """Return the level that holds at every possible number of scores."""
         cases, q = self.size.cases(self.alpha, self.noise, self.tail), -_REACH
         last = max(int(cases.sizes[-1]), math.floor(self.size.released + self.size.reach(1 - self.tail)))
         for n, after in pairwise([*cases.sizes.tolist(), last + 1]):
@@ -257,7 +257,7 @@ class _NoisyLevel:
         return np.asarray(np.clip(1 - self.alpha - q * spread, 0.0, 1 - 1e-9))
 
     def _bound(self, n: int, width: int, q: float) -> float:
-        """Bound the probability of covering less than the level at each of ``width`` numbers of scores from n on."""
+        """Bound the probability of covering too little at ``width`` sizes from n on."""
         levels = np.maximum(self._level(n + self.ends[0], q), self._level(n + width - 1 + self.ends[1], q))
         moved = np.min((0.5 - self.alpha) * self.ends, axis=0)
         targets = (1 - self.alpha) * (n + 1) - self.alpha * (width - 1) + self.offset + moved
@@ -269,7 +269,9 @@ class _NoisyLevel:
 
 
 def _binomial_laws(n: int, shares: Numbers) -> tuple[Numbers, Numbers]:
-    """Return counts and their probabilities under Binomial(n, share) for each share, up to a mass of ``LEFT_OUT``."""
+    """Return counts and their binomial probabilities for each share.
+
+    A mass of ``LEFT_OUT`` is left out."""
     ends = np.array([shares.min(), shares.max()])
     reach = 8 * np.sqrt(n * np.max(np.where((ends - 0.5).prod() < 0, 0.25, ends * (1 - ends)))) + 40
     counts = np.arange(max(0, math.floor(n * ends[0] - reach)), min(n, math.ceil(n * ends[1] + reach)) + 1.0)

@@ -64,7 +64,7 @@ Numbers = NDArray[np.float64]
 
 
 class Cases(NamedTuple):
-    """Numbers of scores n in blocks of equal width, by their first value, and what the search aims at.
+    """Possible numbers of scores, in blocks of equal width, and their targets.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Cases(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownSize:
-    """The number of scores is public: n, or at least ``least`` of a part of random size, which may be empty.
+    """The number of scores is public: n, or at least ``least`` of a random part.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ class NoisySize:
         return self.size_noise * float(-special.ndtri(charge / 2)) + self.size_unit
 
     def cases(self, alpha: float, count_noise: float, tail: float) -> Cases:
-        """Return every number that the released one leaves possible, in blocks; the worst counts."""
+        """Return all possible numbers in blocks; the worst one counts."""
         reach, swing = self.reach(1 - tail), abs(0.5 - alpha)
         low = max(0, math.ceil(self.released - reach))
         width = block_width(low, alpha, count_noise, alpha)
@@ -224,7 +224,10 @@ Size = KnownSize | NoisySize | CountedSize
 
 
 def binomial_law(n: int, share: float) -> tuple[Numbers, Numbers]:
-    """Return values and probabilities of Binomial(n, share), up to a mass of ``LEFT_OUT`` (Bernstein)."""
+    """Return values and probabilities of Binomial(n, share).
+
+    A mass of ``LEFT_OUT`` is left out (Bernstein).
+    """
     reach = 8 * math.sqrt(n * share * (1 - share)) + 40
     low, high = max(0, math.floor(n * share - reach)), min(n, math.ceil(n * share + reach))
     counts = np.arange(low, high + 1, dtype=np.float64)
@@ -238,12 +241,12 @@ def binomial_law(n: int, share: float) -> tuple[Numbers, Numbers]:
 
 
 def block_width(n: float, alpha: float, count_noise: float, step: float) -> int:
-    """Return the width of blocks of sizes near n; a further record adds at most ``step`` ranks."""
+    """Return the width of blocks near n; a record adds at most ``step`` ranks."""
     return max(1, math.floor(_BLOCK * math.hypot(math.sqrt(n * alpha * (1 - alpha)), count_noise) / step))
 
 
 def release_size(size: int, size_noise: float | LatticeNoise, source: IntegerSource) -> tuple[NoisySize, DpEvent]:
-    """Release ``size`` with integer noise of standard deviation ``size_noise``; also return the cost.
+    """Return ``size`` with integer noise of this standard deviation, and the cost.
 
     Privacy: one record changes the size by 1; the event is that of one release.
 
@@ -371,7 +374,10 @@ def counted_offset(alpha: float, size: CountedSize, count_noise: float, steps: i
 
 
 def _smallest(holds: Callable[[float], bool], unit: float) -> float:
-    """Return the smallest number of any sign from which on ``holds`` is true, at most 1e-5 units too large."""
+    """Return the smallest number from which on ``holds`` is true.
+
+    It may be negative, and is at most 1e-5 units too large.
+    """
     good, bad = unit, -unit
     while not holds(good):
         good, bad = 2 * good, good

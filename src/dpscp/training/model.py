@@ -393,7 +393,7 @@ class PrivateModel:
     def from_trained(cls, trained: "Trained", note: str = "") -> Self:
         """Build it from the result of a mechanism of this package."""
         ledger = Ledger().add("train", trained.event, note, unit=trained.unit)
-        ledger = ledger.take(*trained.taken_from_data)
+        ledger = ledger.mark_taken(*trained.taken_from_data)
         return cls(trained.model, ledger.mark_seeded() if trained.is_seeded else ledger)
 
     @classmethod
