@@ -111,21 +111,6 @@ def monitoring_figure() -> "Figure":
     return monitor.plot()
 
 
-def evaluation_figure() -> "Figure":
-    """The interval that a fit reports about itself, by the share of records that measures it; public numbers only."""
-    figure, (axis,) = bare_figure(width=6.0)
-    shares = np.linspace(0.02, 0.3, 12)
-    for color, n in zip(("one", "three", "four"), (2_000, 8_000, 32_000), strict=True):
-        rows = [dp.plan(n, 1.0, evaluation_fraction=float(share)).row("split") for share in shares]
-        low, high = np.array([row.evaluation_interval for row in rows]).T
-        axis.fill_between(shares, low, high, color=PALETTE[color], alpha=0.25, label=f"{n:,} records")
-    axis.axhline(0.9, color=PALETTE["two"], linestyle="--", linewidth=1, label="measured coverage")
-    axis.set_ylim(0.6, 1.0)
-    name_axes(axis, "evaluation_fraction", "95 % interval, epsilon 1")
-    put_legend(axis, loc="lower right")
-    return figure
-
-
 def in_service_figure() -> "Figure":
     """The steps of a release in service, and who pays for each."""
     steps = (
@@ -163,7 +148,6 @@ def main() -> None:
         "risk": risk_figure,
         "other_populations": populations_figure,
         "monitoring": monitoring_figure,
-        "evaluation": evaluation_figure,
         "in_service": in_service_figure,
     }
     for name, draw in figures.items():

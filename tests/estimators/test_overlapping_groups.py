@@ -399,7 +399,7 @@ def test_an_evaluation_charges_the_groups_of_a_record(options):
         dp.evaluate(fitted, X, y, epsilon=1.0, delta=DELTA, groups=[sex])
 
 
-def test_the_command_line_takes_several_columns_and_plans_them(tmp_path, capsys):
+def test_the_command_line_takes_several_columns(tmp_path):
     rng = RNG(0)
     frame = pd.DataFrame({"sex": rng.choice(["f", "m"], 600), "site": rng.choice(["a", "b"], 600)})
     frame["y"] = np.where((frame.sex == "f") ^ (rng.random(600) < 0.2), "yes", "no")
@@ -416,13 +416,3 @@ def test_the_command_line_takes_several_columns_and_plans_them(tmp_path, capsys)
         assert main([*fit, "--epsilon", "8", "--confidence", "0.6"]) == 0
         assert dp.load("m.dpscp").group_values_ == ("sex=f", "sex=m", "site=a", "site=b")
         assert main(["predict", "m.dpscp", "t.csv", "-o", "out.csv"]) == 0
-    capsys.readouterr()
-    options = ["--n-groups", "4", "--groups-per-record", "2", "--evaluation-fraction", "0.2", "--json"]
-    assert main(["plan", "--n", "8000", "--epsilon", "1", *options]) == 0
-    rows = {row["guarantee"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-    planned = dp.plan(8_000, 1.0, groups=Groups(both, values=range(4), per_record=2), evaluation_fraction=0.2)
-    assert rows["split"]["count_noise"] == planned.row("split").count_noise
-    assert rows["split"]["evaluation_interval"] == list(planned.row("split").evaluation_interval)
-    assert "20% of the records measure a split" in str(planned)
-    with pytest.raises(ValueError, match="leave records for training"):
-        dp.plan(8_000, 1.0, calibration_fraction=0.9, evaluation_fraction=0.2)

@@ -32,7 +32,6 @@ from dpscp.cli.files import (
 )
 from dpscp.cli.fit import Result, check_records, describe_release, fit_table, open_store, write_schema
 from dpscp.cli.lines import brief, describe, report_line, show_warning
-from dpscp.data.groups import Groups
 from dpscp.data.sources.files import without_keys
 from dpscp.deployment import (
     CoverageMonitor,
@@ -322,12 +321,8 @@ def _statement(options: argparse.Namespace) -> Result:
 
 
 def _plan(options: argparse.Namespace) -> Result:
-    check_output(options.html)
     if options.regression and options.classes is not None:
         raise CommandError("use --classes or --regression, not both")
-    groups: Groups | int | None = options.n_groups
-    if options.groups_per_record > 1:  # a plan calls no function
-        groups = Groups(len, values=range(options.n_groups or 1), per_record=options.groups_per_record)
     result = plan(
         options.n,
         options.epsilon,
@@ -339,12 +334,9 @@ def _plan(options: argparse.Namespace) -> Result:
         train_share=options.train_share,
         release_confidence=options.release_confidence,
         rows_per_person=options.rows_per_person,
-        groups=groups,
-        evaluation_fraction=options.evaluation_fraction,
+        groups=options.n_groups,
     )
-    if options.html is not None:
-        result.to_html(options.html)
-    return result.to_dict(), [str(result), *([] if options.html is None else [f"page:   {options.html}"])]
+    return result.to_dict(), [str(result)]
 
 
 def _audit(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:

@@ -5,16 +5,15 @@ share, so it needs no accountant. The noise of a fit differs from its plan by le
 training is sampled (more than 20,000 records).
 """
 
+import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from fractions import Fraction
-from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.format import at_least, format_level, format_odds, format_rate, html_paragraph, html_table, text_table
-from dpscp.core.evaluation import SELF_CONFIDENCE, rate_interval, sensitive_sums
 from dpscp.core.fit_plan import Parts, best_train_share, choose_guarantee, divide, plan_training
 from dpscp.core.plan import Plan
 from dpscp.core.problem import FitProblem
@@ -24,7 +23,7 @@ from dpscp.data.populations import Population, read_population
 from dpscp.guarantees import GUARANTEES, Guarantee, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import SPLIT
-from dpscp.privacy import RECORDS, Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu, lattice_noise
+from dpscp.privacy import RECORDS, Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu
 from dpscp.privacy.units import Unit
 
 __all__ = ["BudgetPlan", "PlanRow", "plan"]
@@ -71,8 +70,6 @@ class PlanRow:
     release_level : float or None
         The coverage that a single release reaches in 19 of 20 cases, or with the requested confidence; None if no bound
         is known.
-    evaluation_interval : (low, high) or None
-        With ``evaluation_fraction``: the 95 % interval that the fit reports if it measures the target exactly.
     """
 
     guarantee: str
@@ -90,15 +87,13 @@ class PlanRow:
     useful: bool
     smallest_n: int | None
     release_level: float | None = None
-    evaluation_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class BudgetPlan:
     """Hold the plans of all guarantees.
 
-    ``str()`` is a table, ``to_html(path)`` an interactive page and ``to_dict()`` plain JSON
-    values.
+    ``str()`` is a table, and ``to_dict()`` plain JSON values.
 
     Attributes
     ----------
@@ -140,20 +135,6 @@ class BudgetPlan:
         shown = ("n", "epsilon", "delta", "alpha", "task", "n_features", "automatic", "goal", "solved_for")
         return {**{name: getattr(self, name) for name in shown}, "rows": rows}
 
-    def to_html(self, path: str | PathLike[str]) -> None:
-        """Write an interactive page whose sliders begin at this plan; one file that needs no server.
-
-        The page plans the guarantee ``split``.
-
-        Parameters
-        ----------
-        path : str or path
-        """
-        from dpscp.report.page import write_atomically
-        from dpscp.report.planner import planner_page
-
-        write_atomically(path, planner_page(self).encode())
-
     def _describe_table(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         """Return headline, titles, cells and notes of the table."""
         conditions = [f"{format_level(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
@@ -192,11 +173,11 @@ class BudgetPlan:
             notes.append(f"* chosen by guarantee='auto'. {self._advice()}".rstrip())
         notes.append(
             "overshoot: expected coverage above the target; noise: of each count; smallest n: fewer "
-            f"{self._units} give full sets; one release: what {self._describe_confidence} releases cover at least; "
-            "best share: the share of epsilon for training that train_share='auto' chooses."
+            f"{self.problem.unit.protected}s give full sets; one release: what {self._describe_confidence} releases "
+            "cover at least; best share: the share of epsilon for training that train_share='auto' chooses."
         )
         notes += [] if size is None else [size[1]]
-        notes += [*self._training_note(), *self._persons_note(), *self._groups_note(), *self._evaluation_note()]
+        notes += [*self._training_note(), *self._persons_note(), *self._groups_note()]
         return head, list(lines[0]), [list(line.values()) for line in lines], notes
 
     def __str__(self) -> str:
@@ -207,21 +188,16 @@ class BudgetPlan:
         head, titles, lines, notes = self._describe_table()
         return html_paragraph(head) + html_table(titles, lines) + "".join(map(html_paragraph, notes))
 
-    @property
-    def _units(self) -> str:
-        return f"{self.problem.unit.protected}s"
-
     def _measured_size(self) -> tuple[str, str] | None:
         """Return the mean set size of the nearest measured fit, and a note; None where there is none."""
         labels, row = self.problem.task.classes, self.row(SPLIT.name)
         if labels is None or not row.useful or self.n is None or self.epsilon is None or self.problem.n_groups:
             return None
-        from dpscp.report.planner import nearest_set_size
-
-        size, classes, name = nearest_set_size(len(labels), self.n, self.epsilon, 1 - self.alpha)
+        found = _nearest_set_size(len(labels), self.n, self.epsilon, self.alpha)
         return (
-            f"{size:.2f}",
-            f"set size: mean of {classes} labels in the nearest measurement ({name}); yours will differ.",
+            f"{float(found['size']):.2f}",
+            "set size: mean of {classes} labels in the nearest measurement ({task}, n {n}, epsilon {epsilon}, coverage "
+            "{level}); yours will differ.".format_map(found),
         )
 
     def _training_note(self) -> list[str]:
@@ -256,20 +232,6 @@ class BudgetPlan:
             return [size + "each record is in one of them, so groups cost no privacy."]
         return [size + f"each record is in {k} of them, which are charged together: about sqrt({k}) times the noise."]
 
-    def _evaluation_note(self) -> list[str]:
-        """Describe the evaluation part."""
-        fraction = self.problem.evaluation_fraction
-        if fraction is None:
-            return []
-        text = (
-            f"evaluation: {format_rate(fraction, 0)} of the {self._units} measure a split privately, and do not train."
-        )
-        interval = self.row(SPLIT.name).evaluation_interval
-        if interval is not None:
-            low, high = interval
-            text += f" A measured {format_level(1 - self.alpha)} would have the 95 % interval {low:.1%} to {high:.1%}."
-        return [text]
-
     @property
     def _describe_confidence(self) -> str:
         confidence = self.problem.release_confidence
@@ -299,7 +261,6 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     counted: bool = False,
     population: Population | None = None,
     groups: Groups | int | None = None,
-    evaluation_fraction: float | None = None,
 ) -> BudgetPlan:
     """Predict what a privacy budget gives, for every guarantee.
 
@@ -339,9 +300,6 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     groups : int or Groups, optional
         The number of groups with their own thresholds, or the ``Groups`` that the fit will declare. They are planned
         with equal sizes; the rows are for one group.
-    evaluation_fraction : float, optional
-        The share of the records that the row of ``split`` also holds out, to evaluate the release privately.
-
     Returns
     -------
     BudgetPlan
@@ -377,7 +335,6 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         n_features=check_count("n_features", n_features),
         train_share=train_share,
         calibration_fraction=calibration_fraction,
-        evaluation_fraction=evaluation_fraction,
     )
     needed, here = _solve(problem, solved_for, overshoot)
     return BudgetPlan(
@@ -426,6 +383,18 @@ def _format_needed(value: float | None) -> str:
     return f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
 
 
+def _nearest_set_size(classes: int, n: int, epsilon: float, alpha: float) -> dict[str, str]:
+    """Return the nearest measurement of ``python -m experiments set_sizes``."""
+    aim = {"classes": classes, "n": n, "epsilon": epsilon, "level": 1 / alpha}
+
+    def distance(row: dict[str, str]) -> float:
+        place = row | {"level": 1 / (1 - float(row["level"]))}
+        return sum(abs(math.log(float(place[name]) / value)) for name, value in aim.items())
+
+    with Path(__file__).with_name("set_sizes.csv").open(encoding="utf-8", newline="") as file:
+        return min(csv.DictReader(file), key=distance)
+
+
 def _describe_remedies(row: PlanRow, problem: FitProblem) -> str:
     """Describe remedies that give this guarantee smaller sets; each was tried."""
     ways = [] if row.smallest_n is None else [f"{row.smallest_n:,} {problem.unit.protected}s"]
@@ -468,7 +437,6 @@ def plan_row(guarantee: str, problem: FitProblem, *, bare: bool = False) -> Plan
         inner_level=1 - plan.inner[0] if plan.possible[0] else 1.0,
         value_buffer=plan.shift,
         smallest_n=None if bare else _find_smallest_n(guarantee, problem),
-        evaluation_interval=None if bare or not chosen.held_out else _plan_evaluation(problem, parts.search_mu),
         **_plan_search_numbers(plan, parts.search_mu, bare=bare),
     )
 
@@ -489,7 +457,7 @@ def _outline(problem: FitProblem, guarantee: str) -> tuple[Plan, Parts]:
 
 def without_held_out(problem: FitProblem, guarantee: Guarantee) -> FitProblem:
     """Return the problem without options that need held-out records, to show another guarantee for comparison."""
-    return replace(problem, guarantee=guarantee, release_confidence=None, population=None, evaluation_fraction=None)
+    return replace(problem, guarantee=guarantee, release_confidence=None, population=None)
 
 
 def with_value(problem: FitProblem, name: str, value: float) -> FitProblem:
@@ -524,19 +492,6 @@ def _plan_search_numbers(plan: Plan, mu: float, *, bare: bool) -> dict[str, Any]
         "useful": (1 - level) * (n_scores + 1) + offset <= n_scores and reach < 1,
         "release_level": covered,
     }
-
-
-def _plan_evaluation(problem: FitProblem, mu: float) -> tuple[float, float] | None:
-    """Return the interval of a fit that measures its target exactly; None without an evaluation part."""
-    if problem.evaluation_fraction is None:
-        return None
-    per_record = 0 if problem.n_groups is None else problem.groups_per_record
-    counts = sensitive_sums(1, len(problem.task.classes or ()), per_record)
-    noise = lattice_noise(math.sqrt(counts) / mu, Fraction(1))
-    size = round(problem.evaluation_fraction * problem.n_records)
-    error = 1 - SELF_CONFIDENCE
-    low, high = rate_interval(problem.alphas[0] * size, (size, size), noise, error / 2)
-    return 1 - high, 1 - low
 
 
 def _find_smallest_n(guarantee: str, problem: FitProblem) -> int | None:
