@@ -209,7 +209,8 @@ def _cases(paths, long):
 
 
 @pytest.mark.parametrize("path", _cases(DOCUMENTS, LONG))
-def test_code_blocks_run(path, capsys, monkeypatch):
+def test_code_blocks_run(path, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     for block in _blocks(path):
         monkeypatch.setattr(used_records, "_USES", [])  # each block is a program of its own
         with warnings.catch_warnings():

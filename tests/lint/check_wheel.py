@@ -2,9 +2,11 @@
 
     python tests/lint/check_wheel.py [EXTRA ...]
 
-``core`` is the wheel without extras. Versions are those of constraints.txt. Python alone is needed.
+``core`` is the wheel without extras. Versions are those of constraints.txt. Python alone is needed. For each extra,
+``dist/requirements-EXTRA.txt`` pins all packages with the hashes of the archives that were tried.
 """
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -45,31 +47,48 @@ USES = {
 }
 
 
-def call(python, *arguments, folder):
-    subprocess.run([str(python), *map(str, arguments)], cwd=folder, check=True)
+def call(python, *arguments, folder, output=None):
+    subprocess.run([str(python), *map(str, arguments)], cwd=folder, check=True, stdout=output)
 
 
-def environment(folder, *packages):
-    """Make an environment with these packages and return its Python."""
+def environment(folder):
+    """Make an empty environment, and return its Python and pip's command line for an installation."""
     venv.create(folder, with_pip=True)
     python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    call(python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", *packages, folder=ROOT)
-    return python
+    return python, [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+
+
+def pin(pip, wheel, extra, folder):
+    """Write and return the requirements of an extra: each package, its version and the hash of its archive."""
+    report = folder / f"{extra}.json"
+    wanted = f"{wheel}{'' if extra == 'core' else f'[{extra}]'}"
+    call(*pip, "--dry-run", "--report", report, "-c", ROOT / "constraints.txt", wanted, folder=ROOT)
+    lines = []
+    for found in json.loads(report.read_text())["install"]:
+        about, archive = found["metadata"], found["download_info"]["archive_info"]["hashes"]["sha256"]
+        if about["name"] != "dpscp":
+            lines.append(f"{about['name'].lower()}=={about['version']} --hash=sha256:{archive}\n")
+    path = ROOT / "dist" / f"requirements-{extra}.txt"
+    title = f"# what {wheel.stem} was tried with on {sys.platform}\n"
+    path.write_text(title + "".join(sorted(lines)))
+    return path
 
 
 def main(extras):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        python = environment(folder / "build", "build")
-        call(python, "-m", "build", "--outdir", ROOT / "dist", ROOT, folder=ROOT)
+        python, pip = environment(folder / "build")
+        call(*pip, "build", folder=ROOT)
+        call(python, "-m", "build", "--outdir", ROOT / "dist", ROOT, folder=ROOT, output=subprocess.DEVNULL)
         wheel = max((ROOT / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
         for extra in extras or USES:
-            suffix = "" if extra == "core" else f"[{extra}]"
-            python = environment(folder / extra, f"{wheel}{suffix}")
+            python, pip = environment(folder / extra)
+            call(*pip, "--require-hashes", "-r", pin(pip, wheel, extra, folder), folder=ROOT)
+            call(*pip, "--no-deps", wheel, folder=ROOT)
             work = folder / f"{extra} work"
             work.mkdir()
             call(python, "-c", USES[extra], folder=work)
-            print(f"{wheel.name}{suffix}: works", flush=True)
+            print(f"{wheel.name}, {extra}: works", flush=True)
 
 
 if __name__ == "__main__":
