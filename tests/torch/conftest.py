@@ -87,13 +87,13 @@ def trace():
     return trace_module
 
 
-def trace_module(module, shape, loss=cross_entropy, target=LABEL, *, size=4, whole=False):
+def trace_module(module, shape, loss=cross_entropy, target=LABEL, *, size=4, whole=False, device="cpu"):
     torch.manual_seed(1)
     form = shape if isinstance(shape, RecordForm) else form_of(shape, whole)
     found = trace_gradients(training_copy(module), loss, form, target)
     copied = copy.deepcopy(module)
     names = [name for name, _ in copied.named_parameters()]
-    fixed = (*(p.detach() for p in copied.parameters()), *copied.buffers())
+    fixed = tuple(value.detach().to(device) for value in (*copied.parameters(), *copied.buffers()))
     places = tuple(names.index(name) for name, _ in found.trained)
     engine = Engine(TorchRun(found, fixed, places, 1.0, 1, size, size, 100.0, b"test"))
     labels = (torch.arange(size) % 2).to(getattr(torch, target[1]))

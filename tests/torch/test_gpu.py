@@ -14,6 +14,7 @@ from dpscp.torch.gpu import draw_noise, keystream
 from dpscp.training import TorchDPSGD
 
 CPU = torch.device("cpu")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 def block_of(key, counter):
@@ -128,9 +129,18 @@ class Lookup(nn.Module):
         return self.layer(self.table(place).mean(1) + x.gather(1, place) + x[:, place[0]] + x.take(place))
 
 
-def test_an_index_out_of_range_is_bounded(as_on_a_gpu, trace):
+@pytest.fixture(params=["simulated", pytest.param("cuda", marks=needs_gpu)])
+def device(request):
+    """Return where records run: on a GPU, or by its code on the processor."""
+    if request.param == "cuda":
+        return "cuda"
+    request.getfixturevalue("as_on_a_gpu")
+    return "cpu"
+
+
+def test_an_index_out_of_range_is_bounded(device, trace):
     """On a GPU it would end the process."""
-    traced = trace(Lookup(), (4,))
+    traced = trace(Lookup(), (4,), device=device)
     before = traced.gradients()[0]
     for place in (900.0, -900.0):
         inputs = [traced.inputs[0].clone()]
@@ -140,18 +150,31 @@ def test_an_index_out_of_range_is_bounded(as_on_a_gpu, trace):
         assert torch.equal(before[[0, 1, 3]], after[[0, 1, 3]])
 
 
-def test_a_class_out_of_range_is_bounded(as_on_a_gpu, trace):
+def test_a_class_out_of_range_is_bounded(device, trace):
     def loss(outputs, target):
         return torch.nn.functional.cross_entropy(outputs, (target * 2).long(), reduction="none")
 
-    traced = trace(nn.Sequential(nn.Linear(4, 3)), (4,), loss, ((), "float32"))
+    traced = trace(nn.Sequential(nn.Linear(4, 3)), (4,), loss, ((), "float32"), device=device)
     target = torch.tensor([0.0, 0.5, 900.0, 1.0])
     before, (after, failed) = traced.gradients(target=target.clamp(max=1))[0], traced.gradients(target=target)
     assert failed is None
     assert torch.equal(before[[0, 1, 3]], after[[0, 1, 3]])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@needs_gpu
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)), (1, 8, 8)),
+        (nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Flatten(), nn.Linear(40, 2)), (5, 8)),
+        (nn.Sequential(nn.Linear(700, 600), nn.Tanh(), nn.Linear(600, 2)), (700,)),
+    ],
+)
+def test_records_do_not_meet_on_a_gpu(trace, layer, shape):
+    assert trace(layer, shape, size=64, device="cuda").moved() == 0.0
+
+
+@needs_gpu
 def test_a_gpu_gives_the_same_model_as_the_processor():
     found = trained(device="cuda")
     np.testing.assert_allclose(found, trained(), rtol=1e-2, atol=1e-3)
