@@ -347,6 +347,13 @@ def test_parameters_have_noise_of_their_own(numbers):
             assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(2 * numbers)
 
 
+def test_a_sum_is_rounded_with_its_noise():
+    total, noise = np.random.default_rng(0).normal(size=70_000), np.arange(70_000) % 7.0 - 3
+    release = Release(2.0**14, generator(), (total.shape,), torch.device("cpu"))
+    (released,) = release([torch.from_numpy(total.copy())], torch.from_numpy(noise), 2.0)
+    np.testing.assert_array_equal(released.numpy(), np.rint(64 * total + noise) / 32)
+
+
 @pytest.mark.parametrize("drop", [0.0, 0.5])
 def test_terms_that_are_not_gradients_are_refused_before_any_step(monkeypatch, drop):
     """A rule of a layer that is wrong by a factor, with and without draws of the module."""

@@ -17,7 +17,7 @@ from dpscp.training import DPSGD, DenseModel, Mechanism, Model
 from dpscp.training.engine import loop
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient
 from dpscp.training.engine.loop import Descent, poisson_batches
-from dpscp.training.engine.noise import GridNoise, round_to_grid
+from dpscp.training.engine.noise import GridNoise
 
 TAIL = 1e-6  # chance that a correct implementation fails one statistical check
 
@@ -301,14 +301,6 @@ def test_released_sums_lie_on_the_grid():
     assert np.abs(steps).max() > 1e4
     # the noise is 2^20 steps, and it is scaled to the sensitivity with the rounding of the sum
     assert descent.grid == pytest.approx(2.0 * mechanism.clip_norm * (1 + CLIP_SLACK) / 2**20, rel=1e-12)
-
-
-def test_a_sum_is_rounded_with_its_noise():
-    total = np.random.default_rng(0).normal(size=70_000)
-    noise, spacing = np.arange(70_000) % 7.0 - 3, 1 / 64
-    released = total.copy()
-    round_to_grid(released, noise, spacing)
-    np.testing.assert_array_equal(released, np.rint(64 * total + noise) / 64)
 
 
 def test_a_trajectory_begins_where_training_does():

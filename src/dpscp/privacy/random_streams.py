@@ -262,7 +262,8 @@ class NormalNumbers:
         Those have their sign only.
         """
         numbers = out[start : start + _AT_ONCE]
-        words = self._rng.bit_generator.random_raw(numbers.size).view(np.int64)
+        # the words of the bit generator as they are; its own `random_raw` takes twice as long
+        words = self._rng.integers(0, 2**64, numbers.size, dtype=np.uint64).view(np.int64)
         part, factor = self._part[: numbers.size], self._factor[: numbers.size]
         np.bitwise_and(words, _PARTS - 1, out=part)
         words >>= 63 - _PLACE_BITS

@@ -289,7 +289,7 @@ class Engine:
             )
         # where torch has one thread, NumPy's products have one too
         with torch.no_grad(), one_blas_thread() if torch.get_num_threads() == 1 else nullcontext():
-            totals = self.run.zeros() if self._captured is None else self._captured.start(parameters)
+            totals = [] if self._captured is None else self._captured.start(parameters)
             for start in range(0, len(batch), size):
                 part = batch[start : start + size]
                 records = [*self._take(block, part), *draw_numbers(traced.draws, len(part), rng)]
@@ -299,8 +299,9 @@ class Engine:
                     continue
                 terms, _ = self.terms(parameters, records)
                 factors, counted = self._rule.factors(terms, None if weights is None else weights.to(self.device))
-                add_terms(terms, factors, None if bool(counted.all()) else counted, totals)
-        return totals if self._captured is None else [total.clone() for total in totals]
+                more = weighted_sums(terms, factors, None if bool(counted.all()) else counted)
+                totals = [a.add_(b) for a, b in zip(totals, more, strict=True)] if totals else more
+        return (totals or self.run.zeros()) if self._captured is None else [total.clone() for total in totals]
 
     def _take(self, block: Block, part: NDArray[np.int64]) -> list[Tensor]:
         """Return some records. A table that is the same in two steps is kept on the GPU."""
@@ -318,10 +319,9 @@ class Engine:
         return [value.index_select(0, index) for value in held]
 
 
-def add_terms(terms: Sequence[Term], factors: Tensor, counted: Tensor | None, totals: Sequence[Tensor]) -> None:
-    """Add the records' terms times their factors; those of a record that failed are zeros."""
-    for total, term in zip(totals, terms, strict=True):
-        total += term.weighted_sum(factors, counted)
+def weighted_sums(terms: Sequence[Term], factors: Tensor, counted: Tensor | None) -> list[Tensor]:
+    """Return the sums of the records' terms times their factors; those of a record that failed are zeros."""
+    return [term.weighted_sum(factors, counted) for term in terms]
 
 
 class CapturedSum:
@@ -360,7 +360,7 @@ class CapturedSum:
         results = self._graph.results(self._fixed, self._records)
         terms = list(make_terms(self._run.traced, results).values())
         factors, counted = self._rule.factors(terms, self._weights)
-        add_terms(terms, factors, counted & (self._weights > 0), self._totals)
+        torch._foreach_add_(self._totals, weighted_sums(terms, factors, counted & (self._weights > 0)))
 
 
 ENGINES: PerThread[Engine] = PerThread()

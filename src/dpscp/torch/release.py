@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpscp.torch.gpu import draw_noise, is_gpu
 from dpscp.torch.library import torch
-from dpscp.training.engine.noise import GRID, GridNoise, round_to_grid
+from dpscp.training.engine.noise import GRID, UPDATED_AT_ONCE, GridNoise
 from dpscp.training.engine.threads import second_thread
 
 Noise = Any
@@ -30,31 +30,31 @@ class Release:
     def __init__(self, noise: float, rng: np.random.Generator, shapes: Sequence[tuple[int, ...]], device: Any) -> None:
         self._spacing, self._noise = GRID * noise, noise
         size, self._is_cpu = sum(math.prod(shape) for shape in shapes), not is_gpu(device)
-        stream = GridNoise(rng, size) if self._is_cpu else None
-        self._next = draw_noise(rng.bytes(32), size, 1 / GRID, device).__next__ if stream is None else stream.next
+        self._stream = GridNoise(rng, size) if self._is_cpu else draw_noise(rng.bytes(32), size, 1 / GRID, device)
 
     def draw(self) -> Noise:
         """Return the noise of the next step in units of the grid."""
-        return self._next() if self._noise else np.empty(0)
-
-    def __call__(self, sums: list[Any], drawn: Noise) -> list[Any]:
-        """Return the sums with this noise, rounded to the grid; the sums may change."""
         if not self._noise:
-            return sums
-        if not self._is_cpu:
-            released = [total.to(drawn.device) for total in sums]
-            parts = drawn.split([total.numel() for total in released])
+            return torch.empty(0)
+        return torch.from_numpy(self._stream.next()) if isinstance(self._stream, GridNoise) else next(self._stream)
+
+    def __call__(self, sums: list[Any], drawn: Noise, scale: float = 1.0) -> list[Any]:
+        """Return the sums with this noise, rounded to the grid, times a public scale; the sums may change."""
+        if not self._noise:
+            return [total * scale for total in sums]
+        released = [total.to(drawn.device).contiguous().view(-1) for total in sums]
+        noise = drawn.split([total.numel() for total in released])
+        if self._is_cpu:
+            for total, own in zip(released, noise, strict=True):
+                # what one operation has read stays in cache for the next one
+                for part, some in zip(total.split(UPDATED_AT_ONCE), own.split(UPDATED_AT_ONCE), strict=True):
+                    part.mul_(1 / self._spacing).add_(some).round_().mul_(self._spacing * scale)
+        else:
             torch._foreach_mul_(released, 1 / self._spacing)
-            torch._foreach_add_(released, [part.view_as(total) for part, total in zip(parts, released, strict=True)])
+            torch._foreach_add_(released, noise)
             torch._foreach_round_(released)
-            torch._foreach_mul_(released, self._spacing)
-            return released
-        start, released = 0, [total.cpu().contiguous() for total in sums]
-        for total in released:
-            stop = start + total.numel()
-            round_to_grid(total.view(-1).numpy(), drawn[start:stop], self._spacing)
-            start = stop
-        return released
+            torch._foreach_mul_(released, self._spacing * scale)
+        return [values.view(total.shape) for values, total in zip(released, sums, strict=True)]
 
 
 @contextmanager

@@ -368,7 +368,7 @@ class TorchDPSGD(GaussianSums):
                         f"a batch has more than {MOST_RECORDS} records, and the rounding of their sum is not bounded; "
                         "lower sampling_rate"
                     )
-                set_gradients(trained, release(list(found.sums), own_noise), self.clip_norm / run.batch)
+                set_gradients(trained, release(list(found.sums), own_noise, self.clip_norm / run.batch))
                 optimizer.step()
                 if scheduler is not None:
                     scheduler.step()

@@ -134,8 +134,7 @@ def _takes_steps(factory: Callable[..., Any]) -> bool:
         return False
 
 
-def set_gradients(parameters: list[Any], sums: list[Any], scale: float) -> None:
-    """Make the sums times ``scale`` the gradients of the parameters; the sums change."""
-    torch._foreach_mul_(sums, scale)
-    for parameter, total in zip(parameters, sums, strict=True):
-        parameter.grad = total.to(device=parameter.device, dtype=parameter.dtype).view(parameter.shape)
+def set_gradients(parameters: list[Any], gradients: list[Any]) -> None:
+    """Give the parameters these gradients, on their device and in their precision."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.to(device=parameter.device, dtype=parameter.dtype).view(parameter.shape)

@@ -195,14 +195,3 @@ class GridNoise:
         vector: Array = self._block[self._used]
         self._used += 1
         return vector
-
-
-def round_to_grid(total: Array, noise: Array, spacing: float) -> None:
-    """Add noise in units of the grid to a sum, and replace the sum by the nearest grid point."""
-    per_grid = 1 / spacing
-    for start in range(0, total.size, UPDATED_AT_ONCE):
-        part = total[start : start + UPDATED_AT_ONCE]
-        part *= per_grid
-        part += noise[start : start + UPDATED_AT_ONCE]
-        np.rint(part, out=part)
-        part *= spacing
