@@ -106,8 +106,12 @@ format: $(VENV)/dev.stamp
 bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/peers.py $(PARTS)
 
-reproduce: $(VENV)/dev.stamp
-	$(BIN)/python -m experiments $(ARGS)
+# packages of single studies; a study without its package is skipped
+build/peers.stamp: experiments/requirements.txt $(VENV)/dev.stamp
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/peers -r $< && touch $@
+
+reproduce: $(VENV)/dev.stamp build/peers.stamp
+	PYTHONPATH=build/peers $(BIN)/python -m experiments $(ARGS)
 
 docs: $(VENV)/dev.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

