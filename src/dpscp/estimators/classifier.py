@@ -17,7 +17,7 @@ from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
-from dpscp.exceptions import GuaranteeWarning
+from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.labels import score_labels
 from dpscp.scores.sets import label_set
@@ -179,7 +179,19 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
                 stacklevel=3,
             )
         self.classes_ = np.asarray(public)
+        self._hint_at_rare_classes()
         return problem, records
+
+    def _hint_at_rare_classes(self) -> None:
+        """Recommend ``groups="label"`` if a class is declared to be rare."""
+        shares = {} if self.population is None or self._groups_are_labels else self.population.class_shares
+        if rare := [str(name) for name, share in shares.items() if 0 < share < 0.1]:
+            warnings.warn(
+                f"declared under 10% of new records: {', '.join(rare)}. The promise is an average over all classes, "
+                'so a rare class may have far less coverage. groups="label" gives each class its own promise',
+                HintWarning,
+                stacklevel=4,
+            )
 
     @reads_files
     def predict_proba(self, X: Any) -> NDArray[Any]:
