@@ -37,7 +37,7 @@ from dpscp.privacy import (
     tradeoff_of,
 )
 from dpscp.privacy.events import possible_histories
-from dpscp.privacy.pld import PLD, discrete_gaussian_cdf
+from dpscp.privacy.pld import PLD
 from dpscp.privacy.rdp import OPACUS_ORDERS
 
 DELTA = 1e-5
@@ -145,22 +145,6 @@ def test_discrete_gaussian_loss_against_enumeration(sigma, sensitivity, count):
     assert np.all(ours <= exact * (1 + 5e-4) + 1e-14)
 
 
-@pytest.mark.parametrize("sigma", [999, 1000, 4096, 10**7])
-def test_discrete_gaussian_distribution_function(sigma):
-    x = np.unique(np.round(np.linspace(-8, 8, 41) * sigma))
-    if sigma < 10**6:
-        support = np.arange(-40 * sigma, 40 * sigma + 1)
-        weights = np.exp(-((support / sigma) ** 2) / 2)
-        below = np.cumsum(weights) / weights.sum()
-        expected = below[(x + 40 * sigma).astype(int)]
-    else:  # the sum is a trapezoid integral: it differs from the normal law by less than a float can show
-        expected = special.ndtr((x + 0.5) / sigma)
-    got = discrete_gaussian_cdf(x, sigma)
-    np.testing.assert_allclose(got, expected, rtol=2e-12, atol=1e-15)
-    assert np.all(np.diff(got) > 0)
-    np.testing.assert_allclose(got + discrete_gaussian_cdf(-x - 1, sigma), 1.0, atol=3e-15)
-
-
 @pytest.mark.parametrize(
     ("sigma", "sensitivity"), [(1, 300), pytest.param(1, 30, marks=pytest.mark.slow), (2000, 200_000)]
 )
@@ -246,12 +230,6 @@ def test_the_same_split_fitted_often_costs_the_worst_number_of_visits_to_each_pa
     worst = max(epsilon_of(h, DELTA) for h in histories)
     assert epsilon_of(compose(*[parallel(train, count)] * fits), DELTA) == pytest.approx(worst, rel=1e-9)
     assert len(possible_histories(compose(*[parallel(train, count)] * fits))) == fits + 1
-
-
-def test_sampled_releases_share_one_sample():
-    # four releases on one Poisson sample are one release at half the noise, not four samples
-    four = PoissonSampledDpEvent(0.1, SelfComposedDpEvent(GaussianDpEvent(4.0), 4))
-    assert epsilon_of(four, DELTA) == epsilon_of(dpsgd_event(2.0, 0.1, 1), DELTA)
 
 
 def test_other_basic_events():
@@ -454,13 +432,6 @@ def test_gaussian_tradeoffs_are_exact_and_compose():
     worst = tradeoff_of(parallel(gaussian_event(2.0), gaussian_event(3.0)))
     np.testing.assert_allclose(worst(X), special.ndtr(-special.ndtri(X) - 0.5), rtol=1e-12)
     np.testing.assert_allclose(tradeoff_of(compose())(X), 1 - X)
-
-
-def test_renyi_tradeoff_is_a_lower_bound():
-    event = gaussian_event(1.5)
-    renyi, exact = tradeoff_of(event, "rdp")(X), tradeoff_of(event)(X)
-    assert np.all(renyi <= exact + 1e-12)
-    assert np.max(renyi) > 0.1
 
 
 @pytest.mark.parametrize(("releases", "mu"), [(200, 1.0), (2000, 1.0), (2000, 0.2)])

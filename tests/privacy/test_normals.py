@@ -91,16 +91,6 @@ def test_what_is_no_rectangle_has_the_law_of_the_rest():
     assert_follows(found, cdf)
 
 
-def test_the_tail_goes_on():
-    """Beyond the widest rectangle, on both sides, as far as a normal number goes."""
-    numbers, begin = drawn(3_000_000, seed=5), normals._cover().widths[0]
-    for side in (numbers, -numbers):
-        tail = side[side > begin]
-        low, high = stats.binom.ppf([ALARM / 2, 1 - ALARM / 2], len(numbers), ndtr(-begin))
-        assert low <= len(tail) <= high
-        assert_follows(tail, lambda sizes: 1 - ndtr(-sizes) / ndtr(-begin))
-
-
 def test_fewer_numbers_are_those_of_the_ziggurat():
     """A seed of a small network keeps its noise."""
     few = normals._AT_ONCE - 1

@@ -12,7 +12,6 @@ import pytest
 
 import dpscp as dp
 from dpscp._base.format import format_epsilon
-from dpscp.cli import main
 from dpscp.cli.lines import describe
 from dpscp.data.persons import keep_rows
 from dpscp.privacy import (
@@ -258,28 +257,6 @@ def test_every_printed_promise_is_that_of_the_unit(model, name):
     assert float(shown["attack.1.found"]) == pytest.approx(1 - gaussian_tradeoff(rows * math.hypot(MU, 0.4))(0.05))
     assert f"The promise is for {words}." in page
     assert f"<dt>Protected</dt><dd>each {'record' if name == 'record' else 'person'}" in page
-
-
-def test_the_command_line_prints_the_price_of_all_rows_of_a_person(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("pyarrow")
-    monkeypatch.chdir(tmp_path)
-    X, y, _ = table()
-    lines = ["a,label", *(f"{a:.3f},{label}" for a, label in zip(X[:, 0], y, strict=True))]
-    (tmp_path / "t.csv").write_text("\n".join(lines))
-    (tmp_path / "t.toml").write_text(
-        'task = "classification"\ntarget = "label"\nclasses = ["0", "1"]\nrows_per_person = 5\nn_records = 450\n'
-        '[columns.a]\ntype = "numeric"\nbounds = [-3, 3]\n'
-    )
-    assert main(["fit", "t.csv", "--schema", "t.toml", "--epsilon", "4", "--confidence", "0.7", "--json"]) == 0
-    told, loaded = json.loads(capsys.readouterr().out), dp.load("model.dpscp")
-    assert loaded.ledger_.unit == Unit(5)
-    told = told["statement"]["privacy"]
-    spent = loaded.ledger_.epsilon(told["delta"], loaded.accountant, rows=5)
-    assert spent <= told["epsilon"] <= spent + 1e-3
-    assert 3.5 < told["epsilon"] <= 4.0
-    assert loaded.ledger_.epsilon(told["delta"], rows=1) < 1.2
-    assert told["neighbor_relation"]["words"] == WORDS["no ids"]
-    assert loaded.certificate_.unit == Unit(5)
 
 
 # ---- files

@@ -127,7 +127,7 @@ class Elsewhere:
         return np.array([sum(v <= Fraction(t) for v in self._values) for t in thresholds.tolist()])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(DTYPES),
@@ -161,7 +161,7 @@ def test_every_count_is_exact(seed, dtype, score_range, size, path, fine):
             left, right = (left, middle) if go_left else (middle, right)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(DTYPES),
@@ -249,7 +249,7 @@ def test_the_middle_of_a_bracket_is_that_of_the_coordinate(near):
     np.testing.assert_allclose(coordinate(halving.middle(left, right)), expected, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(DTYPES),

@@ -132,7 +132,7 @@ def level_of(released, size_noise, offset):
     return release_level(0.95, NoisySize(released, size_noise, 0.01), offset=offset, **SEARCH)
 
 
-@pytest.mark.parametrize(("n", "least"), [(40, 0.015), (300, 0.044)])
+@pytest.mark.parametrize(("n", "least"), [(40, 0.015), pytest.param(300, 0.044, marks=pytest.mark.slow)])
 def test_the_level_after_a_released_size_fails_as_often_as_it_may(n, least):
     """P(a release covers less than the level it states), averaged over the noise of the size, for the worst scores."""
     draws, noise, offset = np.linspace(-4, 4, 21), 12.0, 6.0

@@ -178,7 +178,7 @@ class TestOverfitting:
             # the same test would notice a guarantee that breaks
             assert covered < LEVEL - tolerance(repetitions, 120), f"{name} covers {covered:.3f}"
 
-    @pytest.mark.parametrize("task", MECHANISMS)
+    @pytest.mark.parametrize("task", [pytest.param("classification", marks=pytest.mark.slow), "regression"])
     def test_proven_guarantees_hold_where_reuse_without_proof_breaks(self, task, is_quick):
         # what breaks needs all of them to show
         self.check(task, repetitions=8, proven_repetitions=2 if is_quick else 8)

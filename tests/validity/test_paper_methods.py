@@ -56,8 +56,9 @@ def test_full_conformal_covers_exactly(n, d, is_quick):
         assert count <= most(trials, exact)
 
 
-def test_naive_reuse_fails_where_the_others_hold(is_quick):
-    n, d, trials = 40, 30, 100 if is_quick else 300
+@pytest.mark.slow
+def test_naive_reuse_fails_where_the_others_hold():
+    n, d, trials = 40, 30, 300
     draw = lambda rng: linear(rng, n, d)  # noqa: E731
     naive = hits(lambda _: NaiveFull(LinearRegression()), draw, trials, 3)
     jackknife = hits(lambda _: JackknifePlus(LinearRegression()), draw, trials, 3)

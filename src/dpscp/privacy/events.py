@@ -405,17 +405,13 @@ def _gaussian_histories(event: GaussianDpEvent) -> list[Counter[DpEvent]]:
 
 
 def _sampled_histories(event: PoissonSampledDpEvent) -> list[Counter[DpEvent]]:
-    inner = possible_histories(event.event)
-    if any(NonPrivateDpEvent() in history for history in inner):
+    if NonPrivateDpEvent() in basic_events(event.event):
         return [Counter({NonPrivateDpEvent(): 1})]
-    basic, count = next(iter(inner[0].items()), (None, 0))
-    if len(inner) > 1 or len(inner[0]) > 1 or not isinstance(basic, GaussianDpEvent):
+    if not isinstance(event.event, GaussianDpEvent):
         raise UnsupportedEventError(
             f"the event under Poisson sampling must be Gaussian, got {type(event.event).__name__}; use gaussian_event"
         )
-    # several releases on one sample cost as much as one release with less noise
-    gaussian = basic if count == 1 else GaussianDpEvent(basic.noise_multiplier / count**0.5)
-    return [Counter({PoissonSampledDpEvent(event.sampling_probability, gaussian): 1})]
+    return [Counter({event: 1})]
 
 
 def _secret_histories(event: SecretSplitDpEvent) -> list[Counter[DpEvent]]:

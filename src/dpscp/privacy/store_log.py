@@ -150,8 +150,7 @@ class Line:
 def next_line(lines: Sequence[Line], kind: str, reservation: str, note: str, content: str) -> Line:
     """Return the line after these, with its digest."""
     last = lines[-1] if lines else Line(-1, "", "", "", "", "", _FIRST_DIGEST)
-    # times must not decrease, even if the clock was set back
-    written = max(datetime.now(UTC).isoformat(timespec="seconds"), last.written)
+    written = datetime.now(UTC).isoformat(timespec="seconds")
     line = Line(last.line + 1, kind, reservation, written, str(note), content, "")
     return replace(line, digest=line.expected_digest(last.digest))
 
