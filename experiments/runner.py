@@ -121,7 +121,7 @@ class Header:
     date: str
     machine: str
     cpu_minutes: float
-    digest: str
+    digest: str = ""
 
     def lines(self) -> list[str]:
         """Markdown lines for the top of a page."""
@@ -189,7 +189,7 @@ class Code:
     """The commit and the library's source with which a run began."""
 
     commit: str
-    digest: str
+    digest: str = ""
 
 
 def minutes_left(study: Study, options: Options) -> float | None:
