@@ -150,11 +150,6 @@ def test_both_thresholds_are_read_from_three_cells():
 def test_the_alarm_keeps_its_level_from_noisy_counts(is_quick):
     """The first threshold is judged, so the law without change is that of the fixed release."""
     bet, trials = _choose_bet(0.1, Budget(0.49, 1e-5), 500, 1), 200 if is_quick else 1_000
-    share = float(bet.share)
-    # misses less a share of the records; three noisy counts, of which two are covered
-    noise = bet.eta * bet.noise.count_noise * math.sqrt(2 * share**2 + (1 - share) ** 2)
-    factor = bet.eta * (60 - share * (60 + 440)) - noise**2 / 2
-    assert bet.log_factor_of(NoisyPair(440, 60, (2, 1))) == pytest.approx(factor, rel=1e-12)
     rng, source = np.random.default_rng(0), IntegerSource(0)
 
     def alarms(rate):
@@ -163,7 +158,7 @@ def test_the_alarm_keeps_its_level_from_noisy_counts(is_quick):
             drawn = np.array(bet.noise.sample(24 * 3, source)).reshape(24, 3) / bet.noise.scale
             misses = rng.binomial(500, rate, size=24)
             pairs = [NoisyPair(500 - m + a + b, m + c, (2, 1)) for m, (a, b, c) in zip(misses, drawn, strict=True)]
-            found += max(log_evidence([bet.log_factor_of(pair) for pair in pairs])) >= -math.log(0.05)
+            found += max(log_evidence([bet.log_factor(pair) for pair in pairs])) >= -math.log(0.05)
         return found / trials
 
     assert alarms(0.1) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
@@ -223,11 +218,11 @@ def test_a_rise_is_seen_although_the_thresholds_follow_it(regressor):
     for seed in range(12):
         found.update(*data(500, seed, 0.08))
     assert found.alarm
-    at_force = log_evidence([found._bet.log_factor_of(pairs[0]) for pairs in found._pairs])
+    at_force = log_evidence([found._bet.log_factor(pairs[0]) for pairs in found._pairs])
     assert max(at_force) < found.alarm_limit
     assert 0.11 < found.smallest_rise < monitor(regressor, tolerated=0.11, epsilon=0.2).smallest_rise < 0.4
     # the rate at which twelve batches reach the limit with probability .9, with the noise of two missed counts
-    bet, share, n = found._bet, float(found._bet.share), found.expected_batch
+    bet, share, n = found._bet, found._bet.share, found.expected_batch
     noise = bet.eta * bet.noise.count_noise * math.hypot(share, math.sqrt(2) * (1 - share))
     for rate, is_seen in ((found.smallest_rise, True), (found.smallest_rise - 2e-4, False)):
         mean = 12 * (n * bet.eta * (rate - share) - noise**2 / 2)

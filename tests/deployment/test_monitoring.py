@@ -6,12 +6,12 @@ import json
 import math
 import re
 import warnings
-from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import dpscp as dp
+from dpscp.deployment.following import NoisyPair
 from dpscp.deployment.monitoring import _checksum, _choose_bet, log_evidence
 from dpscp.privacy import Budget, IntegerSource
 from dpscp.privacy.noise import sample_discrete_gaussian
@@ -44,19 +44,24 @@ def monitor(classifier, **kwargs):
 def first_alarms(bet, miss_rate, *, n=500, batches=24, trials=400, level=0.05, seed=0):
     """The batch of the first alarm in each of many runs, infinity for none."""
     rng = RNG(seed)
-    drawn = np.array(bet.noise.sample(trials * batches, IntegerSource(seed))).reshape(trials, batches)
+    noise = np.array(bet.noise.sample(2 * trials * batches, IntegerSource(seed))).reshape(2, trials, batches)
     misses = rng.binomial(n, miss_rate, size=(trials, batches))
-    factors = bet.eta * (misses - float(bet.share) * n + drawn / bet.noise.scale) - bet.noise_parameter**2 / 2
+    # of the two counts of each batch
+    balance = (1 - bet.share) * (misses + noise[0] / bet.noise.scale)
+    balance -= bet.share * (n - misses + noise[1] / bet.noise.scale)
+    factors = bet.log_factor(NoisyPair(0, 0, (1, 1))) + bet.eta * balance
     alarms = np.array([log_evidence(run) for run in factors]) >= -math.log(level)
     return np.where(alarms.any(axis=1), alarms.argmax(axis=1) + 1.0, math.inf)
 
 
-def test_a_factor_is_the_formula():
-    bet = _choose_bet(0.1, Budget(0.5, 1e-5), 500)
-    (drawn,) = bet.noise.sample(1, IntegerSource(4))
-    expected = bet.eta * (60 - float(bet.share) * 500 + drawn / bet.noise.scale)
-    expected -= (bet.eta * bet.noise.sigma / bet.noise.scale) ** 2 / 2
-    assert bet.log_factor(60, 500, IntegerSource(4)) == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize("draws", [(1, 1), (2, 1)])
+def test_a_factor_is_the_formula(draws):
+    """Misses less a share of the records; the noise of the sum of two counts is that of both."""
+    bet = _choose_bet(0.1, Budget(0.49, 1e-5), 500)
+    unit = bet.eta * bet.noise.sigma / bet.noise.scale
+    noise = unit * math.sqrt(draws[0] * bet.share**2 + draws[1] * (1 - bet.share) ** 2)
+    expected = bet.eta * (60 - bet.share * (60 + 440)) - noise**2 / 2
+    assert bet.log_factor(NoisyPair(440, 60, draws)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_seed_repeats_which_row_of_a_person_counts(classifier):
@@ -71,23 +76,21 @@ def test_a_seed_repeats_which_row_of_a_person_counts(classifier):
 
 @pytest.mark.parametrize("tolerated", [0.02, 0.1, 0.4])
 def test_a_records_factor_has_a_mean_of_at_most_one(tolerated):
-    """kappa is rounded up; rounded down it would exceed one."""
     bet = _choose_bet(tolerated, Budget(0.5, 1e-5), 500)
     mean = math.exp(-bet.eta * bet.share) * (1 + tolerated * math.expm1(bet.eta))
-    assert mean <= 1
-    down = bet.share - Fraction(1, 2**16)
-    assert math.exp(-bet.eta * down) * (1 + tolerated * math.expm1(bet.eta)) > 1
-    assert bet.noise.sensitivity / bet.noise.scale == max(bet.share, 1 - bet.share)
+    assert 1 - 1e-9 < mean <= 1
+    assert bet.noise.sensitivity == bet.noise.scale  # a record changes one count by one
 
 
 def test_the_noise_is_paid_by_its_parameter():
-    """E[exp(Z)] <= exp(s^2 / 2) on the lattice, by the exact sum."""
-    bet = _choose_bet(0.1, Budget(2.0, 1e-5), 500)
-    step, sigma = bet.eta / bet.noise.scale, bet.noise.sigma
+    """E[exp(Z)] <= exp(s^2 / 2) on the lattice, by the exact sum over the two counts."""
+    bet, mean = _choose_bet(0.1, Budget(2.0, 1e-5), 500), 1.0
+    sigma = bet.noise.sigma
     points = np.arange(-12 * sigma, 12 * sigma + 1)
     weights = np.exp(-((points / sigma) ** 2) / 2)
-    mean = float((weights * np.exp(step * points)).sum() / weights.sum())
-    assert mean <= math.exp(bet.noise_parameter**2 / 2) * (1 + 1e-9)
+    for share in (bet.share, 1 - bet.share):
+        mean *= float((weights * np.exp(bet.eta * share / bet.noise.scale * points)).sum() / weights.sum())
+    assert mean * math.exp(bet.log_factor(NoisyPair(0, 0, (1, 1)))) <= 1 + 1e-9
     drawn = np.array(sample_discrete_gaussian(sigma, 2_000, IntegerSource(0)))
     assert drawn.std() == pytest.approx(sigma, rel=4 / math.sqrt(2 * 2_000))
 
@@ -129,13 +132,13 @@ def test_false_alarms_over_the_range(tolerated, epsilon):
 @pytest.mark.parametrize(("tolerated", "n"), [(0.1, 500), (0.1, 100), (0.02, 2_000)])
 def test_the_smallest_rise_is_seen_in_time(tolerated, n):
     bet = _choose_bet(tolerated, Budget(0.5, 1e-5), n)
-    rise = bet.smallest_rate(n, -math.log(0.05), 1.0, 12, 0.9)
+    rise = bet.smallest_rate(n, -math.log(0.05), 12, 0.9)
     assert tolerated < rise < 3 * tolerated
     seen = np.isfinite(first_alarms(bet, rise, n=n, batches=12)).mean()
     assert seen >= 0.9 - 3 * math.sqrt(0.09 / 400)
     smaller = tolerated + 0.5 * (rise - tolerated)
     assert np.isfinite(first_alarms(bet, smaller, n=n, batches=12)).mean() < 0.9
-    assert bet.smallest_rate(1, -math.log(1e-9), 1.0, 1, 0.9) is None
+    assert bet.smallest_rate(1, -math.log(1e-9), 1, 0.9) is None
 
 
 def test_the_default_tolerates_what_the_release_was_promised_with(classifier):
@@ -182,7 +185,7 @@ def test_the_state_holds_released_numbers_only(classifier):
         *("format", "version", "model", "epsilon", "delta", "tolerated", "level", "expected_batch", "follow"),
         *("seed", "batches", "checksum"),
     }
-    assert [set(batch) for batch in state["batches"]] == [{"name", "log_factor"}]
+    assert [set(batch) for batch in state["batches"]] == [{"name", "counts", "delay"}]
     # as a number of its own: the digits of a noisy one may hold it by chance
     assert re.search(r"(?<![\d.])137(\.0)?(?![\d.])", json.dumps({**state, "model": ""})) is None
 
@@ -198,7 +201,7 @@ def test_the_state_of_another_model_and_damaged_states_are_refused(classifier):
     with pytest.raises(ValueError, match="another model"):
         dp.CoverageMonitor.from_json(text, other)
     state = json.loads(text)
-    twice = [{"name": "2026-01", "log_factor": -0.5}] * 2
+    twice = [{"name": "2026-01", "counts": [450.0, 50.0], "delay": 0}] * 2
     damages = {"batches": [{}], "epsilon": -9.0, "level": 5, "tolerated": "x"}
     for damaged in (*({**state, name: value} for name, value in damages.items()), {**state, "batches": twice}):
         damaged.pop("checksum")

@@ -663,8 +663,8 @@ mutant(
 )
 mutant(
     "deployment.monitoring:CoverageMonitor._add",
-    "self._bet.log_factor_of(first)",
-    "self._bet.log_factor_of(pairs[0])",
+    "self._bet.log_factor(first)",
+    "self._bet.log_factor(pairs[0])",
     "the alarm judges the thresholds in force, which hide a change",
     "tests/deployment/test_following.py::test_a_rise_is_seen_although_the_thresholds_follow_it",
 )

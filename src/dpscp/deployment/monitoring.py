@@ -1,4 +1,4 @@
-"""Monitor the coverage of a release: one noisy number for each batch, valid at all times.
+"""Monitor the coverage of a release: noisy counts of each batch, and evidence that is valid at all times.
 
 Theory: Result L
 """
@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 _FORMAT, _VERSION = "dpscp-monitor", 1
 _CONSTANTS = ("epsilon", "delta", "tolerated", "level", "expected_batch", "follow")
 STAGE = "monitoring"
-# kappa is a multiple of eta / _KAPPA_STEPS, rounded upwards.
-_KAPPA_STEPS = 2**16
 # The default tolerated rate is at most this many times the promised one: a larger one would not detect a rise.
 _MOST_TOLERATED = 1.5
 # The rise of the miss rate that eta is chosen for: this many times the tolerated rate.
@@ -64,54 +61,42 @@ class MonitorStep:
 
 @dataclass(frozen=True)
 class _Bet:
-    """Hold the public constants of the evidence: the statistic misses - share records in units of eta, and its noise.
+    """Hold the public constants of the evidence, eta (misses - share records), and the noise of a count.
 
     Theory: Result L
     """
 
     eta: float
-    share: Fraction
+    share: float
     noise: LatticeNoise
 
     @classmethod
-    def of(cls, eta: float, tolerated: float, budget: Budget, counts: int = 0) -> "_Bet":
-        """Return the constants; ``counts`` noisy counts are released of each record, or (0) the statistic itself."""
+    def of(cls, eta: float, tolerated: float, budget: Budget, counts: int) -> "_Bet":
+        """Return the constants; a record changes ``counts`` noisy counts by one."""
         kappa = math.log1p(tolerated * math.expm1(eta))
+        (noise,), _ = sized_lattice_noise(budget.epsilon, budget.delta, counts, (1.0,))
         # rounded up, so that the mean factor of a record is at most one
-        share = Fraction(math.ceil(kappa / eta * _KAPPA_STEPS * (1 + 1e-12)), _KAPPA_STEPS)
-        sensitivity = Fraction(1) if counts else max(share, 1 - share)
-        (noise,), _ = sized_lattice_noise(budget.epsilon, budget.delta, max(1, counts), (sensitivity,))
-        return cls(eta, share, noise)
+        return cls(eta, kappa / eta * (1 + 1e-12), noise)
 
-    @property
-    def noise_parameter(self) -> float:
-        """Parameter s of the discrete Gaussian noise on the evidence, where the statistic itself is released."""
-        return self.eta * self.noise.count_noise
+    def log_factor(self, pair: NoisyPair) -> float:
+        """Return the log evidence of a batch; without a change, the mean of its exponential is at most one."""
+        return self.eta * pair.balance(self.share) - self._noise_parameter(pair.draws) ** 2 / 2
 
-    def log_factor(self, misses: int, n: int, source: IntegerSource) -> float:
-        """Release the log evidence of a batch.
+    def _noise_parameter(self, draws: tuple[int, int]) -> float:
+        """Return the parameter of the noise on the evidence, from the draws in a pair of counts."""
+        return self.eta * self.noise.count_noise * NoisyPair(0, 0, draws).spread(self.share)
 
-        Without a change, the mean of its exponential is at most one.
-        """
-        exact = self.noise.scale * (misses - self.share * n)
-        (drawn,) = self.noise.sample(1, source)
-        return self.eta * float(exact + drawn) / self.noise.scale - self.noise_parameter**2 / 2
-
-    def log_factor_of(self, pair: NoisyPair) -> float:
-        """Return the log evidence of a batch from released noisy counts."""
-        share = float(self.share)
-        parameter = self.noise_parameter * pair.spread(share)
-        return self.eta * pair.balance(share) - parameter**2 / 2
-
-    def smallest_rate(self, n: int, limit: float, spread: float, batches: int, power: float) -> float | None:
+    def smallest_rate(
+        self, n: int, limit: float, batches: int, power: float, draws: tuple[int, int] = (1, 1)
+    ) -> float | None:
         """Return the smallest miss rate whose alarm comes within these batches with this probability.
 
         The evidence of a change in the first batch alone, as a normal number; None if no rate is detected so soon.
         """
-        parameter = self.noise_parameter * spread
+        parameter = self._noise_parameter(draws)
 
         def is_seen(rate: float) -> bool:
-            mean = n * self.eta * (rate - float(self.share)) - parameter**2 / 2
+            mean = n * self.eta * (rate - self.share) - parameter**2 / 2
             variance = n * self.eta**2 * rate * (1 - rate) + parameter**2
             return bool(batches * mean - special.ndtri(power) * math.sqrt(batches * variance) >= limit + math.log(2))
 
@@ -162,9 +147,9 @@ class CoverageMonitor:
     in one batch. For persons who return, a budget store adds up the cost (``update(..., budget=store)``).
 
     Privacy: (epsilon, delta) for adding or removing one record of the batch, or one person with ``persons``. Each batch
-    releases eta M - kappa n + Z for its M misses among n records, with integer noise, and nothing else. With ``follow``
-    it releases noisy counts instead: of the records below, between and above the first threshold and the one in force;
-    with groups, of covered and missed records by the first thresholds, and by those in force in each group.
+    releases noisy counts and nothing else: of its covered and of its missed records. With ``follow`` these are the
+    records below, between and above the first threshold and the one in force; with groups, covered and missed records
+    by the first thresholds, and by those in force in each group.
 
     Assumes: for the alarm, records (with ``persons``, persons) are independent, and each is missed with probability at
     most ``tolerated`` unless something changed. With the default ``tolerated`` a false alarm has probability at most
@@ -196,11 +181,11 @@ class CoverageMonitor:
         self._release, self._model = estimator, estimator.digest()
         self._plan = None if follow is None else FollowPlan.of(estimator, follow, self.expected_batch)
         self._seed = seed_of(random_state)
-        counts = 0 if self._plan is None else self._plan.n_counts
-        self._bet = _choose_bet(self.tolerated, self.budget, self.expected_batch, counts)
+        self._n_counts = 1 if self._plan is None else self._plan.n_counts
+        self._bet = _choose_bet(self.tolerated, self.budget, self.expected_batch, self._n_counts)
         self._names: list[str] = []
         self._factors: list[float] = []
-        # for thresholds that follow: the released counts and the delay of each batch, and the thresholds around it
+        # the released counts and the delay of each batch; the thresholds around it, where they follow
         self._counts: list[tuple[float, ...]] = []
         self._delays: list[int] = []
         self._pairs: list[list[NoisyPair]] = []
@@ -221,7 +206,7 @@ class CoverageMonitor:
 
     @property
     def released_coverage(self) -> tuple[tuple[float, ...], ...]:
-        """The coverage of each batch under the thresholds in force, from noisy counts; one number for each group."""
+        """The noisy coverage of each batch under the thresholds in force; one number for each group that follows."""
         return tuple(tuple(pair.coverage for pair in pairs) for pairs in self._pairs)
 
     def _shaped(self, values: NDArray[np.float64]) -> Any:
@@ -230,9 +215,8 @@ class CoverageMonitor:
     @property
     def smallest_rise(self) -> float | None:
         """The smallest miss rate that raises the alarm within 12 expected batches with probability .9 (None: none)."""
-        plan, most = self._plan, (1, 1 if self._plan is None or self._plan.is_grouped else 2)
-        spread = 1.0 if plan is None else NoisyPair(0, 0, most).spread(float(self._bet.share))
-        return self._bet.smallest_rate(self.expected_batch, self.alarm_limit, spread, 12, 0.9)
+        draws = (1, 1) if self._plan is None or self._plan.is_grouped else (1, 2)
+        return self._bet.smallest_rate(self.expected_batch, self.alarm_limit, 12, 0.9, draws)
 
     @property
     def n_batches(self) -> int:
@@ -266,11 +250,8 @@ class CoverageMonitor:
 
     def _ledger(self, unit: Unit) -> Ledger:
         """Create the ledger of a batch."""
-        if self._plan is None:
-            note, count = "misses of one batch against the tolerated rate", 1
-        else:
-            note, count = "noisy counts of one batch by the first thresholds and by those in force", self._plan.n_counts
-        return Ledger(seeded=self.is_seeded).add(STAGE, self._bet.noise.event(count), note, unit=unit)
+        note = "noisy counts of the covered and of the missed records of one batch"
+        return Ledger(seeded=self.is_seeded).add(STAGE, self._bet.noise.event(self._n_counts), note, unit=unit)
 
     def update(
         self,
@@ -311,18 +292,17 @@ class CoverageMonitor:
         warn_if_not_new(self._release, sketch, "the batch of the monitor has", adds_up=adds_up)
         ledger = self._ledger(evaluated_unit(persons))
         reservation = None if budget is None else budget.reserve(ledger, note=f"monitor {name}")
-        source = IntegerSource(noise_seed)
-        added, counts = 0.0, tuple[float, ...]()
         if plan is None:
-            misses = int((~outcomes.covered[:, 0]).sum())
-            added = self._bet.log_factor(misses, len(outcomes), source)
+            first = outcomes.covered[:, 0]
+            exact = np.array([first.sum(), (~first).sum()])
         else:
             places = None if not plan.is_grouped else outcomes.labels if groups is None else outcomes.groups
-            counts = noisy_counts(plan.count(outcomes.covered, places, before), self._bet.noise, source)
+            exact = plan.count(outcomes.covered, places, before)
+        counts = noisy_counts(exact, self._bet.noise, IntegerSource(noise_seed))
         if reservation is not None:
             reservation.commit(ledger)
         remember_use(sketch, is_private=not self.is_seeded)
-        self._add(name, added, counts, 0 if predicted_after is None else self.n_batches - predicted_after)
+        self._add(name, counts, 0 if predicted_after is None else self.n_batches - predicted_after)
         threshold = None if plan is None else self.thresholds[-1]
         return MonitorStep(self.evidence[-1], self.alarm, self.n_batches, ledger, threshold)
 
@@ -336,19 +316,22 @@ class CoverageMonitor:
             raise ValueError(f"predicted_after must be a number of batches from 0 to {self.n_batches}")
         return self._thresholds[predicted_after]
 
-    def _add(self, name: str, factor: float, counts: tuple[float, ...], delay: int) -> None:
-        """Add the released numbers of a batch; counts determine the evidence and the next thresholds."""
-        if self._plan is not None:
-            if delay not in range(self.n_batches + 1):
-                raise ValueError(f"batch {name!r} has a wrong delay")
-            before = self._thresholds[self.n_batches - delay]
-            if len(counts) != self._plan.n_cells(before):
-                raise ValueError(f"batch {name!r} has the wrong number of counts")
-            first, pairs = self._plan.read(counts, before)
-            factor = self._bet.log_factor_of(first)
+    def _add(self, name: str, counts: tuple[float, ...], delay: int) -> None:
+        """Add the released counts of a batch; they determine the evidence and the next thresholds."""
+        plan = self._plan
+        if delay not in range(self.n_batches + 1):
+            raise ValueError(f"batch {name!r} has a wrong delay")
+        before = self._thresholds[0 if plan is None else self.n_batches - delay]
+        if len(counts) != (2 if plan is None else plan.n_cells(before)):
+            raise ValueError(f"batch {name!r} has the wrong number of counts")
+        if plan is None:
+            first = NoisyPair(counts[0], counts[1], (1, 1))
+            self._pairs.append([first])
+        else:
+            first, pairs = plan.read(counts, before)
             self._pairs.append(pairs)
-            self._thresholds.append(self._plan.next(self._thresholds[-1], pairs))
-        self._factors.append(factor)
+            self._thresholds.append(plan.next(self._thresholds[-1], pairs))
+        self._factors.append(self._bet.log_factor(first))
         self._counts.append(counts)
         self._delays.append(delay)
         self._names.append(name)
@@ -419,10 +402,8 @@ class CoverageMonitor:
             "seed": self._seed,
             "follow": self.follow,
             "batches": [
-                {"name": name, **({"log_factor": factor} if self._plan is None else {"counts": counts, "delay": delay})}
-                for name, factor, counts, delay in zip(
-                    self._names, self._factors, self._counts, self._delays, strict=True
-                )
+                {"name": name, "counts": counts, "delay": delay}
+                for name, counts, delay in zip(self._names, self._counts, self._delays, strict=True)
             ],
         }
         return json.dumps({**state, "checksum": _checksum(state)})
@@ -443,13 +424,10 @@ class CoverageMonitor:
         try:
             monitor = cls(estimator, random_state=state["seed"], **{name: state[name] for name in _CONSTANTS})
             for batch in state["batches"]:
-                if monitor._plan is None:
-                    monitor._add(str(batch["name"]), float(batch["log_factor"]), (), 0)
-                else:
-                    monitor._add(str(batch["name"]), 0.0, tuple(map(float, batch["counts"])), batch["delay"])
+                monitor._add(str(batch["name"]), tuple(map(float, batch["counts"])), batch["delay"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise ValueError(f"the state of the monitor is damaged: {error}") from None
-        numbers = [*monitor._factors, *chain.from_iterable(monitor._counts)]
+        numbers = list(chain.from_iterable(monitor._counts))
         if not np.isfinite(numbers).all() or len(set(monitor._names)) < len(monitor._names):
             raise ValueError("the state of the monitor is damaged: a batch is counted twice or without a number")
         return monitor
@@ -473,14 +451,14 @@ def _tolerated(estimator: Any) -> float:
     return float(min(1 - covered, _MOST_TOLERATED * (1 - estimator.certificate_.target)))
 
 
-def _choose_bet(tolerated: float, budget: Budget, expected_batch: int, counts: int = 0) -> _Bet:
+def _choose_bet(tolerated: float, budget: Budget, expected_batch: int, counts: int = 1) -> _Bet:
     """Choose the eta with the fastest growth of evidence after a rise; from public numbers, for continuous noise."""
     mu, n = gdp_mu(budget.epsilon, budget.delta), expected_batch
     rise = tolerated + (_RISE - 1) * min(tolerated, 1 - tolerated)
 
     def growth(eta: float) -> float:
         kappa = math.log1p(tolerated * math.expm1(eta))
-        spread = math.sqrt(counts) * math.hypot(kappa, eta - kappa) if counts else max(kappa, eta - kappa)
+        spread = math.sqrt(counts) * math.hypot(kappa, eta - kappa)
         return n * (eta * rise - kappa) - (spread / mu) ** 2 / 2
 
     while growth(max(_ETAS, key=growth)) <= 0 and rise <= 0.9:

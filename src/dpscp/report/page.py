@@ -255,12 +255,11 @@ def monitor_page(monitor: "CoverageMonitor") -> str:
         [name, f"{value:.2f}", "yes" if value >= limit else "no"]
         for name, value in zip(monitor.batches, monitor.evidence, strict=True)
     ]
-    released = "one noisy number" if monitor.follow is None else "noisy counts"
     texts = [
         f"The alarm is raised when the evidence reaches {limit:.2f}. If every record is missed with probability at "
         f"most {monitor.tolerated:.3g}, it is ever raised with probability at most {monitor.level:g}, however often "
         "you look.",
-        f"Each batch released {released}: epsilon {format_epsilon(budget.epsilon)} at delta {budget.delta:g} for "
+        f"Each batch released noisy counts: epsilon {format_epsilon(budget.epsilon)} at delta {budget.delta:g} for "
         "each of its records, or persons. Persons of different batches pay for one batch each."
         + (" NOT private: the noise came from a seed." if monitor.is_seeded else ""),
         "After an alarm, find out what changed. Then calibrate again on new records: dpscp recalibrate.",
