@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -34,22 +34,14 @@ from dpscp.training import DPSGD, Trained
 from dpscp.training.base import paid_event
 from dpscp.training.engine.loop import Descent, StepObserver, StepView
 
-KNOWLEDGE = ("white-box", "black-box")
 UNITS = ("release", "run")
-
-
-def _check_view(knowledge: str, unit: str) -> None:
-    check_choice("knowledge", knowledge, KNOWLEDGE)
-    check_choice("unit", unit, UNITS)
-    if unit == "release" and knowledge == "black-box":
-        raise ValueError("unit='release' needs knowledge='white-box': a black-box attacker sees whole runs only")
 
 
 @dataclass(frozen=True)
 class SearchAttack(ABC):
     """The settings and the parts of attacks on the private threshold search."""
 
-    knowledge: str = "white-box"
+    knowledge: ClassVar = "white-box"
     unit: str = "release"
     n: int = 60
     alpha: float = 0.1
@@ -61,7 +53,7 @@ class SearchAttack(ABC):
     random_state: int | None = None
 
     def __post_init__(self) -> None:
-        _check_view(self.knowledge, self.unit)
+        check_choice("unit", self.unit, UNITS)
         # many counts in one search are cheap; the default noise makes each run 1-GDP in the continuous limit
         steps = self.steps or (600 if self.unit == "release" else 8)
         object.__setattr__(self, "steps", check_count("steps", steps))
@@ -131,7 +123,6 @@ class SearchGame(SearchAttack):
 
     Parameters
     ----------
-    knowledge : "white-box" or "black-box"
     unit : "release": each noisy count is a run, which tests noise and sensitivity most sharply; "run": the whole search
         is a run, which also finds errors between counts.
     n : number of other records.
@@ -145,9 +136,6 @@ class SearchGame(SearchAttack):
         return self._search_name
 
     def play(self, with_record: bool, runs: int) -> FloatArray:
-        if self.knowledge == "black-box":
-            thresholds = [self._search(self._scores(with_record)).threshold for _ in range(runs)]
-            return np.array(thresholds)
         ratio = _SearchRatio(self._reference(False), self._reference(True), self._sigma(), self._exact_count)
         played: list[FloatArray] = []
         while sum(map(len, played)) < runs if self.unit == "release" else len(played) < runs:
@@ -203,13 +191,13 @@ class TrainingAttack(ABC):
     """The settings and the course of attacks on DP-SGD."""
 
     mechanism: DPSGD = field(default_factory=lambda: audited_mechanism(1.0, 400))
-    knowledge: str = "white-box"
+    knowledge: ClassVar = "white-box"
     unit: str = "release"
     n: int = 15
     random_state: int | None = None
 
     def __post_init__(self) -> None:
-        _check_view(self.knowledge, self.unit)
+        check_choice("unit", self.unit, UNITS)
         if self.mechanism.fit_intercept or self.mechanism.task != "classification":
             raise ValueError(
                 "mechanism must be a classifier with fit_intercept=False, so that rows of zeros add nothing"
@@ -242,8 +230,6 @@ class TrainingAttack(ABC):
         return dpsgd_event(self.mechanism.noise_multiplier or 0.0, self.mechanism.sampling_rate, 1)
 
     def play(self, with_record: bool, runs: int) -> FloatArray:
-        if self.knowledge == "black-box":
-            return np.array([self._train(with_record).model.arrays()["parameters"] for _ in range(runs)])
         ratio = TrainingRatio(self.mechanism, *self.records(True), self.n, self.owners(True))
         ratio.learn_constants(self._steps)
         played: list[float] = []
@@ -277,7 +263,6 @@ class TrainingGame(TrainingAttack):
     Parameters
     ----------
     mechanism : DPSGD; its ``noise_multiplier`` is part of the claim.
-    knowledge : "white-box" or "black-box"
     unit : "release": each step is a run; "run": the whole training is a run.
     n : number of other records.
     random_state : seed; None for system entropy.
@@ -350,7 +335,7 @@ class TrainingRatio:
 class PipelineAttack(ABC):
     """The settings and the parts of attacks on ``release``."""
 
-    knowledge: str = "white-box"
+    knowledge: ClassVar = "white-box"
     guarantee: str = "universal"
     epsilon: float = 2.3
     delta: float = 1e-2
@@ -407,12 +392,10 @@ class PipelineAttack(ABC):
 class PipelineGame(PipelineAttack):
     """Attack ``release``, the whole pipeline of every estimator, on the neighbors of ``TrainingGame``.
 
-    The white-box attacker computes the exact log-likelihood ratio of all noisy gradients and counts. The black-box
-    attacker sees the released parameters and the threshold.
+    The attacker computes the exact log-likelihood ratio of all noisy gradients and counts.
 
     Parameters
     ----------
-    knowledge : "white-box" or "black-box"
     guarantee, epsilon, delta : as for the estimators.
     noise_multiplier, steps : constants of training.
     n : number of other records.
@@ -420,24 +403,15 @@ class PipelineGame(PipelineAttack):
     """
 
     def __post_init__(self) -> None:
-        check_choice("knowledge", self.knowledge, KNOWLEDGE)
-        if self.knowledge == "white-box" and guarantee_of(self.guarantee).held_out:
-            raise ValueError(
-                f"the white-box game needs a guarantee without held-out part, got {self.guarantee!r}; use SplitGame"
-            )
+        if guarantee_of(self.guarantee).held_out:
+            raise ValueError(f"the game needs a guarantee without held-out part, got {self.guarantee!r}; use SplitGame")
 
     def play(self, with_record: bool, runs: int) -> FloatArray:
-        if self.knowledge == "black-box":
-            return np.array([self._collect_release(self._release(with_record)) for _ in range(runs)])
         rows, labels = self._records.records(True)
         training = TrainingRatio(self._mechanism(), rows, labels, self.n)
         training.learn_constants(lambda world: self._observe_release(world)[1])
         references = [self._observe_release(world)[2][0] for world in (False, True)]
         return np.array([self._ratio(with_record, training, references) for _ in range(runs)])
-
-    @staticmethod
-    def _collect_release(released: Fit) -> FloatArray:
-        return np.append(released.model.arrays()["parameters"], np.minimum(released.threshold[0], 1.0))
 
     def _ratio(self, with_record: bool, training: "TrainingRatio", references: Sequence[SearchView]) -> float:
         """Compute the log-likelihood ratio of everything observed in one release."""
@@ -486,15 +460,10 @@ def _search_ratio(
     return float((((margins - exact[0]) ** 2 - (margins - exact[1]) ** 2) / (2 * sigma**2)).sum())
 
 
-def make_game(name: str, knowledge: str = "white-box") -> Any:
+def make_game(name: str) -> Any:
     """Return the search, training or sampled training with the settings of the quick audit, or the pipeline."""
-    unit = "release" if knowledge == "white-box" else "run"
     if name == "search":
-        return SearchGame(knowledge, unit)
+        return SearchGame()
     if name == "pipeline":
-        return PipelineGame(knowledge)
-    rate, noise = (1.0, 1.0) if name == "training" else (0.5, 0.7)
-    # several steps with twice the noise reveal about as much as one step
-    return TrainingGame(
-        audited_mechanism(*((noise, 400) if unit == "release" else (2 * noise, 4)), rate), knowledge, unit
-    )
+        return PipelineGame()
+    return TrainingGame(audited_mechanism(*((1.0, 400, 1.0) if name == "training" else (0.7, 400, 0.5))))

@@ -77,8 +77,6 @@ class PersonSearchGame(SearchAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.knowledge != "white-box" or self.unit != "run":
-            raise ValueError("PersonSearchGame needs knowledge='white-box' and unit='run': omit both arguments")
         check_count("rows", self.rows)
         check_count("groups", self.groups)
 

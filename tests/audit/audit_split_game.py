@@ -42,10 +42,6 @@ class SplitGame(PipelineAttack):
     others: int = 1
 
     def __post_init__(self) -> None:
-        if self.knowledge != "white-box":
-            raise ValueError(
-                "SplitGame needs knowledge='white-box'; use PipelineGame('black-box', 'split') for a black-box attacker"
-            )
         check_choice("guarantee", self.guarantee, ("split",))
         check_count("others", self.others)
 

@@ -27,9 +27,8 @@ def test_a_record_anywhere_in_the_range(score):
     told(dp.audit(SearchGame(score=score), runs=60_000))
 
 
-@pytest.mark.parametrize("knowledge", ["white-box", "black-box"])
-def test_whole_searches(knowledge):
-    told(dp.audit(SearchGame(knowledge, unit="run"), runs=8000))
+def test_whole_searches():
+    told(dp.audit(SearchGame(unit="run"), runs=8000))
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
@@ -39,10 +38,9 @@ def test_every_step_of_training(rate):
     assert result.share(0.01) >= 0.75  # about .80; the runs differ
 
 
-@pytest.mark.parametrize("knowledge", ["white-box", "black-box"])
 @pytest.mark.parametrize("rate", [1.0, 0.25])
-def test_whole_training_runs(rate, knowledge):
-    told(dp.audit(TrainingGame(audited_mechanism(1.0 if rate == 1 else 0.5, 4, rate), knowledge, "run"), runs=6000))
+def test_whole_training_runs(rate):
+    told(dp.audit(TrainingGame(audited_mechanism(1.0 if rate == 1 else 0.5, 4, rate), "run"), runs=6000))
 
 
 @pytest.mark.parametrize("n", [3, 4, 7, 8, 127, 128, 8191, 8192])
@@ -54,12 +52,7 @@ def test_neighbors_on_both_sides_of_a_batch(n):
 
 @pytest.mark.parametrize("guarantee", ["universal", "corrected", "finite", "asymptotic"])
 def test_the_pipeline_with_everything_seen(guarantee):
-    told(dp.audit(PipelineGame("white-box", guarantee), runs=1000))
-
-
-@pytest.mark.parametrize("guarantee", ["universal", "split", "corrected"])
-def test_the_pipeline_with_only_the_release_seen(guarantee):
-    told(dp.audit(PipelineGame("black-box", guarantee), runs=1000))
+    told(dp.audit(PipelineGame(guarantee), runs=1000))
 
 
 @pytest.mark.parametrize("game", ["search", "training", "sampled training"])

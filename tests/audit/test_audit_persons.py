@@ -65,8 +65,3 @@ def test_the_row_level_composition_over_8_groups_is_caught(monkeypatch):
     monkeypatch.setattr(Persons, "one_row_each", everything)
     assert not dp.audit(PersonSearchGame(steps=1, rows=8, groups=8), runs=200).passed
     assert gdp_epsilon(1e-5, math.sqrt(8) * gdp_mu(1.0, 1e-5)) == pytest.approx(3.19, abs=0.01)
-
-
-def test_the_search_needs_an_attacker_who_sees_everything():
-    with pytest.raises(ValueError, match="white-box"):
-        PersonSearchGame("black-box")

@@ -55,8 +55,8 @@ def test_catches_a_record_that_is_in_both_parts(in_both_parts):
 
 def test_the_game_has_a_name_and_its_conditions():
     assert dp.audit(SplitGame(), runs=6).passed
-    with pytest.raises(ValueError, match="white-box"):
-        SplitGame("black-box")
+    with pytest.raises(ValueError, match="guarantee"):
+        SplitGame(guarantee="universal")
 
 
 @pytest.mark.slow
