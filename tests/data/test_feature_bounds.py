@@ -117,8 +117,9 @@ def test_a_mapping_declares_some_bounds():
         ((5, -5), r"feature_bounds must satisfy low < high, got \(5, -5\)"),
         ((0, np.inf), r"feature_bounds\[1\] must be finite"),
         ((np.zeros(3), np.array([1.0, np.nan, 1.0])), r"feature_bounds of column 'b'\[1\] must be finite"),
-        ([(0, 1), (3, 3), (0, 1)], "feature_bounds of column 'b' must satisfy low < high"),
+        ((np.zeros(3), np.array([1, 0, 1])), "feature_bounds of column 'b' must satisfy low < high"),
         ((np.zeros(2), np.ones(2)), "feature_bounds must be .* each of the 3 features"),
+        ([(0, 1), (3, 4), (0, 1)], "feature_bounds must be .* two arrays"),
     ],
 )
 def test_a_wrong_pair_names_the_parameter_and_the_column(bounds, message):

@@ -122,9 +122,6 @@ LOW, HIGH = [0.0, -1.0, 2.0], [1.0, 1.0, 5.0]
         (LOW, HIGH),
         (np.array(LOW), np.array(HIGH)),
         np.array([LOW, HIGH]),
-        list(zip(LOW, HIGH, strict=True)),
-        tuple(zip(LOW, HIGH, strict=True)),
-        np.array([LOW, HIGH]).T,
         {"c": (2.0, 5.0), "a": (0, 1), "b": (-1, 1)},
     ],
 )

@@ -108,11 +108,10 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
 
     Parameters
     ----------
-    bounds : None, FeatureBounds, "private", (low, high), (width, 2) pairs, or a mapping
-        Two numbers for all features; two arrays; a pair for each feature; or a mapping from column name (from index
-        where X has no names) to (low, high), "private", "indicator" for a column of 0 and 1, or ("categories", k) for a
-        column of codes from 0 to k - 1. A scale may follow: (low, high, "log"), ("private", "log"). A 2 x 2 array with
-        two possible meanings is refused, because the wrong one would clip silently.
+    bounds : None, FeatureBounds, "private", (low, high), or a mapping
+        Two numbers for all features, or two arrays of shape (width,). Or a mapping from column name (from index where X
+        has no names) to (low, high), "private", "indicator" for a column of 0 and 1, or ("categories", k) for a column
+        of codes from 0 to k - 1. There a scale may follow: (low, high, "log"), ("private", "log").
     width : int
         The number of features.
     names : sequence, optional
@@ -124,21 +123,25 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> Featu
     """
     if bounds is None or isinstance(bounds, FeatureBounds):
         return bounds
+    columns = list(range(width)) if names is None else list(names)
     if isinstance(bounds, Mapping):
-        return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
-    declared, scale = _separate_scale(bounds)
-    found = _bounds_of_all(declared, width, names)
-    return _with_scales(found, [scale] * width, range(width) if names is None else names)
-
-
-def _bounds_of_all(bounds: Any, width: int, names: Sequence[Any] | None) -> FeatureBounds:
+        return _bounds_by_column(bounds, columns)
     if isinstance(bounds, str):
         check_private("feature_bounds", bounds)
         return FeatureBounds(-1.0, 1.0, tuple(range(width)))
-    pair = isinstance(bounds, list | tuple) and len(bounds) == 2 and not any(isinstance(end, str) for end in bounds)
-    if pair and (all(isinstance(end, np.ndarray) for end in bounds) or 0 in map(np.ndim, bounds)):
-        return _check_ends(bounds[0], bounds[1], width, names)
-    return _check_ends(*_separate_ends(bounds, width), width, names)
+    if isinstance(bounds, list | tuple) and all(np.ndim(end) == 0 for end in bounds):
+        return FeatureBounds(*check_range("feature_bounds", bounds))
+    try:
+        low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), width) for end in bounds)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"feature_bounds must be (low, high): two numbers, or two arrays with one number for each of the {width} "
+            "features; 'private'; {column: (low, high), 'private', 'indicator' or ('categories', k)}; or "
+            "dp.RowNorm(bound)"
+        ) from None
+    for column, *pair in zip(columns, low.tolist(), high.tolist(), strict=True):
+        check_range(f"feature_bounds of column {column!r}", pair)
+    return FeatureBounds(low, high)
 
 
 def _separate_scale(declared: Any) -> tuple[Any, str]:
@@ -166,47 +169,6 @@ def check_private(name: str, word: str) -> str:
     if word != PRIVATE:
         raise ValueError(f"{name} must be (low, high) or {PRIVATE!r}, got {word!r}")
     return word
-
-
-def _check_ends(low: Any, high: Any, width: int, names: Sequence[Any] | None) -> FeatureBounds:
-    """Return the bounds; the error for a wrong pair names the argument and the column."""
-    if np.ndim(low) == np.ndim(high) == 0:
-        return FeatureBounds(*check_range("feature_bounds", (low, high)))
-    try:
-        ends = [np.broadcast_to(np.asarray(end, dtype=np.float64), width).tolist() for end in (low, high)]
-    except (TypeError, ValueError):
-        raise _unreadable_bounds(width) from None
-    for column, *pair in zip(range(width) if names is None else names, *ends, strict=True):
-        check_range(f"feature_bounds of column {column!r}", pair)
-    return FeatureBounds(low, high)
-
-
-def _separate_ends(bounds: Any, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    try:
-        array = np.asarray(bounds, dtype=np.float64)
-    except (TypeError, ValueError):
-        array = np.empty(0)
-    ends, pairs = array.shape == (2, width), array.shape == (width, 2)
-    if ends and pairs:
-        ends, pairs = bool((array[0] < array[1]).all()), bool((array[:, 0] < array[:, 1]).all())
-        if ends and pairs and not np.array_equal(array, array.T):
-            raise ValueError(
-                "feature_bounds of shape (2, 2) for 2 features can mean (lows, highs) or two (low, high) pairs; pass "
-                "{column: (low, high)} with column names, or with 0 and 1 where X has no names"
-            )
-        ends = ends or not pairs
-    if ends:
-        return array[0], array[1]
-    if pairs:
-        return array[:, 0], array[:, 1]
-    raise _unreadable_bounds(width)
-
-
-def _unreadable_bounds(width: int) -> ValueError:
-    return ValueError(
-        f"feature_bounds must be (low, high) for all features, a pair for each of the {width} features, "
-        "'private' for all, {column: (low, high), 'private', 'indicator' or ('categories', k)}, or dp.RowNorm(bound)"
-    )
 
 
 def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> FeatureBounds:

@@ -82,13 +82,13 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         ``dp.Population(likelihood_ratio, bound=W)`` makes the promise for another population than that of the records
         (guarantee ``"split"``, or ``"universal"`` where the ratio has mean 1). Secret coins follow the ratio.
         ``dp.Population.from_class_priors(target, source)`` declares the probabilities of the classes.
-    feature_bounds : (low, high), array, mapping, "private" or RowNorm, optional
+    feature_bounds : (low, high), mapping, "private" or RowNorm, optional
         The public bounds of the features. Values are clipped and rescaled. Pass (low, high) for all features, two
-        arrays of shape (n_features,), an array of shape (n_features, 2), or {column: (low, high)} (by index where X has
-        no names). ``"private"`` finds bounds by noisy counts on a public grid of powers of two, for 5 % of the squared
-        training budget. Known bounds cost nothing and are better. A mapping may contain ``"private"``, and
-        ``"indicator"`` for a column of 0 and 1, which then costs no budget. A scale may follow for features that span
-        orders of magnitude: ``(low, high, "log")``, or ``"log1p"`` for numbers from 0 on, or ``("private", "log")``.
+        arrays of shape (n_features,), or {column: (low, high)} (by index where X has no names). ``"private"`` finds
+        bounds by noisy counts on a public grid of powers of two, for 5 % of the squared training budget. Known bounds
+        cost nothing and are better. A mapping may contain ``"private"``, and ``"indicator"`` for a column of 0 and 1,
+        which then costs no budget. In a mapping a scale may follow for features that span orders of magnitude:
+        ``(low, high, "log")``, or ``"log1p"`` for numbers from 0 on, or ``("private", "log")``.
         ``dp.RowNorm(b)`` bounds the norm of a row instead: longer rows are scaled down to it. None: the bounds of a
         table are found as with ``"private"`` where records and budget suffice (``pays_as_quantiles``), else every row
         is scaled to norm one.
