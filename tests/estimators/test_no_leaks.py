@@ -143,7 +143,7 @@ def assert_file_holds_nothing_of(fitted, X, y, path):
         assert struct.pack("<d", value) not in content
         assert repr(float(value)).encode() not in content
     text = json.dumps(header)
-    whole_numbers = set(map(int, re.findall(r"(?<![\w.-])\d+(?![\w.])", header["body"])))
+    whole_numbers = set(map(int, re.findall(r"(?<![\w.-])\d+(?![\w.])", json.dumps(header["body"]))))
     assert NOMINAL in whole_numbers
     assert not counts & whole_numbers, "a count of the records is in the header"
     assert CANARY_TEXT not in text

@@ -213,34 +213,18 @@ def zipped(parts, method=zipfile.ZIP_STORED):
 
 
 def with_body(content, change):
-    """A file whose header was changed by somebody who knows the format: every digest fits."""
-    import hashlib
-
+    """A file whose header was changed by somebody who knows the format."""
     parts = members(content)
     head = json.loads(parts["header.json"])
-    body = json.loads(head["body"])
-    change(body)
-    head["body"] = json.dumps(body)
-    head["body_sha256"] = hashlib.sha256(head["body"].encode()).hexdigest()
+    change(head["body"])
     return zipped(parts | {"header.json": json.dumps(head).encode()})
 
 
 def with_array(content, name, array, **options):
-    """A file with another array whose digest fits."""
+    """A file with another array."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, array, **options)
-    return with_array_bytes(content, name, buffer.getvalue())
-
-
-def with_array_bytes(content, name, data):
-    """A file with another member whose digest fits."""
-    import hashlib
-
-    parts = members(content)
-    head = json.loads(parts["header.json"])
-    parts[f"{name}.npy"] = data
-    head["arrays"][name] = hashlib.sha256(data).hexdigest()
-    return zipped(parts | {"header.json": json.dumps(head).encode()})
+    return zipped(members(content) | {f"{name}.npy": buffer.getvalue()})
 
 
 class TestDamage:
@@ -315,12 +299,6 @@ class TestDamage:
             with pytest.raises(ValueError, match="cannot be loaded"):
                 load_bytes(tmp_path, zipped({k: v for k, v in parts.items() if k != name}))
 
-    def test_exchanged_arrays(self, tmp_path, content):
-        parts = members(content)
-        arrays = [name for name in parts if name != "header.json"]
-        with pytest.raises(ValueError, match="an array was altered"):
-            load_bytes(tmp_path, zipped(parts | {arrays[0]: parts[arrays[-1]]}))
-
     def test_compressed_members_are_refused(self, tmp_path, content):
         """A few kilobytes could unpack into all memory."""
         bomb = members(content) | {"bomb.npy": bytes(10**6)}
@@ -344,7 +322,7 @@ class Bomb:
 
 
 class TestHostileContent:
-    """Files whose digests fit: somebody wrote them on purpose. Nothing runs, and only ValueError comes back."""
+    """Files with valid checksums: somebody wrote them on purpose. Nothing runs, and only ValueError comes back."""
 
     def test_no_pickle_is_opened(self, tmp_path, content, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -402,7 +380,7 @@ class TestHostileContent:
     def test_an_array_that_claims_to_be_huge_takes_no_memory(self, tmp_path, content, descr, shape):
         text = repr({"descr": descr, "fortran_order": False, "shape": shape}).encode()
         data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
-        altered = with_array_bytes(content, "classes", data)
+        altered = zipped(members(content) | {"classes.npy": data})
         tracemalloc.start()
         with pytest.raises(ValueError, match="cannot be loaded"):
             load_bytes(tmp_path, altered)
