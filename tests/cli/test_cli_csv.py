@@ -291,7 +291,7 @@ def test_groups_by_a_column_work_for_every_source(folder, kind, monkeypatch, gro
         X = folder / "plain.parquet"
         people().to_parquet(X, index=False)
     if kind == "blocks":
-        monkeypatch.setattr("dpscp.data.sources.spill._IN_MEMORY", 0)
+        monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)
         monkeypatch.setattr("dpscp.data.sources.scanner.BLOCK_NUMBERS", 500)
     if kind == "dask":
         X = pytest.importorskip("dask.dataframe").from_pandas(people(), npartitions=3)

@@ -13,7 +13,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.persons import PersonIds, number_persons, read_person_ids
-from dpscp.data.sources.persons import join_person_block, split_by_person
+from dpscp.data.sources.places import join_person_block, split_by_person
 
 pl = pytest.importorskip("polars")
 torch = pytest.importorskip("torch")

@@ -320,7 +320,7 @@ def test_the_command_line_evaluates_one_record_of_each_person_and_fits_large_fil
     heard = capsys.readouterr()
     assert json.loads(heard.out)["evaluation"]["n_records"]["estimate"] == 150
     assert "seed" not in heard.err  # which one is fixed by a seed that no user gave and no user need hear of
-    monkeypatch.setattr("dpscp.data.sources.spill._IN_MEMORY", 0)  # a large table stays in its file
+    monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)  # a large table stays in its file
     assert main([*fit, "-o", "large.dpscp"]) == 0
     assert "than n_persons" not in capsys.readouterr().err
     facts = dp.load("large.dpscp").ledger_.public_facts

@@ -574,7 +574,7 @@ mutant(
     "tests/privacy/test_budget.py::test_only_gaussian_commits_of_gaussian_reservations_change_a_charge",
 )
 mutant(
-    "data.sources.digests:SameBlocks.__call__",
+    "data.sources.base:SameBlocks.__call__",
     "self.digests.get(block.id) != digest(block, self.key)",
     "block.id not in self.digests",
     "a collection that shuffles at each reading is trained on and held out at once",

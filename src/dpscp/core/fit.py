@@ -25,8 +25,7 @@ from dpscp.core.tasks import Prediction
 from dpscp.data.groups import is_member
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import Places, is_in_memory, places_of, unit_of_blocks
+from dpscp.data.sources.places import OneRowEach, Places, is_in_memory, places_of, unit_of_blocks
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy import IntegerSource, Ledger

@@ -20,8 +20,7 @@ from dpscp.core.tasks import Prediction, Readers
 from dpscp.data.groups import is_member
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import Places, places_of, unit_of_blocks
+from dpscp.data.sources.places import OneRowEach, Places, places_of, unit_of_blocks
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import Ledger

@@ -6,7 +6,6 @@ No message contains a value of the frame.
 import contextlib
 import hashlib
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
@@ -19,7 +18,6 @@ from dpscp._base.suggestions import suggest
 # Texts for a missing number or date. In a categorical column only an empty cell is missing, because "NA" may be a
 # category.
 ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
-_LARGEST = sys.float_info.max
 EPOCH = datetime(1970, 1, 1)
 MICROSECONDS_PER_DAY = 86_400_000_000
 # The number for a missing time, as NaT in NumPy.
@@ -142,22 +140,14 @@ def parse_numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
         return np.array(values, dtype=np.float64), np.zeros(len(values), dtype=bool)
     numbers = None
-    with contextlib.suppress(OverflowError):
+    with contextlib.suppress(OverflowError):  # a whole number beyond all floats, which is infinite as text
         numbers = pd.to_numeric(values, errors="coerce")
-    if numbers is None or pd.api.types.is_complex_dtype(numbers):
-        values = values.map(_make_real)
-        numbers = pd.to_numeric(values, errors="coerce")
+    if numbers is None or pd.api.types.is_complex_dtype(numbers):  # the text of a complex number is no number
+        numbers = pd.to_numeric(values.astype(str), errors="coerce")
     absent = values.isna()
     if not pd.api.types.is_numeric_dtype(values):
         absent |= values.astype(str).str.strip().str.lower().isin(ABSENT)
     return np.array(numbers, dtype=np.float64), np.asarray(numbers.isna() & ~absent, dtype=bool)
-
-
-def _make_real(value: Any) -> Any:
-    """Return a whole number beyond all floats as infinity, and a complex number as text, which is invalid."""
-    if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
-        return math.inf if value > 0 else -math.inf
-    return "complex" if isinstance(value, complex | np.complexfloating) else value
 
 
 def describe_non_number(name: str) -> str:

@@ -12,9 +12,8 @@ from dpscp.data.groups import RowGroups
 from dpscp.data.persons import keep_rows
 from dpscp.data.populations import Thinning
 from dpscp.data.sources import ArraySource, Block, RecordSource, find_source
-from dpscp.data.sources.digests import FirstReading, watch_changes
-from dpscp.data.sources.persons import KeptRows
-from dpscp.data.sources.places import Places, UnitSource, is_in_memory, take_census
+from dpscp.data.sources.base import FirstReading, watch_changes
+from dpscp.data.sources.places import KeptRows, Places, UnitSource, is_in_memory, take_census
 from dpscp.data.used_records import RowDigests, Sketch, sketch_rows
 from dpscp.data.validation import check_finite
 from dpscp.exceptions import SeededWarning

@@ -9,7 +9,7 @@ import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.digests import SameBlocks, digest
+from dpscp.data.sources.base import SameBlocks, digest
 from dpscp.training import DPSGD
 
 dd = pytest.importorskip("dask.dataframe")

@@ -16,8 +16,15 @@ from dpscp.core.fit import BlockCounts
 from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource
-from dpscp.data.sources.persons import KeptRows, OneRowEach, join_person_block, split_by_person
-from dpscp.data.sources.places import Places, UnitSource, take_census
+from dpscp.data.sources.places import (
+    KeptRows,
+    OneRowEach,
+    Places,
+    UnitSource,
+    join_person_block,
+    split_by_person,
+    take_census,
+)
 from dpscp.privacy import Unit
 from dpscp.privacy.noise import lattice_noise
 from dpscp.privacy.random_streams import PlacedDraws

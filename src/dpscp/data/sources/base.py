@@ -13,8 +13,8 @@ A source keeps these promises:
 * Ids are the integers 0, 1, 2, ... Reading the source again gives the same blocks with the same ids and the same rows
   in the same order. Draws (batches, held-out parts) belong to the place of a record in the order of all blocks
   (``places``). So a block that was lost and read again has the same draws, nothing more is spent, and the division into
-  blocks does not matter. ``fit`` compares a keyed digest of each block with that of the first reading (``digests``).
-  Totals may therefore also contain lists, which are joined.
+  blocks does not matter. ``fit`` compares a keyed digest of each block with that of the first reading
+  (``watch_changes``). Totals may therefore also contain lists, which are joined.
 * A block holds at most 2^25 records and is read into memory as a whole. Work on it needs little more memory, because
   functions read it in ``parts``. A source keeps no block longer than ``sum`` needs it, unless it was mapped with
   ``keep=True``. Such a result is read at every step of training.
@@ -29,15 +29,16 @@ Rows are real numbers (any float or integer type), with one target for each row.
 spent, that numbers are finite and labels are among the declared classes. A source only reads.
 """
 
+import hashlib
 import math
 import pickle
 from abc import ABC
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,11 +51,15 @@ from dpscp.data.persons import Persons
 Index = NDArray[np.int64]
 Rows = Callable[[Array], Array]
 Total = TypeVar("Total")
+Found = TypeVar("Found")
+Digests = list[tuple[int, bytes]]
 
 MOST_IN_A_BLOCK = 1 << 25
 # The size of a part: about so many numbers, but at least so many rows. A part and the results from it then stay in the
 # cache, and the work of a step for each part costs little.
 _PART_NUMBERS, _PART_ROWS = 1 << 15, 1 << 7
+# Bytes of a digest of a block. Arrays of these kinds are compared by their bytes, others as text.
+_DIGEST_BYTES, _PLAIN = 16, "biufcUSmM"
 
 
 @dataclass(frozen=True)
@@ -411,3 +416,54 @@ class ArraySource(RecordSource):
     def read(self) -> list[Block]:
         """Return the blocks as they were given."""
         return self._blocks
+
+
+def watch_changes(source: RecordSource, digests: Digests, key: bytes) -> RecordSource:
+    """Return the source, whose blocks are compared with those of the first reading.
+
+    A fit reads a source several times. It draws the training and held-out records by their places in the blocks. A
+    source that returns its rows in another order would mix the two parts. So the first reading stores a digest of each
+    block, keyed with random bits that stay in memory. Every later reading is compared with it, in the process that has
+    the block.
+    """
+    return source.map(SameBlocks(dict(digests), key, source.change_remedy))
+
+
+@dataclass(frozen=True)
+class FirstReading(Generic[Found]):
+    """The result of ``look`` for a block, and the digest of the block."""
+
+    look: Callable[[Block], Found]
+    key: bytes = field(repr=False)
+
+    def __call__(self, block: Block) -> tuple[Found, Digests]:
+        return self.look(block), [(block.id, digest(block, self.key))]
+
+
+@dataclass(frozen=True)
+class SameBlocks:
+    """Return the block unchanged if it equals that of the first reading; otherwise refuse it."""
+
+    digests: Mapping[int, bytes] = field(repr=False)
+    key: bytes = field(repr=False)
+    remedy: str
+
+    def __call__(self, block: Block) -> Block:
+        if self.digests.get(block.id) != digest(block, self.key):
+            raise RuntimeError(
+                "the source returned other records, or the same records in another order, than at its first reading. "
+                f"Training records could become held-out records. {self.remedy}"
+            )
+        return block
+
+
+def digest(block: Block, key: bytes) -> bytes:
+    """Return a keyed digest of rows, targets and persons, in their order."""
+    found = hashlib.blake2b(key=key, digest_size=_DIGEST_BYTES)
+    offsets = np.empty(0, dtype=np.int64) if block.persons is None else block.persons.offsets
+    for part in (block.read(), block.targets, offsets):
+        values = np.asarray(part)
+        plain = np.ascontiguousarray(values if values.dtype.kind in _PLAIN else values.astype(str))
+        found.update(f"{plain.dtype.str}{plain.shape}".encode())
+        found.update(plain.reshape(-1).view(np.uint8).data)
+    return found.digest()

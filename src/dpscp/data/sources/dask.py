@@ -14,7 +14,7 @@ import numpy as np
 from dpscp._base.assumptions import DASK
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, RecordSource, added, capture_error, for_block, hide_message, unwrap_results
-from dpscp.data.sources.persons import PersonRows, join_person_block, split_by_person
+from dpscp.data.sources.places import PersonRows, join_person_block, split_by_person
 from dpscp.threshold.counts import DaskArray
 
 Total = TypeVar("Total")

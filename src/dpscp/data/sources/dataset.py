@@ -13,7 +13,7 @@ from dpscp._base.progress import show_pass
 from dpscp.data.named_inputs import NamedInputs, count_numbers, is_named, split_target
 from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block
 from dpscp.data.sources.files import BLOCK_NUMBERS
-from dpscp.data.sources.spill import LocalSource
+from dpscp.data.sources.scanner import LocalSource
 
 # The number of items that are read twice at the start; this detects random changes even of every second item.
 READ_TWICE = 16

@@ -329,8 +329,6 @@ def _locate(table: str | PathLike[str]) -> tuple[Any, str, str]:
     if not is_url(table):
         return fs.LocalFileSystem(), Path(table).as_posix(), str(table)
     url, said, reason = _usual_url(table), without_keys(table), ""
-    if url.startswith(("gs:", "gcs:")) and "?" not in url:
-        url += "?retry_limit_seconds=60"  # the default is a quarter of an hour
     try:
         import pyarrow as pa
 

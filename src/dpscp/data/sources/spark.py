@@ -18,7 +18,7 @@ import numpy as np
 
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, Failure, RecordSource, added, capture_error, hide_message, unwrap_results
-from dpscp.data.sources.persons import join_person_block, split_by_person
+from dpscp.data.sources.places import join_person_block, split_by_person
 from dpscp.data.sources.tables import as_frame
 
 Total = TypeVar("Total")

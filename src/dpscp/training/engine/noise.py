@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import Array
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import places_of, unit_of_blocks
+from dpscp.data.sources.places import OneRowEach, places_of, unit_of_blocks
 from dpscp.privacy import IntegerSource, LatticeNoise
 from dpscp.privacy.random_streams import SCORED_ROWS, NormalNumbers, PlacedDraws, stream_seed
 
