@@ -1,7 +1,6 @@
 """The command line, as a person and as a script use it."""
 
 import contextlib
-import csv
 import hashlib
 import io
 import json
@@ -26,7 +25,6 @@ import dpscp as dp
 from dpscp.cli import demo, main
 from dpscp.data.schema import Schema, parse_schema, template
 from dpscp.data.sources.tables import Table
-from dpscp.estimators.classifier import list_labels
 
 ROOT = Path(__file__).resolve().parents[2]
 CANARY = "canary-9182"
@@ -494,17 +492,6 @@ def test_too_little_memory_is_called_that(run, folder, monkeypatch, reader):
     assert not (folder / "never.csv").exists()
 
 
-@pytest.mark.parametrize("n_classes", [2, 8, 9, 20])
-def test_each_set_is_written_as_its_own_labels(n_classes):
-    rng = np.random.default_rng(n_classes)
-    classes = np.array([f'"{i}" é' for i in range(n_classes)])
-    sets = rng.random((300, n_classes, 2))[:, :, 1] < rng.random((300, 1))
-    sets[:2] = [[False] * n_classes, [True] * n_classes]
-    assert list_labels(classes, sets).tolist() == [tuple(classes[row]) for row in sets]
-    assert list_labels(classes, np.asfortranarray(sets)).tolist() == list_labels(classes, sets).tolist()
-    assert list_labels(classes, sets[:0]).tolist() == []
-
-
 # ---- large files: block by block
 
 
@@ -539,30 +526,6 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
     pd.testing.assert_frame_equal(many[table.columns].fillna(""), table.fillna(""), check_dtype=False)
     sets = dp.load(folder / "model.dpscp").predict_set(parse_schema(SCHEMA).matrix(table))[1]
     assert many["set_size_80"].astype(int).tolist() == sets[:, :, 0].sum(axis=1).tolist()
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "said"),
-    [
-        ("region", CANARY, "column 'region' has a missing value, or one outside its declared categories"),
-        ("id", f"{CANARY},1", "cannot be read as CSV; check that all rows have the same length"),
-        ("region", "latin", "is not written in utf-8"),
-    ],
-)
-def test_trouble_in_a_late_block_leaves_no_file(run, folder, small_blocks, column, value, said):
-    table = people(1200, 4).astype(str)  # more than are looked at with the header
-    table.loc[1150, column] = value
-    text = table.to_csv(index=False, quoting=csv.QUOTE_NONE, escapechar="\\").replace("\\", "")
-    (folder / "late.csv").write_bytes(text.encode().replace(b"latin", b"\xe9"))
-    if said.startswith("column"):  # a row to predict is told by its number in the table, whatever its block
-        assert run("predict model.dpscp late.csv -o late-rows.csv")[0] == 0
-        assert pd.read_csv(folder / "late-rows.csv")["errors"].dropna().tolist()[0].startswith(f"row 1151: {said}")
-    else:
-        refused(run("predict model.dpscp late.csv -o late-out.csv"), said)
-    refused(run("fit late.csv --schema people.toml -o late.dpscp"), said)
-    refused(run("report model.dpscp -o late.html --evaluate late.csv"), said)
-    assert not any((folder / name).exists() for name in ("late-out.csv", "late.dpscp", "late.html"))
-    no_debris(folder)
 
 
 def test_a_large_table_stays_in_its_file(run, folder, monkeypatch):

@@ -79,30 +79,6 @@ def test_one_table_in_every_form_gives_one_fit(run, folder):
         assert model.schema_.csv == GERMAN  # so that later commands read such files without options
 
 
-def test_predictions_are_written_as_the_file_was(run, folder):
-    if not (folder / "a.dpscp").exists():
-        assert run(f"fit german.csv --schema german.toml {OPTIONS} -o a.dpscp")[0] == 0
-    assert run("predict a.dpscp new.csv -o out.csv")[0] == 0
-    table = pd.read_csv(folder / "out.csv", sep=";", decimal=",", thousands=".", encoding="cp1252", na_filter=False)
-    pd.testing.assert_frame_equal(table[people().columns], people(100, 1), check_dtype=False)
-    model = dp.load(folder / "a.dpscp")
-    labels, sets = model.predict_set(people(100, 1))
-    assert table["prediction"].tolist() == labels.tolist()
-    assert table["set"].tolist() == ["|".join(model.classes_[row]) for row in sets[:, :, 0]]
-    assert run("predict a.dpscp new.csv -o out.parquet")[0] == 0
-    lists = pd.read_parquet(folder / "out.parquet")["set"]
-    assert [row.tolist() for row in lists] == [model.classes_[row].tolist() for row in sets[:, :, 0]]
-    # a file in another form than that of the fit
-    people(100, 1).to_csv(folder / "other.csv", index=False)
-    marks = "--separator , --encoding utf-8 --decimal . --thousands none"
-    assert run(f"predict a.dpscp other.csv -o other.out.csv {marks}")[0] == 0
-    assert pd.read_csv(folder / "other.out.csv")["set_size"].tolist() == table["set_size"].tolist()
-    code, out, _ = run("evaluate a.dpscp new.csv --epsilon 2 --seed 1 --json")
-    assert (code, json.loads(out)["targets"]) == (0, [0.5])
-    assert run("monitor a.dpscp new.csv --state state.json --seed 1 --json")[0] == 0
-    assert run("report a.dpscp -o r.html --evaluate new.csv --json")[0] == 0
-
-
 def test_intervals_are_written_with_the_decimal_mark(run, folder):
     regression = Schema("regression", "score", (SCHEMA.columns[0],), bounds=(-4, 4), csv=GERMAN)
     (folder / "score.toml").write_text(

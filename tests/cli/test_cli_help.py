@@ -62,13 +62,6 @@ def test_misspelt_commands_and_options(run, line, said):
     assert said in err
 
 
-def test_a_usage_error_without_a_close_name_suggests_nothing(run):
-    assert "Did you mean" not in run("fit people.csv --zzz")[2]
-    assert "Did you mean" not in run("fit")[2]
-    assert "Did you mean" not in run("")[2]
-    assert run("predict m.dpscp new.csv --out p.csv")[0] == 0  # a beginning of a name is that name
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -203,13 +196,3 @@ def test_a_quiet_command_shows_activity_within_two_seconds(monkeypatch):
         progress.clear_activity()
     assert screen.getvalue().endswith("\r\033[K")
     assert threading.active_count() == 1 or not any("run" in t.name for t in threading.enumerate())
-
-
-def test_no_line_is_drawn_while_a_bar_is_shown(monkeypatch):
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setattr(progress, "_REDRAW_SECONDS", 0.01)
-    monkeypatch.setattr(progress._activity, "last_bar", time.monotonic() + 100)
-    with progress.show_activity("quiet"):
-        time.sleep(0.05)
-    assert screen.getvalue() == ""

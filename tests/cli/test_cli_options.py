@@ -6,7 +6,6 @@ else, from a default or from the table, breaks a promise that no error message s
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,8 +13,6 @@ import pytest
 
 import dpscp as dp
 from dpscp.audit.model_game import ModelGame
-from dpscp.data.schema import parse_schema
-from dpscp.report import evaluate
 
 # declared otherwise than the table looks: wider bounds, a label nobody has, a rounder number of records
 SCHEMA = """
@@ -143,46 +140,6 @@ def test_several_labels_are_fitted_and_predicted(run, folder, option, said):
     np.testing.assert_array_equal(sets, model.predict_set(X)[1][:, :, 0])
 
 
-@pytest.fixture(scope="module")
-def three_levels(folder):
-    model = dp.PrivateConformalClassifier(
-        dp.training.DPSGD(steps=10, learning_rate=2.0),
-        epsilon=8.0,
-        confidence_level=[0.3, 0.5, 0.7],
-        guarantee="split",
-        classes=["yes", "no", "maybe"],
-        feature_bounds=parse_schema(SCHEMA).declared["feature_bounds"].pair,
-        accountant="rdp",
-        random_state=0,
-    )
-    rows, labels = (parse_schema(SCHEMA).matrix(people(400, 0)), people(400, 0)["bought"])
-    model.fit(rows, labels)
-    model.schema_ = parse_schema(SCHEMA)
-    model.save(folder / "three.dpscp")
-    rows = parse_schema(SCHEMA).matrix(people(300, 1))
-    evaluation = evaluate(model, rows, people(300, 1)["bought"].to_numpy())
-    assert len({rate.estimate for rate in evaluation.coverages}) == 3  # they can be told apart
-    return model, rows, evaluation
-
-
-def test_each_printed_level_has_its_own_numbers(succeed, three_levels):
-    lines = [
-        x
-        for x in succeed("report three.dpscp --evaluate new.csv -o three.html").splitlines()
-        if x.startswith(("coverage (target", "mean set size"))
-    ]
-    assert len(lines) == 6
-    evaluation = three_levels[2]
-    for place in range(3):
-        assert f"{evaluation.coverages[place].estimate:.1%}" in lines[2 * place]
-        assert f"{evaluation.set_sizes[place].estimate:.3g}" in lines[2 * place + 1]
-
-
-def test_the_title_of_a_report(succeed, folder, three_levels):
-    succeed("report three.dpscp -o titled.html --title 'An unusual title'")
-    assert "An unusual title" in (folder / "titled.html").read_text()
-
-
 def test_every_option_of_plan_changes_the_plan(succeed):
     plain = succeed("plan --n 5000 --epsilon 1 --json")
     options = ("--delta 1e-8", "--confidence 0.8", "--classes 7", "--features 300", "--train-share 0.2")
@@ -203,16 +160,3 @@ def test_an_audit_of_ones_own_model_plays_with_its_settings(succeed, folder):
     assert told["claimed"] == [dp.privacy.epsilon_of(claim, delta) for delta in told["deltas"]]
     control = succeed("audit own.dpscp --runs 8 --null --json")
     assert (control["null"], max(control["audited"])) == (True, 0)
-
-
-def test_every_option_of_demo_reaches_the_fit(succeed, monkeypatch):
-    asked = {}
-
-    def listening(options):
-        asked.update(vars(options))
-        return {"report": "x"}, []
-
-    monkeypatch.setattr("dpscp.cli.demo.run_demo", listening)
-    succeed("demo --folder there --epsilon 0.3 --delta 1e-9 --confidence 0.77 --force")
-    expected = {"folder": Path("there"), "epsilon": 0.3, "delta": 1e-9, "confidence": 0.77, "force": True}
-    assert asked | expected == asked

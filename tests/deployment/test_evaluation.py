@@ -1,7 +1,6 @@
 """Private evaluation: intervals hold with the noise, the ledger pays, bad input costs nothing."""
 
 import json
-import math
 import warnings
 
 import numpy as np
@@ -12,8 +11,6 @@ import dpscp as dp
 from dpscp.core.evaluation import (
     OutcomeCounts,
     _probability_at_most,
-    rate_interval,
-    sensitive_sums,
     size_reach,
 )
 from dpscp.privacy import LatticeNoise, sized_lattice_noise
@@ -137,18 +134,6 @@ def test_intervals_hold_exactly(chance, is_quick):
                     share = float(low <= p <= high)
                 inside += weight * first_law * share
         assert inside >= 0.9 * law.sum() ** 2
-
-
-def test_counting_misses_and_hits_is_narrower_than_counting_hits_and_records():
-    """Widths at coverage .9 are at most those of counting misses and records; a public size makes them narrower yet."""
-    bounds = {(300, 1.0): (0.153, 0.126), (1_000, 0.5): (0.089, 0.072), (1_000, 1.0): (0.058, 0.049)}
-    for (n, epsilon), (private, public) in (bounds | {(5_000, 0.5): (0.024, 0.021)}).items():
-        (noise,), _ = sized_lattice_noise(epsilon, 1e-5, sensitive_sums(1, 2, 0), (1.0,))
-        reach = size_reach(noise, 0.005, 6) / 3
-        low, high = rate_interval(0.1 * n, (math.ceil(n - reach), math.floor(n + reach)), noise, 0.9 * 0.05 / 2)
-        assert high - low <= private
-        low, high = rate_interval(0.1 * n, (n, n), noise, 0.05 / 2)
-        assert high - low <= public
 
 
 def test_every_number_is_near_the_one_without_privacy(classifier):

@@ -10,11 +10,9 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp.core.release import ANOTHER_POPULATION, NORMALIZED_RATIO
-from dpscp.data.populations import Population, Thinning, keep_by_ratio
+from dpscp.data.populations import Population, keep_by_ratio
 from dpscp.data.schema import parse_schema
-from dpscp.data.sources import Block, TableSource
-from dpscp.data.sources.places import Places, take_census
-from dpscp.estimators.ingest import BlockReader
+from dpscp.data.sources import TableSource
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
 
@@ -135,15 +133,6 @@ def ratio_of_rows(X):
     return 2.0 * (X[:, 1] > 0)
 
 
-def ratio_of_labels(X, y):
-    return 0.5 + y
-
-
-def keep_labels(labels, n):
-    assert len(labels) == n
-    return labels
-
-
 def mean_ratio(X):
     return X[:, 1] - X[:, 1].mean() + 1.5
 
@@ -215,20 +204,6 @@ def test_records_that_training_has_seen_may_carry_a_normalized_ratio(is_quick):
     ideal = 1 - 4 * inner  # the scores do not depend on training here
     assert np.mean(covered) >= ideal - 3 * np.std(covered) / len(covered) ** 0.5
     assert found.certificate.coverage == pytest.approx(0.9)
-
-
-def test_rejected_records_of_a_block_are_in_no_group_and_stay_so():
-    X, y = data(4_000)
-    thinning = Thinning.of(Population(ratio_of_labels, bound=1.5), None)
-    places = Places.of(take_census(Block(3, X, y)))
-    reading = BlockReader(keep_labels, thinning=thinning, places=places)
-    first, again = (reading(Block(3, X, y)).groups for _ in range(2))
-    assert np.array_equal(first, again)
-    assert set(np.unique(first)) == {-1, 0}
-    assert np.all(first[y == 1] == 0)
-    assert abs((first[y == 0] == 0).mean() - 1 / 3) < 0.06
-    labels = BlockReader(keep_labels, "label", (0, 1), thinning=thinning, places=places)(Block(3, X, y)).groups
-    assert np.array_equal(labels, np.where(first == 0, y, -1))
 
 
 def test_a_loaded_fit_does_not_forget_its_population(tmp_path):

@@ -273,14 +273,6 @@ def test_no_records_and_too_few_records_get_no_finite_threshold():
     assert few.certificate.is_vacuous
 
 
-@pytest.mark.parametrize("n_places", [1, 7, 8, 33])
-def test_each_midpoint_of_the_halvings_is_a_whole_place(n_places):
-    sums = LossSums(10, 1, np.zeros(n_places, dtype=np.int64))
-    low, high = sums.place_range
-    assert (low, high - low) == (-1.0, 2.0**sums.steps)
-    assert 2 ** (sums.steps - 1) <= n_places < 2**sums.steps  # the last place beyond them is no threshold
-
-
 def test_noise_off_the_lattice_of_the_sums_is_refused():
     sums = LossSums(10, 64, np.arange(7))
     options = {"alpha": 0.1, "score_range": sums.place_range, "n_records": 10, "random_state": 0}

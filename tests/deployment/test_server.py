@@ -149,6 +149,7 @@ def test_what_is_public_can_be_read(server, fitted):
         (400, "not valid JSON", b'{"age": 1', "application/json"),
         (400, "not valid JSON", b'{"age": NaN}', "application/json"),
         (400, "not valid JSON", b"[" * 100_000, "application/json"),
+        (400, "not valid JSON", b'{"ward": "\\ud800", "age": 1}', "application/json"),
         (400, "send a record", [1, 2], "application/json"),
         (422, "unknown column 'agee'. Did you mean 'age'?", {"agee": 1}, "application/json"),
         (422, "a list or an object", {"age": [1]}, "application/json"),
@@ -215,25 +216,6 @@ def test_one_record_cannot_make_the_monitor_refuse_all_others(tmp_path, changed)
     with pytest.raises(RequestError, match="nothing was collected"):
         file.append([good, {**good, **changed}])
     assert not dp.check_table(tmp_path / "o.csv", schema).problems
-
-
-@pytest.mark.parametrize("name", ["a\rb", "a\r\nb", "a\nb", 'a"b,c', "=1+1"])
-def test_any_text_is_one_cell(tmp_path, name):
-    schema = dp.Schema.from_dict(PERSONS)
-    file, good = OutcomeFile(tmp_path / "o.csv", schema), {**as_records(people(1))[0], "name": "A"}
-    file.append([good, {**good, "name": name}])
-    file.append([good])
-    found = dp.check_table(tmp_path / "o.csv", schema)
-    assert (found.n_records, found.problems) == (3, ())
-    assert [frame["name"].tolist() for frame in Table(file.path, schema.csv).frames("read", schema)] == [
-        ["A", name, "A"]
-    ]
-
-
-def test_a_text_that_is_no_unicode_is_refused(server):
-    for path in ("/predict", "/outcomes"):
-        status, found, _ = ask(server[0], "POST", path, b'{"ward": "\\ud800", "age": 1}')
-        assert (status, "not valid JSON" in found["error"]) == (400, True)
 
 
 def test_no_record_is_written_to_the_log(server):

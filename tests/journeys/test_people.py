@@ -10,7 +10,6 @@ import pytest
 import dpscp as dp
 from dpscp.cli.demo import find_unused_folder
 from dpscp.data.feature_bounds import column_bounds
-from dpscp.data.schema import parse_schema
 
 SCHEMA = """
 task = "classification"
@@ -84,17 +83,6 @@ def test_a_wrong_number_of_records_is_reported_here_and_nowhere_else(run, tmp_pa
         assert "not publish" not in (tmp_path / "r.html").read_text()
 
 
-def test_a_wrong_number_of_persons_is_reported_too(tmp_path):
-    """The declared number is that of persons, however many rows they have."""
-    frame = people(300, 0).assign(who=np.arange(300) // 3)
-    for declared, is_reported in ((100, False), (104, False), (110, True), (300, True)):
-        text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
-        schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
-        frame.to_csv(tmp_path / "t.csv", index=False)
-        found = " ".join(dp.check_table(tmp_path / "t.csv", schema).hints)
-        assert (f"n_persons = {declared}" in found) == is_reported
-
-
 def test_an_evaluation_below_the_promise_is_a_red_verdict(run, tmp_path):
     people(2500, 0).to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(SCHEMA.format(n=2500))
@@ -151,31 +139,6 @@ def test_missing_values_get_our_own_advice(bad):
 
 
 # ---- errors that say what is true and what to do
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        (
-            "latin.csv",
-            "age,city,bought\n30,M\u00fcnchen,no\n".encode("latin-1"),
-            "is not written in utf-8. Declare its encoding",
-        ),
-        (
-            "late.csv",
-            b"age,score,bought\n" + b"30,1,no\n" * 2000 + b"31,1,\xfc\n",
-            "is not written in utf-8. Declare its encoding",
-        ),
-        ("tabs.csv", b"age\tscore\tbought\n30\t1\tno\n", "--separator tab"),
-    ],
-)
-def test_a_file_that_cannot_be_read_says_why(run, tmp_path, name, content, said):
-    (tmp_path / name).write_bytes(content)
-    (tmp_path / "people.toml").write_text(SCHEMA.format(n=2500))
-    code, _, err = run(f"fit {name} --schema people.toml")
-    assert code == 1
-    assert said in err
-    assert "nchen" not in err
 
 
 def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch):
