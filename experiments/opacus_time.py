@@ -14,7 +14,6 @@ from experiments.faithful import SHARES, PaperSettings
 from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "opacus_time"
-TIMINGS = 3
 STEPS = 300
 WARM_UP = 30
 # settings, width of a row, records, and how many private trainings on all records and on a half one trial needs
