@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.torch.records import inputs_of, labeled_arrays
+from dpscp.data.torch_records import inputs_of, labeled_arrays
 from dpscp.training import DPSGD, TorchDPSGD
 
 torch = pytest.importorskip("torch")
@@ -73,12 +73,12 @@ def test_images_go_in_and_sets_come_out(fitted, tmp_path):
             loaded.predict(wrong)
 
 
-def test_tensors_data_sets_and_loaders_are_the_same_records(fitted):
+def test_tensors_and_data_sets_are_the_same_records(fitted):
     X, y = images()
     tensors = torch.from_numpy(X), torch.from_numpy(y)
     pairs = data.TensorDataset(*tensors)
     options = {"groups": dp.Groups(dark_corner, values=[0, 1])}
-    for brought in (tensors, (pairs,), (data.DataLoader(pairs, batch_size=64, shuffle=True),)):
+    for brought in (tensors, (pairs,)):
         again = classifier(**options).fit(*brought)
         np.testing.assert_array_equal(again.threshold_, fitted.threshold_)
     np.testing.assert_array_equal(fitted.predict_set(pairs)[1], fitted.predict_set(X)[1])
@@ -122,59 +122,16 @@ def test_what_cannot_work_is_refused_before_any_budget_is_reserved(tmp_path):
     assert not store.ledger().entries
 
 
-class Repeating(data.Sampler):
-    def __iter__(self):
-        return iter([0, 0, 1])
-
-    def __len__(self):
-        return 3
-
-
-def test_a_loader_that_drops_or_repeats_records_is_refused():
-    pairs = data.TensorDataset(torch.zeros(10, 2), torch.zeros(10))
-    with pytest.raises(ValueError, match="drop_last=True drops records"):
-        labeled_arrays(data.DataLoader(pairs, batch_size=3, drop_last=True), None)
-    several = data.RandomSampler(pairs, replacement=True)
-    few = data.RandomSampler(pairs, num_samples=4)
-    for sampler in (several, few, Repeating(), data.SequentialSampler(range(4)), data.SubsetRandomSampler([0, 1])):
-        with pytest.raises(ValueError, match=r"may drop or repeat records; .* give its dataset"):
-            labeled_arrays(data.DataLoader(pairs, sampler=sampler), None)
-    with pytest.raises(ValueError, match="may drop or repeat records"):
-        labeled_arrays(data.DataLoader(pairs, batch_sampler=data.BatchSampler(Repeating(), 3, False)), None)
-
-
-def padded(items):
-    """Pad to the longest record of the batch: one record decides how many features all have."""
-    inputs, targets = zip(*items, strict=True)
-    return torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True), torch.tensor(targets)
-
-
-def averaged(items):
-    """Give each record the mean of its batch: one record is in all others."""
-    inputs, targets = zip(*items, strict=True)
-    return torch.stack(inputs).mean(0).expand(len(items), -1), torch.tensor(targets)
-
-
-@pytest.mark.parametrize("collate", [padded, averaged])
-def test_what_sees_several_records_at_once_is_refused(collate):
-    ragged = data.StackDataset([torch.ones(17), torch.ones(17)], [0, 1])
-    for brought in (ragged, data.StackDataset([torch.ones(17), torch.ones(40)], [0, 1])):
-        loader = data.DataLoader(brought, collate_fn=collate)
-        for read in (inputs_of, lambda given: labeled_arrays(given, None)):
-            with pytest.raises(ValueError, match="collate_fn sees several records at once"):
-                read(loader)
-
-
 class Stream(data.IterableDataset):
     def __iter__(self):
         return ((torch.full((2,), float(i)), i) for i in range(3000))
 
 
-def test_streams_and_items_that_do_not_fit():
-    X, y = labeled_arrays(data.DataLoader(Stream(), batch_size=7), None)
-    assert X.shape == (3000, 2)
-    np.testing.assert_array_equal(y, np.arange(3000))
-    np.testing.assert_array_equal(inputs_of(Stream()), X)
+def test_loaders_streams_and_items_that_do_not_fit():
+    for brought in (data.DataLoader(data.TensorDataset(torch.zeros(5, 2), torch.zeros(5))), Stream()):
+        for read in (inputs_of, lambda given: labeled_arrays(given, None)):
+            with pytest.raises(TypeError, match="is not read, because batches are drawn privately"):
+                read(brought)
     lone = data.TensorDataset(torch.zeros(5, 2))
     with pytest.raises(ValueError, match="must be a pair"):
         labeled_arrays(lone, None)

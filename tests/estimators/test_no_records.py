@@ -118,7 +118,6 @@ def fit_torch(n, kind):
     records = {
         "tensors": (inputs, targets),
         "dataset": (items,),
-        "loader": (torch.utils.data.DataLoader(items),),
         "source": (dp.sources.DatasetSource(items),),
     }[kind]
     options = {name: value for name, value in PUBLIC.items() if name != "feature_bounds"}
@@ -172,7 +171,7 @@ FITS = {
     "dask": fit_dask,
     "one block": lambda n: fit_source(n, 1),
     "three blocks": lambda n: fit_source(n, 3),
-    **{f"torch {kind}": lambda n, kind=kind: fit_torch(n, kind) for kind in ("tensors", "dataset", "loader", "source")},
+    **{f"torch {kind}": lambda n, kind=kind: fit_torch(n, kind) for kind in ("tensors", "dataset", "source")},
 }
 
 
@@ -209,7 +208,7 @@ def describe(answer):
 
 
 # a module is fitted on tensors and a source of items in the fast suite
-LONG = ("torch dataset", "torch loader")
+LONG = ("torch dataset",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in FITS])

@@ -95,7 +95,6 @@ CASES = {
     ),
     "a source": ((OwnSource(X, Y, n_blocks=2),), {}, {_trust.OWN_SOURCE}),
     "a data set": ((OwnData(X, Y),), {}, {_trust.OWN_DATASET}),
-    "a loader": ((data.DataLoader(OwnData(X, Y)),), {}, {_trust.OWN_DATASET}),
     "tensors": ((data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),), {}, set()),
 }
 

@@ -148,7 +148,7 @@ def test_every_form_of_the_same_texts_gives_the_same_fit():
     table = datasets.Dataset.from_dict({**{k: v.tolist() for k, v in inputs.items()}, "label": labels.tolist()})
     forms = [
         (inputs, labels), (transformers.BatchEncoding(tensors), labels), ({**inputs, "labels": labels}, None),
-        (table, None), (table, "label"), (Items(), None), (torch.utils.data.DataLoader(Items()), None),
+        (table, None), (table, "label"), (Items(), None),
         (dp.sources.DatasetSource(Items()), None),
     ]  # fmt: skip
     expected = None

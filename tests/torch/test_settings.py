@@ -44,8 +44,7 @@ def trained(**changed):
         ({"steps": 7, "epochs": 2, "batch_size": 20}, ("steps=7", "epochs=2")),
         ({"sampling_rate": 0.5, "batch_size": 10}, ("sampling_rate=0.5", "batch_size=10")),
         ({"sampling_rate": 0.01, "batch_size": 10}, ("sampling_rate=0.01", "batch_size=10")),
-        ({"learning_rate": 0.1, "optimizer": functools.partial(optim.SGD, lr=1e-3)}, ("learning_rate=0.1", "lr=0.001")),
-        ({"momentum": 0.9, "optimizer": "adam"}, ("momentum=0.9", "'adam'")),
+        ({"optimizer": functools.partial(optim.SGD, lr=1e-3)}, ("lr of optimizer", "learning_rate")),
         ({"momentum": 0.9, "optimizer": optim.SGD}, ("momentum=0.9", "partial(torch.optim.SGD, momentum=0.9)")),
     ],
 )
@@ -66,41 +65,16 @@ def test_numbers_that_follow_from_others_stay_so_in_copies():
     assert (plain.sampling_rate, plain.steps, plain.learning_rate) == (0.01, 1000, 0.1)
 
 
-def test_the_learning_rate_of_a_partial_is_used_and_stated():
-    small = trained(optimizer=functools.partial(optim.SGD, lr=1e-3))
-    assert small.public_facts["learning_rate"] == 1e-3
-    assert torch.equal(small.model.module.weight, trained(optimizer=optim.SGD, learning_rate=1e-3).model.module.weight)
-    same = trained(optimizer=functools.partial(optim.SGD, lr=0.1), learning_rate=0.1)
-    assert torch.equal(same.model.module.weight, trained().model.module.weight)
-    assert all(
-        type(small.public_facts[name]) is kind for name, kind in (("training_steps", int), ("sampling_rate", float))
-    )
-
-
 # ---- values of one argument
 
 
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"optimizer": "AdamW"}, ValueError, "got 'AdamW'; pass torch.optim.AdamW itself"),
-        ({"optimizer": "Optimizer7"}, ValueError, "pass torch.optim.AdamW"),
-        (
-            {"optimizer": optim.SGD(head().parameters(), lr=4711.0)},
-            TypeError,
-            "an instance of SGD.*pass torch.optim.SGD",
-        ),
-        ({"optimizer": 3}, TypeError, "function of .parameters, lr., got an instance of int"),
-        (
-            {"scheduler": schedulers.StepLR(optim.SGD(head().parameters(), lr=0.1), 5)},
-            TypeError,
-            "an instance of StepLR; pass lambda optimizer: torch.optim.lr_scheduler.StepLR",
-        ),
-        ({"scheduler": "cosine"}, TypeError, "got an instance of str; pass lambda optimizer"),
-        ({"loss": nn.CrossEntropyLoss()}, ValueError, r"pass CrossEntropyLoss\(reduction='none'\)"),
-        ({"loss": nn.MSELoss(reduction="sum")}, ValueError, r"pass MSELoss\(reduction='none'\)"),
-        ({"loss": nn.MSELoss}, TypeError, r"the class MSELoss; pass MSELoss\(reduction='none'\)"),
-        ({"loss": dict}, TypeError, r"the class dict; pass dict\(\.\.\.\)"),
+        ({"optimizer": "AdamW"}, ValueError, "sgd.*adam.*AdamW"),
+        ({"optimizer": optim.SGD(head().parameters(), lr=4711.0)}, TypeError, "an instance of SGD; pass torch.optim"),
+        ({"scheduler": schedulers.StepLR(optim.SGD(head().parameters(), lr=0.1), 5)}, TypeError, "instance of StepLR"),
+        ({"loss": "mse"}, ValueError, "cross_entropy.*mse"),
         ({"momentum": 1.0}, ValueError, "momentum must lie in"),
     ],
 )
@@ -120,10 +94,6 @@ def test_a_loss_of_another_shape_is_explained(loss):
 # ---- the optimizer and the schedule are tried first
 
 
-def fails_without_rate(parameters):
-    return optim.SGD(parameters, lr=1.0)
-
-
 class FailsLater(optim.SGD):
     def step(self):
         if getattr(self, "has_stepped", False):
@@ -131,39 +101,29 @@ class FailsLater(optim.SGD):
         self.has_stepped = True
 
 
-other = optim.SGD(head().parameters(), lr=0.1)
 WRONG = {
-    "second step": ({"optimizer": FailsLater}, ValueError, "FailsLater failed in its second step, .*no second step"),
-    "no lr": ({"optimizer": fails_without_rate}, ValueError, "fails_without_rate.*'lr'.*called with the parameters"),
-    "other parameters": ({"optimizer": lambda _, **__: other}, ValueError, "an? SGD of other parameters"),
-    "SparseAdam": ({"optimizer": optim.SparseAdam}, ValueError, "SparseAdam failed in its first step, on synthetic"),
-    "plateau": ({"scheduler": schedulers.ReduceLROnPlateau}, TypeError, "needs no loss"),
-    "no argument": ({"scheduler": schedulers.StepLR}, ValueError, "StepLR failed .*'step_size'.*optimizer, steps"),
-    "other optimizer": (
-        {"scheduler": lambda _: schedulers.StepLR(other, 5)},
-        ValueError,
-        "a StepLR of another optimizer",
-    ),
+    "second step": ({"optimizer": FailsLater}, "failed in step 2 of the optimizer.*no second step"),
+    "no lr": ({"optimizer": lambda parameters: optim.SGD(parameters)}, "'lr'.*called with the parameters"),
+    "no optimizer": ({"optimizer": lambda parameters, **_: parameters}, "no attribute 'step'"),
+    "closure": ({"optimizer": optim.LBFGS}, "closure.* gets no loss"),
+    "plateau": ({"scheduler": lambda optimizer, _: schedulers.ReduceLROnPlateau(optimizer)}, "metrics.* gets no loss"),
     "too short": (
-        {"scheduler": lambda optimizer: schedulers.OneCycleLR(optimizer, 1.0, total_steps=2)},
-        ValueError,
-        "failed after step 3 of 3 training steps.*not after each epoch",
+        {"scheduler": lambda optimizer, _: schedulers.OneCycleLR(optimizer, 1.0, total_steps=2)},
+        "after step 3 of 3 training steps.*not after each epoch",
     ),
-    "device": ({"device": "cuda:99"}, ValueError, "device='cuda:99' cannot be used .*leave it out to train on the CPU"),
+    "device": ({"device": "cuda:99"}, "device='cuda:99' cannot be used .*leave it out to train on the CPU"),
 }
-if hasattr(optim, "Muon"):
-    WRONG["Muon"] = ({"optimizer": optim.Muon}, ValueError, "Muon failed for the parameters of this module .*2D")
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_would_fail_in_training_spends_nothing(name, tmp_path):
-    changed, error, message = WRONG[name]
+    changed, message = WRONG[name]
     store = dp.BudgetStore.create(tmp_path / "b", epsilon=5.0, delta=1e-5, dataset="x")
     mechanism = TorchDPSGD(head(), steps=3, sampling_rate=0.2, **changed)
     estimator = dp.PrivateConformalClassifier(
         mechanism, epsilon=3.0, classes=[0, 1], n_records=200, guarantee="split", accountant="rdp"
     )
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         estimator.fit(*records(), budget=store)
     assert not store.ledger().entries
 
@@ -187,10 +147,6 @@ def test_a_schedule_gets_the_number_of_steps():
     assert {steps for steps, _ in seen} == {6}
     assert seen[-1][1].get_last_lr() == [pytest.approx(0.0, abs=1e-12)]  # at the end of the cosine
     trained(scheduler=lambda optimizer, steps: schedulers.OneCycleLR(optimizer, 1.0, total_steps=steps))
-    # what is set already stays
-    fixed = functools.partial(cosine, steps=9)
-    trained(scheduler=fixed, steps=6)
-    assert seen[-1][0] == 9
     # in an estimator: the steps of the records that train
     estimator = dp.PrivateConformalClassifier(
         TorchDPSGD(head(), epochs=2, batch_size=20, scheduler=cosine),

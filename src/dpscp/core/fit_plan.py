@@ -20,6 +20,7 @@ from dpscp.data.persons import require_unit
 from dpscp.data.scales import LINEAR
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.places import innermost, is_in_memory
+from dpscp.data.torch_records import comes_from_torch
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.certificate import Promise, check_release_confidence
 from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, Guarantee, automatic, guarantee_of
@@ -37,7 +38,6 @@ from dpscp.privacy import (
     sized_lattice_noise,
 )
 from dpscp.privacy.events import describe_event
-from dpscp.torch.records import comes_from_torch
 from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.base import Needs, TrainingCost, paid_event, require_persons, require_sources
 from dpscp.training.engine.loop import StepObserver

@@ -29,6 +29,7 @@ from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource, find_source
 from dpscp.data.sources.tables import is_table, replace_patterns
+from dpscp.data.torch_records import inputs_of, labeled_arrays, takes_float64
 from dpscp.data.used_records import remember_use, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, is_target_name
@@ -51,7 +52,6 @@ from dpscp.guarantees.registry import AUTO, GUARANTEES, SPLIT
 from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore
-from dpscp.torch.records import inputs_of, labeled_arrays, takes_float64
 from dpscp.training.base import Mechanism
 from dpscp.training.model import PrivateModel, digest_parameters
 from dpscp.training.prefit import Prefit
@@ -97,13 +97,13 @@ class PrivateConformal(FittedEstimator):
 
         Parameters
         ----------
-        X : array, frame, Dask collection, tensor, Dataset, DataLoader, path or record source
+        X : array, frame, Dask collection, tensor, Dataset, path or record source
             The records: n rows of numbers, or for a torch module records of any shape, such as (n, channels, height,
-            width), or a list of tensors. A ``Dataset`` or ``DataLoader`` of (input, target) pairs is read once, item by
-            item in its order. A loader that drops or repeats records, or that has its own ``collate_fn``, is refused. A
-            record source (``dpscp.sources``: files, a cluster, blocks of arrays) is read block by block, never together
-            in memory. Every block is checked before anything is spent, and compared at each later reading. With a
-            ``DistributedSource`` every process of the group calls ``fit``, and each of them is fitted.
+            width), or a list of tensors. A ``Dataset`` of (input, target) pairs is read once, item by item. A
+            ``DataLoader`` is refused: pass its data set. A record source (``dpscp.sources``: files, a cluster, blocks
+            of arrays) is read block by block, never together in memory. Every block is checked before anything is
+            spent, and compared at each later reading. With a ``DistributedSource`` every process of the group calls
+            ``fit``, and each of them is fitted.
             Rows that were computed from several records (the output of ``fit_transform`` of a scaler, an imputer or a
             PCA) void both promises, and ``fit`` cannot detect them. It detects a ``Pipeline`` with such steps, and
             marks the fit as not private. ``docs/pitfalls.md`` lists what to use instead.

@@ -13,6 +13,7 @@ from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification
 from dpscp.data.model_files import plain
+from dpscp.data.torch_records import inputs_of
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
@@ -21,7 +22,6 @@ from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.labels import score_labels
 from dpscp.scores.sets import label_set
-from dpscp.torch.records import inputs_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

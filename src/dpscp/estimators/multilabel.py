@@ -12,11 +12,11 @@ from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.core.losses import MISSED, Multilabel
 from dpscp.core.problem import FitProblem
 from dpscp.data.model_files import plain
+from dpscp.data.torch_records import inputs_of
 from dpscp.data.validation import validate_indicators
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
-from dpscp.torch.records import inputs_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -39,10 +39,10 @@ from dpscp._base.checks import is_of_caller
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.core.fit import Fit
 from dpscp.data.sources import RecordSource, is_dask
+from dpscp.data.torch_records import comes_from_torch, has_own_items
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.privacy import Ledger, non_private_event
 from dpscp.privacy.store import BudgetStore
-from dpscp.torch.records import comes_from_torch, has_own_items
 from dpscp.training.base import Mechanism
 from dpscp.training.model import PrivateModel
 from dpscp.training.prefit import Prefit

@@ -15,13 +15,13 @@ from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import JointRegression, Regression
 from dpscp.data.feature_bounds import PRIVATE, check_private
 from dpscp.data.scales import LINEAR, check_scale
+from dpscp.data.torch_records import inputs_of
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
 from dpscp.scores import INTERVAL_SCORES, SIDES, IntervalScore, interval_score, sided_score
-from dpscp.torch.records import inputs_of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -2,14 +2,11 @@
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_positive
-from dpscp.torch.library import torch
 
 LOSSES = ("cross_entropy", "squared", "huber")
-OPTIMIZERS = ("sgd", "adam")
 
 
 class DefaultCount(int):
@@ -52,73 +49,25 @@ def choose_steps(steps: int, epochs: float | None, sampling_rate: float | None) 
     return steps if sampling_rate is None else DefaultCount(math.ceil(epochs / sampling_rate))
 
 
-def choose_learning_rate(learning_rate: float, optimizer: Any) -> float:
-    """Return the learning rate, which may come from ``functools.partial(optimizer, lr=...)``."""
-    check_positive("learning_rate", learning_rate)
-    own = optimizer.keywords.get("lr") if isinstance(optimizer, functools.partial) else None
-    if own is None:
-        return learning_rate
-    if is_given(learning_rate) and float(own) != learning_rate:
-        raise ValueError(
-            f"learning_rate={learning_rate:g} and lr={float(own):g} of optimizer both set the learning rate; pass one "
-            "of them"
-        )
-    return DefaultNumber(check_positive("lr of optimizer", float(own)))
-
-
-def check_loss(loss: str | Callable[..., Any]) -> None:
-    """Refuse a loss that is unknown, or that returns one number for a whole batch."""
-    if not callable(loss):
-        check_choice("loss", loss, LOSSES)
-        return
-    modules = torch.nn.modules.loss._Loss
-    if isinstance(loss, type):
-        example = f"{loss.__name__}(reduction='none')" if issubclass(loss, modules) else f"{loss.__name__}(...)"
-        raise TypeError(f"loss must be a function of (outputs, targets), got the class {loss.__name__}; pass {example}")
-    if isinstance(loss, modules) and loss.reduction != "none":
-        raise ValueError(
-            f"loss={type(loss).__name__}(reduction={loss.reduction!r}) returns one number for a whole batch, and "
-            f"gradients of single records need one for each record; pass {type(loss).__name__}(reduction='none')"
-        )
-
-
-def check_optimizer(optimizer: Any, momentum: float) -> None:
-    """Refuse what is neither a name nor a function, and a momentum that would not be used."""
-    is_name = isinstance(optimizer, str)
-    if optimizer not in OPTIMIZERS if is_name else not callable(optimizer):
-        given = optimizer if is_name else type(optimizer).__name__
-        example = given if isinstance(getattr(torch.optim, given, None), type) else "AdamW"
-        error = ValueError if is_name else TypeError
-        raise error(
-            f"optimizer must be 'sgd', 'adam' or a function of (parameters, lr), got "
-            f"{repr(given) if is_name else f'an instance of {given}'}; pass torch.optim.{example} itself, or "
-            f"functools.partial(torch.optim.{example}, ...) with its other arguments"
-        )
+def check_optimizer(optimizer: Any, momentum: float, scheduler: Any) -> None:
+    """Refuse an optimizer or a schedule that is no function, and numbers that would not be used."""
+    if isinstance(optimizer, str):
+        check_choice("optimizer", optimizer, ("sgd", "adam"))
+    for name, value in (("optimizer", optimizer), ("scheduler", scheduler)):
+        if not callable(value) and not isinstance(value, str | None):
+            raise TypeError(
+                f"{name} must be a function that makes one, got an instance of {type(value).__name__}; pass "
+                "torch.optim.AdamW itself, or lambda optimizer, steps: torch.optim.lr_scheduler.StepLR(optimizer, ...)"
+            )
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must lie in [0, 1), got {momentum:g}")
     if momentum and optimizer != "sgd":
         raise ValueError(
-            f"momentum={momentum:g} is used by optimizer='sgd' only, got optimizer={name_of(optimizer)}; remove "
-            f"momentum, or pass functools.partial(torch.optim.SGD, momentum={momentum:g}) as optimizer"
+            f"momentum={momentum:g} is used by optimizer='sgd' only; remove it, or pass "
+            f"functools.partial(torch.optim.SGD, momentum={momentum:g}) as optimizer"
         )
-
-
-def check_scheduler(scheduler: Any) -> None:
-    """Refuse a scheduler that is not a function of the optimizer."""
-    if scheduler is None or callable(scheduler):
-        return
-    name = type(scheduler).__name__
-    example = name if hasattr(torch.optim.lr_scheduler, name) else "StepLR"
-    raise TypeError(
-        f"scheduler must be a function that is called with the optimizer and returns a scheduler, got an instance of "
-        f"{name}; pass lambda optimizer: torch.optim.lr_scheduler.{example}(optimizer, ...)"
-    )
-
-
-def name_of(function: Any) -> str:
-    """Return the name of a caller's function, for messages."""
-    inner = function.func if isinstance(function, functools.partial) else function
-    return repr(inner) if isinstance(inner, str) else getattr(inner, "__name__", type(inner).__name__)
+    if isinstance(optimizer, functools.partial) and "lr" in optimizer.keywords:
+        raise ValueError("lr of optimizer and learning_rate both set the learning rate; pass learning_rate alone")
 
 
 def check_labels(classes: tuple[Any, ...] | None, labels: tuple[Any, ...] | None) -> None:

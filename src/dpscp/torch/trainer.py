@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._base.checks import check_count, check_nonnegative, check_positive
+from dpscp._base.checks import check_choice, check_count, check_nonnegative, check_positive
 from dpscp._base.format import format_epsilon
 from dpscp._base.progress import announce, progress
 from dpscp.data.named_inputs import count_numbers
@@ -96,7 +96,6 @@ class TorchDPSGD(GaussianSums):
         The probability with which one record enters a batch.
     steps : int
     learning_rate : float
-        Not beside the ``lr`` of a ``functools.partial``, which is used where it is given.
     clip_norm : float
         The largest norm of one record's gradient.
     noise_multiplier : float or None
@@ -119,9 +118,9 @@ class TorchDPSGD(GaussianSums):
         The shape of one record, where X holds records as flat rows; None: the shape in X. For several inputs: (name,
         shape, "real", "integer" or "boolean") of each one.
     scheduler : callable or None
-        Called with the optimizer, returns a learning-rate scheduler of torch. It makes one step after each step of
-        training, not after each epoch. A function with a parameter ``steps`` also gets the number of steps:
-        ``lambda optimizer, steps: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)``.
+        Called with the optimizer and the number of steps, returns a learning-rate scheduler of torch:
+        ``torch.optim.lr_scheduler.CosineAnnealingLR``. It makes one step after each step of training, not after each
+        epoch.
     epochs : float or None
         Instead of ``steps``: epochs / sampling_rate steps, rounded up.
     batch_size : int or None
@@ -140,7 +139,7 @@ class TorchDPSGD(GaussianSums):
     loss: str | Callable[..., Any] = "cross_entropy"
     sampling_rate: float = settings.DefaultNumber(0.01)
     steps: int = settings.DefaultCount(1000)
-    learning_rate: float = settings.DefaultNumber(0.1)
+    learning_rate: float = 0.1
     clip_norm: float = 1.0
     noise_multiplier: float | None = None
     momentum: float = 0.0
@@ -156,15 +155,15 @@ class TorchDPSGD(GaussianSums):
     _traced: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        settings.check_loss(self.loss)
-        settings.check_optimizer(self.optimizer, check_nonnegative("momentum", self.momentum))
-        settings.check_scheduler(self.scheduler)
+        if not callable(self.loss):
+            check_choice("loss", self.loss, settings.LOSSES)
+        settings.check_optimizer(self.optimizer, check_nonnegative("momentum", self.momentum), self.scheduler)
         rate = settings.choose_rate(self.sampling_rate, self.batch_size, self.n_records)
         object.__setattr__(self, "sampling_rate", rate)
         object.__setattr__(
             self, "steps", settings.choose_steps(self.steps, self.epochs, rate if self._knows_steps else None)
         )
-        object.__setattr__(self, "learning_rate", settings.choose_learning_rate(self.learning_rate, self.optimizer))
+        check_positive("learning_rate", self.learning_rate)
         if self.physical_batch is not None:
             check_count("physical_batch", self.physical_batch)
         check_positive("clip_norm", self.clip_norm)
@@ -231,7 +230,7 @@ class TorchDPSGD(GaussianSums):
         shape = self._shape(input_shape)
         if self.device is not None:
             _check_device(self.device)
-        self._updates.try_steps([p for p in self.module.parameters() if p.requires_grad])
+        self._updates.dry_run([p for p in self.module.parameters() if p.requires_grad])
         traced = _trace(self, shape, 0 if self.classes is None else len(self.classes))
         self._traced["last"] = shape, self.classes, traced
         if self.loss == "cross_entropy" and traced.scores.ends_in_softmax:
@@ -395,8 +394,7 @@ class TorchDPSGD(GaussianSums):
 
     @property
     def _updates(self) -> Updates:
-        steps = int(self.steps) if self._knows_steps else None
-        return Updates(self.optimizer, float(self.learning_rate), self.momentum, self.scheduler, steps)
+        return Updates(self.optimizer, float(self.learning_rate), self.momentum, self.scheduler, int(self.steps))
 
 
 def _check_device(name: str) -> None:

@@ -1,16 +1,14 @@
-"""Read tensors, inputs by name, a ``Dataset`` or a ``DataLoader`` once into NumPy arrays.
+"""Read tensors, inputs by name or a ``Dataset`` of torch once into NumPy arrays.
 
-Training draws its own batches, so only the data set of a loader counts: a record is one item of it. A loader that would
-drop or repeat records is refused, because its records are not the data set that the promises are about. So is one with
-the caller's own ``collate_fn``, which sees several records at once. Padding to the longest of them would publish a
-length, and a mean over them would spread one record over all others.
+A record is one item of the data set. A ``DataLoader`` is refused: batches are drawn privately, and its sampler and its
+``collate_fn`` could drop, repeat or mix records.
 
-This module is read without torch.
+This module does not import torch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -34,9 +32,9 @@ def _has_names(X: Any) -> bool:
 def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
     """Return inputs and targets as arrays.
 
-    Other values stay as they are. A ``Dataset`` or ``DataLoader`` holds both in each item, (input, target) or a
-    dictionary; its order is that of the data set. Inputs by name, such as a ``BatchEncoding`` or a
-    ``datasets.Dataset``, may hold the target under "labels" or "label"; ``y`` may be the name of its column.
+    Other values stay as they are. A ``Dataset`` holds both in each item, (input, target) or a dictionary. Inputs by
+    name, such as a ``BatchEncoding`` or a ``datasets.Dataset``, may hold the target under "labels" or "label"; ``y``
+    may be the name of its column.
     """
     if _has_names(X):
         columns, target = split_target(_columns_of(X), y)
@@ -59,10 +57,7 @@ def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def inputs_of(X: Any) -> Any:
-    """Return the inputs alone, as an array or as inputs by name.
-
-    Of a ``Dataset`` or ``DataLoader`` the first part of each item.
-    """
+    """Return the inputs alone, as an array or as inputs by name: of a ``Dataset`` the first part of each item."""
     if _has_names(X):
         return NamedInputs.of(split_target(_columns_of(X))[0])
     if not _holds_items(X):
@@ -76,11 +71,7 @@ def has_own_items(value: Any) -> bool:
 
     Those of a ``TensorDataset`` are rows of its tensors.
     """
-    if not _holds_items(value):
-        return False
-    data = _torch().utils.data
-    dataset = value.dataset if isinstance(value, data.DataLoader) else value
-    return type(dataset) is not data.TensorDataset
+    return _holds_items(value) and type(value) is not _torch().utils.data.TensorDataset
 
 
 def takes_float64(owner: Any) -> bool:
@@ -98,7 +89,7 @@ def takes_float64(owner: Any) -> bool:
 
 def _torch() -> Any:
     """Return torch, which an object of it has imported already."""
-    return import_module("dpscp.torch.library").torch
+    return sys.modules["torch"]
 
 
 def _is_table_of_columns(value: Any) -> bool:
@@ -117,7 +108,12 @@ def _holds_items(value: Any) -> bool:
     if not comes_from_torch(value):
         return False
     data = _torch().utils.data
-    return isinstance(value, data.Dataset | data.DataLoader)
+    if isinstance(value, data.DataLoader | data.IterableDataset):
+        raise TypeError(
+            f"a {type(value).__name__} is not read, because batches are drawn privately and each record must be read "
+            "once; pass a Dataset with len() and items, such as the dataset of the loader"
+        )
+    return isinstance(value, data.Dataset)
 
 
 def _array(value: Any) -> Any:
@@ -141,20 +137,15 @@ def _stacked(tensors: Sequence[Any]) -> NDArray[Any]:
     return np.asarray(found)
 
 
-def _items_of(source: Any) -> tuple[NDArray[Any], ...] | dict[str, NDArray[Any]]:
+def _items_of(dataset: Any) -> tuple[NDArray[Any], ...] | dict[str, NDArray[Any]]:
     """Return the parts of all items, one array each, by name where the items are dictionaries."""
-    data, dataset = _torch().utils.data, source
-    if isinstance(source, data.DataLoader):
-        _refuse_other_records(source)
-        dataset = source.dataset
-    if type(dataset) is data.TensorDataset:  # its items are rows of its tensors, which may have none
+    if type(dataset) is _torch().utils.data.TensorDataset:  # its items are rows of its tensors, which may have none
         return tuple(np.asarray(_array(part)) for part in dataset.tensors)
-    if not isinstance(dataset, data.IterableDataset):
-        refuse_changing_items(dataset, min(len(dataset), READ_TWICE))
-    items = [_parts_of(item) for item in _items(dataset)]
+    refuse_changing_items(dataset, min(len(dataset), READ_TWICE))
+    items = [_parts_of(dataset[place]) for place in range(len(dataset))]
     if not items:
         raise ValueError(
-            f"the {type(source).__name__} contains 0 sample(s), so the shape of its records is not known; pass arrays "
+            f"the {type(dataset).__name__} contains 0 sample(s), so the shape of its records is not known; pass arrays "
             "or a TensorDataset of shape (0, ...) for a part without records"
         )
     names, found = tuple(items[0]), dict[Any, NDArray[Any]]()
@@ -169,41 +160,8 @@ def _items_of(source: Any) -> tuple[NDArray[Any], ...] | dict[str, NDArray[Any]]
     return found if isinstance(names[0], str) else tuple(found.values())
 
 
-def _items(dataset: Any) -> Iterator[Any]:
-    if isinstance(dataset, _torch().utils.data.IterableDataset):
-        return iter(dataset)
-    return (dataset[place] for place in range(len(dataset)))
-
-
 def _parts_of(item: Any) -> dict[Any, Any]:
     """Return the parts of an item by name, or by place."""
     if isinstance(item, Mapping):
         return dict(item)
     return dict(enumerate(item)) if isinstance(item, tuple | list) else {0: item}
-
-
-def _refuse_other_records(loader: Any) -> None:
-    """Refuse a loader that does not return every record once and unchanged."""
-    data = _torch().utils.data
-    if loader.collate_fn is not data.default_collate:
-        raise ValueError(
-            "collate_fn sees several records at once, so its result for one record may depend on the others (padding "
-            "to the longest record, a mean). Give a Dataset whose items are the (input, target) of one record in one "
-            "public shape, or a DataLoader without collate_fn"
-        )
-    batches = loader.batch_sampler
-    plain = type(batches) is data.BatchSampler  # not a subclass, which may draw what it likes
-    sampler = batches.sampler if plain else loader.sampler
-    if isinstance(loader.dataset, data.IterableDataset):
-        once = True
-    elif type(sampler) is data.RandomSampler:  # another order, which training does not use
-        once = not sampler.replacement and sampler.num_samples == len(loader.dataset)
-    else:
-        once = type(sampler) is data.SequentialSampler and len(sampler) == len(loader.dataset)
-    if not plain or not once or type(loader).__iter__ is not data.DataLoader.__iter__:
-        raise ValueError(
-            f"this {type(loader).__name__} draws its own batches ({type(sampler).__name__}) and may drop or repeat "
-            "records; batches are drawn privately here, so give its dataset, or a DataLoader without a sampler"
-        )
-    if batches.drop_last:
-        raise ValueError("drop_last=True drops records; give the dataset itself, or a DataLoader with drop_last=False")
