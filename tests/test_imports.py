@@ -35,7 +35,7 @@ def test_importing_the_package_stays_light():
 
 
 def test_help_waits_for_no_numerical_library():
-    """And the names of the package are there when they are asked for, in whatever order its rooms are imported."""
+    """And the names of the package are there when they are asked for, in whatever order its packages are imported."""
     code = (
         "import sys, dpscp\n"
         "from dpscp.cli import main\n"

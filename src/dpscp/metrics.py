@@ -301,21 +301,15 @@ def _targets(y: ArrayLike, intervals: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _class_index(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    if all(isinstance(label, str) for label in classes.tolist()):
+    """Return the place of each label among the classes; -1 for a label that is not among them."""
+    names, values = classes.tolist(), labels.tolist()
+    if all(isinstance(name, str) for name in names):
         # a schema reads classes and labels as texts without spaces around them, whatever type the target column has
-        texts = {label_text(label) for label in classes.tolist()}
-        as_text = label_text if len(texts) == len(classes) else str
-        classes, labels = (np.array([as_text(value) for value in values.tolist()]) for values in (classes, labels))
-    if len(set(classes.tolist())) < len(classes):
+        names, values = ([label_text(value) for value in column] for column in (names, values))
+    places = {name: place for place, name in enumerate(names)}
+    if len(places) < len(names):
         raise ValueError("classes must be distinct labels")
-    order = np.argsort(classes)
-    place = np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)
-    index = order[place]
-    if np.any(classes[index] != labels):
-        raise ValueError(
-            "y has a label that is not among the classes; pass classes=[...] with the label of each column"
-        )
-    return index
+    return np.array([places.get(value, -1) for value in values], dtype=np.int64)
 
 
 def _sets(values: ArrayLike, least: int = 1) -> NDArray[Any]:

@@ -39,14 +39,14 @@ def classifier(**options):
     return dp.PrivateConformalClassifier(**{**given, **options})
 
 
-@pytest.mark.parametrize(("guarantee", "doors"), [("universal", 1), ("corrected", 2)])
-def test_numbers_are_looked_at_when_they_come_in(monkeypatch, records, guarantee, doors):
+@pytest.mark.parametrize(("guarantee", "readings"), [("universal", 1), ("corrected", 2)])
+def test_numbers_are_looked_at_when_they_come_in(monkeypatch, records, guarantee, readings):
     """The estimator looks at all of them; nothing between it and the model does, which looks at what it scores."""
     exact = [counted(monkeypatch, module, "require_finite", np.size) for module in (rows_module, networks)]
     quick = counted(monkeypatch, networks, "is_small", lambda rows, *_: np.size(rows))
     linear = dp.training.DPSGD(steps=20)
     classifier(estimator=linear, guarantee=guarantee, random_state=0).fit(*records)
-    assert sum(map(sum, exact)) + sum(quick) == doors * N * WIDTH
+    assert sum(map(sum, exact)) + sum(quick) == readings * N * WIDTH
 
 
 @pytest.mark.parametrize("guarantee", ["universal", "corrected"])

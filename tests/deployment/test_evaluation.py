@@ -193,16 +193,6 @@ def test_the_ledger_pays_for_every_sum(classifier):
     assert dp.evaluate(classifier, X, y, epsilon=0.5, delta=1e-6).ledger.is_private
 
 
-def test_a_level_below_one_half_counts_its_hits():
-    """The rarer outcome is the count whose interval an unknown size moves less."""
-    noise = LatticeNoise(100, 4096, 100)
-    counts = OutcomeCounts(np.array([[700.0, 300.0]] * 5), np.zeros((0, 2)), np.zeros((0, 2)))
-    common = {"classes": None, "group_values": (), "limit": 1.0, "confidence": 0.95, "ledger": dp.Ledger(), "delta": 0}
-    few, many = counts.evaluation(noise, targets=(0.3, 0.9), **common).coverages
-    assert few.estimate == pytest.approx(many.estimate) == pytest.approx(0.3)
-    assert np.ptp(few.interval) < np.ptp(many.interval)
-
-
 def test_a_person_counts_once(classifier):
     X, y = data(900, seed=8)
     ids = np.repeat(np.arange(90), 10)

@@ -19,18 +19,16 @@ from dpscp import (
 )
 from dpscp._base.assumptions import HARD_BOUNDS
 from dpscp.exceptions import HintWarning, ReuseWarning
-from dpscp.privacy import dpsgd_event, gaussian_event
+from dpscp.privacy import dpsgd_event
 from dpscp.privacy.events import possible_histories
 from dpscp.threshold.counts import Halving, midpoint_tree
 from dpscp.training import (
     DPSGD,
-    FunctionModel,
     OutputPerturbation,
     Preprocessed,
     SufficientStatistics,
     UnitNorm,
 )
-from dpscp.training.recipe import pays_as_pair
 
 CERTIFIED = ("universal", "stability", "split")
 GUARANTEES = (*CERTIFIED, "corrected", "finite", "asymptotic")
@@ -80,35 +78,6 @@ def lower_tolerance(level, n):
     return level - 4 * math.sqrt(level * (1 - level) / n)
 
 
-class TestContract:
-    def test_classifier(self):
-        X, y = labeled()
-        model = classifier(guarantee="split", confidence_level=[0.8, 0.9])
-        assert model.fit(X, y) is model
-        labels, sets = model.predict_set(X[:7])
-        assert labels.shape == (7,)
-        assert (sets.shape, sets.dtype) == ((7, 3, 2), bool)
-        assert model.threshold_.shape == (2,)
-        np.testing.assert_array_equal(labels, model.predict(X[:7]))
-        probabilities = model.predict_proba(X[:7])
-        assert probabilities.shape == (7, 3)
-        np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
-        np.testing.assert_array_equal(sets, (1 - probabilities)[:, :, None] <= model.threshold_)
-        assert [c.target for c in model.certificates_] == [0.8, 0.9]
-        assert model.certificate_ is model.certificates_[0]
-        assert str(model.certificate_).startswith("For a new record, the prediction set contains the true answer")
-        assert model.score(X, y) > 0.6
-
-    def test_regressor(self):
-        X, y = measured()
-        model = regressor(guarantee="split", confidence_level=[0.8, 0.9], conformity_score="absolute").fit(X, y)
-        prediction, intervals = model.predict_interval(X[:7])
-        assert (prediction.shape, intervals.shape) == ((7,), (7, 2, 2))
-        np.testing.assert_array_equal(prediction, model.predict(X[:7]))
-        np.testing.assert_allclose(intervals[:, 1] - intervals[:, 0], 2 * model.threshold_[None, :].repeat(7, 0))
-        assert model.score(X, y) > 0.5
-
-
 class TestGuarantees:
     @pytest.mark.parametrize("guarantee", [*GUARANTEES, "auto"])
     def test_recipe_classifier(self, guarantee):
@@ -135,13 +104,6 @@ class TestGuarantees:
         intervals = model.predict_interval(X[1250:])[1][:, :, 0]
         assert np.mean((intervals[:, 0] <= y[1250:]) & (y[1250:] <= intervals[:, 1])) >= lower_tolerance(0.9, 1250)
 
-    def test_tight_accounting_by_default(self):
-        X, y = labeled()
-        model = classifier(QUICK, guarantee="universal", accountant="pld").fit(X, y)
-        assert 3.9 < model.ledger_.epsilon(DELTA) <= 4.0
-        loose = classifier(QUICK, guarantee="universal").fit(X, y)
-        assert loose.ledger_.epsilon(DELTA) < 0.97 * loose.ledger_.epsilon(DELTA, "rdp")
-
     def test_stability_adds_its_buffer_and_names_its_assumptions(self):
         X, y = labeled()
         model = classifier(STABLE, guarantee="stability").fit(X, y)
@@ -166,14 +128,6 @@ class TestGuarantees:
         plain = classifier(DPSGD(hidden=(4,), steps=20), guarantee="corrected").fit(X, y)
         assert any("Result F alone" in a.sentence for a in plain.certificate_.assumptions)
 
-    def test_automatic_shares_are_in_the_ledger(self):
-        X, y = labeled()
-        facts = classifier(QUICK, guarantee="universal", train_share="auto").fit(X, y).ledger_.public_facts
-        assert 0 < facts["train_share"] < 1
-        facts = classifier(QUICK, guarantee="split").fit(X, y).ledger_.public_facts
-        assert 0 < facts["calibration_fraction"] < 1
-        assert facts["guarantee"] == "split"
-
 
 class TestScores:
     @pytest.mark.parametrize("score", ["lac", "aps", "raps", lambda p: (1 - p) ** 2])
@@ -183,26 +137,6 @@ class TestScores:
         sets = model.predict_set(X[1250:])[1]
         assert coverage(sets, y[1250:]) >= lower_tolerance(0.9, 1250)
         assert sets.mean() < 1  # not won by full sets
-
-    @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr"])
-    @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected"])
-    @pytest.mark.covering
-    def test_intervals(self, score, guarantee):
-        X, y = measured(2500)
-        model = regressor(guarantee=guarantee, conformity_score=score).fit(X[:1250], y[:1250])
-        intervals = model.predict_interval(X[1250:])[1][:, :, 0]
-        inside = (intervals[:, 0] <= y[1250:]) & (y[1250:] <= intervals[:, 1])
-        assert inside.mean() >= lower_tolerance(0.9, 1250)
-        assert np.mean(intervals[:, 1] - intervals[:, 0]) < 6
-
-    @pytest.mark.parametrize("score", ["normalized", "cqr"])
-    def test_adaptive_intervals_follow_the_noise(self, score):
-        rng = np.random.default_rng(0)
-        X = rng.uniform(-1, 1, size=(6000, 2))
-        y = X[:, 1] + np.where(X[:, 0] > 0, 1.0, 0.1) * rng.normal(size=6000)
-        model = regressor(guarantee="split", conformity_score=score).fit(X, y)
-        low, high = model.predict_interval(np.array([[-0.9, 0.0], [0.9, 0.0]]))[1][:, :, 0].T
-        assert high[1] - low[1] > 1.5 * (high[0] - low[0])
 
     def test_a_score_needs_a_model_with_its_outputs(self):
         X, y = measured(200)
@@ -231,10 +165,6 @@ class TestScores:
         assert model.ledger_.public_facts["conformity_score"] == expected
         assert f"conformity score {expected}" in str(model.certificate_)
 
-    def test_wide_rows_keep_one_width(self):
-        assert pays_as_pair(1e4, 256)
-        assert not pays_as_pair(1e4, 257)
-
     def test_intervals_end_at_hard_bounds(self):
         X, y = measured()
         y = np.clip(y, -1, 1)
@@ -250,28 +180,6 @@ class TestScores:
         assert HARD_BOUNDS not in free.certificate_.assumptions
         # the certificate of the fit decides: a change afterwards cannot cut what was promised uncut
         np.testing.assert_array_equal(free.set_params(clip_to_bounds=True).predict_interval(X)[1], reach)
-
-
-class OwnMechanism(dp.training.Mechanism):
-    """A user's own mechanism without dataclass or classes field: a noisy mean of the labels' one-hot vectors."""
-
-    def __init__(self, columns):
-        self.columns = columns
-
-    @property
-    def event(self):
-        return gaussian_event(2.0)
-
-    def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
-        return self
-
-    def train_on(self, run):
-        noisy = np.eye(self.columns)[run.targets].sum(0) + 2 * run.generator().normal(size=self.columns)
-        shares, width = np.log(np.maximum(noisy, 1) / run.n_records), run.source.width
-        model = FunctionModel(
-            lambda rows: np.tile(shares, (len(rows), 1)), "classification", width, tuple(range(self.columns))
-        )
-        return run.result(model, {"mechanism": "noisy shares", "unit": ("one", "label")})
 
 
 class TestMechanisms:
@@ -332,13 +240,6 @@ class TestMechanisms:
     def test_no_mechanism(self, wrong):
         with pytest.raises(TypeError, match="estimator must be None, a training mechanism"):
             classifier(wrong).fit(*labeled(100))
-
-    def test_an_own_mechanism(self):
-        X, y = labeled(500)
-        model = classifier(OwnMechanism(3), guarantee="universal").fit(X, y)
-        assert model.predict_set(X[:5])[1].shape == (5, 3, 1)
-        with pytest.raises(ValueError, match="one output for each declared class"):
-            classifier(OwnMechanism(3), guarantee="universal", classes=[0, 1, 2, 3]).fit(X, y)
 
     def test_targets_are_clipped_for_training_and_not_for_the_promise(self):
         X, y = measured()
@@ -501,17 +402,6 @@ class TestGroups:
         else:
             assert "VACUOUS" in told[0]  # nothing is proven for groups of unknown size
 
-    def test_what_is_missing_or_wrong(self):
-        X, y = labeled(100)
-        with pytest.raises(ValueError, match="no values are declared"):
-            classifier(QUICK, groups=third).fit(X, y)
-        with pytest.raises(ValueError, match="at least one group"):
-            classifier(QUICK, groups=dp.Groups(third, values=[])).fit(X, y)
-        with pytest.raises(ValueError, match="'labels'"):
-            classifier(QUICK, groups="labels").fit(X, y)
-        with pytest.raises(ValueError, match="'label' is a column, which needs a schema"):
-            regressor(groups="label").fit(*measured(100))
-
 
 class TestRandomness:
     @pytest.mark.parametrize("guarantee", ["universal", "split"])
@@ -547,34 +437,7 @@ class TestRandomness:
         assert not model.ledger_.is_private
 
 
-class TestScikitLearn:
-    def test_text_labels_in_a_declared_order(self):
-        X, y = labeled()
-        names = np.array(["low", "middle", "high"])
-        model = classifier(QUICK, guarantee="split", classes=list(names)).fit(X, names[y])
-        assert model.classes_.tolist() == list(names)
-        assert model.score(X, names[y]) > 0.6
-        plain = classifier(QUICK, guarantee="split").fit(X, y)
-        np.testing.assert_array_equal(plain.predict_set(X)[1], model.predict_set(X)[1])
-
-    def test_a_class_without_a_record_keeps_its_place(self):
-        X, y = labeled()
-        model = classifier(QUICK, guarantee="split", classes=[0, 1, 7, 2]).fit(X, y)
-        assert model.predict_proba(X).shape == (len(X), 4)
-        assert model.predict_proba(X)[:, 2].mean() < 0.2
-        assert set(model.predict(X)) <= {0, 1, 7, 2}
-
-
 class TestBadInput:
-    @pytest.mark.parametrize("make", [classifier, regressor])
-    def test_before_fit(self, make):
-        for method in ("predict", "predict_set", "predict_proba", "predict_interval"):
-            if hasattr(make(), method):
-                with pytest.raises(NotFittedError):
-                    getattr(make(), method)(np.ones((2, 4)))
-        with pytest.raises(NotFittedError):
-            make().save("never-written")
-
     @pytest.mark.parametrize("make", [classifier, regressor])
     @pytest.mark.parametrize(
         ("name", "value", "error", "text"),
@@ -612,13 +475,6 @@ class TestBadInput:
             make().fit(X, y, sample_weight=np.ones(50))
         with pytest.raises(TypeError, match="unexpected arguments: epochs"):
             make().fit(X, y, epochs=3)
-
-    def test_one_class_only(self):
-        X, _ = labeled(50)
-        with pytest.raises(ValueError, match="at least 2 classes"):
-            classifier(classes=None).fit(X, np.zeros(50, dtype=int))
-        model = classifier(QUICK, guarantee="asymptotic", classes=[0, 1]).fit(X, np.zeros(50, dtype=int))
-        assert (model.predict(X) == 0).mean() > 0.5
 
     @pytest.mark.parametrize("guarantee", CERTIFIED)
     @pytest.mark.parametrize("n", [1, 2, 20])

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-import dpscp as dp
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateModel
 from dpscp._base.assumptions import ALL_LABELS
 from dpscp.training import DPSGD
@@ -58,13 +57,6 @@ def test_declared_classes_are_an_assumption(guarantee):
     assert certificate.is_certified == (guarantee in ("universal", "stability", "split"))
     assert ALL_LABELS in certificate.assumptions
     assert ALL_LABELS.sentence in str(certificate)
-
-
-def test_a_file_says_it_too(tmp_path):
-    model = found()
-    model.save(tmp_path / "model")
-    loaded = dp.load(tmp_path / "model")
-    assert loaded.certificates_ == model.certificates_
 
 
 def test_a_model_from_elsewhere_keeps_what_it_found():

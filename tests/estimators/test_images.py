@@ -84,18 +84,6 @@ def test_tensors_and_data_sets_are_the_same_records(fitted):
     np.testing.assert_array_equal(fitted.predict_set(pairs)[1], fitted.predict_set(X)[1])
 
 
-def test_regression_on_images_and_flat_rows_for_a_module_of_images():
-    X, y = images()
-    settings = {"feature_bounds": (0, 255), "y_bounds": (-1, 2), "conformity_score": "absolute", **SETTINGS}
-    shaped = dp.PrivateConformalRegressor(training(net(1), loss="squared"), **settings).fit(X, y)
-    assert shaped.predict_interval(X)[1].shape == (400, 2, 1)
-    by_rows = training(net(1), loss="squared", input_shape=(1, 6, 6))
-    flat = dp.PrivateConformalRegressor(by_rows, **settings).fit(X.reshape(400, 36), y)
-    np.testing.assert_allclose(flat.predict(X.reshape(400, 36)), shaped.predict(X), atol=1e-5)
-    with pytest.raises(ValueError, match=r"X must have 36 numbers per record for input_shape=\(1, 6, 6\), got 35"):
-        dp.PrivateConformalRegressor(by_rows, **settings).fit(X.reshape(400, 36)[:, 1:], y)
-
-
 def test_what_cannot_work_is_refused_before_any_budget_is_reserved(tmp_path):
     X, y = images(40)
     store = dp.BudgetStore.create(tmp_path / "b", epsilon=8.0, delta=1e-5, dataset="images")
@@ -137,7 +125,5 @@ def test_loaders_streams_and_items_that_do_not_fit():
         labeled_arrays(lone, None)
     with pytest.raises(ValueError, match="y must be left out"):
         labeled_arrays(lone, np.zeros(5))
-    with pytest.raises(ValueError, match="equally shaped"):
-        labeled_arrays(data.StackDataset([torch.zeros(2), torch.zeros(3)], [0, 1]), None)
     table = [[1.0, 2.0]]
     assert inputs_of(table) is table

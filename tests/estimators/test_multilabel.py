@@ -1,10 +1,7 @@
 """The multilabel classifier: heads within one budget, a secret split, and a mean loss that is bounded."""
 
-import json
 import warnings
-from dataclasses import replace
 
-import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,14 +9,11 @@ from sklearn.base import clone
 
 import dpscp as dp
 from dpscp.core.losses import Multilabel
-from dpscp.data.validation import validate_indicators
-from dpscp.deployment import statement_schema
 from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.scores import class_costs, false_discoveries, missed_labels
 from dpscp.training import DPSGD
-from dpscp.training.mechanisms.one_vs_rest import Heads, OneVsRest
-from dpscp.training.model import Model
+from dpscp.training.mechanisms.one_vs_rest import OneVsRest
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
 RNG, DELTA = np.random.default_rng, 1e-5
@@ -104,15 +98,6 @@ def test_the_heads_together_stay_within_the_budget():
     assert 1.9 < epsilon_of(heads.event, DELTA, "rdp") <= 2.0
     with pytest.raises(dp.BudgetError):
         OneVsRest(QUICK, 4).calibrated(2.0, 1e-300, accountant="rdp")
-
-
-def test_heads_of_different_widths_are_refused():
-    X, truth = records(200, 0)
-    one = QUICK.calibrated(5.0, DELTA).train(X, truth[:, 0], random_state=0).model
-    two = QUICK.calibrated(5.0, DELTA).train(X[:, :2], truth[:, 0], random_state=0).model
-    both = Heads((one, two))
-    with pytest.raises(ValueError, match="different numbers of features"):
-        Heads.from_parts(both.config(), both.arrays())
 
 
 # ---- the estimator
@@ -224,17 +209,6 @@ def test_blocks_give_the_release_of_an_array():
         multilabel().fit(dp.sources.ArraySource(X, truth))
 
 
-def test_a_multilabel_release_has_a_statement_and_a_page(tmp_path):
-    fitted = multilabel(classes=["a", "b", "c"]).fit(*records(900, 0))
-    statement = json.loads(json.dumps(fitted.statement(), allow_nan=False))
-    jsonschema.validate(statement, statement_schema())
-    assert statement["release"]["task"] == "multilabel"
-    assert statement["coverage"][0]["words"].startswith("mean loss at most 10")
-    assert "Mean loss by missed labels of a new record: at most" in statement["verdict"]["proven"]["words"]
-    fitted.report(tmp_path / "page.html")
-    assert fitted.digest() in (tmp_path / "page.html").read_text()
-
-
 @pytest.mark.parametrize(
     ("normalized", "guarantee", "least"), [(False, "split", 0.07), (True, "split", 0.07), (True, "universal", 0.0)]
 )
@@ -318,31 +292,6 @@ def test_wrong_arguments_are_named_and_nothing_is_spent(options, y, match, tmp_p
     assert not store.ledger().entries
 
 
-def test_a_failed_refit_leaves_no_release():
-    X, truth = records(300, 0)
-    fitted = multilabel().fit(X, truth)
-    with pytest.raises(TypeError, match="must be a BudgetStore"):
-        fitted.fit(X, truth, budget="study")
-    with pytest.raises(ValueError, match="NaN"):
-        fitted.fit(X * np.nan, truth)
-    with pytest.raises(dp.NotFittedError):
-        fitted.predict_set(X)
-    assert not hasattr(fitted, "ledger_")
-
-
-def test_a_store_pays_and_a_wrong_mechanism_is_refused(tmp_path):
-    store = dp.BudgetStore.create(tmp_path / "study", 9.0, DELTA, dataset="synthetic")
-    X, truth = records(400, 0)
-    fitted = multilabel(random_state=None, feature_bounds=dp.RowNorm(3.0)).fit(X, truth, budget=store)
-    assert store.ledger().entries
-    assert fitted.ledger_.is_private
-    with pytest.raises(TypeError, match="training mechanism"):
-        dp.PrivateMultilabelClassifier(estimator=object()).fit(X, truth)
-    with pytest.raises(ValueError, match="seed"):
-        multilabel().fit(X, truth, budget=store)
-    assert json.dumps(fitted.ledger_.to_dict())
-
-
 def test_a_loaded_mechanism_is_not_replaced_by_the_recipe(tmp_path):
     X, Y = records(300, 0)
     store = dp.BudgetStore.create(tmp_path / "b", 8.0, 1e-4, dataset="d")
@@ -364,16 +313,6 @@ def test_a_loaded_mechanism_is_not_replaced_by_the_recipe(tmp_path):
     np.testing.assert_array_equal(dp.load(tmp_path / "recipe").fit(X, Y).predict_proba(X), recipe.predict_proba(X))
 
 
-def test_the_recipe_and_a_mechanism_with_its_own_noise():
-    X, truth = records(800, 0)
-    own = QUICK.calibrated(1.0, DELTA, accountant="rdp").configured(dp.training.Needs((0, 1)))
-    fitted = dp.PrivateMultilabelClassifier(estimator=own, epsilon=4.0, accountant="rdp", random_state=0).fit(X, truth)
-    assert fitted.ledger_.epsilon(DELTA, "rdp") <= 4.0
-    assert validate_indicators(np.ones((2, 1), bool), 2).tolist() == [[1], [1]]
-    fitted = dp.PrivateMultilabelClassifier(epsilon=8.0, accountant="rdp", random_state=0).fit(X, truth)
-    assert (fitted.predict(X) == truth).mean() > 0.6
-
-
 @pytest.fixture(scope="module")
 def small_release():
     with warnings.catch_warnings():
@@ -393,44 +332,6 @@ def small_release():
 def test_what_needs_coverage_refuses_a_bound_on_another_loss(use, small_release):
     with pytest.raises(TypeError, match="got PrivateMultilabelClassifier, whose promise is about another loss"):
         use(small_release, *records(50, 1))
-
-
-class Overwrites(Model):
-    """A model of the caller's own that writes into the rows that it gets."""
-
-    task, classes = "classification", (0, 1)
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    @property
-    def n_features(self):
-        return self.inner.n_features
-
-    def outputs(self, X):
-        return self.inner.outputs(X)
-
-    def predict_proba(self, X):
-        probabilities = self.inner.predict_proba(X)
-        X[:] = 0
-        return probabilities
-
-
-class TrainsOverwrites(DPSGD):
-    """DPSGD that returns such a model."""
-
-    def train_on(self, run):
-        trained = super().train_on(run)
-        return replace(trained, model=Overwrites(trained.model))
-
-
-def test_heads_of_the_caller_get_copies_of_the_records_that_calibrate_them():
-    X, truth = records(300, 0)
-    kept = X.copy()
-    release = multilabel(estimator=TrainsOverwrites(steps=5)).fit(X, truth)
-    np.testing.assert_array_equal(X, kept)
-    plain = multilabel(estimator=DPSGD(steps=5)).fit(X, truth)
-    assert release.threshold_.tolist() == plain.threshold_.tolist()
 
 
 # ---- tables with a schema of several targets
@@ -474,24 +375,6 @@ def test_a_schema_declares_several_targets(tmp_path):
     assert list(pd.read_csv(tmp_path / "out.csv")) == [
         f"{kind} {name}" for kind in ("prediction", "set") for name in "abc"
     ]
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"targets": []}, "at least one column"),
-        ({"targets": ["a", "a"]}, "each column once"),
-        ({"targets": "ab"}, "a list of columns"),
-        ({"target": "a"}, "in place of target"),
-        ({"task": "classification"}, "one target column"),
-        ({"classes": ["x", "y"]}, "neither classes nor bounds"),
-        ({"person": "b", "rows_per_person": 2}, "not the target"),
-        ({"scale": "log"}, "scale needs a regression"),
-    ],
-)
-def test_wrong_declarations_of_several_targets_are_refused(change, match):
-    with pytest.raises(ValueError, match=match):
-        dp.Schema.from_dict(SCHEMA.to_dict() | change)
 
 
 @pytest.mark.parametrize(

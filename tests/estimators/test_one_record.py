@@ -271,8 +271,3 @@ class TestOwnScores:
         monkeypatch.setattr(DPSGD, "train", forbidden)
         with pytest.raises(ValueError, match="conformity_score must return scores between 0 and 1, got"):
             classifier(STABLE, guarantee="split", conformity_score=score).fit(*labeled())
-
-    @pytest.mark.parametrize("score", [lambda p: p[0], lambda p: p + 0j, lambda p: p.astype(str), lambda p: [p]])
-    def test_other_shapes_and_kinds(self, score):
-        with pytest.raises(ValueError, match="one real number for each row and label"):
-            classifier(STABLE, guarantee="split", conformity_score=score).fit(*labeled())

@@ -116,12 +116,6 @@ def test_quantiles_keep_the_promise_of_each_level_and_never_cross(tmp_path):
         fit().predict_quantiles(X)
 
 
-def test_hard_bounds_close_the_open_side():
-    X, _ = data(50, 3)
-    intervals = fit(side="upper", clip_to_bounds=True).predict_interval(X)[1]
-    assert (intervals[:, 0] == -8).all()
-
-
 @pytest.mark.parametrize("score", ["normalized", INTERVAL_SCORES["absolute"]])
 def test_a_score_without_sides_is_refused(score):
     with pytest.raises(ValueError, match="side='upper' needs conformity_score='absolute', 'cqr' or 'auto'"):

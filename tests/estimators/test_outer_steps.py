@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
@@ -18,9 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import (
-    FixedThresholdClassifier,
     GridSearchCV,
-    TunedThresholdClassifierCV,
     cross_val_score,
     cross_validate,
 )
@@ -28,7 +25,6 @@ from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import (
     Binarizer,
     FunctionTransformer,
-    KBinsDiscretizer,
     Normalizer,
     OneHotEncoder,
     OrdinalEncoder,
@@ -144,28 +140,14 @@ class OwnStateless(TransformerMixin, BaseEstimator):
         return X * 2
 
 
-class OwnScale(OwnStateless):
-    def fit(self, X, y=None):  # noqa: ARG002
-        self.scale_ = np.abs(X).max()
-        return self
-
-
 @pytest.mark.parametrize(
     ("steps", "rows", "trusted"),
     [
         ([FunctionTransformer(np.tanh)], X, True),
-        ([FunctionTransformer(), Normalizer(), "passthrough"], X, False),
         ([FrozenEstimator(StandardScaler().fit(OTHER))], X, True),
         (
             [SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True), PolynomialFeatures(2)],
             X,
-            False,
-        ),
-        ([FeatureUnion([("n", Normalizer()), ("p", "passthrough")])], X, False),
-        ([Pipeline([("n", Normalizer()), ("m", Binarizer())])], X, False),
-        (
-            [ColumnTransformer([("o", OneHotEncoder(categories=[["u", "v"]], sparse_output=False), ["a"])])],
-            CATEGORIES,
             False,
         ),
         ([ColumnTransformer([("o", ORDINAL, ["a"])], remainder="passthrough")], CATEGORIES, False),
@@ -184,24 +166,10 @@ def test_steps_that_learn_nothing_stay_private(steps, rows, trusted):
     ("steps", "rows", "named"),
     [
         ([StandardScaler()], X, "StandardScaler in a Pipeline"),
-        (
-            [Normalizer(), KBinsDiscretizer(3, encode="ordinal", strategy="uniform")],
-            X,
-            "KBinsDisc",
-        ),
-        ([SimpleImputer(strategy="constant")], X, "SimpleImputer"),
         ([OwnStateless()], X, "OwnStateless in a Pipeline"),
         ([ColumnTransformer([("n", Normalizer(), make_column_selector(dtype_include=float))])], FRAME, "ColumnTransf"),
-        ([OwnScale()], X, "OwnScale in a Pipeline"),
         ([FeatureUnion([("n", Normalizer()), ("p", PCA(1))])], X, "PCA in a Pipeline"),
         ([ColumnTransformer([("n", "passthrough", [0])], remainder=StandardScaler())], X, "StandardScaler"),
-        ([ColumnTransformer([("n", Normalizer(), lambda _: [0, 1])])], FRAME, "ColumnTransformer"),
-        ([ColumnTransformer([("o", OneHotEncoder(sparse_output=False), ["a"])])], CATEGORIES, "OneHotEncoder"),
-        (
-            [ColumnTransformer([("o", OrdinalEncoder(categories=[["u", "v"]], min_frequency=3), ["a"])])],
-            CATEGORIES,
-            "OrdinalEncoder",
-        ),
         ([Pipeline([("s", StandardScaler()), ("n", Normalizer())])], X, "StandardScaler"),
     ],
 )
@@ -336,6 +304,7 @@ NUMERIC_TABLES = [
     NUMBERS[:-1],
     NUMBERS[:1],
 ]
+FINITE_TABLES = [table for table in NUMERIC_TABLES if np.isfinite(table).all()]
 CODES = [0, 1, 2, 1, 0, 2, 1]
 CODE_TABLES = [
     *(
@@ -358,17 +327,9 @@ WORD_OPTIONS = {"categories": [["u", "v", "w"]], "handle_unknown": "ignore", "sp
 CODE_OPTIONS = WORD_OPTIONS | {"categories": [[0, 1, 2]]}
 PASSED = {"handle_unknown": "use_encoded_value", "unknown_value": -1}
 ENTRIES = [
-    *((Binarizer(threshold=t), [t for t in NUMERIC_TABLES if np.isfinite(t).all()]) for t in (0.0, 0.5)),
-    *((Normalizer(norm=n), [t for t in NUMERIC_TABLES if np.isfinite(t).all()]) for n in ("l1", "l2", "max")),
-    *(
-        (PolynomialFeatures(degree, interaction_only=only), [t for t in NUMERIC_TABLES if np.isfinite(t).all()])
-        for degree in (2, 3)
-        for only in (False, True)
-    ),
-    (SimpleImputer(strategy="constant", keep_empty_features=True), NUMERIC_TABLES),
+    *((step, FINITE_TABLES) for step in (Binarizer(threshold=0.5), Normalizer(norm="max"), PolynomialFeatures(3))),
     (SimpleImputer(strategy="constant", fill_value=0.5, keep_empty_features=True), NUMERIC_TABLES),
     (OneHotEncoder(**WORD_OPTIONS), WORD_TABLES),
-    (OneHotEncoder(**WORD_OPTIONS, drop="first"), WORD_TABLES),
     (OneHotEncoder(**WORD_OPTIONS, drop="if_binary"), WORD_TABLES),
     (OneHotEncoder(**CODE_OPTIONS), CODE_TABLES),
     (OneHotEncoder(**WORD_OPTIONS | {"sparse_output": True}), WORD_TABLES),
@@ -469,27 +430,6 @@ def test_every_other_transformer_of_scikit_learn_counts_as_one_that_learned():
     assert not _learns_nothing(own())  # a class of the caller, whatever it inherits
 
 
-@pytest.mark.filterwarnings("ignore:For a new record:dpscp.GuaranteeWarning")
-def test_a_column_that_is_all_missing_tells_nothing():
-    """Without keep_empty_features, one record changed the number of features with certainty."""
-    dropping = SimpleImputer(strategy="constant", fill_value=0.0)
-    widths = []
-    for table in (with_column(np.nan), with_column(LAST_ALONE)):
-        pipe = make_pipeline(clone(dropping), classifier())
-        found = [
-            text for text in messages(lambda pipe=pipe, table=table: pipe.fit(table, Y[:8])) if "NOT private" in text
-        ]
-        assert "SimpleImputer in a Pipeline learned" in found[0]
-        assert not pipe[-1].ledger_.is_private
-        widths.append(pipe[-1].n_features_in_)
-    if sklearn.__version__ >= "1.8":
-        assert widths == [2, 3]
-    for table in (with_column(np.nan), with_column(LAST_ALONE)):
-        pipe = make_pipeline(clone(dropping).set_params(keep_empty_features=True), classifier()).fit(table, Y[:8])
-        assert pipe[-1].ledger_.is_private
-        assert pipe[-1].n_features_in_ == 3
-
-
 # ---- code of the caller around a fit
 
 
@@ -550,11 +490,3 @@ def test_code_of_the_caller_is_taken_at_its_word_and_never_tried(tmp_path):
     baseline = dp.paper.DPSplit(DPSGD(classes=(0, 1), steps=5), epsilon=8.0, accountant="rdp", confidence_level=0.6)
     assert make_pipeline(FunctionTransformer(np.tanh), baseline).fit(X, Y)[-1].ledger_.assumptions[0] == OUTER_STEPS
     assert OUTER_STEPS not in make_pipeline(Normalizer(), classifier()).fit(rows[5], Y)[-1].ledger_.assumptions
-
-
-def test_a_fixed_threshold_is_no_use_of_the_records():
-    outer = FixedThresholdClassifier(classifier(), threshold=0.3)
-    assert not [text for text in messages(lambda: outer.fit(X, Y)) if text.startswith("NOT")]
-    assert outer.estimator_.ledger_.is_private
-    tuned = TunedThresholdClassifierCV(classifier(), cv=2)
-    assert any("TunedThresholdClassifierCV fits this" in text for text in messages(lambda: tuned.fit(X, Y)))

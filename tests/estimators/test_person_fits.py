@@ -4,13 +4,10 @@ import json
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
-from dpscp.cli import main
-from dpscp.data.schema import SchemaError, parse_schema
 from dpscp.data.sources.places import as_one_block
 from dpscp.privacy import gaussian_event
 from dpscp.report.page import html_report
@@ -287,56 +284,3 @@ def test_calibrate_asks_for_training_per_person():
     grouped = dp.calibrate(scores, training=spent, rows_per_person=2, **settings)
     assert grouped.ledger.epsilon(1e-5) <= 1
     assert grouped.ledger.epsilon(1e-5, rows=1) < 0.6
-
-
-# ---- the command line
-
-SCHEMA = """
-task = "classification"
-target = "label"
-classes = ["0", "1"]
-person = "patient"
-rows_per_person = 3
-n_persons = 150
-[columns.a]
-type = "numeric"
-bounds = [-3, 3]
-"""
-
-
-def test_the_command_line_evaluates_one_record_of_each_person_and_fits_large_files(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    X, y, ids = table()
-    frame = pd.DataFrame({"patient": [f"P{i}" for i in ids], "a": X[:, 0], "label": y})
-    frame.to_csv("stays.csv", index=False)
-    frame.assign(a=frame["a"] / 2).to_csv("held.csv", index=False)
-    (tmp_path / "stays.toml").write_text(SCHEMA)
-    fit = ["fit", "stays.csv", "--schema", "stays.toml", "--epsilon", "4"]
-    assert main([*fit, "--confidence", "0.7"]) == 0
-    told = capsys.readouterr().out
-    assert PERSON in told
-    assert RECORD in told
-    assert main(["report", "model.dpscp", "--evaluate", "held.csv", "--json"]) == 0
-    heard = capsys.readouterr()
-    assert json.loads(heard.out)["evaluation"]["n_records"]["estimate"] == 150
-    assert "seed" not in heard.err  # which one is fixed by a seed that no user gave and no user need hear of
-    monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)  # a large table stays in its file
-    assert main([*fit, "-o", "large.dpscp"]) == 0
-    assert "than n_persons" not in capsys.readouterr().err
-    facts = dp.load("large.dpscp").ledger_.public_facts
-    assert (facts["n_persons"], facts["rows_per_person"]) == (150, 3)
-
-
-def test_schemas_of_persons_are_checked():
-    assert parse_schema(SCHEMA).persons(pd.DataFrame({"patient": ["p", "q"]})).tolist() == ["p", "q"]
-    assert parse_schema(parse_schema(SCHEMA).to_toml()) == parse_schema(SCHEMA)
-    for old, new, match in (
-        ("rows_per_person = 3\n", "", "rows_per_person is required"),
-        ("rows_per_person = 3", "rows_per_person = 0", "rows_per_person"),
-        ('person = "patient"\n', "", "needs persons"),
-        ('person = "patient"', 'person = "label"', "not the target"),
-        ("n_persons = 150", "n_records = 150", "pass n_persons"),
-        ("[columns.a]", '[columns.patient]\ntype = "numeric"\nbounds = [0, 1]\n[columns.a]', "as a feature"),
-    ):
-        with pytest.raises(SchemaError, match=match):
-            parse_schema(SCHEMA.replace(old, new))

@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import SVC
 
 import dpscp as dp
-from dpscp import BudgetError, NotFittedError, PrivateConformalClassifier
+from dpscp import NotFittedError, PrivateConformalClassifier
 
 SETTINGS = {"epsilon": 1.0, "accountant": "rdp", "n_records": 1000}
 
@@ -60,20 +60,6 @@ def test_coverage_over_many_draws_of_the_records(model):
         covered.append(dp.metrics.coverage(y[rows[1000:]], clf.predict_set(X[rows[1000:]])[1], classes=clf.classes_))
     assert np.mean(covered) >= 0.9 - 3 * stats.sem(covered)
     assert np.mean(covered) <= 0.96
-
-
-def test_groups_levels_persons_and_a_store(model, tmp_path):
-    X, y = labeled(1000, 1)
-    store = dp.BudgetStore.create(tmp_path / "b", epsilon=10.0, delta=1e-5, dataset="x")
-    settings = {**SETTINGS, "epsilon": 8.0, "n_records": None, "n_persons": 500, "rows_per_person": 2}
-    clf = PrivateConformalClassifier(dp.Prefit(model), groups="label", confidence_level=[0.8, 0.9], **settings).fit(
-        X, y, persons=np.repeat(np.arange(500), 2), budget=store
-    )
-    assert clf.predict_set(X)[1].shape == (1000, 3, 2)
-    assert clf.threshold_.shape == (3, 2)
-    assert {entry.stage for entry in store.ledger().entries} == {"calibration"}
-    with pytest.raises(BudgetError):
-        clf.fit(X, y, persons=np.repeat(np.arange(500), 2), budget=store)
 
 
 def test_frames_with_texts_and_lists_of_texts_go_to_the_estimator_as_they_are():

@@ -13,7 +13,7 @@ import dpscp as dp
 from dpscp.core.tasks import JointRegression, Regression
 from dpscp.data.schema import SchemaError
 from dpscp.data.sources import Block
-from dpscp.scores import IntervalScore, interval_score
+from dpscp.scores import interval_score
 from dpscp.training.mechanisms import one_vs_rest
 from dpscp.training.mechanisms.one_vs_rest import OneVsRest, SeveralTargets, residual_sums
 from dpscp.training.model import FunctionModel
@@ -181,14 +181,6 @@ def test_a_schema_names_several_targets(tmp_path):
         model.fit(table, ["y", "z"], schema=dp.Schema.from_dict(declared | {"columns": COLUMNS | half}))
 
 
-def test_targets_of_a_cluster_may_be_several():
-    da = pytest.importorskip("dask.array")
-    X, y = data(2_000)
-    model = dp.PrivateConformalRegressor(**COMMON | {"estimator": QUICK, "n_records": 2_000})
-    model.fit(da.from_array(X, chunks=(500, 3)), da.from_array(y, chunks=(1_000, 1)))
-    assert dp.metrics.coverage(y, model.predict_interval(X)[1])[0] > 0.85
-
-
 def test_a_model_from_elsewhere_predicts_all_targets():
     X, y = data(1_500, 3)
     options = {"estimator": dp.Prefit(LinearRegression().fit(*data(500, 4))), "feature_bounds": None}
@@ -196,29 +188,6 @@ def test_a_model_from_elsewhere_predicts_all_targets():
     assert 0.85 < dp.metrics.coverage(y, model.predict_interval(X)[1])[0] < 0.96
     with pytest.raises(ValueError, match="trained elsewhere need y_bounds"):
         fit(**options, y_bounds=None)
-
-
-class OwnScore:
-    natural, outputs = False, 1
-
-    def range(self, _):
-        return 0.0, 1.0
-
-    of_targets = interval = range
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"y_bounds": (BOUNDS[0],) * 3}, "one for each of 2 targets"),
-        ({"conformity_score": OwnScore()}, "your own conformity_score is for one target"),
-        ({"guarantee": "stability"}, "stability"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(options, message):
-    assert isinstance(OwnScore(), IntervalScore)
-    with pytest.raises(ValueError, match=message):
-        fit(**options)
 
 
 def test_other_targets_are_refused(fitted):

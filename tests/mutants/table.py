@@ -350,8 +350,8 @@ mutant(
 
 mutant(
     "core.plan:Plan.ledger",
-    "compose(*self.events)",
-    "self.events[0]",
+    "compose(*events)",
+    "events[0]",
     "split, several levels: only the first is in the ledger",
     "tests/core/test_wiring.py::test_a_split_ledger_holds_every_level",
 )
@@ -683,13 +683,6 @@ mutant(
     "tests/estimators/test_multilabel.py::test_another_population_is_bounded_too",
 )
 mutant(
-    "core.evaluation:OutcomeCounts.evaluation",
-    "rate(pair[::-1], others) if target < 1 / 2 else rate(pair, others).complement()",
-    "rate(pair, others).complement()",
-    "the outcome that is not rare is counted",
-    "tests/deployment/test_evaluation.py::test_a_level_below_one_half_counts_its_hits",
-)
-mutant(
     "deployment.monitoring:_tolerated",
     "min(1 - covered, _MOST_TOLERATED * (1 - estimator.certificate_.target))",
     "1 - covered",
@@ -730,9 +723,9 @@ mutant(
 # ---- overlapping groups
 
 mutant(
-    "core.plan:Plan.events",
-    "self.problem.groups_per_record",
-    "1",
+    "core.plan:Plan.ledger",
+    "(problem.unit.counted, problem.groups_per_record)",
+    "(problem.unit.counted, 1)",
     "a record pays for one of its groups",
     "tests/estimators/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
 )

@@ -10,8 +10,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli.main import main
-from dpscp.core.evaluation import PrivateEvaluation
-from dpscp.core.findings import PrivateEstimate
+from dpscp.core.evaluation import PrivateEstimate, PrivateEvaluation
 from dpscp.deployment import judge, model_card, statement_markdown
 from dpscp.report import evaluate, html_report
 from dpscp.report.verdict import Grade

@@ -245,8 +245,8 @@ def test_entries_of_a_ledger_stand_in_order():
         epsilon=2.0, classes=[0, 1], guarantee="universal", feature_bounds=(-5, 5), random_state=0
     ).fit(*records(2000)[:2])
     assert [entry.stage for entry in clf.ledger_.entries] == [quantiles, "training", "recalibration", "calibration"]
-    assert clf.ledger_.entries[0].note == "noisy counts in cells of each feature"
-    assert clf.ledger_.entries[2].note == "noisy sums for temperature and intercepts"
+    assert "noisy count" in clf.ledger_.entries[0].note
+    assert "noisy sum" in clf.ledger_.entries[2].note
     assert clf.ledger_.public_facts["recalibration_share"] == 0.05
 
 

@@ -8,12 +8,11 @@ Theory: Private evaluation
 
 import copy
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 from scipy import special
 from sklearn.utils.validation import check_is_fitted
@@ -21,7 +20,6 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
-from dpscp.core.findings import PrivateEstimate, around, constant_set_size
 from dpscp.core.tasks import Classification, JointRegression, Prediction, Regression
 from dpscp.data.groups import RowGroups, has_group, largest_thresholds
 from dpscp.data.persons import keep_rows
@@ -87,6 +85,63 @@ def _probability_at_most(bound: float, n: int, p: float, noise: LatticeNoise, *,
 def _largest(holds: Callable[[float], bool]) -> float:
     """Return the largest rate at which a monotone condition holds, rounded up; 0 if it never holds."""
     return 1.0 if holds(1.0) else last_where(lambda p: not holds(p), 1.0, 0.0, within=1e-7)
+
+
+@dataclass(frozen=True)
+class PrivateEstimate:
+    """A private estimate and an interval that holds the true mean with the stated confidence.
+
+    Attributes
+    ----------
+    estimate : float
+        NaN where the noisy number of records is not positive.
+    interval : (low, high)
+    """
+
+    estimate: float
+    interval: tuple[float, float]
+
+    def scaled(self, factor: float) -> "PrivateEstimate":
+        """Return the estimate and its interval in other units."""
+        low, high = self.interval
+        return PrivateEstimate(factor * self.estimate, (factor * low, factor * high))
+
+    def complement(self) -> "PrivateEstimate":
+        """Return the estimate of one minus this rate."""
+        low, high = self.interval
+        return PrivateEstimate(1 - self.estimate, (1 - high, 1 - low))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; None stands for NaN."""
+        return {"estimate": None if math.isnan(self.estimate) else self.estimate, "interval": list(self.interval)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "PrivateEstimate":
+        """Return the estimate that ``to_dict`` wrote."""
+        estimate, (low, high) = data["estimate"], data["interval"]
+        return cls(float("nan") if estimate is None else float(estimate), (float(low), float(high)))
+
+
+def constant_set_size(shares: Iterable[float], level: float) -> float:
+    """Return the mean size of the smallest constant set (the same for every record) that reaches a level.
+
+    ``shares`` are those of the labels. The last label is in the set as often as the level needs it.
+
+    >>> constant_set_size([0.25, 0.5, 0.25], 0.625)
+    1.5
+    """
+    size, reached = 0.0, 0.0
+    for share in sorted((max(0.0, share) for share in shares), reverse=True):
+        if reached + share >= level:
+            return size + (level - reached) / share if share else size
+        size, reached = size + 1, reached + share
+    return size
+
+
+def around(rate: PrivateEstimate, size_at: Callable[[float], float]) -> PrivateEstimate:
+    """Return a size that grows with a rate, at the estimate and at both ends of the interval."""
+    low, high = rate.interval
+    return PrivateEstimate(size_at(rate.estimate), (size_at(low), size_at(high)))
 
 
 @dataclass(frozen=True)
@@ -433,10 +488,6 @@ class OutcomeCounts(NamedTuple):
             sizes = max(0, math.ceil(size - reach)), max(0, math.floor(size + reach))
             return PrivateEstimate(share, rate_interval(pair[0], sizes, noise, (1 - _SIZE_TAIL) * error / 2))
 
-        def covered(pair: NDArray[np.float64], others: NDArray[np.float64], target: float) -> PrivateEstimate:
-            """The coverage, from the outcome that the target says is rarer: an unknown size moves its limits less."""
-            return rate(pair[::-1], others) if target < 1 / 2 else rate(pair, others).complement()
-
         def share_of(pair: NDArray[np.float64]) -> PrivateEstimate:
             """The share of a class: of its records that were missed, and of those that were covered."""
             missed, kept = (rate(np.array([count]), self.totals, error / 2) for count in pair)
@@ -444,14 +495,12 @@ class OutcomeCounts(NamedTuple):
             return PrivateEstimate(missed.estimate + kept.estimate, (low, min(1.0, high)))
 
         def parts(names: Sequence[Any], pairs: NDArray[np.float64]) -> Mapping[Hashable, PrivateEstimate]:
-            return {name: covered(p, p[None], targets[0]) for name, p in zip(names, pairs, strict=True)}
+            return {name: rate(pair, pair[None]).complement() for name, pair in zip(names, pairs, strict=True)}
 
         rates = [rate(pair, self.totals) for pair in self.totals[levels:]]
         size, reach = _noisy_size(self.totals, noise, error)
         return PrivateEvaluation(
-            coverages=tuple(
-                covered(pair, self.totals, target) for pair, target in zip(self.totals, targets, strict=False)
-            ),
+            coverages=tuple(rate(pair, self.totals).complement() for pair in self.totals[:levels]),
             set_sizes=tuple(value.scaled(limit) for value in rates[:levels]),
             accuracy=None if classes is None else rates[-1].complement(),
             mean_absolute_error=rates[-1].scaled(limit) if classes is None else None,
@@ -480,30 +529,6 @@ def _misses_by_part(places: NDArray[np.int64] | None, missed: NDArray[np.bool_],
     records = np.bincount(each[inside], minlength=n_parts)
     misses = np.bincount(each[inside], weights=miss[inside], minlength=n_parts)
     return np.column_stack([misses, records - misses])
-
-
-@dataclass(frozen=True)
-class EvaluationPlan:
-    """The evaluation part of a fit, in public numbers: its share of the records, and the noise of its counts.
-
-    ``counts`` is how many sums one record may change. Both are known before any record is used.
-
-    Theory: Private evaluation
-    """
-
-    fraction: float
-    noise: LatticeNoise
-    counts: int
-
-    @property
-    def event(self) -> DpEvent:
-        """What the counts cost a record of this part."""
-        return self.noise.event(self.counts)
-
-    @property
-    def note(self) -> str:
-        """The line of the ledger."""
-        return f"evaluation: {self.counts} noisy counts, noise {self.noise.count_noise:.4g}"
 
 
 @dataclass(frozen=True)

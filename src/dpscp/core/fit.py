@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from dpscp._base.assumptions import CORRECTED, NOT_CORRECTED, Assumption
 from dpscp._base.progress import announce
-from dpscp.core.evaluation import SELF_CONFIDENCE, CountOutcomes, EvaluationPlan, OutcomeCounts, PrivateEvaluation
+from dpscp.core.evaluation import SELF_CONFIDENCE, CountOutcomes, OutcomeCounts, PrivateEvaluation
 from dpscp.core.fit_plan import FitPlan, plan_fit
 from dpscp.core.losses import Multilabel, count_losses
+from dpscp.core.plan import EvaluationPlan
 from dpscp.core.problem import FitProblem
 from dpscp.core.release import Counted, ThresholdRelease, release_counts
 from dpscp.core.tasks import Prediction
@@ -99,7 +100,8 @@ def release(
         found = problem.with_found_ranges(trained)
         fitted.append((found, trained.model, for_evaluation))
         facts = found.public_facts() | dict(plan.facts)
-        spent = declare_all(Ledger(seeded=search_seed is not None), trained, facts).mark_taken(*found.taken_from_data)
+        taken = (found.unit.count_name,) * found.n_found + ("classes",) * found.task.classes_found
+        spent = declare_all(Ledger(seeded=search_seed is not None), trained, facts).mark_taken(*taken)
         spent = plan.enter(spent, trained).assume(*assumed)
         if isinstance(found.task, Multilabel):
             n_groups = found.n_group_places

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 
-from dpscp.core.evaluation import EvaluationPlan, sensitive_sums
-from dpscp.core.plan import Plan, plan_rows
+from dpscp.core.evaluation import sensitive_sums
+from dpscp.core.plan import EvaluationPlan, Plan, plan_rows
 from dpscp.core.problem import FitProblem
 from dpscp.data.feature_bounds import RowNorm
 from dpscp.data.persons import require_unit
@@ -38,26 +38,17 @@ from dpscp.privacy import (
     sized_lattice_noise,
 )
 from dpscp.privacy.events import describe_event
-from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
+from dpscp.training import DPSGD, Mechanism, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.base import Needs, TrainingCost, paid_event, require_persons, require_sources
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.model import PrivateModel
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
-from dpscp.training.preprocessing.quantiles import QuantileTransform
-from dpscp.training.preprocessing.relevance import PrivateRelevance
-from dpscp.training.preprocessing.rescaled import PrivateTarget, Recalibrated, ScaledTarget
+from dpscp.training.preprocessing.rescaled import ScaledTarget
 from dpscp.training.preprocessing.steps import ColumnScales, Step
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
 
 # Smallest part of its planned mu that training may leave to the search of a held-out part.
 _LEAST_SEARCH_SHARE = 0.8
-_STAGE_NOTES = {
-    "bounds": "noisy counts on a public grid",
-    PrivateTarget.stage: "noisy mean and spread of the target",
-    QuantileTransform.stage: "noisy counts in cells of each feature",
-    PrivateRelevance.stage: "noisy counts in cells, and noisy sums of each feature with the target",
-    Recalibrated.stage: "noisy sums for temperature and intercepts",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +99,9 @@ class FitPlan(Plan):
         if self.model is not None:
             # facts of this fit (such as n_records) replace those that the model's training declared
             return ledger.then(self.model.ledger).declare(**ledger.public_facts)
-        notes = {"training": str(trained.public_facts.get("mechanism", "")), **_STAGE_NOTES}
         for stage, event in trained.stages:
-            ledger = ledger.add(stage, event, notes.get(stage, describe_event(event)), unit=self.problem.unit.counted)
+            note = str(trained.public_facts.get("mechanism", "")) if stage == "training" else describe_event(event)
+            ledger = ledger.add(stage, event, note, unit=self.problem.unit.counted)
         return ledger
 
 
@@ -128,11 +119,16 @@ def plan_training(problem: FitProblem) -> FitPlan:
     """Plan all of a fit except the noise of its searches."""
     if problem.model is not None:
         return _for_private_model(problem, problem.model)
-    guarantee, n = choose_guarantee(problem), problem.n_records
+    guarantee = choose_guarantee(problem)
     parts = divide(problem, guarantee)
-    n_training = max(1, round((1 - parts.held_out) * n))
+    n_training = max(1, round((1 - parts.held_out) * problem.n_records))
     mechanism, facts = _mechanism(problem, guarantee, parts, n_training)
-    facts = {"guarantee": guarantee.name, **facts, **parts.facts}
+    facts = {"guarantee": guarantee.name, **facts}
+    if parts.fraction is None:
+        facts["train_share"] = parts.share
+    else:
+        facts |= {"calibration_fraction": parts.fraction}
+        facts |= {"evaluation_fraction": parts.measured} if parts.measured else {}
     spent = Ledger()
     for stage, event in mechanism.stages:
         spent = spent.add(stage, event, unit=problem.unit.counted)
@@ -174,14 +170,6 @@ class Parts:
     def held_out(self) -> float:
         """The share of the records that training does not see."""
         return (self.fraction or 0.0) + self.measured
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The shares as public facts."""
-        if self.fraction is None:
-            return {"train_share": self.share}
-        facts = {"calibration_fraction": self.fraction}
-        return facts | ({"evaluation_fraction": self.measured} if self.measured else {})
 
 
 def divide(problem: FitProblem, guarantee: Guarantee) -> Parts:
@@ -266,7 +254,7 @@ def _for_private_model(problem: FitProblem, model: PrivateModel) -> FitPlan:
     if missing := _list_missing_bounds(problem):
         raise ValueError(
             f"{missing[0]} must be public: private bounds need training in this fit, but a PrivateModel was trained "
-            f"elsewhere. Pass {_show_pairs(missing)}"
+            f"elsewhere. Pass public bounds"
         )
     if problem.task.y_scale != LINEAR or problem.feature_scales is not None:
         raise ValueError(
@@ -278,7 +266,9 @@ def _for_private_model(problem: FitProblem, model: PrivateModel) -> FitPlan:
     if model.model.n_features != problem.n_features:
         raise ValueError(f"X must have the model's {model.model.n_features} features, got {problem.n_features}")
     problem.task.check_model(model.model)
-    _try_model(problem, model.model)
+    with suppress_float_warnings():
+        outputs = np.asarray(model.model.outputs(np.zeros((1, problem.n_features))))  # a synthetic row
+    problem.task.check_outputs(outputs.shape[1])
     return FitPlan.outline(
         replace(problem, guarantee=guarantee),
         spent,
@@ -306,7 +296,7 @@ def _mechanism(
         if guarantee.needs_stability:
             raise ValueError(
                 f"{missing[0]} would depend on the records (it is None or 'private'), but guarantee={guarantee.name!r} "
-                f"needs public constants. Pass public bounds, {_show_pairs(missing)}, or another guarantee"
+                f"needs public constants. Pass public bounds for {' and '.join(missing)}, or another guarantee"
             )
         columns = problem.private_features
         mechanism = PrivateBounds(
@@ -344,12 +334,7 @@ def _mechanism(
 
 def _list_missing_bounds(problem: FitProblem) -> list[str]:
     """Return the names of the bounds that the fit has to find privately."""
-    are_missing = {"feature_bounds": problem.private_features, "y_bounds": problem.task.private_range}
-    return [name for name, is_missing in are_missing.items() if is_missing]
-
-
-def _show_pairs(names: list[str]) -> str:
-    return " and ".join(f"{name}=(low, high)" for name in names)
+    return ["feature_bounds"] * bool(problem.private_features) + ["y_bounds"] * problem.task.private_range
 
 
 def _with_noise(problem: FitProblem, mechanism: Mechanism, parts: Parts) -> Mechanism:
@@ -393,16 +378,6 @@ def _refuse_scaled_ids(problem: FitProblem) -> None:
         )
 
 
-def _try_model(problem: FitProblem, model: Model) -> None:
-    """Evaluate a model that was trained elsewhere on a synthetic row, to check its outputs."""
-    try:
-        with suppress_float_warnings():
-            outputs = np.asarray(model.outputs(np.zeros((1, model.n_features))))
-    except Exception as error:
-        raise ValueError("the model fails on a synthetic row of zeros; no record was used") from error
-    problem.task.check_outputs(outputs.shape[1])
-
-
 def _check_shape(problem: FitProblem, taken: tuple[Any, ...] | None) -> None:
     """Refuse records of another shape than the model's."""
     if problem.input_shape is None or problem.input_shape == taken:
@@ -417,7 +392,7 @@ def _check_shape(problem: FitProblem, taken: tuple[Any, ...] | None) -> None:
 
 def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
     """Return the mechanism of the library's recipe for this fit."""
-    bounds = problem.scaled_feature_bounds
+    bounds = None if problem.feature_bounds is None else problem.feature_bounds.on_scales
     norm = None if problem.feature_bound is None else RowNorm(problem.feature_bound)
     signal = problem.n_records * gdp_mu(problem.budget.epsilon, problem.budget.delta)
     # an interval with one end spends all miscoverage there, like one end of an interval with twice as much
@@ -457,7 +432,7 @@ def _own_mechanism(problem: FitProblem) -> Mechanism:
             f"dp.Prefit(estimator) for a fitted scikit-learn estimator, got {kind}"
         )
     found = Preprocessed(steps, mechanism) if steps else mechanism
-    bounds = problem.scaled_feature_bounds
+    bounds = None if problem.feature_bounds is None else problem.feature_bounds.on_scales
     if bounds is not None and bounds.categories:
         raise ValueError(
             "only the recipe's model (estimator=None) reads columns of category codes. Declare indicators in the "

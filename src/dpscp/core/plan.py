@@ -7,7 +7,6 @@ from typing import Any, Self, TypeVar
 
 from dp_accounting.dp_event import DpEvent
 
-from dpscp.core.evaluation import EvaluationPlan
 from dpscp.core.problem import Problem
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees import Guarantee, GuaranteeRequest, Stability, guarantee_of
@@ -23,6 +22,30 @@ from dpscp.threshold.sizes import CountedSize, KnownSize, NoisySize
 _SMALLEST_LEVEL = 2e-6
 # Share of the squared calibration budget for a private number of scores.
 SIZE_SHARE = 0.12
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """The evaluation part of a fit, in public numbers: its share of the records, and the noise of its counts.
+
+    ``counts`` is how many sums one record may change. Both are known before any record is used.
+
+    Theory: Private evaluation
+    """
+
+    fraction: float
+    noise: LatticeNoise
+    counts: int
+
+    @property
+    def event(self) -> DpEvent:
+        """What the counts cost a record of this part."""
+        return self.noise.event(self.counts)
+
+    @property
+    def note(self) -> str:
+        """The line of the ledger."""
+        return f"evaluation: {self.counts} noisy counts, noise {self.noise.count_noise:.4g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +70,7 @@ class Plan:
     evaluation : the part, drawn by the same coins, on which the release is evaluated; None without one.
     level_indices : the indices of the levels that are searched. A level that needs full sets is not searched.
     steps : the number of halvings.
+    counts : the number of noisy counts that each searched level adds to those of earlier levels.
     noises : the noise on the counts of each searched level.
     size_noise : the noise on the number of scores, released once; None without it.
     total : the budget for all rows of a person without ids together, where the budget of the problem is for one row.
@@ -68,6 +92,7 @@ class Plan:
     evaluation: EvaluationPlan | None = None
     level_indices: tuple[int, ...] = ()
     steps: int = 0
+    counts: tuple[int, ...] = ()
     noises: tuple[LatticeNoise, ...] = ()
     size_noise: LatticeNoise | None = None
     total: Budget | None = None
@@ -133,14 +158,18 @@ class Plan:
             has_released_size,
             **own,
         )
-        plan = plan if waits_for_stability else plan._with_levels(spent, stability)
+        if waits_for_stability:
+            plan = replace(plan, level_indices=tuple(range(len(problem.alphas))))
+        else:
+            plan = plan._with_levels(spent, stability)
         return plan if mu is None else plan._with_sharper_size(mu)
 
     def _with_levels(self, spent: Ledger, stability: Stability | None) -> Self:
         """Return the plan with the inner levels for what was spent."""
         inputs = GuaranteeRequest(self.problem.searched_alphas, spent, stability)
         inner, shift = self.guarantee.inner_levels(inputs), self.guarantee.shift(inputs)
-        return replace(self, spent=spent, inner=inner, shift=shift)
+        searched = tuple(i for i, alpha in enumerate(inner) if alpha >= _SMALLEST_LEVEL)
+        return replace(self, spent=spent, inner=inner, shift=shift, level_indices=searched)
 
     def after(self, spent: Ledger, stability: Stability | None = None) -> Self:
         """Return the plan once training has run; ``spent`` has its facts and assumptions.
@@ -157,23 +186,13 @@ class Plan:
             return None
         return (self.secret_part,) if self.evaluation is None else (self.secret_part, self.evaluation.fraction)
 
-    @property
-    def possible(self) -> tuple[bool, ...]:
-        """Which targets have an inner level; the others need full sets."""
-        return tuple(a >= _SMALLEST_LEVEL for a in self.inner)
-
-    @property
-    def size_share(self) -> float:
-        """The share of the squared calibration budget for the number of scores."""
-        return SIZE_SHARE if self.has_released_size else 0.0
-
     def default_steps(self, unit_noise: float) -> int:
         """Return the number of halvings of a search.
 
         ``unit_noise`` is the noise of a single count in each group of a record, with the whole budget.
         """
         n = max(1, round(self.n_nominal / self.problem.weight_bound))  # full sets cannot miss
-        unit_noise /= math.sqrt(1 - self.size_share)
+        unit_noise /= math.sqrt(1 - SIZE_SHARE * self.has_released_size)
         return default_steps(n, unit_noise=unit_noise, graded=self.guarantee.correction.is_graded)
 
     def planned_aim(self, index: int, mu: float) -> Aim:
@@ -182,13 +201,13 @@ class Plan:
         The released size is assumed to be the planned one, and the noise to be normal.
         """
         level = search_level(self.inner[index], size_is_released=self.has_released_size)
-        unit, levels = float(self.rank.sensitivity(level)) / mu, sum(self.possible)
+        unit, levels = float(self.rank.sensitivity(level)) / mu, len(self.level_indices)
         copies = self.problem.groups_per_record
         steps = self.default_steps(unit * math.sqrt(copies * levels))
-        noise = unit * math.sqrt(copies * sum(self._new_counts(levels, steps)) / (1 - self.size_share))
+        noise = unit * math.sqrt(copies * sum(self._new_counts(steps)) / (1 - SIZE_SHARE * self.has_released_size))
         size: KnownSize | NoisySize | CountedSize = self.counted_size or KnownSize(self.n_nominal)
         if self.has_released_size:
-            size = NoisySize(self.n_nominal, math.sqrt(copies / self.size_share) / mu)
+            size = NoisySize(self.n_nominal, math.sqrt(copies / SIZE_SHARE) / mu)
         return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
 
     def _with_sharper_size(self, mu: float) -> Self:
@@ -206,11 +225,10 @@ class Plan:
             return self
         counted = replace(self, has_released_size=False, counted_size=CountedSize(problem.n_records, self.part))
 
-        def overshoot(plan: Plan) -> float:
-            places = [i for i, possible in enumerate(plan.possible) if possible]
-            return sum(plan.planned_aim(i, mu).typical_overshoot() for i in places)
-
-        return counted if overshoot(counted) < overshoot(self) else self
+        released, known = (
+            sum(plan.planned_aim(i, mu).typical_overshoot() for i in plan.level_indices) for plan in (self, counted)
+        )
+        return counted if known < released else self
 
     def with_noise(self) -> Self:
         """Return the plan with the noise that the budget leaves; BudgetError where it leaves none.
@@ -221,12 +239,11 @@ class Plan:
         """
         problem, (epsilon, delta) = self.problem, (self.problem.budget.epsilon, self.problem.budget.delta)
         accountant, copies = release_accountant(problem.accountant), problem.groups_per_record
-        level_indices = tuple(i for i, possible in enumerate(self.possible) if possible)
-        if not level_indices:
-            plan = replace(self, level_indices=(), steps=0, noises=(), size_noise=None)
+        if not self.level_indices:
+            plan = replace(self, steps=0, counts=(), noises=(), size_noise=None)
             problem.budget.require(of_one_row(plan.ledger()), accountant)
             return plan
-        sensitivities = [rank_sensitivity(self.rank, self.inner[i]) for i in level_indices]
+        sensitivities = [rank_sensitivity(self.rank, self.inner[i]) for i in self.level_indices]
         secret, beside = self.secret_part, None
         if secret is not None and self.evaluation is not None:
             beside = (self.evaluation.event, self.evaluation.fraction)
@@ -236,45 +253,33 @@ class Plan:
         # an approximation is enough, because this sets the number of halvings only
         trained = one_row.epsilon(delta, accountant) if before is not None else 0.0
         mu = spare_mu(epsilon, delta, trained, sum(self.secret_shares or ()))
-        steps = self.default_steps(float(sensitivities[0]) * math.sqrt(copies * len(level_indices)) / mu)
+        steps = self.default_steps(float(sensitivities[0]) * math.sqrt(copies * len(sensitivities)) / mu)
         if problem.task.most_steps is not None:
             steps = min(steps, problem.task.most_steps)
+        counts = self._new_counts(steps)
         noises, size_noise = sized_lattice_noise(
             epsilon,
             delta,
-            self._new_counts(len(level_indices), steps),
+            counts,
             sensitivities,
             before,
             accountant,
-            self.size_share,
+            SIZE_SHARE * self.has_released_size,
             secret,
             beside,
             problem.task.resolution,
             copies,
         )
-        plan = replace(self, level_indices=level_indices, steps=steps, noises=noises, size_noise=size_noise)
+        plan = replace(self, steps=steps, counts=counts, noises=noises, size_noise=size_noise)
         problem.budget.require(of_one_row(plan.ledger()), accountant)
         return plan
 
-    def _new_counts(self, levels: int, steps: int) -> tuple[int, ...]:
-        """Return the number of noisy counts that each level adds."""
-        return tuple(
-            SharedCounts.new_questions(j, steps) if self.rank.is_same_at_all_levels else steps for j in range(levels)
-        )
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """The number of noisy counts that each level's search adds to earlier ones."""
-        return self._new_counts(len(self.level_indices), self.steps)
-
-    @property
-    def events(self) -> tuple[DpEvent, ...]:
-        """The cost of each level's searches in the groups of one record; the first releases the sizes too."""
-        copies = self.problem.groups_per_record
-        events = [noise.event(copies * count) for noise, count in zip(self.noises, self.counts, strict=True)]
-        if self.size_noise is not None:
-            events[0] = compose(self.size_noise.event(copies), events[0])
-        return tuple(events)
+    def _new_counts(self, steps: int) -> tuple[int, ...]:
+        """Return the number of noisy counts that each searched level adds."""
+        levels = len(self.level_indices)
+        if not self.rank.is_same_at_all_levels:
+            return (steps,) * levels
+        return tuple(SharedCounts.new_questions(j, steps) for j in range(levels))
 
     def ledger(self) -> Ledger:
         """Return what was spent before with these searches.
@@ -283,11 +288,13 @@ class Plan:
         has that many: by adaptive composition the others, whose counts do not change, cost nothing.
         """
         problem, spent, notes = self.problem, self.spent, []
-        unit = problem.unit.counted
+        unit, copies = problem.unit.counted, problem.groups_per_record
+        events = [noise.event(copies * count) for noise, count in zip(self.noises, self.counts, strict=True)]
+        if self.size_noise is not None:
+            events[0] = compose(self.size_noise.event(copies), events[0])
         groups = f", {problem.n_groups} disjoint groups in parallel" if (problem.n_groups or 1) > 1 else ""
-        if problem.groups_per_record > 1:
-            most = problem.groups_per_record
-            groups = f", {problem.n_groups} groups, each record in at most {most} of them; these are charged"
+        if copies > 1:
+            groups = f", {problem.n_groups} groups, each record in at most {copies} of them; these are charged"
         for place, (i, noise, count) in enumerate(zip(self.level_indices, self.noises, self.counts, strict=True)):
             size = ""
             if place == 0 and self.size_noise is not None:
@@ -299,7 +306,7 @@ class Plan:
             )
         shares, measured = self.secret_shares, self.evaluation
         if self.guarantee.held_out and spent.entries and (notes or shares is not None):
-            stages = {"training": spent.event, "calibration": compose(*self.events)}
+            stages = {"training": spent.event, "calibration": compose(*events)}
             other = ""
             if measured is not None:
                 stages, notes = stages | {"evaluation": measured.event}, [*notes, measured.note]
@@ -319,7 +326,7 @@ class Plan:
                 relation=spent.relation,
             )
         ledger = spent
-        for event, note in zip(self.events, notes, strict=True):
+        for event, note in zip(events, notes, strict=True):
             ledger = ledger.add("calibration", event, note, unit=unit)
         return ledger
 

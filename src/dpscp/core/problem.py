@@ -167,11 +167,6 @@ class FitProblem(Problem):
         """The features whose bounds training finds."""
         return () if self.feature_bounds is None else self.feature_bounds.private
 
-    @property
-    def scaled_feature_bounds(self) -> FeatureBounds | None:
-        """The bounds of the features on their scales, as training sees them."""
-        return None if self.feature_bounds is None else self.feature_bounds.on_scales
-
     def with_found_ranges(self, trained: Trained) -> "FitProblem":
         """Return the problem with the bounds and the range that training found."""
         bounds = self.feature_bounds
@@ -186,12 +181,6 @@ class FitProblem(Problem):
         if self.group_values is not None:
             return len(self.group_values)
         return 0 if self.population is None or self.is_weighted else 1
-
-    @property
-    def taken_from_data(self) -> tuple[str, ...]:
-        """The names of the facts that this fit takes from the records and declares public."""
-        read = ((self.unit.count_name, self.n_found), ("classes", self.task.classes_found))
-        return tuple(name for name, found in read if found)
 
     def public_facts(self) -> dict[str, Any]:
         """Return what this fit declares public, as plain JSON values."""

@@ -11,12 +11,12 @@ from typing import Any
 from dpscp._base.checks import check_probability
 from dpscp.core.evaluation import (
     OutcomeCounts,
+    PrivateEstimate,
     PrivateEvaluation,
     labeled_outcomes,
     require_coverage_release,
     sensitive_sums,
 )
-from dpscp.core.findings import PrivateEstimate
 from dpscp.data.groups import RowGroups, read_groups
 from dpscp.data.used_records import Sketch, has_trained, remember_use, sketch_rows, warn_if_used
 from dpscp.exceptions import ReuseWarning

@@ -134,8 +134,6 @@ def find_outer_use() -> OuterUse:
                 is_searched = bool(owner.refit)
             else:
                 reasons.append(f"{type(owner).__name__} chose the parameters by scores of the records")
-        elif _is_a(owner, "sklearn.model_selection._classification_threshold", "FixedThresholdClassifier"):
-            continue  # its threshold is a parameter
         elif module.startswith("sklearn.") and module != _FOLDS and not module.startswith(_NEUTRAL):
             package = ".".join(module.split(".")[:2])
             others[package] = type(owner).__name__ if owner is not None else others.get(package, package)

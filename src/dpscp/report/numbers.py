@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpscp.core.evaluation import PrivateEvaluation, labeled_outcomes
-from dpscp.core.findings import PrivateEstimate, around
+from dpscp.core.evaluation import PrivateEstimate, PrivateEvaluation, around, labeled_outcomes
 from dpscp.data.groups import RowGroups, is_member
 from dpscp.data.validation import validate_targets
 from dpscp.exceptions import SeededWarning

@@ -434,7 +434,7 @@ def plan_row(guarantee: str, problem: FitProblem, *, bare: bool = False) -> Plan
         best_train_share=None if chosen.held_out else best_train_share(problem, chosen),
         train_epsilon=parts.train_epsilon,
         calibration_fraction=parts.fraction,
-        inner_level=1 - plan.inner[0] if plan.possible[0] else 1.0,
+        inner_level=1 - plan.inner[0] if 0 in plan.level_indices else 1.0,
         value_buffer=plan.shift,
         smallest_n=None if bare else _find_smallest_n(guarantee, problem),
         **_plan_search_numbers(plan, parts.search_mu, bare=bare),
@@ -471,7 +471,7 @@ def with_value(problem: FitProblem, name: str, value: float) -> FitProblem:
 
 def _plan_search_numbers(plan: Plan, mu: float, *, bare: bool) -> dict[str, Any]:
     """Plan the threshold search: steps, noise, offset, overshoot, single release."""
-    if not plan.possible[0]:
+    if 0 not in plan.level_indices:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
     aim, covered, target = plan.planned_aim(0, mu / SEARCH_MARGIN), None, 1 - plan.problem.alphas[0]
     confidence, searched = plan.problem.release_confidence, 1 - plan.problem.searched_alphas[0]

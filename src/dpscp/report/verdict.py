@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate, html_card
-from dpscp.core.evaluation import PrivateEvaluation
-from dpscp.core.findings import PrivateEstimate
+from dpscp.core.evaluation import PrivateEstimate, PrivateEvaluation
 from dpscp.guarantees import Certificate
 from dpscp.guarantees.certificate import Promise
 from dpscp.report.release import Release
