@@ -710,7 +710,6 @@ mutant(
     "np.where(is_kept, 0, -1)",
     "np.where(is_kept, 0, 0)",
     "rejected records find the threshold too",
-    "tests/deployment/test_populations.py::test_rejected_records_of_a_block_are_in_no_group_and_stay_so",
     "tests/deployment/test_populations.py::test_an_estimator_covers_the_declared_population",
 )
 mutant(
