@@ -670,7 +670,7 @@ mutant(
 )
 mutant(
     "deployment.monitoring:CoverageMonitor._add",
-    "self._plan.next(self._thresholds[-1], pairs)",
+    "plan.next(self._thresholds[-1], pairs)",
     "self._plan.next(self._thresholds[-1], [first] * len(pairs))",
     "thresholds follow the misses of the first threshold",
     "tests/deployment/test_following.py::test_each_group_has_its_own_threshold_in_force",
