@@ -160,7 +160,8 @@ def _scales(step: Any, rows: Values) -> Values:
 
 def _matrix(step: Any, rows: Values) -> Values:
     width = len(step.matrix)
-    return (rows.bounded_rows(1.0, width, unit=True) @ step.matrix).bounded_rows(1.0, width, unit=True)
+    whitened: Values = rows.bounded_rows(1.0, width, unit=True) @ step.matrix
+    return whitened.bounded_rows(1.0, width, unit=True)
 
 
 def _random_features(step: Any, rows: Values) -> Values:
@@ -184,7 +185,8 @@ def _target_encoding(step: Any, rows: Values) -> Values:
 
 
 def _centered(step: Any, rows: Values) -> Values:
-    return rows.bounded_rows(step.bound, len(step.shift)) - step.shift
+    found: Values = rows.bounded_rows(step.bound, len(step.shift)) - step.shift
+    return found
 
 
 TRANSFORMS: Mapping[str, Callable[[Any, Values], Values]] = {
@@ -216,7 +218,8 @@ def _preprocessed(model: Any, rows: Values) -> Values:
     if model.y_bounds is None:
         return outputs
     low, high = model.y_bounds
-    return outputs.cast(np.float64) * ((high - low) / 2) + (low + high) / 2
+    scaled: Values = outputs.cast(np.float64) * ((high - low) / 2) + (low + high) / 2
+    return scaled
 
 
 def _dense(model: Any, rows: Values) -> Values:
