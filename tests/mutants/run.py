@@ -4,10 +4,9 @@
     python tests/mutants/run.py --check                # only whether each entry still applies (part of the test suite)
     python tests/mutants/run.py ledger torch           # entries whose function, tests or reason hold one of these words
     python tests/mutants/run.py --sample 60 --seed 1   # random errors, and the share that the tests notice
-    python tests/mutants/run.py --sample 60 --skip 20  # without those that ran before
 
 Each error gets a process of its own, forked after the heavy libraries were read. Entries of the table name their tests.
-For random errors a map says which tests reach the function; it is recorded when it is missing, or with ``--record``.
+A random error meets the tests of its own package first, then, if it survives, those of the others.
 """
 
 import argparse
@@ -29,21 +28,17 @@ from typing import Any, Protocol
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 from draw import RandomMutant, sample  # noqa: E402 (this folder is no package)
-from reach import LEFT_OUT, Reach, Recorder, instrument  # noqa: E402
 from table import MUTANTS, Mutant  # noqa: E402
-from trees import NotFoundError, edited, module_name  # noqa: E402
+from trees import PACKAGE, NotFoundError, edited  # noqa: E402
 
 # What the tests need; experiments and results stay where they are.
 COPIED = ("src", "tests", "docs", "README.md", "conftest.py", "pyproject.toml")
+# Tests of the source text itself, of pages and of packages run no function that a random mutant changes.
+LEFT_OUT = ("mutants", "fuzz", "experiments", "docs", "lint")
 # An error may make a loop endless: that counts as noticed. A slow test that is not done by then has no answer.
 LONGEST_SECONDS, SLOW_SECONDS = 180, 900
 # These are seconds of the processor; whoever waits for something may take so many times longer.
 WAITING = 5
-# Tests of a random mutant: first those that are quick, then more of them for what has survived.
-FIRST_SECONDS, MORE_SECONDS = 12, 60
-# A sample is run in parts of so many: what is known after each is printed.
-PART = 20
-MAP = ROOT / ".mutants.json"
 
 
 class Change(Protocol):
@@ -54,11 +49,10 @@ class Change(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """A change (None: no change), the tests to run on it, and what records their reach, if anything."""
+    """A change (None: no change) and the tests to run on it."""
 
     change: Change | None
     tests: tuple[str, ...]
-    recorder: Recorder | None = None
 
 
 @dataclass(frozen=True)
@@ -112,8 +106,6 @@ def run_tests(job: Job) -> Answer:
                 shutil.copy2(ROOT / name, copy / name)
         if job.change is not None:
             job.change.apply(copy)
-        if job.recorder is not None:
-            instrument(copy)
         os.chdir(copy)
         os.environ["PYTHONPATH"] = str(copy / "src")
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # nothing here needs any, and starting them takes longer
@@ -123,16 +115,13 @@ def run_tests(job: Job) -> Answer:
         import pytest
 
         with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.redirect_stderr(text):
-            options = ["-q", "-p", "no:cacheprovider", "--tb=short"]
-            plugins: list[Any] = [Chosen(job.tests, limited=job.change is not None)]
-            if job.recorder is not None:
-                plugins.append(job.recorder)
-                options += [f"--ignore={copy / name}" for name in LEFT_OUT]
-            else:
-                options.append("-x")
-            if not isinstance(job.change, Mutant) and (job.recorder is not None or job.change is not None):
+            options = ["-q", "-x", "-p", "no:cacheprovider", "--tb=short"]
+            seconds = LONGEST_SECONDS
+            if isinstance(job.change, RandomMutant):
                 options += ["-m", "not slow"]  # simulations then repeat less, as in the fast suite
-            code = pytest.main([*options, *job.tests], plugins=plugins)
+                seconds = SLOW_SECONDS
+            chosen = Chosen(job.tests, None if job.change is None else seconds)
+            code = pytest.main([*options, *job.tests], plugins=[chosen])
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.chdir(ROOT)
@@ -146,17 +135,17 @@ class TooLong(BaseException):
 class Chosen:
     """A pytest plugin: slow tests run where they are named, not where their file is; and all have so much time."""
 
-    def __init__(self, tests: Sequence[str], *, limited: bool) -> None:
-        self._named, self._limited = tuple(test for test in tests if "::" in test), limited
+    def __init__(self, tests: Sequence[str], seconds: int | None) -> None:
+        self._named, self._seconds = tuple(test for test in tests if "::" in test), seconds
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Leave out slow tests that nobody named, and start the clock."""
         slow = [item for item in items if item.get_closest_marker("slow") is not None]
         left_out = [item for item in slow if not item.nodeid.startswith(self._named)]
         items[:] = [item for item in items if item not in left_out]
-        if self._limited:
+        if self._seconds is not None:
             some_slow = len(left_out) < len(slow)
-            handler, seconds = (_no_answer, SLOW_SECONDS) if some_slow else (_too_long, LONGEST_SECONDS)
+            handler, seconds = (_no_answer, SLOW_SECONDS) if some_slow else (_too_long, self._seconds)
             # an endless loop uses the processor; on a busy machine the clock on the wall says little
             for timer, clock, limit in (
                 (signal.SIGPROF, signal.ITIMER_PROF, seconds),
@@ -222,58 +211,37 @@ def _no_shrinking() -> None:
 # ---- random mutants
 
 
-def run_sample(size: int, seed: int, jobs: int, *, record: bool, skip: int = 0) -> int:
-    """Draw mutants, run the tests that reach them and print the share that was noticed, with the survivors.
+def folders_for(file: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the folder of tests that mirrors the package of a file, and all other folders."""
+    folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py"))} - set(LEFT_OUT)
+    own = {file.relative_to(PACKAGE).parts[0]} & folders
+    first, rest = (tuple(f"tests/{name}" for name in sorted(names)) for names in (own, folders - own))
+    return first, rest
 
-    A longer draw begins with a shorter one, so a run that was stopped goes on with ``skip``.
-    """
-    start = time.monotonic()
-    if record or not MAP.is_file():
-        print("recording which tests reach which functions: as long as the fast tests take", flush=True)
-        MAP.unlink(missing_ok=True)
-        (_, answer), *_ = each_in_its_own_process([Job(None, ("tests", "src"), Recorder(MAP))], 1)
-        print(answer.text.splitlines()[-1], flush=True)
-    reach, drawn = Reach.load(MAP), sample(ROOT, size, seed)[skip:]
-    survivors: list[RandomMutant] = []
-    for first in range(0, len(drawn), PART):
-        part = drawn[first : first + PART]
-        left: Sequence[RandomMutant] = part
-        for after, until in ((0.0, FIRST_SECONDS), (FIRST_SECONDS, MORE_SECONDS)):
-            left = _survivors(left, reach, after, until, jobs)
-        survivors += left
-        done = first + len(part)
-        killed, seconds = done - len(survivors), time.monotonic() - start
-        where = f"numbers {skip} to {skip + done - 1} of seed {seed}"
-        print(f"{killed} of {done} noticed ({killed / done:.0%}), {where}; {seconds:.0f} s", flush=True)
+
+def run_sample(size: int, seed: int, jobs: int) -> int:
+    """Draw mutants, run the tests and print the share that was noticed, with the survivors."""
+    survivors: Sequence[RandomMutant] = sample(ROOT, size, seed)
+    for place in (0, 1):
+        work = [Job(mutant, tests) for mutant in survivors if (tests := folders_for(mutant.file)[place])]
+        killed = set()
+        for job, answer in each_in_its_own_process(work, jobs):
+            assert isinstance(job.change, RandomMutant)
+            if answer.code:
+                killed.add(job.change)
+            verdict = "killed" if answer.code else "survived"
+            print(f"{verdict:9} {answer.seconds:4.0f} s  {job.change.name}", flush=True)
+        survivors = [mutant for mutant in survivors if mutant not in killed]
+    print(f"{size - len(survivors)} of {size} noticed ({1 - len(survivors) / size:.0%}), seed {seed}", flush=True)
     for mutant in survivors:
         print(f"survived  {mutant.name}")
     return 0
 
 
-def _survivors(
-    mutants: Sequence[RandomMutant], reach: Reach, after: float, until: float, at_once: int
-) -> list[RandomMutant]:
-    """Return those that the tests between these seconds of the map do not notice."""
-    jobs, survived = [], []
-    for mutant in mutants:
-        tests = reach.tests(module_name(mutant.file), mutant.scope, after, until)
-        if tests:
-            jobs.append(Job(mutant, tuple(tests)))
-        else:
-            survived.append(mutant)
-    for job, answer in each_in_its_own_process(jobs, at_once):
-        assert isinstance(job.change, RandomMutant)
-        if answer.code == 0:
-            survived.append(job.change)
-        verdict = "survived" if answer.code == 0 else "killed"
-        print(f"{verdict:9} {answer.seconds:4.0f} s {len(job.tests):4} tests  {job.change.name}", flush=True)
-    return survived
-
-
 # ---- the table
 
 
-def run_table(words: Sequence[str], jobs: int, *, check: bool, show: bool, baseline: bool) -> int:
+def run_table(words: Sequence[str], jobs: int, *, check: bool, show: bool) -> int:
     """Make each error of the table; return 0 if every one was noticed that should be."""
     chosen = [m for m in MUTANTS if not words or any(word in m.text for word in words)]
     lost = {m: why for m in chosen if (why := problem(m)) is not None}
@@ -284,8 +252,7 @@ def run_table(words: Sequence[str], jobs: int, *, check: bool, show: bool, basel
         return 1 if lost else 0
     start = time.monotonic()
     work = [Job(m, m.tests) for m in chosen if m not in lost]
-    if baseline:
-        work.insert(0, Job(None, tuple(sorted({test for job in work for test in job.tests}))))
+    work.insert(0, Job(None, tuple(sorted({test for job in work for test in job.tests}))))
     outcome: dict[str, int] = {}
     for job, answer in each_in_its_own_process(work, jobs):
         if not isinstance(job.change, Mutant):
@@ -314,19 +281,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="only say which entries no longer apply")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once (default 2)")
     parser.add_argument("--show", action="store_true", help="print a line about each, with the test that noticed")
-    parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass on the tree as it is")
     parser.add_argument("--sample", type=int, help="draw so many random mutants instead")
     parser.add_argument("--seed", type=int, default=1, help="of the random mutants (default 1)")
-    parser.add_argument("--skip", type=int, default=0, help="how many of the sample were run before (default 0)")
-    parser.add_argument("--record", action="store_true", help="record again which tests reach which functions")
     given = parser.parse_args(arguments)
     jobs = max(1, given.jobs)
     if not given.check:
         _read_libraries()
         _no_shrinking()
     if given.sample is not None:
-        return run_sample(given.sample, given.seed, jobs, record=given.record, skip=given.skip)
-    return run_table(given.words, jobs, check=given.check, show=given.show, baseline=not given.no_baseline)
+        return run_sample(given.sample, given.seed, jobs)
+    return run_table(given.words, jobs, check=given.check, show=given.show)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Random mutants: every kind is found, the draw follows the seed, and the map chooses the tests of a function."""
+"""Random mutants: every kind is found, the draw follows the seed, and each meets its own tests first."""
 
 import ast
 from pathlib import Path
 
 import pytest
 from draw import LEFT_OUT, PROMISES, candidates, promise_files, sample
-from reach import NOTED, Reach, instrument
-from run import ROOT
+from run import ROOT, folders_for
 
 TEXT = '''
 """A module."""
@@ -25,16 +24,6 @@ class Bound:
         wide = min(self.low, n) + SLACK
         return wide if not rows and n else -wide * 2
 '''
-
-FUNCTIONS = """
-def short(): return 1
-
-def nested():
-    @staticmethod
-    def f():
-        return 2
-    return f()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -90,28 +79,9 @@ def test_the_modules_that_carry_promises_are_drawn_from():
     assert [name for name in (*PROMISES, *LEFT_OUT) if not (ROOT / "src/dpscp" / name).exists()] == []
 
 
-def test_functions_note_their_names(tmp_path):
-    path = tmp_path / "src/dpscp/bound.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(TEXT + FUNCTIONS)
-    noted = set()
-    instrument(tmp_path)
-    space = {NOTED: noted, "note": lambda *_, **__: None}
-    exec(compile(path.read_text(), "bound", "exec"), space)
-    space["short"]()
-    space["nested"]()
-    assert noted == {"bound:short", "bound:nested", "bound:nested.f"}
-
-
-def test_tests_that_are_quick_and_close_come_first():
-    recorded = {
-        "seconds": {"quick": 0.1, "wide": 0.1, "long": 9.0, "failed": 1e9},
-        "tests": {"m:f": ["long", "wide", "quick", "failed"], "m:g": ["wide"], "m:f.inner": ["quick"], "n:h": ["wide"]},
-    }
-    reach = Reach(recorded)
-    assert reach.tests("m", "f", 0, 5) == ["quick", "wide", "long"]
-    assert reach.tests("m", "f", 0, 0.15) == ["quick", "wide"]
-    assert reach.tests("m", "f", 0.15, 60) == ["long"]
-    assert reach.tests("m", "<module>", 0, 5) == ["quick", "wide", "long"]
-    assert reach.tests("m", "unknown", 0, 5) == ["quick", "wide", "long"]
-    assert reach.tests("other", "f", 0, 5) == []
+def test_the_tests_of_its_own_package_come_first():
+    own, others = folders_for(Path("src/dpscp/privacy/pld.py"))
+    assert own == ("tests/privacy",)
+    assert "tests/core" in others
+    assert not {"tests/privacy", "tests/mutants", "tests/docs"} & set(others)
+    assert folders_for(Path("src/dpscp/exceptions.py"))[0] == ()

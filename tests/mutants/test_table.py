@@ -94,5 +94,5 @@ def test_slow_tests_run_where_they_are_named():
     )
     for tests, chosen in ((["test_code.py::test_slow"], [slow, fast]), (["test_code.py"], [fast])):
         items = [slow, fast]
-        Chosen(tests, limited=False).pytest_collection_modifyitems(items)
+        Chosen(tests, None).pytest_collection_modifyitems(items)
         assert items == chosen
