@@ -15,7 +15,7 @@ from pathlib import Path  # noqa: E402
 from experiments.data import MissingDataError, remember_missing  # noqa: E402
 from experiments.progress import describe_plan  # noqa: E402
 from experiments.runner import Options, Study, is_finished, minutes_left, run_study  # noqa: E402
-from experiments.story import write_story  # noqa: E402
+from experiments.story import write_numbers, write_story  # noqa: E402
 
 STUDIES = (
     "quantile_failures",
@@ -53,6 +53,9 @@ NOT_QUICK = (
     "opacus_time",
 )
 QUICK_TRIALS = 3
+ROOT = Path(__file__).resolve().parents[1]
+# pages with numbers of results/
+NUMBERED_PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -124,6 +127,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(describe_plan(left, options.workers), flush=True)
     if not options.kinds and write_story(options.results):
         print(f"the whole story: {options.results}/README.md")
+    if not options.kinds and options.results.resolve() == ROOT / "results":
+        for page in NUMBERED_PAGES:
+            write_numbers(options.results, page)
     return 0
 
 

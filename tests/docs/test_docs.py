@@ -216,7 +216,10 @@ def test_code_blocks_run(path, capsys, monkeypatch, tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             exec(compile(block, str(path), "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed
+    for least in re.findall(r"19 of 20 such releases cover at least ([\d.]+)", path.read_text()):
+        assert f"cover at least {least}%" in printed
 
 
 LINKS = re.compile(r"""\]\(([^)#]+)(?:#[^)]*)?\)|(?:src|srcset)="([^"#]+)\"""")

@@ -1,7 +1,9 @@
 import shutil
 from pathlib import Path
 
-from experiments.story import write_story
+import pytest
+from experiments.__main__ import NUMBERED_PAGES
+from experiments.story import write_numbers, write_story
 from experiments.tables import find_row, read_csv
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -13,6 +15,14 @@ def test_the_page_says_what_the_tables_say(tmp_path: Path) -> None:
     (copy / "README.md").unlink()
     assert write_story(copy)
     assert (copy / "README.md").read_text() == (RESULTS / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", NUMBERED_PAGES, ids=lambda page: page.name)
+def test_the_numbers_of_the_first_pages_are_those_of_the_tables(page: Path, tmp_path: Path) -> None:
+    copy = tmp_path / page.name
+    copy.write_text(page.read_text().replace("public tables", "tables"))
+    write_numbers(RESULTS, copy)
+    assert copy.read_text() == page.read_text()
 
 
 def test_a_row_outside_and_missing_trials_are_told(tmp_path: Path) -> None:
