@@ -140,11 +140,6 @@ def test_no_error_holds_anything_of_the_records():
         assert refused.value.__context__ is None
 
 
-def test_a_result_that_is_a_view_of_the_copies_stays():
-    X = rows(3 * callers._BLOCK_ROWS)
-    np.testing.assert_array_equal(call(lambda part: part[:, 0], X), X[:, 0])
-
-
 def test_results_of_wider_types_in_later_blocks_are_kept():
     X = np.arange(2.0 * callers._BLOCK_ROWS)[:, None]
     found = call(lambda part: np.array([str(int(value)) for value in part[:, 0]]), X)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 
-# Rows of a block: their copies stay in the cache, where reading and overwriting them costs little.
+# Rows of a block: their copies stay in the cache.
 _BLOCK_ROWS = 1 << 12
 # Of more rows, blocks with about so many rows together come a second time: the same ones for every table of a size.
 _ROWS_TWICE = 1 << 13
@@ -40,7 +40,7 @@ def call_on_rows(
     name : str
         The name of the parameter, for messages.
     function : function of some rows of each table
-        The copies are overwritten after the call.
+        It gets copies.
     tables : tuple of arrays, frames or lists of n rows
     n : int
         The number of rows. Without rows the function is not called.
@@ -58,10 +58,8 @@ def call_on_rows(
 
     Privacy: no error contains anything from the records. That one occurred may depend on them.
     """
-    buffers = [_buffer(table, min(_BLOCK_ROWS, n)) for table in tables]
-
     def call(rows: slice | NDArray[np.int64], size: int) -> NDArray[Any]:
-        parts = [_copy_rows(table, rows, size, buffer) for table, buffer in zip(tables, buffers, strict=True)]
+        parts = [copy.deepcopy(_safe_indexing(table, rows)) for table in tables]
         failure = ""
         try:
             found = function(*parts)
@@ -81,7 +79,7 @@ def call_on_rows(
         warnings.simplefilter("ignore")
         first = call(slice(0, size), size)
         values = np.empty((n, *first.shape[1:]), dtype=first.dtype)
-        values[:size] = first  # a result may be a view of the copies, which the next block overwrites
+        values[:size] = first
         for start in range(size, n, size):
             block = call(slice(start, start + size), min(size, n - start))
             if block.dtype != values.dtype:
@@ -101,22 +99,6 @@ def call_on_rows(
             stop -= size if size < most else size * stride
             size = min(2 * size, most)
     return values
-
-
-def _buffer(table: Any, size: int) -> NDArray[Any] | None:
-    """Return memory for copies of ``size`` rows; None for tables whose rows are copied one by one."""
-    if isinstance(table, np.ndarray) and not table.dtype.hasobject:
-        return np.empty((size, *table.shape[1:]), dtype=table.dtype)
-    return None
-
-
-def _copy_rows(table: Any, rows: slice | NDArray[np.int64], size: int, buffer: NDArray[Any] | None) -> Any:
-    """Return a copy of some rows, in the buffer if there is one: a block that stays in the cache costs little."""
-    if buffer is None:
-        return copy.deepcopy(_safe_indexing(table, rows))
-    part = buffer[:size]
-    part[...] = table[rows]
-    return part
 
 
 def _agree(again: NDArray[Any], before: NDArray[Any], tolerance: float) -> bool:
