@@ -7,7 +7,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 import dpscp as dp
 from dpscp._base import callers
-from dpscp._base.assumptions import GROUP_FUNCTION, LIKELIHOOD_RATIO, OWN_SCORE, PREFIT, ROW_FUNCTION
+from dpscp._base.assumptions import GROUP_FUNCTION, LIKELIHOOD_RATIO, OWN_SCORE, PREFIT
 from dpscp._base.callers import ROUNDING, call_on_rows
 
 RNG, SECRET = np.random.default_rng, 98765.4321
@@ -140,12 +140,6 @@ def test_no_error_holds_anything_of_the_records():
         assert refused.value.__context__ is None
 
 
-def test_results_of_wider_types_in_later_blocks_are_kept():
-    X = np.arange(2.0 * callers._BLOCK_ROWS)[:, None]
-    found = call(lambda part: np.array([str(int(value)) for value in part[:, 0]]), X)
-    assert found.tolist() == [str(place) for place in range(len(X))]
-
-
 def test_only_some_blocks_of_a_large_table_come_twice():
     seen = []
     n = 40 * callers._ROWS_TWICE
@@ -245,9 +239,3 @@ def test_every_use_is_checked_on_the_records_and_stated(use, monkeypatch):
     # without the second blocking the same fit passes: the check is what refuses it
     monkeypatch.setattr(callers, "_agree", lambda *_: True)
     fit(X, y, 1.0)
-
-
-def test_one_assumption_is_stated_for_each_function():
-    assert [a.code for a in (GROUP_FUNCTION, OWN_SCORE, LIKELIHOOD_RATIO)] == ["row_function"] * 3
-    assert ROW_FUNCTION("groups") == GROUP_FUNCTION
-    assert GROUP_FUNCTION.sentence.startswith("groups computes")

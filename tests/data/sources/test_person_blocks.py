@@ -221,9 +221,6 @@ def test_what_is_refused(tmp_path):
         split_by_person(rows, targets, ["x", None], 2)
     with pytest.raises(ValueError, match="one id for each row"):
         split_by_person(rows, targets, ["x"], 2)
-    mixed = [*split_by_person(rows, targets, ["7", "7"], 1), *split_by_person(rows, targets, [7, 7], 1)]
-    with pytest.raises(ValueError, match="mixes text and integers"):
-        join_person_block(0, mixed)
     for doubtful in (["x", "x\0"], [1.0, 2.0], np.array([1, 2], dtype="float32")):
         with pytest.raises(ValueError, match=r"persons .*\. (Write|Read) "):
             split_by_person(rows, targets, doubtful, 2)

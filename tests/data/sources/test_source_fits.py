@@ -12,7 +12,7 @@ from dpscp.core.fit import _Part
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource, added
 from dpscp.data.sources.places import Places, places_of, take_census
-from dpscp.privacy.random_streams import BlockStreams, PlacedDraws
+from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.training import DPSGD, OutputPerturbation, Preprocessed, PrivateStandardize, TorchDPSGD
 from dpscp.training.engine.loop import Descent, poisson_batches
 
@@ -241,13 +241,6 @@ def test_draws_belong_to_places_whoever_makes_them():
         assert (draws.uniform(range(2**40 + 2, 2**40 + 4)) == far[2:4]).all()
         assert not np.isin(far, everyone).any()
         assert repr(draws) == "PlacedDraws()"
-
-
-def test_what_a_module_draws_belongs_to_block_and_step():
-    streams = BlockStreams(key=7)
-    drawn = [streams.generator(block, step).random() for block in range(3) for step in range(3)]
-    assert len(set(drawn)) == 9
-    assert drawn[4] == streams.generator(1, 1).random()
 
 
 @pytest.mark.parametrize("bad", ["row", "target", "label"])
