@@ -58,6 +58,7 @@ def call_on_rows(
 
     Privacy: no error contains anything from the records. That one occurred may depend on them.
     """
+
     def call(rows: slice | NDArray[np.int64], size: int) -> NDArray[Any]:
         parts = [copy.deepcopy(_safe_indexing(table, rows)) for table in tables]
         failure = ""

@@ -217,15 +217,12 @@ class ColumnType:
 
     Attributes
     ----------
-    meaning : str
-        Name of the type in a question of the command line.
     keys : tuple of str
         The declarations that the type has.
     hints : tuple of str
         Comments in a template about optional declarations.
     """
 
-    meaning: ClassVar[str] = "not used"
     keys: ClassVar[tuple[str, ...]] = ()
     hints: ClassVar[tuple[str, ...]] = ()
 
@@ -295,7 +292,6 @@ class _Bounded(ColumnType, ABC):
 
 
 class _Numeric(_Bounded):
-    meaning = "numbers"
     keys = ("bounds", "missing", "scale")
     hints = (
         "# bounds = [low, high]   # numeric: public bounds; without them the fit finds some, at a cost",
@@ -328,7 +324,6 @@ class _Numeric(_Bounded):
 
 
 class _Categorical(ColumnType):
-    meaning = "one of a few values"
     keys = ("categories", "unknown", "cells", "encoding")
     hints = ('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"',)
 
@@ -379,7 +374,6 @@ class _Categorical(ColumnType):
 class _Date(_Bounded):
     """A date or time becomes the number of days since 1970-01-01; a time with a time zone is converted to UTC."""
 
-    meaning = "dates, or dates with times"
     keys = ("bounds", "missing", "format", "parts")
     hints = (
         '# bounds = ["2015-01-01", "2025-12-31"]   # date: public bounds; without them the fit finds some, at a cost',
