@@ -1,6 +1,5 @@
 """A torch module in an estimator: labels, precision, token ids, scaled targets, and what was spent so far."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,8 @@ import pytest
 from sklearn.base import clone
 
 import dpscp as dp
-from dpscp._base.progress import verbosity
 from dpscp.audit.model_game import ModelGame
 from dpscp.estimators.fitted import MissingEstimator
-from dpscp.privacy import compose, dpsgd_event, epsilon_of, secret_split
 from dpscp.training import DPSGD, ScaledTarget, TorchDPSGD, UnitNorm
 
 torch = pytest.importorskip("torch")
@@ -292,32 +289,6 @@ def test_a_loaded_recipe_is_fitted_again(tmp_path):
         assert (dp.load(tmp_path / "m").estimator is None) == known
     classifier(None, feature_bounds=(-4, 4)).fit(X, y).save(tmp_path / "m")
     dp.load(tmp_path / "m").fit(X, y)
-
-
-# ---- what was spent so far
-
-
-@pytest.mark.parametrize("guarantee", ["split", "universal"])
-@pytest.mark.parametrize("accountant", ["pld", "rdp"])
-@pytest.mark.covering
-def test_the_last_line_of_a_verbose_fit_is_what_the_ledger_says_of_training(guarantee, accountant, capsys):
-    X, y = records()
-    options = {"guarantee": guarantee, "accountant": accountant, "epsilon": 1.0, "verbose": 1}
-    fitted = classifier(training(nn.Linear(4, 3), steps=20), **options).fit(X, y)
-    spent = [float(number) for number in re.findall(r"spent epsilon ([\d.]+) at delta 1e-05", capsys.readouterr().err)]
-    assert len(spent) == 10
-    assert spent == sorted(spent)
-    facts = fitted.ledger_.public_facts
-    event = dpsgd_event(facts["noise_multiplier"], facts["sampling_rate"], facts["training_steps"])
-    assert event in [part for entry in fitted.ledger_.entries for _, part in entry.stages]
-    if guarantee == "split" and accountant == "pld":
-        event = secret_split(event, compose(), facts["calibration_fraction"])
-    assert spent[-1] == pytest.approx(epsilon_of(event, 1e-5, accountant), abs=1e-3)
-    assert spent[-1] <= 1.0
-    with verbosity(1):  # the next training counts for itself again
-        training(nn.Linear(4, 3), classes=(0, 1, 2), noise_multiplier=1.0).train(X, y, n_records=300)
-    alone = epsilon_of(dpsgd_event(1.0, 0.2, 3), 1e-5)
-    assert f"{alone:.2f}" in capsys.readouterr().err
 
 
 def test_a_bare_module_trains_where_its_parameters_are(monkeypatch):

@@ -112,17 +112,15 @@ def _writes_lines() -> bool:
     return _verbose.get() > 0 and time.monotonic() >= _start.get()
 
 
-def progress(
-    items: Iterable[Item], total: int, label: str, *, note: Callable[[int], str] | None = None
-) -> Iterator[Item]:
-    """Pass the items through, and show their number, with what ``note`` says of it.
+def progress(items: Iterable[Item], total: int, label: str) -> Iterator[Item]:
+    """Pass the items through, and show their number.
 
     Inside ``verbosity`` ten lines are written. Otherwise a bar is drawn if standard error is a terminal and two seconds
     have gone by. Work inside this work shows nothing.
     """
 
     def text(number: int, _share: float) -> str:
-        return f"{number}/{total}" + ("" if note is None else f", {note(number)}")
+        return f"{number}/{total}"
 
     return _show(items, label, lambda number: number / total, text, lines=min(_LINES, total))
 

@@ -34,7 +34,7 @@ from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, ch
 from dpscp.privacy.store import BudgetStore
 from dpscp.threshold.counts import count_chunks
 from dpscp.threshold.search import SearchView
-from dpscp.training.base import Trained, count_training
+from dpscp.training.base import Trained
 from dpscp.training.engine.influence import has_influence_form
 from dpscp.training.engine.loop import StepView
 from dpscp.training.model import Model, model_for_records
@@ -93,9 +93,8 @@ def release(
     def count() -> Counted:
         announce(f"train with guarantee {plan.guarantee.name!r}")
         for_training, for_threshold, for_evaluation = _parts(records, plan, split_seed)
-        with count_training(plan.training_cost()):
-            seen = for_training.map(partial(_replace_targets, problem.task.training_targets))
-            trained = plan.train(seen, training_seed, observer)
+        seen = for_training.map(partial(_replace_targets, problem.task.training_targets))
+        trained = plan.train(seen, training_seed, observer)
         problem.task.check_model(trained.model)
         found = problem.with_found_ranges(trained)
         fitted.append((found, trained.model, for_evaluation))

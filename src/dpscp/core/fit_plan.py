@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 
 from dpscp.core.evaluation import sensitive_sums
 from dpscp.core.plan import EvaluationPlan, Plan, plan_rows
@@ -39,7 +38,7 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.events import describe_event
 from dpscp.training import DPSGD, Mechanism, NormClip, Preprocessed, PublicBounds, Trained
-from dpscp.training.base import Needs, TrainingCost, paid_event, require_persons, require_sources
+from dpscp.training.base import Needs, paid_event, require_persons, require_sources
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.model import PrivateModel
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
@@ -73,18 +72,6 @@ class FitPlan(Plan):
         return self.mechanism.train_source(
             source, random_state=random_state, n_records=self.n_training, observer=observer
         )
-
-    def training_cost(self) -> TrainingCost:
-        """Return how this fit counts an event of its training: by its accountant, unit and secret parts."""
-        problem = self.problem
-
-        def epsilon(event: DpEvent) -> float:
-            if self.secret_shares is not None:
-                event = secret_split(event, compose(), sum(self.secret_shares))
-            alone = Ledger().add("training", event, unit=problem.unit.counted).convert_unit(problem.unit)
-            return alone.epsilon(problem.budget.delta, problem.accountant)
-
-        return epsilon, problem.budget.delta
 
     def check_source(self, source: RecordSource) -> None:
         """Refuse a mechanism that cannot train on several blocks, before any budget is spent."""
@@ -254,7 +241,7 @@ def _for_private_model(problem: FitProblem, model: PrivateModel) -> FitPlan:
     if missing := _list_missing_bounds(problem):
         raise ValueError(
             f"{missing[0]} must be public: private bounds need training in this fit, but a PrivateModel was trained "
-            f"elsewhere. Pass public bounds"
+            "elsewhere. Pass public bounds"
         )
     if problem.task.y_scale != LINEAR or problem.feature_scales is not None:
         raise ValueError(

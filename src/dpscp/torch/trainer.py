@@ -21,14 +21,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_nonnegative, check_positive
-from dpscp._base.format import format_epsilon
 from dpscp._base.progress import announce, progress
 from dpscp.data.named_inputs import count_numbers
 from dpscp.data.persons import Persons
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
 from dpscp.exceptions import HintWarning
-from dpscp.privacy import dpsgd_event, epsilon_of, secure_generator
+from dpscp.privacy import secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
 from dpscp.torch import settings
 from dpscp.torch.blocks import ENGINES, MOST_RECORDS, BatchSum, Engine, TorchRun, translate_memory_errors
@@ -49,7 +48,6 @@ from dpscp.training.base import (
     TrainingRun,
     one_block,
     require_noise,
-    training_cost,
 )
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import poisson_batches
@@ -263,7 +261,7 @@ class TorchDPSGD(GaussianSums):
         announce("private training")
         steps = self._descend(setup, run.random_state)
         ENGINES.put(setup.engine.run.name, setup.engine)
-        for _ in progress(steps, self.steps, "private training", note=self._spent):
+        for _ in progress(steps, self.steps, "private training"):
             pass
         shape, classes, trained = setup.shape, setup.classes, zip(setup.names, setup.trained, strict=True)
         released = {name: parameter.detach() for name, parameter in trained}
@@ -372,15 +370,6 @@ class TorchDPSGD(GaussianSums):
                 if scheduler is not None:
                     scheduler.step()
                 yield step
-
-    def _spent(self, steps: int) -> str:
-        """Return what so many steps cost, from public numbers."""
-        noise = require_noise(self.noise_multiplier)
-        if not noise:
-            return "not private"
-        epsilon, delta = training_cost.get() or (lambda event: epsilon_of(event, 1e-5), 1e-5)
-        spent = epsilon(dpsgd_event(noise, float(self.sampling_rate), steps))
-        return f"training has spent epsilon {format_epsilon(spent)} at delta {delta:.2g}"
 
     def _batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Return the drawn persons of each step, out of n."""

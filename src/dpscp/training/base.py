@@ -7,9 +7,7 @@ is known before any record is used. Records in memory are a source of one block.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
@@ -582,18 +580,3 @@ def paid_event(part: Any) -> "DpEvent":
             f"{type(part).__name__}: noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first"
         )
     return event
-
-
-TrainingCost = tuple[Callable[["DpEvent"], float], float]
-"""A function that returns epsilon and delta of an event, by the accountant, unit and secret parts of a fit."""
-training_cost: ContextVar[TrainingCost | None] = ContextVar("dpscp_training_cost", default=None)
-
-
-@contextmanager
-def count_training(cost: TrainingCost) -> Iterator[None]:
-    """Inside the block, compute the cost of training by this function of the fit."""
-    token = training_cost.set(cost)
-    try:
-        yield
-    finally:
-        training_cost.reset(token)
