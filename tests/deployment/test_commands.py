@@ -103,7 +103,7 @@ def test_monitor_lets_thresholds_follow(folder, capsys, tmp_path):
     first, following = dp.load(folder / "m.dpscp"), dp.load(model)
     assert following.threshold_ != first.threshold_
     assert "follow new records" in str(following.certificate_)
-    assert "Coverage of each batch and the thresholds in force" in page.read_text()
+    assert "coverage of each batch and the thresholds in force" in page.read_text()
     code, out, _ = run(capsys, *command[:2], folder / "2026-02.csv", "--state", state, "--json")
     assert json.loads(out)["threshold"] == [dp.CoverageMonitor.from_json(state.read_text(), first).thresholds[-1]]
     one = tmp_path / "one.json"

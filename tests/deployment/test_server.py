@@ -18,7 +18,8 @@ import pytest
 import dpscp as dp
 from dpscp.data.sources.tables import Table
 from dpscp.deployment import judge
-from dpscp.deployment.server import Limits, OutcomeFile, RequestError, create_app, record_schema, serve
+from dpscp.deployment import server as server_module
+from dpscp.deployment.server import OutcomeFile, RequestError, create_app, record_schema, serve
 
 SECRET = "Musterfrau-71"
 SCHEMA = {
@@ -248,17 +249,19 @@ def test_restart_keeps_outcomes_and_a_token_is_needed_where_given(tmp_path, fitt
 
 
 @contextmanager
-def limited(fitted, monkeypatch, capsys, limits, **options):
+def served_here(fitted, monkeypatch, capsys, **limits):
     """Serve in a thread of this process, so that limits and faults can be set."""
     import threading
 
     import uvicorn
 
+    for name, value in limits.items():
+        monkeypatch.setattr(server_module, name, value)
     servers = []
     run_server = uvicorn.Server.run
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, opened: (servers.append(self), run_server(self, opened)))
-    app = create_app(fitted, limits=limits, **options)
-    thread = threading.Thread(target=serve, args=(app, "127.0.0.1", 0, limits))
+    app = create_app(fitted)
+    thread = threading.Thread(target=serve, args=(app, "127.0.0.1", 0))
     thread.start()
     text = ""
     while "answers until" not in text or not servers or not servers[0].started:
@@ -272,7 +275,7 @@ def limited(fitted, monkeypatch, capsys, limits, **options):
 
 
 def test_limits_of_size_rows_and_time(fitted, monkeypatch, capsys):
-    with limited(fitted, monkeypatch, capsys, Limits(body_bytes=5_000, records=20, seconds=1.0)) as port:
+    with served_here(fitted, monkeypatch, capsys, MOST_BYTES=5_000, MOST_RECORDS=20, MOST_SECONDS=1.0) as port:
         table = people(30).to_csv(index=False).encode()
         assert ask(port, "POST", "/predict", table, "text/csv")[0] == 413
         assert ask(port, "POST", "/predict", as_records(people(30)))[0] == 413
@@ -301,7 +304,7 @@ def test_an_unexpected_error_says_its_type_only(fitted, monkeypatch, capsys, cap
         raise RuntimeError(SECRET)
 
     monkeypatch.setattr("dpscp.deployment.server._predict_records", fail)
-    with limited(fitted, monkeypatch, capsys, Limits()) as port:
+    with served_here(fitted, monkeypatch, capsys) as port:
         status, found, _ = ask(port, "POST", "/predict", {"age": 1})
         assert status == 500
         assert "RuntimeError" in found["error"]

@@ -375,15 +375,15 @@ class CoverageMonitor:
         return found if self._plan.is_grouped else found[0]
 
     def plot(self) -> "Figure":
-        """Plot the evidence after each batch and the limit of the alarm; needs ``dpscp[report]``.
+        """Plot the evidence after each batch, and thresholds that follow; needs ``dpscp[report]``.
 
         Returns
         -------
         matplotlib.figure.Figure
         """
-        from dpscp.report.figures import evidence_figure
+        from dpscp.report.figures import monitor_figure
 
-        return evidence_figure(self)
+        return monitor_figure(self)
 
     def to_json(self) -> str:
         """Return the state as JSON; it contains public constants and released numbers only.

@@ -19,7 +19,6 @@ import socket
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
@@ -41,6 +40,8 @@ except ImportError:
     raise ImportError("a server needs FastAPI and uvicorn; install them with pip install 'dpscp[serve]'") from None
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# The limits of a request: its bytes, its records, and the seconds to send it and to answer it.
+MOST_BYTES, MOST_RECORDS, MOST_SECONDS = 64 * 2**20, 500_000, 30.0
 _SHORTEST_TOKEN = 16
 # Predictions that run at the same time: more than one, so that a table does not stop the answers to single records.
 _WORKERS = 3
@@ -55,25 +56,6 @@ _HEADERS = {
 }
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 _log = logging.getLogger("dpscp")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limit the size and the time of a request.
-
-    Attributes
-    ----------
-    body_bytes : int
-        Bytes of a request.
-    records : int
-        Records of a request.
-    seconds : float
-        Time to send a request, and time to answer it.
-    """
-
-    body_bytes: int = 64 * 2**20
-    records: int = 500_000
-    seconds: float = 30.0
 
 
 class RequestError(Exception):
@@ -142,8 +124,8 @@ def _cell(value: Any, decimal: str) -> str:
 class _Service:
     """The answers to requests."""
 
-    def __init__(self, estimator: Any, outcomes: OutcomeFile | None, limits: Limits) -> None:
-        self.estimator, self.schema, self.outcomes, self.limits = estimator, estimator.schema_, outcomes, limits
+    def __init__(self, estimator: Any, outcomes: OutcomeFile | None) -> None:
+        self.estimator, self.schema, self.outcomes = estimator, estimator.schema_, outcomes
         self.version, self.digest = version("dpscp"), estimator.digest()
         self.verdict = judge(estimator).to_dict()
         self._workers = asyncio.Semaphore(_WORKERS)
@@ -191,7 +173,7 @@ class _Service:
         """Predict records: JSON, or a table as CSV."""
         if _content_type(request) == "text/csv":
             return await self._predict_csv(request)
-        records = _read_records(await _read_json(request, self.limits), self.schema, self.limits, labeled=False)
+        records = _read_records(await _read_json(request), self.schema, labeled=False)
         return JSONResponse(await self.compute(_predict_records, self.estimator, self.schema, records))
 
     async def _predict_csv(self, request: Request) -> Response:
@@ -199,9 +181,9 @@ class _Service:
         source, output = Path(folder.name, "records.csv"), Path(folder.name, "predictions.csv")
         try:
             with source.open("wb") as file:
-                async for part in _read_body(request, self.limits):
+                async for part in _read_body(request):
                     file.write(part)
-            await self.compute(_predict_file, self.estimator, source, output, self.limits)
+            await self.compute(_predict_file, self.estimator, source, output)
         except BaseException:
             folder.cleanup()
             raise
@@ -212,7 +194,7 @@ class _Service:
         """Collect labeled records for the monitor."""
         if self.outcomes is None:
             raise RequestError(404, "this server collects no outcomes; start it with --outcomes FILE")
-        records = _read_records(await _read_json(request, self.limits), self.schema, self.limits, labeled=True)
+        records = _read_records(await _read_json(request), self.schema, labeled=True)
         await self.compute(self.outcomes.append, records)
         return JSONResponse({"collected": len(records)}, 201)
 
@@ -223,7 +205,6 @@ def create_app(
     outcomes: str | os.PathLike[str] | None = None,
     token: str | None = None,
     hosts: tuple[str, ...] = LOOPBACK,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
 ) -> FastAPI:
     """Return an application that serves a fitted estimator; needs the extra ``dpscp[serve]``.
 
@@ -238,7 +219,6 @@ def create_app(
     hosts : tuple of str
         The names by which clients may address the server; ``("*",)`` allows all. Without a token this keeps pages of
         other sites from reading answers.
-    limits : Limits
 
     Returns
     -------
@@ -249,7 +229,7 @@ def create_app(
     if token is not None and len(token) < _SHORTEST_TOKEN:
         raise ValueError(f"token must have at least {_SHORTEST_TOKEN} characters")
     schema = _servable_schema(estimator)
-    service = _Service(estimator, None if outcomes is None else OutcomeFile(outcomes, schema), limits)
+    service = _Service(estimator, None if outcomes is None else OutcomeFile(outcomes, schema))
     # the pages of FastAPI load scripts from elsewhere
     app = FastAPI(title="dpscp", version=service.version, docs_url=None, redoc_url=None)
     routes: tuple[tuple[str, str, Any, dict[str, Any]], ...] = (
@@ -267,7 +247,7 @@ def create_app(
     return app
 
 
-def serve(app: Any, host: str, port: int, limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
+def serve(app: Any, host: str, port: int) -> None:
     """Answer requests until Ctrl-C.
 
     Parameters
@@ -275,7 +255,6 @@ def serve(app: Any, host: str, port: int, limits: Limits = Limits()) -> None:  #
     app : application of ``create_app``
     host : name or address of this machine; the loopback address is reached from this machine alone.
     port : 0 chooses a free one.
-    limits : Limits
     """
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -286,7 +265,7 @@ def serve(app: Any, host: str, port: int, limits: Limits = Limits()) -> None:  #
         def connection_made(self, transport: Any) -> None:
             """Start the clock."""
             super().connection_made(transport)
-            self.loop.call_later(limits.seconds, lambda: self.cycle or transport.close())
+            self.loop.call_later(MOST_SECONDS, lambda: self.cycle or transport.close())
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as opened:
@@ -379,25 +358,25 @@ def _content_type(request: Any) -> str:
     return str(found)
 
 
-async def _read_body(request: Any, limits: Limits) -> AsyncIterator[bytes]:
+async def _read_body(request: Any) -> AsyncIterator[bytes]:
     """Yield the body; refuse one that is too long, or that comes too slowly."""
-    too_long = RequestError(413, f"a request may have {limits.body_bytes:,} bytes; send fewer records at once")
+    too_long = RequestError(413, f"a request may have {MOST_BYTES:,} bytes; send fewer records at once")
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limits.body_bytes:
+    if declared.isdigit() and int(declared) > MOST_BYTES:
         raise too_long
     n_bytes = 0
-    async with asyncio.timeout(limits.seconds):
+    async with asyncio.timeout(MOST_SECONDS):
         async for part in request.stream():
             n_bytes += len(part)
-            if n_bytes > limits.body_bytes:
+            if n_bytes > MOST_BYTES:
                 raise too_long
             yield part
 
 
-async def _read_json(request: Any, limits: Limits) -> Any:
+async def _read_json(request: Any) -> Any:
     if _content_type(request) != "application/json":
         raise RequestError(415, "send records here with 'Content-Type: application/json'")
-    body = b"".join([part async for part in _read_body(request, limits)])
+    body = b"".join([part async for part in _read_body(request)])
     try:
         data = json.loads(body, parse_constant=_refuse_constant)
         if rb"\u" in body:
@@ -412,13 +391,13 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _read_records(data: Any, schema: Schema, limits: Limits, *, labeled: bool) -> list[dict[str, Any]]:
+def _read_records(data: Any, schema: Schema, *, labeled: bool) -> list[dict[str, Any]]:
     """Return the records of a JSON body, each with all columns; None stands for a missing value."""
     records = data if isinstance(data, list) else [data]
     if not all(isinstance(record, dict) for record in records):
         raise RequestError(400, 'send a record {"column": value, ...}, or a list of records')
-    if len(records) > limits.records:
-        raise RequestError(413, f"a request may have {limits.records:,} records; send fewer at once")
+    if len(records) > MOST_RECORDS:
+        raise RequestError(413, f"a request may have {MOST_RECORDS:,} records; send fewer at once")
     names = schema.column_names if labeled else tuple(column.name for column in schema.feature_columns)
     known = {column.name for column in schema.columns} | set(schema.column_names)
     found = []
@@ -455,15 +434,15 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _predict_file(estimator: Any, source: Path, output: Path, limits: Limits) -> None:
+def _predict_file(estimator: Any, source: Path, output: Path) -> None:
     """Predict a table that was sent."""
-    deadline = monotonic() + limits.seconds
+    deadline = monotonic() + MOST_SECONDS
 
     def check(n: int) -> None:
-        if n > limits.records:
-            raise RequestError(413, f"a request may have {limits.records:,} records; send fewer at once")
+        if n > MOST_RECORDS:
+            raise RequestError(413, f"a request may have {MOST_RECORDS:,} records; send fewer at once")
         if monotonic() > deadline:
-            raise RequestError(503, f"the answer took more than {limits.seconds:g} s; send fewer records at once")
+            raise RequestError(503, f"the answer took more than {MOST_SECONDS:g} s; send fewer records at once")
 
     schema = estimator.schema_
     try:

@@ -7,6 +7,7 @@ and the dark scheme.
 import io
 import re
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from dpscp.deployment.monitoring import CoverageMonitor
 
-__all__ = ["bare_figure", "evidence_figure", "inline_svg", "name_axes", "put_legend"]
+__all__ = ["bare_figure", "inline_svg", "monitor_figure", "name_axes", "put_legend"]
 
 # name of the page's variable -> color in a separate figure
 PALETTE: Mapping[str, str] = {
@@ -65,8 +66,8 @@ def put_legend(axis: "Axes", **options: Any) -> None:
     axis.legend(frameon=False, fontsize=8, labelcolor=PALETTE["ink"], **options)
 
 
-def evidence_figure(monitor: "CoverageMonitor") -> "Figure":
-    """Plot the evidence after each batch, with the limit of the alarm.
+def monitor_figure(monitor: "CoverageMonitor") -> "Figure":
+    """Plot the evidence after each batch; with ``follow``, also the coverage of each batch and the thresholds in force.
 
     Parameters
     ----------
@@ -76,18 +77,32 @@ def evidence_figure(monitor: "CoverageMonitor") -> "Figure":
     -------
     matplotlib.figure.Figure
     """
-    evidence, names = np.asarray(monitor.evidence), monitor.batches
+    evidence, limit = np.asarray(monitor.evidence), monitor.alarm_limit
     if not len(evidence):
         raise ValueError("the monitor has no batch yet; call update first")
-    figure, (axis,) = bare_figure(width=6.4, height=3.0)
+    follows = monitor.follow is not None
+    figure, axes = bare_figure(*((9.6, 3.2, 3) if follows else (6.4, 3.0, 1)))
     places = np.arange(len(evidence))
-    axis.axhline(monitor.alarm_limit, color=PALETTE["two"], linestyle="--", linewidth=1, label="alarm")
-    axis.plot(places, evidence, color=PALETTE["one"], linewidth=2, marker="o", markersize=4, label="evidence")
-    first = np.flatnonzero(evidence >= monitor.alarm_limit)
+    mark: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 4}
+    axes[0].axhline(limit, color=PALETTE["two"], linestyle="--", linewidth=1, label="alarm")
+    axes[0].plot(places, evidence, color=PALETTE["one"], **mark, label="evidence")
+    first = np.flatnonzero(evidence >= limit)[:1]
     if len(first):
-        axis.plot(places[first[:1]], evidence[first[:1]], "o", color=PALETTE["two"], markersize=8, zorder=3)
-    _name_batches(axis, names, "log evidence of a change", _MOST_NAMES)
-    put_legend(axis, loc="lower left", ncols=2, bbox_to_anchor=(0, 1))
+        axes[0].plot(first, evidence[first], "o", color=PALETTE["two"], markersize=8, zorder=3)
+    if follows:
+        coverage, target = np.array(monitor.released_coverage), monitor.estimator.certificate_.target
+        thresholds = np.array([np.reshape(one, -1) for one in monitor.thresholds])[:-1]
+        groups = ["coverage"] if coverage.shape[1] == 1 else list(map(str, monitor.estimator.group_values_))
+        axes[1].axhline(target, color=PALETTE["muted"], linestyle="--", linewidth=1)
+        for place, (group, color) in enumerate(zip(groups, cycle(("one", "two", "soft", "muted")), strict=False)):
+            axes[1].plot(places, coverage[:, place], color=PALETTE[color], **mark, label=group)
+            shown = np.where(np.isinf(thresholds[:, place]), np.nan, thresholds[:, place])
+            axes[2].plot(places, shown, color=PALETTE[color], **mark)
+    titles = ("log evidence of a change", "coverage in force, noisy", "threshold in force")
+    for axis, title in zip(axes, titles, strict=False):
+        _name_batches(axis, monitor.batches, title, _MOST_NAMES // (2 if follows else 1))
+    for axis in axes[:2]:
+        put_legend(axis, loc="lower left", ncols=2, bbox_to_anchor=(0, 1))
     return figure
 
 
@@ -96,34 +111,6 @@ def _name_batches(axis: "Axes", names: Sequence[str], label: str, most: int) -> 
     shown = np.unique(np.linspace(0, len(names) - 1, min(len(names), most)).astype(np.int64))
     axis.set_xticks(shown, [names[place].replace("$", r"\$") for place in shown], rotation=30, ha="right")
     name_axes(axis, "batch", label)
-
-
-def follow_figure(monitor: "CoverageMonitor") -> "Figure":
-    """Plot the released coverage of each batch under the thresholds in force, and these thresholds.
-
-    Parameters
-    ----------
-    monitor : CoverageMonitor with ``follow`` and at least one batch
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    coverage = np.array(monitor.released_coverage)
-    thresholds = np.array([np.reshape(one, -1) for one in monitor.thresholds])
-    figure, (left, right) = bare_figure(width=6.4, height=3.0, panels=2)
-    places = np.arange(len(coverage))
-    groups = [None] if coverage.shape[1] == 1 else list(monitor.estimator.group_values_)
-    colors = [PALETTE["one"], PALETTE["two"], PALETTE["soft"], PALETTE["muted"]]
-    left.axhline(monitor.estimator.certificate_.target, color=PALETTE["muted"], linestyle="--", linewidth=1)
-    for place, group in enumerate(groups):
-        style: dict[str, Any] = {"color": colors[place % len(colors)], "linewidth": 2, "marker": "o", "markersize": 4}
-        left.plot(places, coverage[:, place], **style, label="coverage" if group is None else str(group))
-        right.plot(places, np.where(np.isinf(thresholds[:-1, place]), np.nan, thresholds[:-1, place]), **style)
-    _name_batches(left, monitor.batches, "coverage in force, noisy", _MOST_NAMES // 2)
-    _name_batches(right, monitor.batches, "threshold in force", _MOST_NAMES // 2)
-    put_legend(left, loc="lower left", ncols=2, bbox_to_anchor=(0, 1))
-    return figure
 
 
 def inline_svg(figure: "Figure", name: str, label: str) -> str:

@@ -30,7 +30,7 @@ from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import Promise, term_text
 from dpscp.privacy import SecretSplitDpEvent
 from dpscp.privacy.events import parallel_parts
-from dpscp.report.figures import PALETTE, evidence_figure, follow_figure, inline_svg
+from dpscp.report.figures import PALETTE, inline_svg, monitor_figure
 from dpscp.report.language import LANGUAGES, translate_page
 from dpscp.report.numbers import GROUP_SIZES, TERMS, Evaluation, nominal_size
 from dpscp.report.release import Release
@@ -265,16 +265,14 @@ def monitor_page(monitor: "CoverageMonitor") -> str:
         "After an alarm, find out what changed. Then calibrate again on new records: dpscp recalibrate.",
     ]
     verdict = "Alarm: coverage fell below the tolerated level." if monitor.alarm else "No alarm."
-    followed = []
+    label = "Evidence of a change after each batch"
     if monitor.follow is not None:
-        title = "Coverage of each batch and the thresholds in force"
         runs = monitor.long_run()
         texts += [str(run) for run in (runs if isinstance(runs, tuple) else (runs,))]
-        followed = [inline_svg(follow_figure(monitor), "follow", title)]
+        label += ", coverage of each batch and the thresholds in force"
     body = [
         html_paragraph(verdict),
-        inline_svg(evidence_figure(monitor), "evidence", "Evidence of a change after each batch"),
-        *followed,
+        f"<figure>{inline_svg(monitor_figure(monitor), 'monitor', label)}</figure>",
         html_table(["batch", "log evidence", "at or above the alarm"], rows),
         *map(html_paragraph, texts),
     ]
@@ -289,7 +287,8 @@ def _short_page(title: str, body: str) -> str:
         f"@media(prefers-color-scheme:dark){{:root{{{dark};--page:#12161c}}}}"
         "body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:60rem;"
         "margin:2rem auto;padding:0 1rem}table{border-collapse:collapse}th,td{text-align:left;"
-        "padding:.3rem 1rem .3rem 0;border-bottom:1px solid var(--line)}svg{width:100%;height:auto;max-width:48rem}"
+        "padding:.3rem 1rem .3rem 0;border-bottom:1px solid var(--line)}figure{margin:0;overflow-x:auto}"
+        "svg{width:100%;height:auto;min-width:36rem}"
         "pre{white-space:pre-wrap;overflow-wrap:anywhere}"
     )
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
