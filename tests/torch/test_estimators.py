@@ -9,7 +9,7 @@ from sklearn.base import clone
 import dpscp as dp
 from dpscp.audit.model_game import ModelGame
 from dpscp.estimators.fitted import MissingEstimator
-from dpscp.training import DPSGD, ScaledTarget, TorchDPSGD, UnitNorm
+from dpscp.training import DPSGD, TorchDPSGD, UnitNorm
 
 torch = pytest.importorskip("torch")
 nn: Any = torch.nn
@@ -169,7 +169,6 @@ def test_modules_that_look_numbers_of_a_row_up_are_noticed(module, looked_up):
     [
         ({"feature_bounds": (0, 8)}, "feature_bounds"),
         ({"feature_bounds": dp.RowNorm(9.0)}, "feature_bounds"),
-        ({"feature_bounds": (1, 8, "log")}, "feature_bounds"),
         ({}, "steps before the module"),
     ],
 )
@@ -199,17 +198,6 @@ def test_a_module_is_trained_on_targets_between_minus_one_and_one():
     assert np.sqrt(np.mean((fitted.predict(X) - y) ** 2)) < np.std(y)  # 90 where outputs start at 0
     outputs = fitted.module_(torch.from_numpy(X).float()).detach().numpy()
     np.testing.assert_allclose(100 + 100 * outputs, fitted.model_.outputs(X), rtol=1e-4)
-
-
-def test_own_settings_train_in_the_units_of_the_target_and_are_told_so():
-    X, y = far_targets()
-    mechanism = training(nn.Linear(4, 1), loss="squared")
-    with pytest.warns(dp.HintWarning, match=r"ScaledTarget\(training, \(0, 200\)\)"):
-        regressor(mechanism, y_bounds=(0, 200)).fit(X, y)
-    regressor(ScaledTarget(mechanism, (0, 200)), y_bounds=(0, 200)).fit(X, y)
-    regressor(mechanism, y_bounds=(-5, 5)).fit(X, y)
-    regressor(mechanism, y_bounds=(1, 200), y_scale="log").fit(X, y)
-    regressor(training(nn.Linear(4, 1), loss=lambda z, t: (z[:, 0] - t).abs()), y_bounds=(0, 200)).fit(X, y)
 
 
 def test_steps_without_a_mechanism_scale_targets_on_their_scale():

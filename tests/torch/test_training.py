@@ -323,15 +323,6 @@ def test_bad_input_is_named_without_data():
     assert found.taken_from_data == ("n_records", "classes")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_gives_the_same_model_as_the_cpu():
-    X, y = problem()
-    constants = {"noise_multiplier": 0.0, "sampling_rate": 0.5, "steps": 10, "classes": (0, 1, 2)}
-    cpu = TorchDPSGD(zero_head(), **constants).train(X, y, random_state=0).model
-    gpu = TorchDPSGD(zero_head(), device="cuda", **constants).train(X, y, random_state=0).model
-    np.testing.assert_allclose(gpu.outputs(X), cpu.outputs(X), atol=1e-3)
-
-
 @pytest.mark.parametrize("numbers", [50, 20_000])
 def test_parameters_have_noise_of_their_own(numbers):
     """And so have the steps, also where two of them are in use at once; whatever the layout of a sum."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpscp import HintWarning, Ledger, PrivateConformalClassifier, PrivateConformalRegressor, RowNorm
+from dpscp import Ledger, PrivateConformalClassifier, PrivateConformalRegressor, RowNorm
 from dpscp.privacy import dpsgd_event
 from dpscp.privacy.rdp import _divergences
 from dpscp.torch.model import TorchModel, torch_rows
@@ -117,17 +117,6 @@ def test_float64_modules_train_and_predict(loss):
     assert trained.model.outputs(X).dtype == np.float64
     again = TorchModel.from_parts({**trained.model.config(), "module": module}, trained.model.arrays())
     np.testing.assert_array_equal(again.outputs(X), trained.model.outputs(X))
-
-
-def test_a_softmax_at_the_end_is_noticed():
-    with pytest.warns(HintWarning, match="remove the last layer"):
-        training(nn.Sequential(nn.Linear(4, 2), nn.Softmax(1))).check((4,))
-    for fine in (
-        head(),
-        nn.Sequential(nn.Linear(4, 2), nn.LogSoftmax(1)),
-        nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()),
-    ):
-        training(fine).check((4,))
 
 
 def test_orders_that_do_not_converge_are_left_out_in_silence(caplog):

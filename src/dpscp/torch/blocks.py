@@ -224,7 +224,8 @@ class BatchSum:
         run, last = self.run, self.step == self.run.steps - 1
         batch = block.owners.rows_of(self.shares[block.id])
         with ENGINES.of(run.name, partial(Engine, run), last=last) as engine:
-            totals = engine.sum(block, batch, self.parameters, self.layers.generator(block.id, self.step))
+            rng = self.layers.generator(block.id, self.step) if run.traced.draws else None
+            totals = engine.sum(block, batch, self.parameters, rng)
         return TensorSums(totals, len(batch))
 
 
@@ -278,7 +279,7 @@ class Engine:
             return list(make_terms(self.run.traced, [value[:count] for value in results]).values()), failed
 
     def sum(
-        self, block: Block, batch: NDArray[np.int64], parameters: Sequence[Tensor], rng: np.random.Generator
+        self, block: Block, batch: NDArray[np.int64], parameters: Sequence[Tensor], rng: np.random.Generator | None
     ) -> list[Tensor]:
         """Return the sums over these records of the block, float64, in clip norms; ``rng``: of the module's draws."""
         size, traced = self._block.size, self.run.traced
@@ -292,7 +293,8 @@ class Engine:
             totals = [] if self._captured is None else self._captured.start(parameters)
             for start in range(0, len(batch), size):
                 part = batch[start : start + size]
-                records = [*self._take(block, part), *draw_numbers(traced.draws, len(part), rng)]
+                records = self._take(block, part)
+                records += [] if rng is None else draw_numbers(traced.draws, len(part), rng)
                 weights = None if block.persons is None else torch.from_numpy(block.persons.weights[part])
                 if self._captured is not None:
                     self._captured.add(records, weights)

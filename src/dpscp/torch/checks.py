@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
-from dpscp.torch.draws import Draw, draw_shape, draws_nothing, find_rule
+from dpscp.torch.draws import Draw, draws_nothing, find_rule
 from dpscp.torch.library import Tensor, torch
 
 _aten = torch.ops.aten
@@ -58,7 +58,7 @@ _KNOWN = set(
     _fused_rms_norm _log_softmax _log_softmax_backward_data _prelu_kernel _safe_softmax _softmax
     _softmax_backward_data _weight_norm_interface elu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu
     log_sigmoid log_sigmoid_forward mish native_batch_norm native_dropout native_group_norm native_layer_norm
-    rrelu_with_noise softplus softshrink
+    softplus softshrink
 
     binary_cross_entropy binary_cross_entropy_with_logits huber_loss mse_loss nll_loss nll_loss2d nll_loss2d_forward
     nll_loss_forward smooth_l1_loss soft_margin_loss
@@ -300,10 +300,9 @@ def _replace_draw(graph: torch.fx.GraphModule, node: Any, may_draw: bool) -> lis
     rule, is_normal, is_wide = found
     result = node.meta["val"]
     result = result[0] if isinstance(result, tuple | list) else result
-    shape = draw_shape(operation, node.args, result)
     last = [other for other in graph.graph.nodes if other.op == "placeholder"][-1]
     with graph.graph.inserting_after(last):
         drawn = graph.graph.placeholder(f"drawn_{len(last.graph.nodes)}")
     node.target, node.args = rule, (drawn, *node.args)
     node.kwargs = {name: value for name, value in node.kwargs.items() if name == "dtype"}
-    return [Draw(shape, is_normal, "float64" if is_wide or result.dtype == torch.float64 else "float32")]
+    return [Draw(tuple(result.shape), is_normal, "float64" if is_wide or result.dtype == torch.float64 else "float32")]

@@ -58,7 +58,7 @@ def find_rule(operation: Any) -> "tuple[Callable[..., Any], bool, bool] | None":
     """
     name = operation._schema.name.partition("::")[2]
     rule = _RULES.get(f"{name}.{operation._overloadname}", _RULES.get(name))
-    return None if rule is None else (rule, name in _NORMAL, rule in _WIDE)
+    return None if rule is None else (rule, name in _NORMAL, rule is _integers)
 
 
 # ---- what replaces a draw: functions of the numbers and of the arguments of the operation
@@ -107,23 +107,8 @@ def _integers(u: Tensor, first: Any, *sizes: Any, dtype: Any = None, **__: Any) 
     )
 
 
-def _permutation(u: Tensor, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return u.argsort().to(dtype or torch.int64)
-
-
 def _exponential(u: Tensor, x: Tensor, rate: float = 1.0) -> Tensor:
     return (-torch.log1p(-u) / rate).to(x.dtype)
-
-
-def _multinomial(u: Tensor, p: Tensor, count: int, replacement: bool = False) -> Tensor:
-    if replacement and count > 1:
-        raise ValueError("torch.multinomial with replacement draws several numbers of one record; draw one at a time")
-    return (-torch.log1p(-u) / p).topk(count, dim=-1, largest=False).indices
-
-
-def _rrelu(u: Tensor, x: Tensor, _: Tensor, low: float = 1 / 8, high: float = 1 / 3, *__: Any) -> tuple[Tensor, Tensor]:
-    noise = torch.where(x <= 0, u * (high - low) + low, 1.0)
-    return x * noise, noise
 
 
 _RULES: dict[str, Callable[..., Any]] = {
@@ -140,10 +125,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "normal_functional": _normal_like,
     "randint": _integers,
     "randint_like": _integers,
-    "randperm": _permutation,
     "exponential": _exponential,
-    "multinomial": _multinomial,
-    "rrelu_with_noise_functional": _rrelu,
     # in place, as eager code draws; a graph has none of these
     "bernoulli_": _bernoulli_p,
     "uniform_": _uniform,
@@ -151,10 +133,3 @@ _RULES: dict[str, Callable[..., Any]] = {
     "exponential_": _exponential,
 }
 _NORMAL = ("randn", "randn_like", "normal", "normal_functional", "normal_")
-_WIDE = (_integers, _permutation, _multinomial)
-
-
-def draw_shape(operation: Any, args: Sequence[Any], result: Tensor) -> tuple[int, ...]:
-    """Return the shape of the numbers of a draw; ``result`` has the shape of its outcome."""
-    is_multinomial = operation._schema.name == "aten::multinomial"
-    return tuple(args[0].meta["val"].shape if is_multinomial else result.shape)

@@ -21,12 +21,12 @@ from dpscp.torch.blocks import Scorer, check_ranges
 from dpscp.torch.forms import RecordForm
 from dpscp.torch.library import on_processor, torch
 from dpscp.torch.modules import rows_dtype, separate_copy
-from dpscp.torch.trace import ScoreGraph, trace_outputs
+from dpscp.torch.trace import ScoreGraph, shorten, trace_outputs
 from dpscp.training.engine.rows import check_classes, encode_labels, real_targets
 from dpscp.training.model import Model, saved_as
 
-# Records of a block; a few records are not padded to many.
-_AT_ONCE, _FEW = 64, 8
+# Records of a block.
+_AT_ONCE = 64
 _ANSWERS, _SEED = 6, 21
 # Other processors round float32 sums differently, by far less than this; another activation gives other outputs.
 _SAME_ANSWER = 1e-4
@@ -81,14 +81,10 @@ class TorchModel(Model):
         if not len(rows):
             return np.empty((0, self._graph.n_outputs), dtype=rows.dtype)
         with on_processor():
-            return (self._few if len(rows) <= _FEW else self._many)(rows)
+            return self._scorer(rows)
 
     @cached_property
-    def _few(self) -> Scorer:
-        return Scorer(self._graph, self._fixed, _FEW)
-
-    @cached_property
-    def _many(self) -> Scorer:
+    def _scorer(self) -> Scorer:
         return Scorer(self._graph, self._fixed, _AT_ONCE)
 
     @property
@@ -120,8 +116,8 @@ class TorchModel(Model):
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Return the saved model in a copy of ``config["module"]``.
 
-        Names, shapes and kinds of numbers are compared, and the outputs on synthetic records, so that another
-        activation or another order of layers is noticed too. ValueError if the module is missing or differs.
+        Names and shapes are compared, and the outputs on synthetic records, so that another activation or another
+        order of layers is noticed too. ValueError if the module is missing or differs.
         """
         module = config.get("module")
         if module is None:
@@ -131,8 +127,10 @@ class TorchModel(Model):
             )
         check_choice("model", config["model"], ["torch"])
         shape, copied = read_shape(config["input_shape"]), separate_copy(module)
-        _require_same_state(_state_arrays(copied), arrays)
-        copied.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
+        try:
+            copied.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
+        except RuntimeError as error:  # names and shapes
+            raise ValueError(f"module has another architecture than the saved one: {shorten(error)}") from None
         classes = None if config["classes"] is None else check_classes(config["classes"], "cross_entropy")
         model = cls(copied.eval(), shape, classes)
         model._require_answers(config["answers"])
@@ -190,18 +188,6 @@ def _state_arrays(module: Any) -> dict[str, NDArray[Any]]:
                 "use float32 parameters and no extra state"
             ) from None
     return arrays
-
-
-def _require_same_state(own: Mapping[str, NDArray[Any]], saved: Mapping[str, NDArray[Any]]) -> None:
-    for name in sorted(own.keys() | saved.keys()):
-        here, there = (
-            f"{arrays[name].dtype} of shape {arrays[name].shape}" if name in arrays else "missing"
-            for arrays in (own, saved)
-        )
-        if here != there:
-            raise ValueError(
-                f"{name!r} of the state dict is {there} in the file and {here} in module; give the saved architecture"
-            )
 
 
 def torch_rows(X: ArrayLike, dtype: str = "float32") -> NDArray[Any]:

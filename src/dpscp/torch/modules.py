@@ -33,7 +33,7 @@ def training_copy(module: Any) -> Any:
         )
     frozen = _frozen_parts(copied)
     for path, part in copied.named_modules():
-        if isinstance(part, _norms) and _keeps_or_uses_statistics(part):
+        if isinstance(part, _norms) and _uses_statistics(part):
             _refuse_statistics(path, part, part in frozen)
             frozen.add(part)
         if part not in frozen:
@@ -109,25 +109,18 @@ def _frozen_parts(module: Any) -> set[Any]:
     return parts
 
 
-def _keeps_or_uses_statistics(norm: Any) -> bool:
-    """Return whether a normalization layer uses or stores batch statistics in training mode."""
-    return not isinstance(norm, _instance_norms) or norm.running_mean is not None or norm.running_var is not None
+def _uses_statistics(norm: Any) -> bool:
+    """Return whether a normalization layer uses or stores statistics of a batch in training mode."""
+    return not isinstance(norm, _instance_norms) or norm.running_mean is not None
 
 
 def _refuse_statistics(path: str, norm: Any, frozen: bool) -> None:
-    place, instead = _place(path, norm), f"use {_replacement(norm)}"
-    is_instance = isinstance(norm, _instance_norms)
-    reason = "keeps running statistics of the records" if is_instance else "mixes the records of a batch"
-    if norm.running_mean is None or norm.running_var is None:
-        raise RefusedError(f"{place} {reason}, also in evaluation mode (it has no running statistics): {instead}")
-    if any(p.requires_grad for p in norm.parameters()):
+    """Refuse a layer with statistics of a batch, unless it keeps those that it has."""
+    is_trained = any(p.requires_grad for p in norm.parameters())
+    if norm.running_mean is None or is_trained or (norm.training and not frozen):
         raise RefusedError(
-            f"{place} {reason}: {instead}, or freeze it with requires_grad_(False), which keeps it in evaluation mode"
-        )
-    if norm.training and not frozen:
-        raise RefusedError(
-            f"{place} {reason} and has no parameter to train: {instead}, or call eval() on it if its running "
-            "statistics come from public data and should not change"
+            f"{_place(path, norm)} mixes the records of a batch or keeps their statistics: use {_replacement(norm)}. "
+            "If it has running statistics of public data, freeze it: requires_grad_(False) and eval()"
         )
 
 

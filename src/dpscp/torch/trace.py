@@ -180,7 +180,6 @@ class ScoreGraph:
     graph: torch.fx.GraphModule = field(repr=False)
     form: RecordForm
     n_outputs: int
-    ends_in_softmax: bool = False
 
 
 @dataclass(frozen=True)
@@ -283,9 +282,7 @@ def trace_outputs(module: Any, form: RecordForm) -> ScoreGraph:
     _require_same(*graphs)
     graph, _ = check_graph(graphs[0], _names(graphs[0])[count:], may_draw=False)
     output = next(node for node in graph.graph.nodes if node.op == "output").args[0]
-    ends = output.all_input_nodes[0] if output.all_input_nodes else output
-    is_softmax = getattr(ends.target, "_schema", None) and ends.target._schema.name == "aten::_softmax"
-    return ScoreGraph(graph, form, int(output.meta["val"].numel()), bool(is_softmax))
+    return ScoreGraph(graph, form, int(output.meta["val"].numel()))
 
 
 def trace_gradients(

@@ -10,7 +10,6 @@ Floating point. A record moves the computed sum by at most clip_norm * (1 + CLIP
 """
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +25,6 @@ from dpscp.data.named_inputs import count_numbers
 from dpscp.data.persons import Persons
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
-from dpscp.exceptions import HintWarning
 from dpscp.privacy import secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
 from dpscp.torch import settings
@@ -213,8 +211,6 @@ class TorchDPSGD(GaussianSums):
     def configured(self, needs: Needs) -> Self:
         """Return a copy for these classes, this shape of a record and this number of records."""
         settings.check_labels(self.classes, needs.labels)
-        if needs.y_bounds is not None and not callable(self.loss):
-            _hint_at_scaled_targets(*needs.y_bounds)
         own = self if needs.n_records is None else self.with_records(needs.n_records)
         return replace(own, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
 
@@ -231,8 +227,6 @@ class TorchDPSGD(GaussianSums):
         self._updates.dry_run([p for p in self.module.parameters() if p.requires_grad])
         traced = _trace(self, shape, 0 if self.classes is None else len(self.classes))
         self._traced["last"] = shape, self.classes, traced
-        if self.loss == "cross_entropy" and traced.scores.ends_in_softmax:
-            warnings.warn(_SOFTMAX, HintWarning, stacklevel=2)
         return Checked(traced.scores.n_outputs, traced.gradients.looks_up)
 
     def _shape(self, found: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -393,28 +387,6 @@ def _check_device(name: str) -> None:
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise ValueError(f"device={name!r} cannot be used ({reason}); leave it out to train on the CPU") from None
-
-
-# Farther from zero, targets are out of reach of the steps that are usual for a new module.
-_FAR_TARGET = 10.0
-
-
-def _hint_at_scaled_targets(low: float, high: float) -> None:
-    """Hint at public bounds of targets that are far from the outputs of a new module."""
-    if max(-low, high) > _FAR_TARGET:
-        warnings.warn(
-            f"TorchDPSGD trains the module on targets between {low:g} and {high:g}, and outputs of a new module "
-            "are near 0, so noisy steps may not reach them. Pass dp.training.ScaledTarget(training, "
-            f"({low:g}, {high:g})) as estimator: it trains on targets in [-1, 1] and predicts in their units",
-            HintWarning,
-            stacklevel=2,
-        )
-
-
-_SOFTMAX = (
-    "the module's last layer is a softmax. loss='cross_entropy' and the prediction sets apply one themselves, and a "
-    "second one flattens the probabilities: remove the last layer, so that the module returns logits"
-)
 
 
 @dataclass(frozen=True)
