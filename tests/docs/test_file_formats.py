@@ -53,7 +53,7 @@ def test_a_model_file_has_the_documented_members_and_keys(archive):
     assert set(header) == documented("key of `header.json`")
     assert (header["format"], header["version"]) == ("dpscp-model", 1)
     assert set(archive.namelist()) == {"header.json", *(f"{name}.npy" for name in header["arrays"])}
-    body = json.loads(header["body"])
+    body = header["body"]
     assert set(body) == documented("key of `body`")
     assert (body["ledger"]["format"], body["ledger"]["version"]) == ("dpscp-ledger", 1)
     assert set(body["ledger"]) == documented("key of a ledger")
