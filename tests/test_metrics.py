@@ -98,7 +98,7 @@ def test_groups(groups):
     [
         (lambda: metrics.coverage([0], MASKS), "one value for each row"),
         (lambda: metrics.coverage(LABELS, MASKS, classes=["a"]), "one label for each column"),
-        (lambda: metrics.reliability_curve([0], [[0.5, 0.5]], classes=[0, 1, 2]), "one label for each column"),
+        (lambda: metrics.expected_calibration_error([0], [[0.5, 0.5]], classes=[0, 1, 2]), "one label for each column"),
         (lambda: metrics.expected_calibration_error(["a"], [[1, 0]], classes=["a", "a"]), "distinct"),
         (lambda: metrics.coverage([0.0, 1.0, 2.0, 2.0], MASKS), "class indices"),
         (lambda: metrics.coverage([0, 1, 2, 3], MASKS), "not among the classes"),
@@ -156,10 +156,6 @@ def test_winkler_score():
 def test_calibration_of_probabilities_by_hand():
     p = np.array([[0.9, 0.1], [0.95, 0.05], [0.2, 0.8], [1.0, 0.0], [0.5, 0.5]])
     y = [0, 1, 1, 0, 0]
-    confidence, accuracy, counts = metrics.reliability_curve(y, p, bins=10)
-    assert confidence == pytest.approx([0.5, 0.8, (0.9 + 0.95 + 1.0) / 3])
-    assert accuracy == pytest.approx([1.0, 1.0, 2 / 3])
-    assert counts.tolist() == [1, 1, 3]
     assert metrics.expected_calibration_error(y, p, bins=10) == pytest.approx((0.5 + 0.2 + 0.95 * 3 - 2) / 5)
     names = ["no", "yes"]
     assert metrics.expected_calibration_error([names[i] for i in y], p, bins=10, classes=names) == (
@@ -167,6 +163,6 @@ def test_calibration_of_probabilities_by_hand():
     )
     for wrong in (p[:, 0], p[:0], 2 * p, p - 1, np.full((5, 2), np.nan)):
         with pytest.raises(ValueError, match="probabilities"):
-            metrics.reliability_curve(y, wrong)
+            metrics.expected_calibration_error(y, wrong)
     with pytest.raises(ValueError, match="bins"):
         metrics.expected_calibration_error(y, p, bins=0)

@@ -23,7 +23,6 @@ __all__ = [
     "efficiency",
     "expected_calibration_error",
     "informativeness",
-    "reliability_curve",
     "size_stratified_coverage",
     "winkler_score",
 ]
@@ -125,12 +124,13 @@ def size_stratified_coverage(y: ArrayLike, sets: ArrayLike, *, bins: int = 3, cl
     return np.array([size_stratified_coverage(y, level, bins=bins, classes=classes) for level in levels])
 
 
-def reliability_curve(
+def expected_calibration_error(
     y: ArrayLike, probabilities: ArrayLike, *, classes: ArrayLike | None = None, bins: int = 15
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Compare the probability of the most likely label with how often it is right.
+) -> float:
+    """Compute the mean distance between the probability of the most likely label and how often it is right.
 
-    Records are put into bins of equal width by that probability. Bins without records are left out.
+    Records are put into bins of equal width by that probability. The distance of a bin is that of its means, weighted
+    by its records. Chance adds about sqrt(bins / n) / 2 at most.
 
     Parameters
     ----------
@@ -145,44 +145,15 @@ def reliability_curve(
 
     Returns
     -------
-    confidence : array of shape (n_bins,)
-        The mean probability of the most likely label in each bin.
-    accuracy : array of shape (n_bins,)
-        The share of the records of the bin whose most likely label is right.
-    counts : array of shape (n_bins,)
-        The number of records in each bin.
+    float
     """
     array = np.asarray(probabilities, dtype=np.float64)
     if array.ndim != 2 or len(array) == 0 or not (np.abs(array - 0.5) <= 0.5).all():
         raise ValueError("probabilities must have shape (n, n_classes), with n > 0 and numbers from 0 to 1")
-    best = array.argmax(axis=1)
-    right = covered(y, best[:, None] == np.arange(array.shape[1]), classes=classes)
+    right = covered(y, array.argmax(axis=1)[:, None] == np.arange(array.shape[1]), classes=classes)
     top = array.max(axis=1)
     place = np.minimum((top * check_count("bins", bins)).astype(np.int64), bins - 1)
-    counts = np.bincount(place, minlength=bins)
-    used = counts > 0
-    sums = [np.bincount(place, weights=values, minlength=bins)[used] for values in (top, right.astype(np.float64))]
-    return sums[0] / counts[used], sums[1] / counts[used], counts[used]
-
-
-def expected_calibration_error(
-    y: ArrayLike, probabilities: ArrayLike, *, classes: ArrayLike | None = None, bins: int = 15
-) -> float:
-    """Compute the mean distance between the probability of the most likely label and how often it is right.
-
-    It is the mean over the bins of ``reliability_curve``, weighted by their records. Chance adds about
-    sqrt(bins / n) / 2 at most.
-
-    Parameters
-    ----------
-    y, probabilities, classes, bins : see ``reliability_curve``.
-
-    Returns
-    -------
-    float
-    """
-    confidence, accuracy, counts = reliability_curve(y, probabilities, classes=classes, bins=bins)
-    return float(np.abs(confidence - accuracy) @ counts / counts.sum())
+    return float(np.abs(np.bincount(place, weights=top - right)).sum() / len(top))
 
 
 def winkler_score(y: ArrayLike, intervals: ArrayLike, *, confidence_level: float | Sequence[float]) -> Any:

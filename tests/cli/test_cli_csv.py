@@ -246,31 +246,3 @@ def test_an_undeclared_value_belongs_to_no_group():
     schema = Schema("regression", "y", (column,), bounds=(0, 1))
     rows, _ = schema.rows(pd.DataFrame({"city": ["a", "b", "c"]}))
     assert schema.groups(rows, "city").tolist() == [0, 1, -1]
-
-
-GROUPED = {**COMMON, "groups": "city", "accountant": "rdp"}
-
-
-@pytest.fixture(scope="module")
-def grouped():
-    return dp.PrivateConformalClassifier(**GROUPED).fit(people(), "bought", schema=SCHEMA)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["csv", pytest.param("parquet", marks=pytest.mark.slow), pytest.param("blocks", marks=pytest.mark.slow), "dask"],
-)
-def test_groups_by_a_column_work_for_every_source(folder, kind, monkeypatch, grouped):
-    """One code path: a frame, a file in memory, a file in blocks and a Dask frame have the same groups."""
-    X = folder / "plain.csv"
-    if kind == "parquet":
-        X = folder / "plain.parquet"
-        people().to_parquet(X, index=False)
-    if kind == "blocks":
-        monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)
-        monkeypatch.setattr("dpscp.data.sources.scanner.BLOCK_NUMBERS", 500)
-    if kind == "dask":
-        X = pytest.importorskip("dask.dataframe").from_pandas(people(), npartitions=3)
-    found = dp.PrivateConformalClassifier(**GROUPED).fit(X, "bought", schema=SCHEMA)
-    assert found.group_values_ == grouped.group_values_ == SCHEMA.columns[2].categories
-    np.testing.assert_array_equal(found.threshold_, grouped.threshold_)

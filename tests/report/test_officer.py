@@ -86,20 +86,6 @@ def test_a_stage_without_protection_promises_nothing_about_attackers(model):
     assert not re.search("(holds|hold) for anybody", shown)
 
 
-def test_accuracy_is_counted_by_hand(model, evaluation, page):
-    right = model.predict(FRAME[1500:]) == FRAME.visits[1500:].to_numpy()
-    assert evaluation.accuracy.estimate == pytest.approx(right.mean())
-    assert evaluation.mean_absolute_error is None
-    assert ">accuracy<" in page.split("This evaluation is NOT private")[1]
-    X, y = FRAME[["age"]].to_numpy(), FRAME.age.to_numpy() / 100
-    regressor = dp.PrivateConformalRegressor(
-        y_bounds=(0, 1), feature_bounds=(0, 100), n_records=1500, random_state=0, conformity_score="absolute"
-    ).fit(X[:1500], y[:1500])
-    found = evaluate(regressor, X[1500:], y[1500:])
-    assert found.accuracy is None
-    assert found.mean_absolute_error.estimate == pytest.approx(np.abs(regressor.predict(X[1500:]) - y[1500:]).mean())
-
-
 def test_declarations_come_from_the_caller_then_from_the_schema(model, tmp_path):
     assert "City clinic" in html_report(model)
     path = tmp_path / "report.html"
@@ -111,17 +97,3 @@ def test_declarations_come_from_the_caller_then_from_the_schema(model, tmp_path)
     assert "City clinic" not in page.split('id="statement"')[0]
     with pytest.raises(ValueError, match="metadata has an unknown key 'owner'"):
         model.report(path, metadata={"owner": "x"})
-
-
-def test_a_schema_carries_metadata_through_files(model, tmp_path):
-    schema = dp.Schema.from_dict(SCHEMA)
-    assert dp.Schema.from_dict(schema.to_dict()) == schema
-    (tmp_path / "people.toml").write_text(schema.to_toml())
-    assert dp.Schema.read(tmp_path / "people.toml").metadata == SCHEMA["metadata"]
-    model.save(tmp_path / "model.dpscp")
-    assert "City clinic" in html_report(dp.load(tmp_path / "model.dpscp"))
-    assert "# [metadata]" in dp.Schema.from_dict({k: v for k, v in SCHEMA.items() if k != "metadata"}).to_toml()
-    assert hash(schema) == hash(schema)
-    for wrong, words in ((["x"], "a table of texts"), ({"contact": 5}, "must be a text"), ({"a": "b"}, "unknown key")):
-        with pytest.raises(ValueError, match=words):
-            dp.Schema.from_dict({**SCHEMA, "metadata": wrong})

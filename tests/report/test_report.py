@@ -255,6 +255,7 @@ def test_labels_and_groups_are_counted_by_hand():
             chosen = place == str(name)
             assert part.estimate == pytest.approx(inside[chosen].mean())
             assert part.interval[0] <= part.estimate <= part.interval[1]
+    assert found.accuracy.estimate == (model.predict(rows) == truth).mean()
     for name, share in found.class_shares.items():
         assert share.estimate == (truth == name).mean()
 
