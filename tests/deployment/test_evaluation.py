@@ -193,6 +193,15 @@ def test_the_ledger_pays_for_every_sum(classifier):
     assert dp.evaluate(classifier, X, y, epsilon=0.5, delta=1e-6).ledger.is_private
 
 
+def test_a_public_size_makes_intervals_narrower(classifier):
+    X, y = data(500, seed=6)
+    private, public = evaluate(classifier, X, y), evaluate(classifier, X, y, size_is_public=True)
+    assert np.ptp(public.coverage.interval) < np.ptp(private.coverage.interval)
+    assert public.by_class == private.by_class  # their sizes stay private
+    assert public.ledger.public_facts == {"n_evaluated": 500}
+    assert not private.ledger.public_facts
+
+
 def test_a_person_counts_once(classifier):
     X, y = data(900, seed=8)
     ids = np.repeat(np.arange(90), 10)

@@ -172,7 +172,8 @@ def _pay(options: argparse.Namespace, path: Path, estimator: Estimator) -> dict[
 
 def _evaluate(options: argparse.Namespace) -> Result:
     estimator = load_model(options.model)
-    evaluation = evaluate(estimator, **_pay(options, options.table, estimator), confidence=options.confidence)
+    choices = {"confidence": options.confidence, "size_is_public": options.size_is_public}
+    evaluation = evaluate(estimator, **_pay(options, options.table, estimator), **choices)
     verdict = judge(estimator, evaluation)
     return evaluation.to_dict() | {"verdict": verdict.to_dict()}, [str(evaluation), "", *brief(verdict)]
 

@@ -81,6 +81,7 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
         Path,
         "labeled table other than that of the fit; evaluated without privacy, except by report --epsilon",
     ),
+    "--size-is-public": (bool, "the number of evaluated records (or persons) may be published; narrower intervals"),
     "--quiet": (bool, "print no hints for the curator, which are computed from the records, on standard error"),
     "--force": (bool, "replace existing files"),
     "--raw": (bool, "write texts to CSV unchanged, also those that look like formulas"),
@@ -198,7 +199,7 @@ COMMANDS = {
     ),
     "evaluate": _Command(
         "measure coverage, set size and accuracy privately on labeled records that the fit did not use",
-        f"model table --confidence {_PAYMENT}",
+        f"model table --confidence --size-is-public {_PAYMENT}",
         {"epsilon": 0.5, "delta": 1e-5, "confidence": 0.95},
         ("dpscp evaluate model.dpscp heldout.csv --epsilon 0.5 --delta 1e-6",),
     ),

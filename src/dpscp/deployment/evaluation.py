@@ -32,7 +32,7 @@ __all__ = ["PrivateEstimate", "PrivateEvaluation", "evaluate"]
 STAGE = "evaluation"
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     estimator: Any,
     X: Any,
     y: Any,
@@ -42,6 +42,7 @@ def evaluate(
     persons: Any = None,
     groups: Any = None,
     confidence: float = 0.95,
+    size_is_public: bool = False,
     budget: BudgetStore | None = None,
     random_state: int | None = None,
 ) -> PrivateEvaluation:
@@ -56,6 +57,8 @@ def evaluate(
     groups : function of X that returns a boolean for each row, column of the schema, a list of these, or ``dp.Groups``
         with the public values of a function, as in the estimators. None: the groups of the fit, if it has any.
     confidence : probability that an interval contains its true number.
+    size_is_public : whether the number of evaluated records (with ``persons``, of persons) may be published. Intervals
+        are then narrower.
     budget : budget store of the evaluated records; the cost is reserved before any record is counted.
     random_state : None for system entropy; an integer makes the run repeatable and NOT private.
 
@@ -92,8 +95,16 @@ def evaluate(
     counts = OutcomeCounts.of(outcomes, n_classes, len(values), drawn)
     sums = sensitive_sums(outcomes.covered.shape[1], n_classes, 0 if found is None else found.per_record)
     (noise,), _ = sized_lattice_noise(epsilon, delta, sums, (1.0,))
-    ledger = Ledger(seeded=seed is not None).add(
-        STAGE, noise.event(sums), "noisy counts of misses, sizes and errors", unit=evaluated_unit(persons)
+    public = {"n_evaluated": len(outcomes)} if size_is_public else {}
+    ledger = (
+        Ledger(seeded=seed is not None)
+        .declare(**public)
+        .add(
+            STAGE,
+            noise.event(sums),
+            "noisy counts of misses, sizes and errors",
+            unit=evaluated_unit(persons),
+        )
     )
     reservation = None if budget is None else budget.reserve(ledger, note="evaluate")
     noisy = counts.with_noise(noise, IntegerSource(noise_seed))
@@ -109,6 +120,7 @@ def evaluate(
         confidence=confidence,
         ledger=ledger,
         delta=delta,
+        public_size=(len(outcomes), 1.0) if size_is_public else None,
     )
 
 
