@@ -1,22 +1,125 @@
-"""Read tensors, inputs by name or a ``Dataset`` of torch once into NumPy arrays.
+"""Read records as torch users hold them: tensors, inputs by name, or a ``Dataset``, into rows of numbers.
 
 A record is one item of the data set. A ``DataLoader`` is refused: batches are drawn privately, and its sampler and its
 ``collate_fn`` could drop, repeat or mix records.
 
+The shape of a record with several inputs by name (``input_ids``, ``attention_mask``) is a tuple of (name, shape, kind),
+where the kind is "real", "integer" or "boolean". That of other records is a tuple of sizes.
+
 This module does not import torch.
 """
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from dpscp.data.named_inputs import NamedInputs, split_target
-from dpscp.data.sources.dataset import READ_TWICE, refuse_changing_items
+from dpscp._base.checks import check_choice, check_count
+
+# Names of the target in libraries of tokens and data sets.
+TARGETS = ("labels", "label")
+# The largest whole number up to which all are exact in float32.
+_MOST_EXACT = 2**24
+_LONGEST_RECORD = 2**24
+_KINDS = {"f": "real", "i": "integer", "u": "integer", "b": "boolean"}
+# The number of items that are read twice at the start; this detects random changes even of every second item.
+_READ_TWICE = 16
+CHANGE_REMEDY = (
+    "Items must be the same at every reading. Turn off random augmentation in the data set, or move it into the "
+    "module, which may draw at every step"
+)
+ITEMS = (
+    "each item must be a pair (input, target): a tensor or an array of real numbers in one shape, and one target. Or "
+    "it is a dictionary of inputs, with the target under 'labels' or 'label'"
+)
+Item = tuple[NDArray[Any], NDArray[Any] | None, tuple[Any, ...]]
+"""The input of an item, its target if it has one, and the shape of the input."""
+
+
+def count_numbers(input_shape: Sequence[Any]) -> int:
+    """Return how many numbers a record of this shape has."""
+    return sum(math.prod(part[1]) for part in input_shape) if is_named(input_shape) else math.prod(input_shape)
+
+
+def is_named(input_shape: Sequence[Any]) -> bool:
+    """Return whether this is the shape of a record with several inputs by name."""
+    return bool(input_shape) and isinstance(input_shape[0], tuple | list)
+
+
+@dataclass(frozen=True)
+class NamedInputs:
+    """Hold records with several inputs as rows, with their public shape."""
+
+    rows: NDArray[Any] = field(repr=False)
+    input_shape: tuple[tuple[str, tuple[int, ...], str], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any]) -> Self:
+        """Pack arrays by name, records first.
+
+        Parameters
+        ----------
+        columns : mapping from names to arrays of shape (n_records, ...)
+
+        Returns
+        -------
+        NamedInputs
+        """
+        if not all(isinstance(name, str) for name in columns):
+            raise ValueError("the names of the inputs must be text")
+        arrays = {name: as_numbers(values, name) for name, values in columns.items()}
+        if not arrays or len({len(values) for values in arrays.values()}) != 1:
+            raise ValueError("X must hold at least one input by name, and all inputs the same number of records")
+        shape = tuple((name, values.shape[1:], _KINDS[values.dtype.kind]) for name, values in arrays.items())
+        kind = np.float64 if any(values.dtype == np.float64 for values in arrays.values()) else np.float32
+        rows = [values.reshape(len(values), -1).astype(kind) for values in arrays.values()]
+        return cls(np.concatenate(rows, axis=1), shape)
+
+
+def as_numbers(values: Any, name: str) -> NDArray[Any]:
+    """Return numbers in equal shapes as an array; whole numbers must be exact in float32."""
+    try:
+        found = np.asarray(to_array(values))
+    except Exception:  # the message of the library may describe records
+        found = np.empty(0, dtype=object)
+    if found.dtype.kind not in _KINDS or not found.ndim:
+        raise ValueError(
+            f"{name!r} must hold real numbers in one shape for all records; pad texts to a public length, and remove "
+            "columns that are not inputs"
+        )
+    if found.dtype.kind in "iu" and found.size and max(-int(found.min()), int(found.max())) > _MOST_EXACT:
+        raise ValueError(f"{name!r} must hold whole numbers up to {_MOST_EXACT}")
+    return found
+
+
+def split_target(columns: Mapping[str, Any], target: Any = None) -> tuple[dict[str, Any], Any]:
+    """Return the inputs and the target: the column with this name or one of ``TARGETS``; None without such a column."""
+    known = (target,) if isinstance(target, str) else TARGETS
+    name = next((name for name in known if name in columns), None)
+    return {key: value for key, value in columns.items() if key != name}, None if name is None else columns[name]
+
+
+def read_shape(written: Any) -> tuple[Any, ...]:
+    """Return the shape of a record from a file: sizes, or (name, shape, kind) of each input."""
+    kinds, named = tuple(_KINDS.values()), is_named(written)
+    parts: list[Any] = [_read_input(part, kinds) if named else check_count("input_shape", part) for part in written]
+    if not parts or count_numbers(parts) > _LONGEST_RECORD:
+        raise ValueError(f"input_shape must be the shape of a record with at most {_LONGEST_RECORD} numbers")
+    return tuple(parts)
+
+
+def _read_input(part: Any, kinds: tuple[str, ...]) -> tuple[str, tuple[int, ...], str]:
+    name, shape, kind = part
+    return str(name), tuple(check_count("input_shape", size) for size in shape), check_choice("kind", kind, kinds)
 
 
 def comes_from_torch(value: Any) -> bool:
@@ -40,30 +143,22 @@ def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
         columns, target = split_target(_columns_of(X), y)
         if (target is None) == (y is None or isinstance(y, str)):
             raise ValueError("pass the targets as y, or in X under 'labels', and not twice")
-        return NamedInputs.of(columns), _array(y if target is None else target)
+        return NamedInputs.of(columns), to_array(y if target is None else target)
     if not _holds_items(X):
-        return _array(X), _array(y)
+        return to_array(X), to_array(y)
     if y is not None:
         raise ValueError(f"y must be left out, because the items of a {type(X).__name__} contain the targets")
-    found = _items_of(X)
-    if isinstance(found, dict):
-        columns, target = split_target(found)
-        if target is None:
-            raise ValueError("each item must hold its target under 'labels' or 'label'")
-        return NamedInputs.of(columns), target
-    if len(found) != 2:
-        raise ValueError("each item must be a pair (input, target) of tensors or numbers")
-    return found[0], found[1]
+    inputs, targets = _read_items(X)
+    if targets is None:
+        raise ValueError(ITEMS)
+    return inputs, targets
 
 
 def inputs_of(X: Any) -> Any:
     """Return the inputs alone, as an array or as inputs by name: of a ``Dataset`` the first part of each item."""
     if _has_names(X):
         return NamedInputs.of(split_target(_columns_of(X))[0])
-    if not _holds_items(X):
-        return _array(X)
-    found = _items_of(X)
-    return NamedInputs.of(split_target(found)[0]) if isinstance(found, dict) else found[0]
+    return _read_items(X)[0] if _holds_items(X) else to_array(X)
 
 
 def has_own_items(value: Any) -> bool:
@@ -116,7 +211,8 @@ def _holds_items(value: Any) -> bool:
     return isinstance(value, data.Dataset)
 
 
-def _array(value: Any) -> Any:
+def to_array(value: Any) -> Any:
+    """Return a tensor, or a list of tensors, one for each record, as an array; other values stay as they are."""
     if isinstance(value, list | tuple) and len(value) and comes_from_torch(value[0]):
         return _stacked(value)
     if not comes_from_torch(value) or not isinstance(value, _torch().Tensor):
@@ -131,37 +227,68 @@ def _stacked(tensors: Sequence[Any]) -> NDArray[Any]:
     torch, found = _torch(), None
     if all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         with suppress(RuntimeError):  # its message prints shapes of the records
-            found = _array(torch.stack([tensor.detach().cpu() for tensor in tensors]))
+            found = to_array(torch.stack([tensor.detach().cpu() for tensor in tensors]))
     if found is None:
         raise ValueError("a list of tensors must hold one tensor for each record, all of one shape and type")
     return np.asarray(found)
 
 
-def _items_of(dataset: Any) -> tuple[NDArray[Any], ...] | dict[str, NDArray[Any]]:
-    """Return the parts of all items, one array each, by name where the items are dictionaries."""
+def _read_items(dataset: Any) -> tuple[Any, NDArray[Any] | None]:
+    """Return the inputs of all items as an array or as inputs by name, and the targets, if they have any."""
     if type(dataset) is _torch().utils.data.TensorDataset:  # its items are rows of its tensors, which may have none
-        return tuple(np.asarray(_array(part)) for part in dataset.tensors)
-    refuse_changing_items(dataset, min(len(dataset), READ_TWICE))
-    items = [_parts_of(dataset[place]) for place in range(len(dataset))]
-    if not items:
+        inputs, *others = (np.asarray(to_array(part)) for part in dataset.tensors)
+        return inputs, others[0] if len(others) == 1 else None
+    shape = record_shape(dataset)
+    refuse_changing_items(dataset)
+    rows, targets = stack_items([read_item(dataset[place]) for place in range(len(dataset))], shape)
+    return NamedInputs(rows, shape) if is_named(shape) else rows, targets
+
+
+def read_item(item: Any) -> Item:
+    """Read one item of a data set."""
+    is_mapping = isinstance(item, Mapping)
+    try:
+        if is_mapping:
+            inputs, label = split_target(item)
+            labels = [] if label is None else [label]
+        else:
+            first, *labels = item if isinstance(item, tuple | list) else (item,)
+            inputs = {"": first}
+        arrays = {name: np.asarray(to_array(value)) for name, value in inputs.items()}
+        target = np.asarray(to_array(labels[0])) if len(labels) == 1 else None
+    except Exception:  # a message of torch or NumPy may describe the item
+        raise ValueError(ITEMS) from None
+    packed = NamedInputs.of({name: values[None] for name, values in arrays.items()}) if is_mapping else None
+    row, shape = (arrays[""], arrays[""].shape) if packed is None else (packed.rows[0], packed.input_shape)
+    if row.dtype.kind not in _KINDS or not row.ndim or (target is not None and target.dtype == object):
+        raise ValueError(ITEMS)
+    return row, target, shape
+
+
+def stack_items(items: Sequence[Item], shape: tuple[Any, ...]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return the inputs, (n, ...), and the targets, (n, ...), of items that all have this shape of inputs."""
+    targets = [target for _, target, _ in items if target is not None]
+    if any(one != shape for *_, one in items) or len({target.shape for target in targets}) > 1:
+        raise ValueError(ITEMS)
+    return np.stack([row for row, *_ in items]), np.stack(targets) if len(targets) == len(items) else None
+
+
+def record_shape(dataset: Any) -> tuple[Any, ...]:
+    """Return the public shape of a record: that of the first item, or of the tensors of a ``TensorDataset``."""
+    if len(dataset):
+        return read_item(dataset[0])[2]
+    tensors: Any = getattr(dataset, "tensors", ())
+    if len(tensors) != 2:
         raise ValueError(
             f"the {type(dataset).__name__} contains 0 sample(s), so the shape of its records is not known; pass arrays "
             "or a TensorDataset of shape (0, ...) for a part without records"
         )
-    names, found = tuple(items[0]), dict[Any, NDArray[Any]]()
-    with suppress(TypeError, ValueError):  # their messages may print items
-        if all(tuple(item) == names for item in items):
-            found = {name: np.stack([np.asarray(_array(item[name])) for item in items]) for name in names}
-    if not found or any(values.dtype == object for values in found.values()):
-        raise ValueError(
-            "the items must be equally shaped tensors or numbers: (input, target), the input alone, or a dictionary of "
-            "inputs with the target under 'labels'"
-        )
-    return found if isinstance(names[0], str) else tuple(found.values())
+    return tuple(tensors[0].shape[1:])
 
 
-def _parts_of(item: Any) -> dict[Any, Any]:
-    """Return the parts of an item by name, or by place."""
-    if isinstance(item, Mapping):
-        return dict(item)
-    return dict(enumerate(item)) if isinstance(item, tuple | list) else {0: item}
+def refuse_changing_items(dataset: Any) -> None:
+    """Refuse a data set whose first items differ from one reading to the next."""
+    for place in range(min(len(dataset), _READ_TWICE)):
+        first, second = (read_item(dataset[place])[:2] for _ in range(2))
+        if any(np.asarray(a).tobytes() != np.asarray(b).tobytes() for a, b in zip(first, second, strict=True)):
+            raise ValueError(f"an item of the {type(dataset).__name__} changed when it was read again. {CHANGE_REMEDY}")

@@ -23,13 +23,12 @@ from dpscp.core.tasks import Prediction
 from dpscp.data.columns import CODE
 from dpscp.data.feature_bounds import PRIVATE, RowNorm, column_bounds
 from dpscp.data.groups import LABEL, RowGroups
-from dpscp.data.named_inputs import NamedInputs, count_numbers
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource, find_source
 from dpscp.data.sources.tables import is_table, replace_patterns
-from dpscp.data.torch_records import inputs_of, labeled_arrays, takes_float64
+from dpscp.data.torch_records import NamedInputs, count_numbers, inputs_of, labeled_arrays, takes_float64
 from dpscp.data.used_records import remember_use, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, is_target_name

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_positive, check_probability
-from dpscp.data.named_inputs import count_numbers
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
 from dpscp.data.sources.places import (
@@ -27,6 +26,7 @@ from dpscp.data.sources.places import (
     nominal_count,
     unit_of_blocks,
 )
+from dpscp.data.torch_records import count_numbers
 from dpscp.privacy import (
     RECORDS,
     Unit,
