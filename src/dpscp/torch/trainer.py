@@ -21,10 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_nonnegative, check_positive
 from dpscp._base.progress import announce, progress
-from dpscp.data.named_inputs import count_numbers
 from dpscp.data.persons import Persons
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
+from dpscp.data.torch_records import count_numbers
 from dpscp.privacy import secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
 from dpscp.torch import settings
