@@ -207,8 +207,8 @@ def describe(answer):
     return type(answer), np.shape(threshold), promise, facts, stages
 
 
-# a module is fitted on tensors and a source of items in the fast suite
-LONG = ("torch dataset",)
+# a module is fitted on tensors in the fast suite, and a Dask frame stands for Dask arrays
+LONG = ("torch dataset", "torch source", "dask")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in FITS])

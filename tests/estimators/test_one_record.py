@@ -122,7 +122,7 @@ class TestOneFiniteRecord:
         model = regressor(None, guarantee=guarantee, conformity_score=score, **BOUNDED)
         assert_no_record_shows(model, *measured(), records=STRANGE_TARGETS | {"both": (ROWS["largest"], -LARGEST)})
 
-    @pytest.mark.parametrize("guarantee", ["universal", "split"])
+    @pytest.mark.parametrize("guarantee", [pytest.param("universal", marks=pytest.mark.slow), "split"])
     def test_several_numbers(self, guarantee):
         X, y = measured()
         records = {name: (row, (target, -target)) for name, (row, target) in STRANGE_TARGETS.items()}

@@ -47,6 +47,7 @@ def test_an_interval_holds_the_targets_whose_score_is_at_most_the_threshold(name
 
 @pytest.mark.parametrize("side", ["upper", "lower"])
 @pytest.mark.parametrize("options", [{}, {"conformity_score": "absolute"}, {"guarantee": "universal"}])
+@pytest.mark.covering
 def test_the_open_side_costs_nothing(side, options, upper):
     X, y = data(20_000, 1)
     fitted = upper if side == "upper" and not options else fit(side=side, **options)

@@ -168,9 +168,9 @@ def hard_scores(rng, n):
 
 @pytest.mark.parametrize("form", [pytest.param("matrix", marks=pytest.mark.slow), "several"])
 def test_each_group_is_covered_where_the_smallest_threshold_would_fail(form, is_quick):
-    """60 studies, or 20: the mean coverage of each group, at least the level less three standard errors."""
+    """60 studies, or 8: the mean coverage of each group, at least the level less three standard errors."""
     rng, largest, smallest = RNG(7), [], []
-    for seed in range(20 if is_quick else 60):
+    for seed in range(8 if is_quick else 60):
         member, scores = hard_scores(rng, 500)
         new, new_scores = hard_scores(rng, 4_000)
         if form == "matrix":

@@ -30,6 +30,7 @@ def test_accounting_prints_the_papers_digits(epsilon: float) -> None:
     _blood_digits(epsilon, None)
 
 
+@pytest.mark.slow
 def test_the_noise_multiplier_is_opacus_own() -> None:
     utils = pytest.importorskip("opacus.accountants.utils")
     with warnings.catch_warnings():

@@ -85,7 +85,7 @@ def trained(noise=0.0, source=None, **changed):
     return torch.cat([p.detach().flatten() for p in found.parameters()]).numpy()
 
 
-@pytest.mark.parametrize("physical_batch", [None, 16])
+@pytest.mark.parametrize("physical_batch", [None, pytest.param(16, marks=pytest.mark.slow)])
 def test_sums_of_whole_blocks_are_those_of_the_processor(as_on_a_gpu, monkeypatch, physical_batch):
     sources = [ArraySource(*problem()), ArraySource(*problem(), n_blocks=3)]
     found = [trained(source=source, physical_batch=physical_batch) for source in sources]

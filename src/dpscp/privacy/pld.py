@@ -37,7 +37,8 @@ from dpscp.privacy.tradeoff import gdp_deltas
 # Width of a privacy-loss bucket. A sampled step whose losses lie in few buckets gets narrower ones. Rounding then costs
 # less than 2e-4 in epsilon on thousands of steps.
 _BUCKETS = (1e-4, 5e-5, 2e-5)
-_MOST_BUCKETS = 2_000_000
+# The most buckets of releases with little noise, whose range of losses is wide. Without sampled steps fewer are enough.
+_MOST_BUCKETS, _ENOUGH_BUCKETS = 2_000_000, 200_000
 # exp of a larger loss overflows: its bucket is charged at the upper end
 _LARGEST_LOSS = 600.0
 # Losses rarer than this are moved to infinity: they count in full as delta.
@@ -134,7 +135,8 @@ def _loss(history: tuple[tuple[DpEvent, int], ...]) -> Loss:
     mu_squared = sum(n / e.noise_multiplier**2 for e, n in history if isinstance(e, GaussianDpEvent))
     lattice = sum(n * (e.sensitivity / e.sigma) ** 2 for e, n in history if isinstance(e, DiscreteGaussianDpEvent))
     # a release with very little noise has a wide range of losses: the usual buckets would not fit in memory
-    bucket = max(bucket, 18 * math.sqrt(mu_squared + lattice) / _MOST_BUCKETS)
+    is_sampled = any(isinstance(e, PoissonSampledDpEvent) for e, _ in history)
+    bucket = max(bucket, 18 * math.sqrt(mu_squared + lattice) / (_MOST_BUCKETS if is_sampled else _ENOUGH_BUCKETS))
     parts = [_basic_loss(e, n, bucket) for e, n in history if not isinstance(e, GaussianDpEvent)]
     if mu_squared > 0:
         parts.append(_basic_loss(GaussianDpEvent(1 / math.sqrt(mu_squared)), 1, bucket))

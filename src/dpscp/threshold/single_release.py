@@ -35,6 +35,8 @@ _SPACING, _REACH = 1 / 96, 9.0
 _FINE = 1 / 1024
 # Buckets of the noise of a released size.
 _BUCKETS = 64
+# The precision of a level with a released size, in standard deviations of what a release covers.
+_STRIDE = 1e-3
 # Values of a mixture over n are rounded up to this part of the noise.
 _GRID = 1 / 128
 
@@ -242,13 +244,15 @@ class _NoisyLevel:
         """Return the level that holds at every possible number of scores."""
         cases, q = self.size.cases(self.alpha, self.noise, self.tail), -_REACH
         last = max(int(cases.sizes[-1]), math.floor(self.size.released + self.size.reach(1 - self.tail)))
-        for n, after in pairwise([*cases.sizes.tolist(), last + 1]):
-            width = after - n
+        blocks = [(n, after - n) for n, after in pairwise([*cases.sizes.tolist(), last + 1])]
+        # the worst block is usually the last or the first: the others are then tried only once
+        for n, width in (blocks[-1], *blocks[:-1]):
             if self._bound(n, width, q) > self.tail:
-                good = 1.0
+                stride, good = _STRIDE, q + _STRIDE
                 while self._bound(n, width, good) > self.tail:
-                    good *= 2
-                q = last_where(lambda q: self._bound(n, width, q) <= self.tail, good, q, within=1e-3)  # noqa: B023
+                    stride *= 2
+                    q, good = good, good + stride
+                q = last_where(lambda q: self._bound(n, width, q) <= self.tail, good, q, within=_STRIDE)  # noqa: B023
         return float(self._level(np.array(float(self.size.released)), q))
 
     def _level(self, released: Numbers, q: float) -> Numbers:
