@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from dpscp.data.sources import Block
 from dpscp.torch.checks import RefusedError
 
 functional = nn.functional
@@ -267,13 +268,11 @@ def test_terms_of_others_do_not_move_where_one_is_not_finite(trace):
         assert torch.equal(before[[0, 2, 3]], after[[0, 2, 3]])
 
 
-def sum_of(traced, inputs, target):
+def sum_of(traced, inputs, target, seed=1):
     """Return the clipped sum of a block of all records."""
-    from dpscp.data.sources import Block
-
     rows = np.concatenate([value.reshape(len(target), -1).numpy() for value in inputs], axis=1)
     sums = traced.engine.sum(
-        Block(0, rows, target.numpy()), np.arange(len(target)), traced.parameters, np.random.default_rng(1)
+        Block(0, rows, target.numpy()), np.arange(len(target)), traced.parameters, np.random.default_rng(seed)
     )
     return torch.cat([total.flatten() for total in sums])
 
@@ -385,23 +384,15 @@ def test_draws_ignore_the_global_generators(trace):
             torch.manual_seed(0)
             random.seed(0)
 
-    inputs = [traced.inputs[0].repeat(1, 1)]
     thread = threading.Thread(target=seed)
     thread.start()
     try:
-        found = [_sum_with(traced, inputs, np.random.default_rng(n)) for n in (1, 2, 1)]
+        found = [sum_of(traced, traced.inputs, traced.target, seed) for seed in (1, 2, 1)]
     finally:
         stop.set()
         thread.join()
     assert torch.equal(found[0], found[2])
     assert not torch.equal(found[0], found[1])
-
-
-def _sum_with(traced, inputs, rng):
-    from dpscp.data.sources import Block
-
-    sums = traced.engine.sum(Block(0, inputs[0].numpy(), traced.target.numpy()), np.arange(4), traced.parameters, rng)
-    return torch.cat([total.flatten() for total in sums])
 
 
 def test_global_generators_are_left_alone(trace):

@@ -5,6 +5,7 @@ The kinds of layers and their configurations include those of the tests of Opacu
 
 import itertools
 import re
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -77,7 +78,8 @@ def norms():
 
 def recurrent():
     options = [
-        {}, {"bias": False}, {"num_layers": 2, "dropout": 0.0}, {"bidirectional": True}, {"batch_first": False}
+        {}, {"bias": False}, {"num_layers": 2, "dropout": 0.0}, {"bidirectional": True}, {"batch_first": False},
+        {"num_layers": 2, "bidirectional": True, "bias": False},
     ]  # fmt: skip
     for kind, option in itertools.product((nn.RNN, nn.GRU, nn.LSTM), options):
         more = [{}]
@@ -96,6 +98,30 @@ def recurrent():
                 head=nn.Linear(width, 3),
             )
             yield f"{kind.__name__} {option | other}", module, (3, 3)
+
+
+def more_of_opacus():
+    """Configurations of the tests of Opacus that the other families do not have."""
+    for name, layer, shape in (
+        ("conv1d, even kernel", nn.Conv1d(3, 1, 2, padding="same", dilation=2), (3, 8)),
+        ("conv2d, even kernel", nn.Conv2d(3, 1, 4, padding="same"), (3, 6, 7)),
+        ("conv2d, one column", nn.Conv2d(1, 1, (3, 1), dilation=(3, 1), bias=False), (1, 8, 1)),
+        ("conv3d, other sides", nn.Conv3d(3, 3, (1, 2, 3), (1, 2, 3), (1, 2, 3), (1, 2, 2), groups=3), (3, 3, 6, 7)),
+        ("conv3d, same size", nn.Conv3d(1, 2, (1, 2, 3), padding="same", dilation=(1, 2, 2)), (1, 3, 6, 6)),
+        ("group norm of channels", nn.GroupNorm(4, 4), (4, 3, 3)),
+        ("layer norm of three", nn.LayerNorm((2, 3, 5)), (2, 3, 5)),
+        ("dense without bias", nn.Linear(5, 4, bias=False), (2, 3, 5)),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch copies inputs of even kernels
+            yield name, headed(layer, layer(torch.zeros(1, *shape)).numel()), shape
+    table = Own(
+        lambda s, x: s.head(s.table((x * 5).long()).mean((1, 2, 3))), table=nn.Embedding(5, 4), head=nn.Linear(4, 3)
+    )
+    yield "indices of three dimensions", table, (2, 3, 2)
+    for bias, kv, zero in ((False, False, True), (True, True, True)):
+        core = nn.MultiheadAttention(8, 2, batch_first=True, bias=bias, add_bias_kv=kv, add_zero_attn=zero)
+        yield f"attention, bias {bias}, {kv}, {zero}", Own(attend, core=core, head=nn.Linear(8, 3)), (5, 8)
 
 
 def tied_table():
@@ -155,11 +181,7 @@ def others():
     yield "many tokens", headed(nn.Linear(64, 64), 64 * 256), (256, 64)
     yield "large convolution", headed(nn.Conv2d(8, 32, 3, padding=1), 32 * 24 * 24), (8, 24, 24)
     yield "large convolution of groups", headed(nn.Conv2d(8, 64, 3, groups=2), 64 * 24 * 24), (8, 26, 26)
-    yield (
-        "words",
-        Own(lambda s, x: s.head(s.table((x * 5).long()).mean(1)), table=nn.Embedding(5, 4), head=nn.Linear(4, 3)),
-        (7,),
-    )
+    yield "words", words(nn.Embedding(5, 4)), (7,)
     yield "padded words", words(nn.Embedding(5, 4, padding_idx=-3)), (7,)
     for mode, padding in itertools.product(("sum", "mean", "max"), (None, -3)):
         bag = nn.EmbeddingBag(5, 4, mode=mode, padding_idx=padding)
@@ -176,22 +198,10 @@ def others():
     yield "own parameters", Own(lambda s, x: s.layer(x * s.scale), layer=nn.Linear(6, 3), scale=nn.Parameter(one)), (6,)
     yield "weight norm", nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)), nn.Linear(5, 3)), (6,)
     yield "hook", hooked(), (6,)
-    yield (
-        "folded",
-        Own(fold, layer=nn.Linear(1, 3)),
-        (6,),
-    )
-    yield (
-        "weight used beside its layer",
-        Own(use_twice, layer=nn.Linear(6, 3)),
-        (6,),
-    )
+    yield "folded", Own(fold, layer=nn.Linear(1, 3)), (6,)
+    yield "weight used beside its layer", Own(use_twice, layer=nn.Linear(6, 3)), (6,)
     attention = nn.MultiheadAttention(8, 2, batch_first=True, bias=True)
-    yield (
-        "attention",
-        Own(attend, core=attention, head=nn.Linear(8, 3)),
-        (5, 8),
-    )
+    yield "attention", Own(attend, core=attention, head=nn.Linear(8, 3)), (5, 8)
     crossed = nn.MultiheadAttention(8, 2, batch_first=True, kdim=4, vdim=4, add_bias_kv=True)
     yield (
         "attention of another width",
@@ -203,18 +213,22 @@ def others():
 
 
 torch.manual_seed(0)
-CASES = {name: (module, shape) for make in (convolutions, norms, recurrent, others) for name, module, shape in make()}
+CASES = {
+    name: (module, shape)
+    for make in (convolutions, norms, recurrent, more_of_opacus, others)
+    for name, module, shape in make()
+}
 
 
 # these take long to trace, or resemble others
 RARE = (
-    r"conv3d|conv.*circular|(RNN|GRU) {'|LSTM {'(bias|num|bidir|batch)|conv1d (3|1 valid)|conv2d 2 2",
+    r"conv3d [^o]|conv.*circular|(RNN|GRU) {'|LSTM {'(bias|num|bidir|batch)|conv1d (3|1 valid)|conv2d 2 2",
     r".*norm (of|not|without)|instance norm (1|3)d|tokens and more|attention of|bag of|called twice|dense by|padded",
 )
 SLOW = [name for name in CASES if re.match("|".join(RARE), name)]
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:Using padding='same' with even")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES])
 def test_gradients_are_those_of_autograd_and_records_stay_apart(trace, name):
     module, shape = CASES[name]

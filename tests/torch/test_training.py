@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpscp.data.sources import ArraySource
-from dpscp.privacy import dpsgd_event, epsilon_of, non_private_event
+from dpscp.privacy import dpsgd_event, non_private_event
 from dpscp.torch import blocks, layers
 from dpscp.torch.release import Release
 from dpscp.torch.trainer import TorchDPSGD, TorchModel
@@ -51,32 +50,6 @@ def test_same_updates_as_the_numpy_engine():
     ours, theirs = torch_side.model.outputs(X), numpy_side.model.outputs(X)
     assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
     assert torch_side.event == non_private_event()
-
-
-def test_hidden_layers_and_squared_loss_agree_with_the_numpy_engine():
-    X, _ = problem()
-    y = X[:, 0] * 2 - X[:, 1]
-    engine = DPSGD(
-        hidden=(6,),
-        loss="squared",
-        sampling_rate=1.0,
-        steps=10,
-        learning_rate=0.2,
-        clip_norm=1.0,
-        noise_multiplier=0.0,
-        momentum=0.9,
-        dtype="float64",
-    )
-    network = engine.network(4)
-    start = network.layers(network.initial(0, None))
-    module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 1))
-    with torch.no_grad():
-        for layer, matrix in zip((module[0], module[2]), start, strict=True):
-            layer.weight.copy_(torch.from_numpy(matrix[:, :-1]))
-            layer.bias.copy_(torch.from_numpy(matrix[:, -1]))
-    ours = TorchDPSGD(module, "squared", 1.0, 10, 0.2, clip_norm=1.0, noise_multiplier=0.0, momentum=0.9).train(X, y)
-    theirs = engine.train(X, y).model.outputs(X)
-    assert np.abs(ours.model.outputs(X) - theirs).max() <= 1e-5 * np.abs(theirs).max()
 
 
 def test_every_record_is_clipped_and_the_normalizer_is_public():
@@ -203,16 +176,7 @@ def test_convolutions_adam_and_custom_losses_train():
     def loss(outputs, targets):
         return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
 
-    mechanism = TorchDPSGD(
-        module,
-        loss,
-        0.3,
-        5,
-        0.01,
-        noise_multiplier=1.0,
-        optimizer="adam",
-        classes=(0, 1),
-    )
+    mechanism = TorchDPSGD(module, loss, 0.3, 5, 0.01, noise_multiplier=1.0, optimizer="adam", classes=(0, 1))
     assert isinstance(mechanism, Mechanism)
     model = mechanism.train(X, y, random_state=0).model
     assert isinstance(model, Model)
@@ -226,14 +190,6 @@ def test_convolutions_adam_and_custom_losses_train():
         TorchModel.from_parts(config, saved)
     with pytest.raises(ValueError, match="36 numbers per record, got 4"):
         model.outputs(np.zeros((2, 4)))
-
-
-def test_calibrated_meets_the_budget():
-    mechanism = TorchDPSGD(zero_head(), sampling_rate=0.05, steps=50)
-    assert mechanism.event is None
-    done = mechanism.calibrated(1.0, 1e-5, accountant="rdp")
-    assert done.event == dpsgd_event(done.noise_multiplier, 0.05, 50)
-    assert 0.99 < epsilon_of(done.event, 1e-5, "rdp") <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -257,9 +213,7 @@ def test_batch_norm_with_an_activation_names_both():
     """As in timm, whose BatchNormAct2d is a BatchNorm2d."""
     layer = torch.nn.BatchNorm2d(8)
     layer.act = torch.nn.SiLU()
-    with pytest.raises(
-        ValueError, match=r"use torch\.nn\.Sequential\(torch\.nn\.GroupNorm\(8, 8\), torch\.nn\.SiLU\(\)\)"
-    ):
+    with pytest.raises(ValueError, match=r"Sequential\(torch\.nn\.GroupNorm\(8, 8\), torch\.nn\.SiLU\(\)\)"):
         TorchDPSGD(torch.nn.Sequential(layer, torch.nn.Linear(3, 2)))
 
 
@@ -302,10 +256,6 @@ def test_bad_input_is_named_without_data():
         TorchDPSGD("module")
     with pytest.raises(ValueError, match="requires a gradient"):
         TorchDPSGD(torch.nn.ReLU())
-    with pytest.raises(ValueError, match="momentum"):
-        TorchDPSGD(zero_head(), momentum=1.0)
-    with pytest.raises(ValueError, match="loss must be one of"):
-        TorchDPSGD(zero_head(), "hinge")
     with pytest.raises(ValueError, match="NaN"):
         ready.train(X * np.nan, y)
     with pytest.raises(ValueError, match="equally shaped"):
@@ -317,8 +267,6 @@ def test_bad_input_is_named_without_data():
     with pytest.raises(ValueError, match="same number of records"):
         ready.train(X, y[:-1])
     full = {"noise_multiplier": 1.0, "sampling_rate": 1.0, "steps": 1}
-    with pytest.raises(ValueError, match="one number per record"):
-        TorchDPSGD(zero_head(), lambda outputs, _: outputs.sum(), **full).train(X, y)
     found = TorchDPSGD(zero_head(), **full).train(X, y)
     assert found.taken_from_data == ("n_records", "classes")
 
