@@ -109,7 +109,7 @@ def test_a_leak_is_in_every_statement_and_survives_saving(leaking, tmp_path):
         statement = clf.statement()
         assert not statement["is_private"]
         assert "StandardScaler" in statement["not_private_because"][0]
-        assert "nothing is proven, because SimpleImputer" in statement["coverage"][0]["words"]
+        assert "Neither promise is proven" in statement["verdict"]["proven"]["words"]
         assert "**NOT private**" in statement_markdown(statement)
         assert "NOT private" in clf._repr_html_()
 

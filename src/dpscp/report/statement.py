@@ -16,11 +16,11 @@ from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.assumptions import Assumption, first_words
 from dpscp._base.checks import check_choice
-from dpscp._base.format import at_least, at_most, format_epsilon, format_level
+from dpscp._base.format import at_most, format_epsilon, format_level
 from dpscp.core.tasks import FOUND_RANGE
 from dpscp.data.schema_text import METADATA_KEYS, check_metadata
 from dpscp.guarantees import guarantee_of
-from dpscp.guarantees.certificate import Certificate, Promise
+from dpscp.guarantees.certificate import Certificate
 from dpscp.privacy import Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant
 from dpscp.privacy.events import composed_parts, describe_event, event_to_dict, parallel_parts
@@ -196,7 +196,6 @@ def statement_markdown(statement: Mapping[str, Any], language: str = "en") -> st
         ],
         "Mechanisms": _table(noise, [[found[name] for name in noise] for found in statement["mechanisms"]]),
         "Public facts": _table(["fact", "value", "source"], map(dict.values, facts)),
-        "Coverage": _bullets(found["words"] for found in statement["coverage"]),
         "Assumptions about code of the caller": _bullets(found["sentence"] for found in statement["assumptions"]),
         "Side channels that are not protected": _bullets(statement["side_channels_not_protected"]),
         "Not covered by this statement": _bullets(statement["not_covered"]),
@@ -340,22 +339,12 @@ def _public_facts(ledger: Ledger) -> Iterator[dict[str, Any]]:
 
 
 def _coverage(certificate: Any) -> dict[str, Any]:
-    """A certificate, in numbers and in words."""
+    """Return the numbers of a certificate; the verdict has them in words."""
     level, confidence = certificate.terms.release_level, certificate.terms.release_confidence
-    proven = certificate.coverage
-    is_risk = certificate.promise is Promise.RISK
-    words = f"target {certificate.target:g}: at least {at_least(proven)} proven on average ({certificate.guarantee})"
-    if is_risk:
-        bound = at_most(certificate.risk)
-        words = f"mean loss at most {bound} proven on average ({certificate.guarantee})"
-    if certificate.is_vacuous:
-        words += "; only full sets keep it"
-    if certificate.void_because:
-        words = f"target {certificate.target:g}: nothing is proven, because {certificate.void_because}"
     return {
         "promise": str(certificate.promise),
         "target": certificate.target,
-        "proven": proven,
+        "proven": certificate.coverage,
         "is_certified": certificate.is_certified,
         "is_vacuous": certificate.is_vacuous,
         "guarantee": certificate.guarantee,
@@ -363,7 +352,6 @@ def _coverage(certificate: Any) -> dict[str, Any]:
         "about": certificate.about,
         "one_release": None if not level else {"level": level, "confidence": confidence},
         "assumptions": [assumption.to_dict() for assumption in certificate.assumptions],
-        "words": words,
     }
 
 
