@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpscp.data.sources import ArraySource
 from dpscp.privacy import dpsgd_event, non_private_event
 from dpscp.torch import blocks, layers
 from dpscp.torch.release import Release
