@@ -68,7 +68,7 @@ _PAIR_ACTIVATION = "tanh"
 # A quantile pair of medium signal has a second hidden layer where rows have at most so many inputs: it adds noise too.
 _FEW_INPUTS = 12
 # From this many counted columns on, a regression finds out which of them matter, for so much of the training mu^2.
-_MANY_COLUMNS, _RELEVANCE_SHARE = 10, 0.08
+_MANY_COLUMNS, _RELEVANCE_SHARE = 10, 0.1
 # A d x d second moment and its eigenvectors are affordable up to here.
 WIDEST_WHITENING = 2048
 # Full batches up to this many records, Poisson batches of so many beyond: sampling costs no privacy worth naming while

@@ -28,17 +28,16 @@ from dpscp.training.preprocessing.steps import Step, check_noise
 
 # Targets are cut at so many standard deviations and divided by them. No spread of them counts as less than the second.
 _LARGEST_TARGET, _LEAST_TARGET_SPREAD = 2.0, 0.1
-# A record adds a vector of at most this squared length for each column; that of evenly spread columns is about .23.
-_SQUARED_LENGTH = 0.4
+# A record adds a vector of at most this squared length for each column. Many records are shortened to it, so
+# correlations seem smaller by a fifth or so, and noise is smaller by more.
+_SQUARED_LENGTH = 0.15
 # The bend of an evenly spread column is then about as long as its rank; no spread counts as less than the second.
-_BEND, _LEAST_SPREAD = 1.5, 0.05
+_BEND, _LEAST_SPREAD = 1.9, 0.05
 # The least correlation with the target for which a column is kept, however clear it is: a weaker one costs more noise.
-_LEAST_CORRELATION = 0.1
-# Products are many, so they have to stand out by so much more, in standard deviations of their noise.
-_MORE_FOR_PRODUCTS = 0.5
+_LEAST_CORRELATION = 0.08
 # All columns are kept where those that would be left out explain more than the first part of the target's variance
 # (and than so much noise), or the others less than the second.
-_MOST_LOST, _UNSURE, _LEAST_EXPLAINED = 0.03, 3.0, 0.25
+_MOST_LOST, _UNSURE, _LEAST_EXPLAINED = 0.012, 3.0, 0.18
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,12 @@ class PrivateRelevance(Step):
 
     With the ranks u and w in [-1, 1] of two counted columns by the released distribution functions, and the target v,
     of about mean 0 and spread 1, cut at 2 and halved, the statistics are the sums of u v, (u^2 - its mean) v, u w v and
-    v^2 over the records. A column is kept where one of its statistics is a correlation of at least .1 that stands out
+    v^2 over the records. A column is kept where one of its statistics is a correlation of at least .08 that stands out
     of its noise. All are kept where those to be left out seem to explain the target together, or the others too little
     of it. Columns that are not counted, such as indicators, are always kept.
 
     Privacy: ``event`` composes that of ``quantiles`` and one Gaussian release of all statistics. One record adds a
-    vector that is shortened to sqrt(.4 * counted columns), the sensitivity; the weights of a person add up to at most
+    vector that is shortened to sqrt(.15 * counted columns), the sensitivity; the weights of a person add up to at most
     one.
 
     Parameters
@@ -71,7 +70,7 @@ class PrivateRelevance(Step):
     quantiles: QuantileTransform
     noise_multiplier: float | None = None
     share: float = 0.5
-    least: float = 3.0
+    least: float = 3.5
 
     stage: ClassVar[str] = "quantiles and relevance of the features"
 
@@ -122,8 +121,7 @@ class PrivateRelevance(Step):
         spreads = np.concatenate([lines, bends, product_weight(d) * lines[i] * lines[j]])
         spreads *= math.sqrt(max(float(means[0]), _LEAST_TARGET_SPREAD**2))
         found, noises = np.abs(means[1:]) / spreads, noise / spreads  # as correlations with the target
-        least = np.repeat([self.least, self.least + _MORE_FOR_PRODUCTS], [2 * d, len(i)])
-        is_clear = found >= np.maximum(_LEAST_CORRELATION, least * noises)
+        is_clear = found >= np.maximum(_LEAST_CORRELATION, self.least * noises)
         is_kept = is_clear[:d] | is_clear[d : 2 * d]
         pairs = is_clear[2 * d :]
         is_kept[i[pairs]] = is_kept[j[pairs]] = True
