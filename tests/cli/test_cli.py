@@ -367,22 +367,6 @@ def test_budget_errors_have_their_own_code(run):
     refused(run(line), "epsilon", code=3)
 
 
-def test_a_report_says_what_was_declared_and_what_the_study_has_left(run, folder):
-    assert run("budget create left.budget --epsilon 3 --delta 1e-5 --dataset 'people 2025'")[0] == 0
-    fit = "fit people.csv --schema people.toml --epsilon 1 --budget left.budget --dataset 'people 2025' -o left.dpscp"
-    assert run(f"{fit} --report fitted.html --purpose 'triage at night'")[0] == 0
-    options = "--data-name 'another name' --purpose 'triage at night'"
-    assert run(f"report left.dpscp -o later.html --budget left.budget {options}")[0] == 0
-    left = json.loads(run("budget show left.budget --json")[1])["remaining"]
-    digest = dp.load(folder / "left.dpscp").digest()
-    assert json.loads(run("statement left.dpscp")[1])["release"]["sha256"] == digest
-    for name, data in (("fitted.html", "people 2025"), ("later.html", "another name")):
-        page = (folder / name).read_text()
-        assert all(words in page for words in ("triage at night", data, digest))
-        shown = {key: float(value) for key, value in re.findall(r'data-name="study\.(\w+)" value="([^"]*)"', page)}
-        assert shown == pytest.approx({"epsilon": 3, "delta": 1e-5, "spent": 3 - left, "fits": 1, "left": left})
-
-
 def test_budget_store_is_spent(run):
     assert run("budget create study.budget --epsilon 3 --delta 1e-5 --dataset people")[0] == 0
     line = "fit people.csv --schema people.toml --epsilon 1 --budget study.budget -o b.dpscp"

@@ -50,19 +50,6 @@ def run(capsys, *arguments):
     return code, found.out, found.err
 
 
-def test_evaluate(folder, capsys):
-    command = ["evaluate", folder / "m.dpscp", folder / "2026-01.csv", "--epsilon", "1", "--delta", "1e-6"]
-    code, out, _ = run(capsys, *command, "--json")
-    told = json.loads(out)
-    assert code == 0
-    assert 0.8 < told["coverage"][0]["estimate"] <= 1
-    assert dp.Ledger.from_json(json.dumps(told["ledger"])).epsilon(1e-6) <= 1
-    code, out, _ = run(capsys, *command)
-    assert code == 0
-    assert "coverage (target 90.0%)" in out
-    assert "Private evaluation: epsilon 1.000 at delta 1e-06" in out
-
-
 def test_monitor(folder, capsys):
     state = folder / "monitor.json"
     command = ["monitor", folder / "m.dpscp"]
@@ -128,14 +115,6 @@ def test_a_batch_that_became_unpredictable_raises_the_alarm(folder, capsys):
     assert code == 4
     assert out.startswith("ALARM")
     assert "dpscp recalibrate" in out
-
-
-def test_a_store_pays(folder, capsys, tmp_path):
-    store = tmp_path / "new.budget"
-    dp.BudgetStore.create(store, epsilon=1.0, delta=1e-6, dataset="2026")
-    options = ["--epsilon", "0.8", "--delta", "1e-6", "--budget", store, "--dataset", "2026"]
-    assert run(capsys, "evaluate", folder / "m.dpscp", folder / "2026-01.csv", *options)[0] == 0
-    assert run(capsys, "evaluate", folder / "m.dpscp", folder / "2026-01.csv", *options)[0] == 3
 
 
 def test_both_commands_count_persons_where_the_schema_has_ids(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The planner says what a fit will do, before any record is touched."""
+"""A plan says what a fit will do, before any record is read."""
 
 import json
 import math

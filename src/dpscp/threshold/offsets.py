@@ -1,6 +1,6 @@
 """Where a private search aims: rank statistics, corrections and offsets.
 
-All offset arithmetic is here, from public numbers only. The search, the planner and the certificates use an ``Aim``.
+All offset arithmetic is here, from public numbers only. Searches, plans and certificates use an ``Aim``.
 The formulas are in ``correction`` (Result A and the paper), ``minimax`` (Result F) and ``sizes`` (Results G and I).
 
 Theory: Fact 2
