@@ -22,7 +22,6 @@ from dpscp.training.engine.rows import feature_rows, squared_norms
 
 HEAD = DPSGD(classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
 DTYPES = ("float32", "float64")
-# so many units for ten inputs that clipping factors go to the inputs
 NET = DPSGD(hidden=(44,), classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
 
 

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from dpscp.torch.gpu import draw_noise, is_gpu
 from dpscp.torch.library import torch
-from dpscp.training.engine.noise import GRID, UPDATED_AT_ONCE, GridNoise
+from dpscp.training.engine.noise import GRID, GridNoise
 from dpscp.training.engine.threads import second_thread
 
 Noise = Any
 Step = tuple[NDArray[np.int64], Noise]
 """The persons of a batch, and the noise of the step."""
+# Numbers of a sum that all operations of a rounding see before the next ones: they stay in cache.
+_ROUNDED_AT_ONCE = 1 << 14
 
 
 class Release:
@@ -47,7 +49,7 @@ class Release:
         if self._is_cpu:
             for total, own in zip(released, noise, strict=True):
                 # what one operation has read stays in cache for the next one
-                for part, some in zip(total.split(UPDATED_AT_ONCE), own.split(UPDATED_AT_ONCE), strict=True):
+                for part, some in zip(total.split(_ROUNDED_AT_ONCE), own.split(_ROUNDED_AT_ONCE), strict=True):
                     part.mul_(1 / self._spacing).add_(some).round_().mul_(self._spacing * scale)
         else:
             torch._foreach_mul_(released, 1 / self._spacing)

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from dpscp._base.arrays import Array
 from dpscp.training.engine.networks import (
     MOST_ROWS,
-    WIDE_INPUT,
     AlikeBlocks,
     LayerValues,
     Loss,
@@ -40,14 +39,10 @@ SMALLEST_CLIP_NORM = 1e-30
 LARGEST_SQUARES = 2.0**500
 # Products added up before they go into the total: two levels keep the chain of additions short.
 _PRODUCTS_PER_PART = 1 << 12
-# Numbers of a slice of rows that is turned into float64 for the product: it stays in cache. Where the product is large
-# itself, as long slices as memory allows: each one's result is added to the sum.
-_SLICE_NUMBERS, _LONG_SLICE_NUMBERS = 1 << 16, 1 << 21
-_LARGE_PRODUCT = 1 << 15
 # A block of fewer records pays more for the product's result, as long as the parameters, than for the records.
 _FEWEST_ROWS = 512
-# A first layer with so many times more units than inputs: clipping factors go to its inputs, which are fewer numbers.
-_MANY_UNITS = 4
+# Numbers of the rows that are turned into float64 for one product: they stay in cache.
+_WIDE_NUMBERS = 1 << 16
 # OpenBLAS has kernels for products of little work that need no copy: two to three times as fast.
 _SMALL_WORK, _FEWEST_ADDED_ROWS = 900_000, 64
 
@@ -91,7 +86,6 @@ class ClippedGradient(AlikeBlocks):
         self.chunk = whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
         small = _SMALL_WORK // (first * inputs)
         self._rows_a_product = small if small >= _FEWEST_ADDED_ROWS else self.chunk
-        self._scale_rows = first >= _MANY_UNITS * inputs
         self._allocate_views(units)
         # padding is made of zeros or of earlier records: its results are never read
         self._rows = aligned_empty((self.chunk, inputs), dtype)
@@ -103,10 +97,9 @@ class ClippedGradient(AlikeBlocks):
         self._total_layers, self._extra_layers = network.layers(self._total), network.layers(self._extra)
         self._parts: Array | None = None
         self._products = 0
-        self._slice = aligned_empty((min(self.chunk, max(16, _LONG_SLICE_NUMBERS // inputs)), inputs), "float64")
-        self._slice_product = np.empty(network.shapes[0])
-        large = first * inputs >= _LARGE_PRODUCT
-        self._slice_rows = len(self._slice) if large else max(16, _SLICE_NUMBERS // inputs)
+        rows_at_once = min(self.chunk, max(16, _WIDE_NUMBERS // inputs))
+        self._wide_rows = aligned_empty((rows_at_once, inputs), "float64")
+        self._part_product = np.empty(network.shapes[0])
         return self.chunk
 
     def _allocate_views(self, units: int) -> None:
@@ -118,8 +111,7 @@ class ClippedGradient(AlikeBlocks):
         self._each_layer = np.ones(n)
         self._views: dict[int, _Views] = {}
         heights = {"every": (units, self.dtype), "wide": (units, "float64")}
-        heights |= {"product": (self._outs[0], self.dtype), "squares": (units, "float64"), "factors": (1, "float64")}
-        heights |= {"norms": (2 * n, "float64")}
+        heights |= {"squares": (units, "float64"), "factors": (1, "float64"), "norms": (2 * n, "float64")}
         self._memory = {name: (h, aligned_empty((h * self.chunk,), dtype)) for name, (h, dtype) in heights.items()}
         if self.dtype == "float64":
             self._memory["wide"] = self._memory["every"]
@@ -163,7 +155,7 @@ class ClippedGradient(AlikeBlocks):
         for start in range(0, size, self.chunk):
             part = slice(start, min(size, start + self.chunk))
             block = self._read(records, part if batch is None else batch[part], aligned=aligned)
-            self._add(*block, first=start == 0, is_cached=batch is not None)
+            self._add(*block, first=start == 0)
         if not size:
             self._total.fill(0)
         if self._parts is not None:
@@ -238,26 +230,14 @@ class ClippedGradient(AlikeBlocks):
         for values in (v.wide, v.every, v.norms):
             values[:, broken] = 0
 
-    def _add(
-        self, rows: Array, squared_norms: Array, target: Array, weights: Array, *, first: bool, is_cached: bool
-    ) -> None:
+    def _add(self, rows: Array, squared_norms: Array, target: Array, weights: Array, *, first: bool) -> None:
         """Start or continue a sum with the clipped weighted gradients of a block.
 
         One weight for each record that counts; the errors of the rows behind them, the padding, become zero.
-        `is_cached` is False for rows of a large table that are not in the cache.
         """
-        inputs = rows
-        if rows.dtype != np.float64 and len(rows) <= (self._slice_rows if is_cached else len(self._slice)):
-            # first of all: a plain copy reads memory faster than a product does, which then finds the rows in cache
-            inputs = self._slice[: len(rows)]
-            inputs[...] = rows
         v = self._backward(self.loss, rows, target)
         self._clip(v, squared_norms, weights)
-        if self._scale_rows and inputs is not rows:
-            inputs *= v.factors_down
-            v.later_error *= v.factors
-        else:
-            v.wide_error *= v.factors
+        v.wide_error *= v.factors
         if self._products == _PRODUCTS_PER_PART:
             self._parts = self._total.copy() if self._parts is None else self._parts + self._total
             self._total.fill(0)
@@ -265,7 +245,7 @@ class ClippedGradient(AlikeBlocks):
         self._products += 1
         into = self._total_layers if first else self._extra_layers
         jobs: list[tuple[Callable[..., object], tuple[Any, ...]]] = [
-            (self._first_product, (v.wide_errors[0], inputs, len(weights), into[0])),
+            (self._first_product, (v.wide_errors[0], rows, len(weights), into[0])),
             *[(v.wide_errors[i].dot, (a.T, into[i])) for i, a in enumerate(v.wide_inputs, start=1)],
         ]
         if self.second is None:
@@ -277,21 +257,18 @@ class ClippedGradient(AlikeBlocks):
             self._total += self._extra
 
     def _first_product(self, errors: Array, rows: Array, m: int, into: Array) -> None:
-        """Compute the first layer's part of the sum.
-
-        What is not yet float64 is turned into it a slice at a time.
-        """
-        wide = rows.dtype == np.float64
-        most = self._rows_a_product if wide else min(len(self._slice), self._slice_rows)
+        """Compute the first layer's part of the sum, in parts of equal length, each turned into float64."""
+        is_wide = rows.dtype == np.float64
+        most = self._rows_a_product if is_wide else min(self._rows_a_product, len(self._wide_rows))
         # padding adds nothing, and wide rows are worth leaving out; a short product costs nearly as much as a long one
         step = math.ceil(m / math.ceil(m / most))
         for start in range(0, m, step):
             part, few = rows[start : min(m, start + step)], errors[:, start : min(m, start + step)]
-            if not wide:
-                np.copyto(self._slice[: len(part)], part)
-                part = self._slice[: len(part)]
+            if not is_wide:
+                np.copyto(self._wide_rows[: len(part)], part)
+                part = self._wide_rows[: len(part)]
             if start:
-                into += few.dot(part, self._slice_product)
+                into += few.dot(part, self._part_product)
             else:
                 few.dot(part, into)
 
@@ -317,19 +294,18 @@ class _Views(LayerValues):
 
     def __init__(self, network: Network, arrays: dict[str, Array]) -> None:
         outs, inputs = [out for out, _ in network.shapes], [into for _, into in network.shapes[1:]]
-        n, units, first = len(outs), sum(outs), outs[0]
+        n, units = len(outs), sum(outs)
         # errors and layer inputs as they are computed, and the same in float64
         self.every, self.wide = arrays["every"], arrays["wide"]
-        self.wide_error, self.later_error = self.wide[:units], self.wide[first:units]
+        self.wide_error = self.wide[:units]
         self.squares = arrays["squares"]
         self.error_squares, self.hidden_squares = self.squares[:units], self.squares[units:]
         self.norms, self.flat_norms = arrays["norms"], arrays["norms"].reshape(-1)
         self.error_norms, self.input_norms = self.norms[:n], self.norms[n:]
         self.row_norms, self.later_norms = self.norms[n], self.norms[n + 1 :]
-        self.factors, self.factors_down = arrays["factors"][0], arrays["factors"].T
+        self.factors = arrays["factors"][0]
         self.errors = _split(self.every, outs)
-        product = arrays["product"].reshape(-1, first) if network.shapes[0][1] >= WIDE_INPUT else None
-        super().__init__(network, _split(self.every[units:], inputs), self.errors[-1], product)
+        super().__init__(network, _split(self.every[units:], inputs), self.errors[-1])
         self.wide_errors, self.wide_inputs = _split(self.wide, outs), _split(self.wide[units:], inputs)
         self.error_bits = [a.view(f"int{8 * a.itemsize}") for a in self.errors]
 

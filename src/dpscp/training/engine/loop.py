@@ -35,7 +35,7 @@ from dpscp.privacy.random_streams import secure_bytes
 from dpscp.training.base import require_noise
 from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient, check_batch
 from dpscp.training.engine.networks import DenseModel, Loss, Network
-from dpscp.training.engine.noise import GRID, UPDATED_AT_ONCE, GridNoise
+from dpscp.training.engine.noise import GRID, GridNoise
 from dpscp.training.engine.rows import EngineBlock
 from dpscp.training.engine.threads import PerThread, SecondThread, one_blas_thread
 
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 _ADAM = 0.9, 0.999, 1e-8
 # Small enough to leave the cache to the batch.
 _GAPS_PER_BLOCK = 1 << 12
-# Below this rate a gap is an exponential number rounded up, as in NumPy, which gives the same gaps.
-_LONG_GAPS = 1 / 3
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
@@ -80,10 +78,7 @@ def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> I
 
 
 def _draw_gaps(rng: np.random.Generator, sampling_rate: float) -> NDArray[np.int64]:
-    """Draw geometric gaps; one beyond any run is cut short, so that a sum of them cannot overflow."""
-    if sampling_rate > _LONG_GAPS:
-        return np.minimum(rng.geometric(sampling_rate, _GAPS_PER_BLOCK), 1 << 50)
-    # NumPy inverts an exponential in the same way, one number at a time, in twice the time
+    """Draw geometric gaps: exponential numbers rounded up. A sum of them cannot overflow."""
     gaps = rng.standard_exponential(_GAPS_PER_BLOCK)
     gaps /= -math.log1p(-sampling_rate)
     return np.minimum(np.ceil(gaps, out=gaps), 2.0**50, out=gaps).astype(np.int64)
@@ -228,15 +223,7 @@ class Descent:
         self.parameters = setup.network.initial(rule.init_seed, rule.init_scale)
         self._fast = self.gradient.parameters
         np.copyto(self._fast, self.parameters, casting="same_kind")
-        velocity, squares = np.zeros(n_parameters), np.zeros(n_parameters if rule.optimizer == "adam" else 0)
-        self._sum = np.zeros(n_parameters)
-        # of one part at a time: memory for all of them would leave the cache at every step
-        noisy = np.empty(min(n_parameters, UPDATED_AT_ONCE))
-        cuts = [slice(i, min(n_parameters, i + UPDATED_AT_ONCE)) for i in range(0, n_parameters, UPDATED_AT_ONCE)]
-        self._parts = [
-            (cut, noisy[: cut.stop - cut.start], velocity[cut], squares[cut], self.parameters[cut], self._fast[cut])
-            for cut in cuts
-        ]
+        self._velocity, self._squares, self._sum, self._noisy = np.zeros((4, n_parameters))
         self.step_count = 0
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:
@@ -259,51 +246,46 @@ class Descent:
         """
         total = self.clipped_sum(batch)
         if self._observer is not None:
-            noisy = np.concatenate([self._release(cut, out, total, noise).copy() for cut, out, *_ in self._parts])
             constants = (self.normalizer, self.grid, float(self.rule.learning_rates[self.step_count]))
-            self._observer(StepView(self.current(), noisy * self.normalizer, constants))
+            self._observer(StepView(self.current(), self._release(total, noise) * self.normalizer, constants))
         self._update(total, noise)
 
     def _update(self, total: Array, noise: Array | None) -> None:
         rule, rate = self.rule, self.rule.learning_rates[self.step_count]
         self.step_count += 1
-        for cut, noisy, velocity, squares, theta, fast in self._parts:
-            gradient = self._release(cut, noisy, total, noise)
-            if rule.optimizer == "adam":
-                self._scale_by_moments(gradient, velocity, squares, rate)
-            elif rule.momentum:
-                velocity *= self._momentum
-                velocity += gradient
-                np.multiply(velocity, rate, out=gradient)
-            else:
-                gradient *= rate
-            theta -= gradient
-            if rule.radius is None:
-                np.copyto(fast, theta, casting="same_kind")
+        gradient = self._release(total, noise)
+        if rule.optimizer == "adam":
+            self._scale_by_moments(gradient, rate)
+        elif rule.momentum:
+            self._velocity *= self._momentum
+            self._velocity += gradient
+            np.multiply(self._velocity, rate, out=gradient)
+        else:
+            gradient *= rate
+        self.parameters -= gradient
         if rule.radius is not None:
-            norm = math.sqrt(self.parameters @ self.parameters)
-            if norm > rule.radius:
-                self.parameters *= rule.radius / norm
-            np.copyto(self._fast, self.parameters, casting="same_kind")
+            self.parameters *= min(1.0, rule.radius / max(math.sqrt(self.parameters @ self.parameters), 1e-300))
+        np.copyto(self._fast, self.parameters, casting="same_kind")
         if self.step_count > rule.steps - rule.averaged_steps:
             self._sum += self.parameters
 
-    def _release(self, cut: slice, noisy: Array, total: Array, noise: Array | None) -> Array:
-        """Return the noisy gradient of some parameters, in memory that all parts share.
+    def _release(self, total: Array, noise: Array | None) -> Array:
+        """Return the sum with its noise, rounded to the grid and divided by the public normalizer.
 
-        Their sum with its noise, rounded to the grid, divided by the public normalizer.
+        The next call overwrites it.
         """
+        noisy = self._noisy
         if noise is None:
-            return np.divide(total[cut], self.normalizer, out=noisy)
-        np.multiply(total[cut], self._per_grid, out=noisy)
-        noisy += noise[cut]
+            return np.divide(total, self.normalizer, out=noisy)
+        np.multiply(total, self._per_grid, out=noisy)
+        noisy += noise
         np.rint(noisy, out=noisy)
         noisy *= self._grid_over_normalizer
         return noisy
 
-    def _scale_by_moments(self, gradient: Array, velocity: Array, squares: Array, rate: float) -> None:
-        """Replace the gradient of some parameters by Adam's change."""
-        first, second, tiny = _ADAM
+    def _scale_by_moments(self, gradient: Array, rate: float) -> None:
+        """Replace the gradient by Adam's change."""
+        (first, second, tiny), velocity, squares = _ADAM, self._velocity, self._squares
         velocity *= first
         velocity += (1 - first) * gradient
         squares *= second

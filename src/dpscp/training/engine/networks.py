@@ -36,8 +36,6 @@ _SIZE_CHECK = Lock()  # several threads may look at the same sizes
 # Sizes of blocks are multiples of this, and so many records fill whole cache lines.
 LANES = 16
 MOST_ROWS = 8192
-# From this many inputs on BLAS is about twice as fast with the rows on the left.
-WIDE_INPUT = 64
 
 
 @lru_cache(maxsize=256)
@@ -149,12 +147,7 @@ class AlikeBlocks(ABC):
         """Compute the outputs of every layer from rows with their bias coordinate."""
         inputs: Array = rows.T
         for depth, (layer, out) in enumerate(zip(layers, values.outputs, strict=True)):
-            if depth == 0 and values.product is not None:
-                np.matmul(rows, layer.T, out=values.product)
-                if values.copies_product:
-                    np.copyto(out, values.product.T)
-            else:
-                layer.dot(inputs, out)
+            np.dot(layer, inputs, out)
             if depth == len(values.hidden):
                 return
             if self.network.activation == "relu":
@@ -175,15 +168,11 @@ class LayerValues:
     """Memory of a forward pass: the outputs of all layers, (units, records), and views of it, one a layer.
 
     ``hidden`` are the inputs of the later layers, each with its bias coordinate, ``last`` the outputs of the last one.
-    ``product`` (records, units) is memory for the first layer, where that order is faster and not the order in memory.
     """
 
-    def __init__(self, network: Network, hidden: Sequence[Array], last: Array, product: Array | None = None) -> None:
+    def __init__(self, network: Network, hidden: Sequence[Array], last: Array) -> None:
         self.hidden = hidden
         self.outputs = [*(inputs[: len(inputs) - network.intercept] for inputs in hidden), last]
-        first = self.outputs[0].T
-        self.product = first if first.strides[0] > first.strides[1] else product
-        self.copies_product = self.product is not first
         integer = f"int{8 * last.itemsize}"
         self.active_bits = [active.view(integer) for active in self.outputs[:-1]]
         self.slopes = [np.empty_like(bits) for bits in self.active_bits]
@@ -226,8 +215,6 @@ class RowOutputs(AlikeBlocks):
         rows = aligned_empty((size, width), self.dtype)
         rows[:, network.widths[0] :] = 1
         values = [aligned_empty((n, size), self.dtype) for n in (*(n for _, n in later), network.widths[-1])]
-        if width >= WIDE_INPUT or not later:
-            values[0] = aligned_empty((size, len(values[0])), self.dtype).T
         return rows, LayerValues(network, values[:-1], values[-1])
 
     def parts(self, n: int, fill: Callable[[slice, Array], None]) -> Iterator[tuple[slice, Array]]:
@@ -267,9 +254,6 @@ def with_zero_column(z: Array) -> Array:
     return np.concatenate([np.zeros_like(z), z], axis=1)
 
 
-_TWO_CLASSES = np.array([[0], [1]])
-
-
 @dataclass(frozen=True)
 class Loss:
     """A record's loss as a function of the outputs.
@@ -291,16 +275,12 @@ class Loss:
         z is contiguous, of shape (units, records).
         """
         if self.name == "cross_entropy":
-            two = len(z) == 2  # put together at once: half the time
-            z -= np.maximum(*z) if two else np.maximum.reduce(z, axis=0)
+            z -= np.maximum.reduce(z, axis=0)
             np.exp(z, out=z)
-            z /= np.add(*z) if two else np.add.reduce(z, axis=0)
-            if two:
-                np.subtract(z, np.equal(_TWO_CLASSES, target), out=z)
-            else:
-                flat, position = z.reshape(-1), target * len(columns)
-                position += columns
-                flat[position] -= 1
+            z /= np.add.reduce(z, axis=0)
+            flat, position = z.reshape(-1), target * len(columns)
+            position += columns
+            flat[position] -= 1
         elif self.name == "logistic":
             # tanh form of the sigmoid: it cannot overflow
             z *= 0.5

@@ -26,8 +26,6 @@ Counts = NDArray[np.int64]
 # Spacing of the released grid in noise standard deviations: a power of two, so that scaling by it is exact.
 GRID = 2.0**-20
 _NOISE_PER_BLOCK = 1 << 13
-# Parameters that are updated at once: what a step keeps for so many stays in cache from one operation to the next.
-UPDATED_AT_ONCE = 1 << 14
 # One record changes a computed sum by at most 1 + SUM_SLACK times its bound, rounding included: see `sum_in_parts`.
 SUM_SLACK = 1e-4
 _MOST_RECORDS = 1 << 28
