@@ -157,7 +157,7 @@ def test_empty_ledger_spends_nothing():
     ledger = Ledger()
     assert ledger.is_private
     assert ledger.non_private_stages == ()
-    for accountant in ("pld", "rdp", "gdp"):
+    for accountant in ("pld", "rdp"):
         assert ledger.epsilon(DELTA, accountant) == 0
         assert ledger.delta(0.0, accountant) == 0
     np.testing.assert_allclose(ledger.tradeoff(np.array([0.0, 0.3, 1.0])), [1.0, 0.7, 0.0])

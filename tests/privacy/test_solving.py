@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from dpscp import BudgetError, Ledger
 from dpscp._base.format import format_epsilon
-from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy import (
     as_event,
     compose,
@@ -86,12 +85,10 @@ def test_shared_noise_keeps_the_budget_and_shares_it(budget, steps, several):
     assert max(ratios) <= 1.0005 * min(ratios)
 
 
-def test_gaussian_mode_is_the_closed_form():
-    noise = smallest_noise(lambda ratio: gaussian_event(ratio, 20), 1.0, DELTA, accountant="gdp")
+def test_gaussian_noise_is_the_closed_form():
+    noise = smallest_noise(lambda ratio: gaussian_event(ratio, 20), 1.0, DELTA)
     assert noise == pytest.approx(math.sqrt(20) / gdp_mu(1.0, DELTA), rel=3e-4)
     assert epsilon_of(gaussian_event(noise, 20), DELTA) <= 1.0
-    with pytest.raises(UnsupportedEventError, match="use accountant='pld' or 'rdp'"):
-        count_noise(1.0, DELTA, 20, accountant="gdp")
 
 
 def test_training_as_event_ledger_or_nothing():
@@ -123,7 +120,7 @@ def test_training_without_privacy_cannot_be_repaired():
 def test_a_budget_that_no_noise_meets():
     fixed = gaussian_event(1.0)
     with pytest.raises(BudgetError, match="no amount of noise"):
-        smallest_noise(lambda noise: compose(fixed, gaussian_event(noise)), 0.5, DELTA, accountant="gdp")
+        smallest_noise(lambda noise: compose(fixed, gaussian_event(noise)), 0.5, DELTA)
 
 
 @pytest.mark.parametrize("guess", [10.0, 16.9, 17.4, 40.0])
@@ -134,20 +131,18 @@ def test_a_search_by_noise_ends_close_above_the_smallest(guess):
         17.3: lambda noise: gaussian_event(1.0 if noise < 17.3 else 1e9),
     }
     for expected, event_at in costs.items():
-        noise = smallest_noise(event_at, 1.0, DELTA, accountant="gdp", guess=guess, flat=True)
+        noise = smallest_noise(event_at, 1.0, DELTA, guess=guess, flat=True)
         assert 1 - 1e-6 <= noise / expected <= 1.002
 
 
 def test_search_survives_an_infinite_cost_inside_its_bracket():
-    noise = smallest_noise(
-        lambda s: non_private_event() if s < 2.05 else gaussian_event(3 * s), 1.0, DELTA, guess=3.0, accountant="gdp"
-    )
+    noise = smallest_noise(lambda s: non_private_event() if s < 2.05 else gaussian_event(3 * s), 1.0, DELTA, guess=3.0)
     assert noise == pytest.approx(2.05, rel=1e-3)
     assert noise >= 2.05
 
 
 def test_a_huge_budget_ends():
-    assert smallest_noise(gaussian_event, 1e9, DELTA, accountant="gdp") <= 1e-3
+    assert smallest_noise(gaussian_event, 1e9, DELTA) <= 1e-3
 
 
 @pytest.mark.parametrize("bad", [0, -1.0, math.nan, math.inf])

@@ -26,12 +26,12 @@ from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, Guarantee, automat
 from dpscp.privacy import (
     Ledger,
     Relation,
+    as_accountant,
     compose,
     epsilon_of,
     gaussian_event,
     gdp_epsilon,
     gdp_mu,
-    release_accountant,
     secret_shares,
     secret_split,
     sized_lattice_noise,
@@ -193,7 +193,7 @@ def _plan_evaluation(problem: FitProblem, spent: Ledger, secret: float | None, m
     )
     before, held_out = (None, None) if secret is None else (spent, secret + measured)
     (noise,), _ = sized_lattice_noise(
-        epsilon, delta, counts, (1.0,), before, release_accountant(problem.accountant), 0.0, held_out
+        epsilon, delta, counts, (1.0,), before, as_accountant(problem.accountant), 0.0, held_out
     )
     return EvaluationPlan(measured, noise, counts)
 

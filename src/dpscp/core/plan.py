@@ -12,7 +12,7 @@ from dpscp.exceptions import BudgetError
 from dpscp.guarantees import Guarantee, GuaranteeRequest, Stability, guarantee_of
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.privacy import Budget, LatticeNoise, Ledger, Relation, compose, gdp_epsilon, gdp_mu, sized_lattice_noise
-from dpscp.privacy.accounting import release_accountant
+from dpscp.privacy.accounting import as_accountant
 from dpscp.privacy.noise_search import spare_mu
 from dpscp.threshold.offsets import Aim, Rank, rank_sensitivity, search_level
 from dpscp.threshold.search import SharedCounts, default_steps
@@ -238,7 +238,7 @@ class Plan:
         split is secret.
         """
         problem, (epsilon, delta) = self.problem, (self.problem.budget.epsilon, self.problem.budget.delta)
-        accountant, copies = release_accountant(problem.accountant), problem.groups_per_record
+        accountant, copies = as_accountant(problem.accountant), problem.groups_per_record
         if not self.level_indices:
             plan = replace(self, steps=0, counts=(), noises=(), size_noise=None)
             problem.budget.require(of_one_row(plan.ledger()), accountant)

@@ -12,7 +12,7 @@ from dpscp.data.groups import RecordGroups, group_facts
 from dpscp.data.populations import Population
 from dpscp.guarantees.certificate import Promise, check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, Guarantee, guarantee_of
-from dpscp.privacy import RECORDS, Accountant, Budget, Unit, release_accountant
+from dpscp.privacy import RECORDS, Accountant, Budget, Unit, as_accountant
 from dpscp.privacy.store import BudgetStore
 from dpscp.training.base import Trained
 from dpscp.training.model import PrivateModel
@@ -53,7 +53,7 @@ class Problem:
                 raise ValueError(
                     f"release_confidence needs resolution=1, got {self.task.resolution}: others have no known bound"
                 )
-        release_accountant(self.accountant)
+        as_accountant(self.accountant)
 
     @property
     def n_groups(self) -> int | None:

@@ -23,9 +23,9 @@ from dpscp.privacy import (
     Budget,
     LatticeNoise,
     Ledger,
+    as_accountant,
     compose,
     counts_secrecy,
-    release_accountant,
     secret_shares,
     secure_generator,
     sized_lattice_noise,
@@ -87,7 +87,7 @@ class PrivateMethod(ThresholdMethod):
         outer = find_outer_use()
         outer.warn(None)
         budget = Budget(self.epsilon, self.delta)
-        release_accountant(self.accountant)
+        as_accountant(self.accountant)
         nominal = check_count("n_records", len(rows) if self.n_records is None else self.n_records, minimum=2)
         # fail before training where the mechanism's task is known
         self._find_score_range(getattr(self.estimator, "task", None))

@@ -8,7 +8,6 @@ from dpscp.privacy.accounting import (
     epsilon_of,
     is_private,
     register_accountant,
-    release_accountant,
     tradeoff_of,
 )
 from dpscp.privacy.events import (
@@ -83,7 +82,6 @@ __all__ = [
     "register_accountant",
     "register_event",
     "register_loss",
-    "release_accountant",
     "secret_shares",
     "secret_split",
     "secure_generator",

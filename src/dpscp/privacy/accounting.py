@@ -1,10 +1,9 @@
 """Compute what events cost: epsilon, delta and trade-off functions.
 
-Three accountants are registered:
+Two accountants are registered:
 
 ``pld``  privacy loss distributions, tight up to discretization and always rounded up (the default);
 ``rdp``  Rényi DP on the order grid of Opacus, the accounting of the paper;
-``gdp``  exact Gaussian DP, for compositions of continuous Gaussian releases only.
 
 An accountant knows basic events only: ``profile`` computes the cost of one history of basic events. This module adds
 what all accountants share: steps without privacy, parallel parts (a record lies in one of them, so the most expensive
@@ -18,14 +17,13 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent, NonPrivateDpEvent
+from dp_accounting.dp_event import DpEvent, NonPrivateDpEvent
 from numpy.typing import ArrayLike
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.events import (
-    DiscreteGaussianDpEvent,
     SecretSplitDpEvent,
     TooManyHistoriesError,
     basic_events,
@@ -356,29 +354,6 @@ def as_accountant(accountant: str | Accountant) -> Accountant:
     return _ACCOUNTANTS[check_choice("accountant", accountant, _ACCOUNTANTS)]
 
 
-def release_accountant(accountant: str | Accountant) -> Accountant:
-    """Return an accountant that supports the integer noise of a private search.
-
-    Parameters
-    ----------
-    accountant : str or Accountant
-
-    Returns
-    -------
-    Accountant
-
-    Raises
-    ------
-    ValueError
-        If it does not support that noise.
-    """
-    integer_noise = DiscreteGaussianDpEvent(1)
-    if isinstance(accountant, Accountant) and accountant.supports(integer_noise):
-        return accountant
-    able = [name for name, known in _ACCOUNTANTS.items() if known.supports(integer_noise)]
-    return _ACCOUNTANTS[check_choice("accountant", accountant, able)]
-
-
 def is_private(event: DpEvent) -> bool:
     """Return whether every part of the event is private.
 
@@ -455,10 +430,3 @@ def tradeoff_of(event: DpEvent, accountant: str | Accountant = "pld", direction:
 def gaussian_profile(mu: float) -> Profile:
     """Return the exact cost of ``mu``-GDP; ``mu=0`` if nothing happened."""
     return Profile(lambda delta: gdp_epsilon(delta, mu), lambda epsilons, _direction: gdp_deltas(epsilons, mu), mu)
-
-
-def _profile_of_gaussians(history: History) -> Profile:
-    return gaussian_profile(math.sqrt(sum(count / event.noise_multiplier**2 for event, count in history.items())))
-
-
-GDP = Accountant("gdp", (GaussianDpEvent,), _profile_of_gaussians)

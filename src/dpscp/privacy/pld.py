@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import fft, special
 
 from dpscp._base.arrays import FloatArray
-from dpscp.privacy.accounting import GDP, Accountant, Direction, History, Profile, register_accountant
+from dpscp.privacy.accounting import Accountant, Direction, History, Profile, gaussian_profile, register_accountant
 from dpscp.privacy.events import (
     ApproximateDpEvent,
     DiscreteGaussianDpEvent,
@@ -60,8 +60,8 @@ _ORDERS = np.arange(1, 21)
 
 
 def _profile(history: History) -> Profile:
-    if all(type(event) in GDP.kinds for event in history):
-        return GDP.profile(history)
+    if all(type(event) is GaussianDpEvent for event in history):
+        return gaussian_profile(math.sqrt(sum(n / event.noise_multiplier**2 for event, n in history.items())))
     return _profile_of_loss(_loss(tuple(history.items())), sum(history.values()))
 
 
@@ -506,5 +506,5 @@ def register_loss(kind: type[DpEvent], loss: Callable[[Any, float], Loss]) -> No
 
 PLD = Accountant("pld", _LOSSES, _profile, _bound, tail=RDP)
 
-for _accountant in (PLD, RDP, GDP):
+for _accountant in (PLD, RDP):
     register_accountant(_accountant)
