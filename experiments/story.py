@@ -66,7 +66,7 @@ def write_story(results: Path) -> bool:
         _cost(more.get("table_peers")),
         _peers(more.get("table_peers")),
         "## More studies\n\n" + _more(results, tables, more),
-        "## What is missing\n\n" + _missing(tables),
+        "## What is missing\n\n" + _missing(results, tables),
     ]
     (results / "README.md").write_text("\n\n".join(wrapped(block) for block in blocks if block).rstrip() + "\n")
     return True
@@ -217,9 +217,10 @@ def _paper_holds(tables: dict[str, list[Line]]) -> str:
     if "synthetic_scaling" in tables:
         synthetic = [r for r in tables["synthetic_scaling"] if r["paper_size"]]
         worst = max(abs(float(r["size"]) / float(r["paper_size"]) - 1) for r in synthetic)
+        pools = min(POOLS, *(int(r["trials"]) for r in synthetic))
         lines += [
             f"- [Synthetic II](synthetic_scaling.md): {len(synthetic)} printed sizes, the largest difference is "
-            f"{100 * worst:.0f} %. The paper's pool has an unknown seed; ours are means over {POOLS} pools."
+            f"{100 * worst:.0f} %. The paper's pool has an unknown seed; ours are means over {pools} pools."
         ]
     if "bloodmnist" in tables and "bloodmnist_vgg16" in tables:
         same, digits = _accounting(tables["bloodmnist"])
@@ -471,20 +472,21 @@ def _promises(rows: list[Line] | None) -> list[str]:
     ]
 
 
-def _missing(tables: dict[str, list[Line]]) -> str:
+def _missing(results: Path, tables: dict[str, list[Line]]) -> str:
     short = []
     for name, rows in tables.items():
         counts = sorted({int(r["trials"]) for r in rows})
         if name not in ("stability", "sharpness", "quantile_failures") and counts[0] < PRINTED_TRIALS:
-            short.append(f"{name}: {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} trials")
+            ends = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+            short.append(f"{name}: {ends} {'trial' if ends == '1' else 'trials'}")
     text = (
         "- ResNet-18 features: `python -m experiments.features resnet18` extracts them where torchvision's weights can "
         "be downloaded. Then add the backbone to `experiments/bloodmnist.py`.\n- The paper's standardization with the "
         "pool's own statistics is not private. It is used where its rows are reproduced and, for comparison, for the "
         "library's rows of Housing and Synthetic II. Neither the privacy nor the certificate of those rows covers that "
-        "step. [housing.md](housing.md) also has the default with public bounds."
+        "step." + (" [housing.md](housing.md) also has the default with public bounds." if "housing" in tables else "")
     )
-    absent = [name for name in STUDIES if name not in tables]
+    absent = [name for name in (*STUDIES, *OWN_COLUMNS, *MORE_PAGES) if not (results / f"{name}.md").exists()]
     return (
         text
         + ("\n- Studies without results here: " + ", ".join(absent) + "." if absent else "")
