@@ -14,7 +14,6 @@ no single record decides alone.
 """
 
 import hashlib
-import math
 import os
 import sys
 import warnings
@@ -34,10 +33,12 @@ Digests = NDArray[np.uint64]
 
 # The largest number of digests of one table, and of all tables.
 _MOST_OF_A_TABLE, _MOST_IN_ALL = 1 << 17, 1 << 21
-# The smallest number of rows of a table that is recognized, and the smallest number of digests of a sample.
+# The smallest number of rows of a table that is recognized, and of different rows of equal tables; two tables of one
+# population hold each of so many rows equally often with a chance below a millionth. And the smallest number of digests
+# of a sample.
 _FEWEST, _SMALLEST_SAMPLE = 20, 8
-# The share of equal rows that is needed beyond chance; the chance below which entirely equal tables are recognized.
-_SHARE, _CHANCE = 0.1, 1e-6
+# The share of equal rows that is needed beyond chance.
+_SHARE = 0.1
 _LARGEST = np.uint64((1 << 64) - 1)
 _ADVICE = (
     "each fit spends its own epsilon and delta, and so does each evaluation, batch and recalibration. The costs add "
@@ -78,11 +79,8 @@ class Sketch:
         limit = min(self.limit, known.limit)
         own, own_times = np.unique(self.digests[self.digests <= limit], return_counts=True)
         old, old_times = np.unique(known.digests[known.digests <= limit], return_counts=True)
-        if (self.size, self.total) == (known.size, known.total):
-            # the probability that two tables of one population hold each of the known rows equally often
-            odds = sum(math.log(2 * math.pi * times) / 2 for times in np.sort(old_times)[:-1].tolist())
-            if odds > -math.log(_CHANCE):
-                return True
+        if (self.size, self.total) == (known.size, known.total) and len(old) >= _FEWEST:
+            return True
         n_own, n_old = int(own_times.sum()), int(old_times.sum())
         if min(n_own, n_old) < _SMALLEST_SAMPLE:
             return False
