@@ -505,7 +505,7 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
 
 
 def test_a_large_table_stays_in_its_file(run, folder, monkeypatch):
-    monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", 0)
+    monkeypatch.setattr("dpscp.data.sources.tables._IN_MEMORY", 0)
     monkeypatch.setattr(Table, "frames", lambda *_: pytest.fail("read into memory"))
     code, out, err = run("fit people.csv --schema people.toml --epsilon 2 --seed 1 -o large.dpscp --force")
     assert (code, "NOT private" in out) == (0, True), err

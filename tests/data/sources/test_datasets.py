@@ -8,7 +8,7 @@ import pytest
 import dpscp as dp
 from dpscp._base.assumptions import OWN_DATASET
 from dpscp.data.sources import DatasetSource, RecordSource
-from dpscp.data.sources.scanner import ReadSource
+from dpscp.data.sources.tables import ReadSource
 
 torch = pytest.importorskip("torch")
 data: Any = torch.utils.data

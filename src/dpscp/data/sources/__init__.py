@@ -12,9 +12,8 @@ from dpscp.data.sources.dask import DaskSource
 from dpscp.data.sources.dataset import DatasetSource
 from dpscp.data.sources.distributed import DistributedSource
 from dpscp.data.sources.files import are_paths
-from dpscp.data.sources.scanner import TableSource
 from dpscp.data.sources.spark import SparkSource
-from dpscp.data.sources.tables import is_table
+from dpscp.data.sources.tables import TableSource, is_table
 
 __all__ = [
     "ArraySource",

@@ -11,7 +11,7 @@ from dpscp._base.checks import check_count
 from dpscp._base.progress import show_pass
 from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block
 from dpscp.data.sources.files import BLOCK_NUMBERS
-from dpscp.data.sources.scanner import LocalSource
+from dpscp.data.sources.tables import LocalSource
 from dpscp.data.torch_records import (
     CHANGE_REMEDY,
     ITEMS,

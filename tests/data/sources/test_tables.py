@@ -400,7 +400,7 @@ def test_a_table_is_read_once(schema, in_memory, tmp_path, monkeypatch):
     made().assign(who=np.arange(N) // 2).to_csv(tmp_path / "t.csv", index=False)
     reads, read = [], Table.batches
     monkeypatch.setattr(Table, "batches", lambda *words: reads.append(1) or read(*words))
-    monkeypatch.setattr("dpscp.data.sources.scanner._IN_MEMORY", in_memory)
+    monkeypatch.setattr("dpscp.data.sources.tables._IN_MEMORY", in_memory)
     classifier().fit(tmp_path / "t.csv", "label", schema=schema)
     assert len(reads) == 1
 
@@ -417,8 +417,8 @@ _LONG_FIT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in children of a script in the background
 import dpscp as dp
-from dpscp.data.sources import scanner
-scanner._IN_MEMORY = 0
+from dpscp.data.sources import tables
+tables._IN_MEMORY = 0
 store = dp.BudgetStore.open("study.budget", dataset="people")
 training = dp.training.DPSGD(sampling_rate=0.3, steps=10**7, learning_rate=1.0)
 fit = dp.PrivateConformalClassifier(training, epsilon=2.0, guarantee="split", accountant="rdp", verbose=1).fit
