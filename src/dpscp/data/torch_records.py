@@ -166,7 +166,10 @@ def has_own_items(value: Any) -> bool:
 
     Those of a ``TensorDataset`` are rows of its tensors.
     """
-    return _holds_items(value) and type(value) is not _torch().utils.data.TensorDataset
+    if not comes_from_torch(value):
+        return False
+    data = _torch().utils.data
+    return isinstance(value, data.Dataset) and type(value) is not data.TensorDataset
 
 
 def takes_float64(owner: Any) -> bool:
