@@ -419,7 +419,7 @@ mutant(
 )
 mutant(
     "training.descent:Descent.step",
-    "noisy * self.normalizer",
+    "self._release(total, noise) * self.normalizer",
     "total",
     "an audit of training hears the sum before its noise",
     "tests/audit/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",

@@ -274,42 +274,11 @@ def test_chunks_are_counted_like_a_naive_count(seed, dtype, score_range, size, l
     assert counts.tolist() == [bisect_right(values, Fraction(t)) for t in thresholds.tolist()]
 
 
-@pytest.mark.parametrize("steps", [1, 10, 11, 20, 30])
-def test_chunks_are_opened_a_few_times_and_not_once_a_step(steps):
-    opened = 0
-    scores = np.random.default_rng(0).uniform(size=2000)
-
-    def chunks():
-        nonlocal opened
-        opened += 1
-        return iter(np.array_split(scores, 5))
-
-    private_quantile(chunks, alpha=0.1, score_range=(0, 1), count_noise=5.0, steps=steps, random_state=0)
-    assert opened == math.ceil(steps / 11)
-
-
 def test_count_source_is_asked_eleven_steps_at_a_time():
     source = Elsewhere(np.random.default_rng(0).uniform(size=50))
     assert isinstance(source, CountSource)
     private_quantile(source, alpha=0.1, score_range=(0, 1), count_noise=1.0, steps=22, random_state=0)
     assert source.questions == 2
-
-
-@pytest.mark.parametrize(
-    ("scores", "score_range"),
-    [
-        (np.random.default_rng(0).uniform(size=20_000), (0, 1)),
-        (np.random.default_rng(0).uniform(size=20_000), (-1e9, 1e9)),  # a range far too wide costs no pass
-        (np.random.default_rng(0).choice([0.1, 0.3, 0.9], size=20_000), (0, 1)),  # ties keep the bracket full
-        (np.full(20_000, 0.3), (0, 1)),
-    ],
-    ids=["uniform", "wide", "three atoms", "one atom"],
-)
-def test_array_is_read_a_few_times_and_not_once_a_step(monkeypatch, scores, score_range):
-    read, count = [], np.count_nonzero
-    monkeypatch.setattr(np, "count_nonzero", lambda found: read.append(found.size) or count(found))
-    private_quantile(scores, alpha=0.1, score_range=score_range, count_noise=5.0, steps=60, random_state=0)
-    assert 0 < sum(read) <= 7 * scores.size
 
 
 class TestRoundDown:

@@ -57,13 +57,6 @@ def lower_bound(gaps, rises):
     return value[:, -1]
 
 
-def test_the_grid_of_gaps_is_even_where_decisions_are_close_and_reaches_its_ends():
-    gaps = gap_grid(1 / 16)
-    assert (gaps[0], gaps[-1]) == (-4096.0, 7.0)
-    assert (np.diff(gaps) > 0).all()
-    np.testing.assert_allclose(np.diff(gaps[(gaps >= -2) & (gaps <= 3)]), 1 / 16)
-
-
 def test_the_shipped_table_lies_between_two_other_solutions():
     coarse = np.concatenate([[-20.0, -5.0], np.arange(-3, 4.01, 0.25), [7.0]])
     gaps = gap_grid(1 / 16)

@@ -58,16 +58,6 @@ def test_few_or_no_scores():
     assert release_level(0.95, KnownSize(0), offset=50.0, **SEARCH) > 0.9999
 
 
-def test_blocks_of_a_large_part_cost_little():
-    """Neighboring sizes are bounded by one of them, at less than a fiftieth of the scatter of a rank."""
-    size = CountedSize(100_000, 0.2)
-    drawn = release_offset(0.95, size, level=0.9, **SEARCH)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpscp.threshold.sizes._BLOCK", 1e-9)
-        alone = release_offset.__wrapped__(0.95, size, level=0.9, **SEARCH)
-    assert alone <= drawn <= alone + 0.02 * math.sqrt(20_000 * 0.09 + 25) + 0.3
-
-
 @pytest.mark.parametrize(("released", "size_noise"), [(300.0, 8.0), (37.4, 4.0)])
 @pytest.mark.parametrize(("level", "offset"), [(0.86, 7.0), (0.9, 20.0)], ids=["few are worst", "many are worst"])
 def test_noisy_size_is_at_least_every_possible_size(released, size_noise, level, offset):

@@ -184,12 +184,6 @@ class TestDefaults:
         assert default_steps(10 * n, unit_noise=3.0) >= chosen
         assert default_steps(n, unit_noise=30.0) <= chosen
 
-    @pytest.mark.parametrize("n", [10, 1000, 10**5, 10**8])
-    def test_graded_steps_need_fewer(self, n):
-        chosen = default_steps(n, unit_noise=3.0, graded=True)
-        assert 6 <= chosen <= default_steps(n, unit_noise=3.0)
-        assert default_steps(n, unit_noise=3.0, shared_budget=False, graded=True) >= chosen
-
     @pytest.mark.parametrize("near", [-0.1, 1.5, (0.2, 0.8), float("nan")])
     def test_where_the_grid_is_fine(self, near):
         with pytest.raises(ValueError, match="fine_near"):
