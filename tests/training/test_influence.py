@@ -136,15 +136,17 @@ def test_changing_one_record_changes_only_its_own_correction(name):
     np.testing.assert_allclose(subset, before[5:9], rtol=1e-9, atol=1e-12)
 
 
-def test_fewer_points_are_close():
+def test_fewer_points_are_close(monkeypatch):
     mechanism, X, y = setting("plain")
     trained = replace(mechanism, steps=301).train(X, y, random_state=0)
     plain = trained.model.outputs(X)
     exact = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
-    coarse = corrected_outputs(trained.model, trained.trajectory, X, y, max_points=60) - plain
+    monkeypatch.setattr("dpscp.training.engine.influence._MOST_POINTS", 60)
+    coarse = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
     assert np.linalg.norm(coarse - exact) < 0.02 * np.linalg.norm(exact)
     # one iterate standing for all of them is visibly worse
-    crude = corrected_outputs(trained.model, trained.trajectory, X, y, max_points=1) - plain
+    monkeypatch.setattr("dpscp.training.engine.influence._MOST_POINTS", 1)
+    crude = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
     assert np.linalg.norm(crude - exact) > 0.02 * np.linalg.norm(exact)
 
 

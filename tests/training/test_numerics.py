@@ -13,7 +13,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 from threadpoolctl import threadpool_limits
 
 import dpscp as dp
@@ -46,17 +45,6 @@ def tolerance(dtype, size):
     grid = GRID * NOISE * CLIP * math.sqrt(size) / N
     rounding = 20 * float(np.finfo(dtype).eps) * CLIP
     return STEPS * RATE * (grid + rounding)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_threads_do_not_matter(dtype):
-    with threadpool_limits(1):
-        one = parameters(dtype)
-    with threadpool_limits(2):
-        two = parameters(dtype)
-    assert np.abs(one - two).max() <= tolerance(dtype, one.size)
-    # the tolerance is small against the noise that the parameters carry
-    assert tolerance(dtype, one.size) < 0.05 * RATE * NOISE * CLIP / N * math.sqrt(STEPS)
 
 
 def test_float32_and_float64_agree():

@@ -6,7 +6,6 @@ records' scores moved with it, by a last bit only, all that lie at a midpoint of
 
 import numpy as np
 import pytest
-from scipy import special
 from threadpoolctl import threadpool_limits
 
 from dpscp import PrivateConformalRegressor
@@ -14,10 +13,9 @@ from dpscp.data.persons import Persons
 from dpscp.privacy import gaussian_event
 from dpscp.threshold.counts import LookaheadCounter
 from dpscp.training import DPSGD, corrected_outputs
-from dpscp.training.engine import networks
 from dpscp.training.engine.networks import AlikeBlocks, DenseModel, Loss, Network, RowOutputs
 from dpscp.training.engine.threads import blas_threads
-from dpscp.training.model import PrivateModel, softmax
+from dpscp.training.model import PrivateModel
 from dpscp.training.preprocessing.preprocessed import PreprocessedModel
 from dpscp.training.preprocessing.projections import MatrixTransform
 from dpscp.training.preprocessing.steps import NormClip
@@ -125,13 +123,6 @@ def test_a_number_of_threads_is_checked_for_itself(threads):
         assert different_results(dense(100, 10, "cross_entropy", (64,)).outputs, 100) == 1
 
 
-def test_the_softmax_of_a_row_does_not_depend_on_the_layout():
-    z = np.random.default_rng(7).normal(size=(1, 30))
-    results = [softmax(np.asarray(np.tile(z, (n, 1)), order=order))[-1] for n in (1, 2, 33) for order in "CF"]
-    assert len({np.ascontiguousarray(result).tobytes() for result in results}) == 1
-    np.testing.assert_allclose(results[0], special.softmax(z[0]), rtol=1e-12)
-
-
 def first_count(monkeypatch, model, X, y, y_bounds):
     """What the search of a whole fit counts at its first midpoint."""
     counts, plain = [], LookaheadCounter.count
@@ -190,29 +181,3 @@ def test_large_numbers_elsewhere_change_no_bit_of_a_row(large, dtype):
         X[7, 7] = bad
         with pytest.raises(ValueError, match="NaN or infinity"):
             model.outputs(X)
-
-
-@pytest.mark.parametrize("model_type", ["float32", "float64"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("largest", [1.0, 1e15, 1e25, 3e38])
-def test_rows_that_one_sum_shows_to_be_small_get_the_same_bits(model_type, dtype, largest, monkeypatch):
-    """The quick check stands for a check and a clip that change nothing; what is large takes the slow way."""
-    model = dense(6, 2, "squared", dtype=model_type)
-    rows = np.random.default_rng(5).uniform(-1, 1, size=(400, 6)).astype(dtype)
-    rows[123, 4] = largest
-    with np.errstate(over="ignore"):
-        quick = model.outputs(rows)
-        seen = []
-        monkeypatch.setattr(networks, "is_small", lambda part, _: seen.append(part.shape) and False)
-        np.testing.assert_array_equal(quick, model.outputs(rows))
-    assert seen
-    monkeypatch.undo()
-    for wrong in (np.nan, np.inf):
-        rows[123, 4] = wrong
-        with pytest.raises(ValueError, match="NaN or infinity"):
-            model.outputs(rows)
-    ends = {"float32": 2.0**100, "float64": 2.0**900}
-    assert networks.is_small(rows[:100], ends[model_type])
-    assert not networks.is_small(rows[100:200], ends[model_type])
-    assert not networks.is_small(rows[:100, ::2], ends[model_type])
-    assert not networks.is_small(rows[:100].astype(int), ends[model_type])

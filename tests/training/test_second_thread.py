@@ -59,16 +59,6 @@ def test_a_torch_module_beside_a_second_thread_gets_the_same_bits(monkeypatch):
     assert all(not thread.name.startswith("dpscp_") for thread in threading.enumerate())
 
 
-def test_items_come_in_order_and_no_more_than_one_ahead():
-    made = []
-    with SecondThread() as second:
-        for item in second.ahead(made.append(i) or i for i in range(1, 6)):
-            assert len(made) <= item + 1
-            last = item
-    assert made == [1, 2, 3, 4, 5]
-    assert last == 5
-
-
 def test_shared_jobs_are_each_done_once_and_errors_come_through():
     with SecondThread() as second:
         for n in (1, 2, 30):

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import Array
-from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
 from dpscp.training.engine.gradients import ClippedGradient
 from dpscp.training.engine.networks import DenseModel, Loss, Network, RowOutputs, with_zero_column
@@ -32,6 +31,8 @@ from dpscp.training.model import Model, NoInfluenceFormError, Trajectory, softma
 # side.
 _RESPONSE_SHARE = 0.5
 _N_SYNTHETIC = 256
+# Iterates of a trajectory that are read at most.
+_MOST_POINTS = 512
 
 
 def corrected_outputs(
@@ -40,7 +41,6 @@ def corrected_outputs(
     X: ArrayLike,
     y: ArrayLike,
     *,
-    max_points: int = 512,
     persons: Persons | None = None,
     y_bounds: tuple[float, float] | None = None,
 ) -> Array:
@@ -61,7 +61,7 @@ def corrected_outputs(
     person's records r' of weight(r') times the same with <x, x_r'> for |x|^2 and the errors of r'.
 
     Calibrate on the larger of a record's plain and corrected score, score test points plainly. A trajectory
-    of more than `max_points` steps is read at that many evenly spaced iterates, each standing for its
+    of more than 512 steps is read at so many evenly spaced iterates at most, each standing for its
     neighbors' weights.
 
     Parameters
@@ -70,7 +70,6 @@ def corrected_outputs(
     trajectory : Trajectory or None
     X : array of shape (n, n_features)
     y : array of shape (n,)
-    max_points : int
     persons : Persons or None
     y_bounds : (low, high) or None
 
@@ -92,7 +91,7 @@ def corrected_outputs(
     for scaled in form.target_ranges:
         y = unit_targets(y, scaled)
     y_bounds = (-1.0, 1.0) if form.target_ranges else y_bounds
-    path, points, starts = _read(trajectory, max_points)
+    path, points, starts = _read(trajectory)
     length = min(path.row_length or 0.0, math.inf if head.feature_bound is None else head.feature_bound)
     curvature = _curvature(head, path, points, length, y_bounds) if length else np.zeros(len(points))
     each_step = np.repeat(curvature, np.diff(starts, append=len(path.iterates)))
@@ -111,7 +110,7 @@ def has_influence_form(model: Model, trajectory: Trajectory | None) -> bool:
     """Return whether `corrected_outputs` works for this model and trajectory."""
     try:
         model.influence_form()
-        _read(trajectory, 1)
+        _read(trajectory)
     except NoInfluenceFormError:
         return False
     return True
@@ -137,7 +136,7 @@ def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) ->
     return pull
 
 
-def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArray[np.int64], NDArray[np.int64]]:
+def _read(trajectory: Trajectory | None) -> tuple[Trajectory, NDArray[np.int64], NDArray[np.int64]]:
     """Return a usable trajectory, the iterates to read, and their first steps."""
     if trajectory is None:
         raise NoInfluenceFormError(
@@ -148,7 +147,7 @@ def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArra
             "the self-influence correction needs optimizer='sgd'; the steps of adam are not sums of gradients"
         )
     steps = len(trajectory.iterates)
-    stride = math.ceil(steps / check_count("max_points", limit))
+    stride = math.ceil(steps / _MOST_POINTS)
     starts = np.arange(0, steps, stride)
     # the middle of each run of steps stands for it
     return trajectory, np.minimum(starts + (stride - 1) // 2, steps - 1), starts
