@@ -26,7 +26,7 @@ from dpscp.privacy import gdp_mu, secret_shares
 from dpscp.training import DPSGD, Preprocessed, RandomFeatures
 from dpscp.training.mechanisms.by_width import LayersByWidth
 from dpscp.training.recipe import calibration_fraction, pair_levels, pays_as_pair, recipe
-from experiments import tables
+from experiments import paired, tables
 from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "range_ends"
@@ -291,6 +291,12 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
             choices = found.setdefault((outcome.task.kind, row["epsilon"]), {})
             choices.setdefault(row["grid"], {})[outcome.task.trial] = row
     options.results.mkdir(parents=True, exist_ok=True)
+    sizes = {
+        (case, grid, epsilon): {trial: row["size"] for trial, row in rows.items()}
+        for (case, epsilon), choices in found.items()
+        for grid, rows in choices.items()
+    }
+    paired.write_trials(options.results / f"{NAME}_trials.csv", sizes)
     body, behind = [], 0
     with (options.results / f"{NAME}.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

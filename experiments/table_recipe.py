@@ -26,7 +26,7 @@ from sklearn.datasets import make_classification
 import dpscp as dp
 from dpscp.training import recipe
 from dpscp.training.preprocessing import quantiles
-from experiments import tables
+from experiments import paired, tables
 from experiments.data import (
     ADULT_NUMBERS,
     DIABETES_NUMBERS,
@@ -313,10 +313,14 @@ def _without(variant: str) -> Iterator[None]:
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     """Means and standard deviations over the trials, as CSV and page."""
     groups: dict[tuple[str, str, float], list[Row]] = {}
+    trials: paired.Trials = {}
     for outcome in outcomes:
         for row in outcome.rows:
-            groups.setdefault((outcome.task.kind, row["variant"], row["epsilon"]), []).append(row)
+            key = outcome.task.kind, row["variant"], row["epsilon"]
+            groups.setdefault(key, []).append(row)
+            trials.setdefault(key, {})[outcome.task.trial] = row["size"]
     options.results.mkdir(parents=True, exist_ok=True)
+    paired.write_trials(options.results / f"{NAME}_trials.csv", trials)
     body = []
     with (options.results / f"{NAME}.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -343,6 +347,9 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
             "at 90 %, delta 1e-5. In brackets: standard deviations over the trials. Slope, calibration error and log "
             "loss are those of `predict_proba` on the test part.",
             "\n".join(tables.grid(["table", "", "eps", "trials", *(m.replace("_", " ") for m in MEASURED)], body)),
+            "Sizes of the default against those of each variant, by paired trials on the same splits "
+            f"(`python -m experiments.paired results/{NAME}_trials.csv`):",
+            paired.describe(paired.compare_choices(trials)),
         ],
     )
 
