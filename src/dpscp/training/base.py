@@ -1,8 +1,8 @@
 """Define the base class of private training mechanisms, with the input and the outcome of a training.
 
 A mechanism is a frozen set of public constants. Its privacy cost (`event`) is a function of these constants alone and
-is known before any record is used. Records in memory are a source of one block. So only this class defines `train` and
-`train_source`; a subclass defines `train_on`.
+is known before any record is used. Records in memory are a source of one block. Only the base class defines `train` and
+`train_source`, which contain the checks of all mechanisms; a subclass defines `train_on`.
 """
 
 import math
@@ -212,9 +212,9 @@ class Mechanism(ABC):
 
     - ``with_noise`` replaces the field ``noise_multiplier``, and ``calibrated`` searches the noise for a budget by it.
     - ``configured`` gets the labels of a release, ``check`` the shape of a record, both before any budget is reserved.
-    - ``trains_persons`` and ``trains_sources`` state whether a person may have several rows, and records several
-    blocks. - ``stability`` is a proven bound on the shift by one record; without one there is no guarantee
-    ``"stability"``.
+    - ``trains_persons`` states whether a person may have several rows, ``trains_sources`` whether records may be in
+      several blocks.
+    - ``stability`` is a proven bound on the shift by one record. The guarantee ``"stability"`` needs one.
 
     Privacy: ``event`` pays for everything that the model, its trajectory and the public facts contain of the records.
     ``train`` returns the event that was stated before training, whatever the records are.
@@ -379,7 +379,7 @@ class Mechanism(ABC):
         observer: "StepObserver | None" = None,
     ) -> Trained:
         """Train on the records of a source; the division into blocks changes the order of sums only."""
-        # refuse all of these before anything is released
+        # all refusals come before the first release
         if observer is not None and not self.takes_observer:
             raise TypeError(f"observer needs DPSGD, the only mechanism that shows its steps, not {type(self).__name__}")
         unit = unit_of_blocks(source)

@@ -149,9 +149,9 @@ class Model(ABC):
 
 
 def softmax(z: Array) -> Array:
-    """Return the row-wise softmax without overflow, in the logits' precision.
+    """Return the row-wise softmax without overflow, in the precision of the logits.
 
-    Classes are added one after the other for all rows at once, so the sum of a row does not depend on other rows.
+    Classes are summed one after the other for all rows at once, so the sum of a row does not depend on other rows.
     """
     columns = aligned_empty(z.T.shape, str(z.dtype))
     columns[:] = z.T
@@ -163,7 +163,7 @@ def softmax(z: Array) -> Array:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Hold the points where DP-SGD took its gradients.
+    """Hold the iterates of DP-SGD, the points at which it took its gradients.
 
     Parameters
     ----------
@@ -263,9 +263,7 @@ def require_loadable(config: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class FunctionModel(Model):
-    """A model known only by the function that computes its outputs.
-
-    It cannot be saved.
+    """A model given by the function that computes its outputs; it cannot be saved.
 
     Parameters
     ----------
@@ -290,10 +288,7 @@ class FunctionModel(Model):
             raise ValueError("classes is required for classification, and must be None for regression")
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the checked result of the function.
-
-        (n, classes) logits, or (n, k) real outputs.
-        """
+        """Return the checked result of the function: logits (n, classes), or real outputs (n, k)."""
         return call_model(self.function, check_rows(X, self.n_features), self.classes)
 
     @classmethod
@@ -332,7 +327,10 @@ class CallersModel(Model):
 
 
 def model_for_records(model: Model) -> Model:
-    """Wrap a model such that code of the caller gets copies of the records, in two different blockings."""
+    """Wrap a model that contains code of the caller, so that this code gets copies of the records.
+
+    It is called twice, on two different divisions into blocks, and the results are compared.
+    """
     inner: Any = model
     while inner is not None:
         if is_of_caller(inner):

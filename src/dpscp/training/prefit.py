@@ -1,4 +1,4 @@
-"""An estimator that was trained elsewhere, without the records of this fit."""
+"""Use an estimator that was trained elsewhere, without the records of this fit."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from dpscp.training.model import Model, PrivateModel, call_model
 
 @dataclass(frozen=True)
 class PrecomputedOutputs(Model):
-    """Model of a release whose rows are already outputs.
+    """The model of a release whose rows are the outputs of a prefit estimator.
 
     Theory: Result E
     """

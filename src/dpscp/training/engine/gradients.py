@@ -4,8 +4,8 @@ The gradient of one record in a dense layer is the outer product of the layer's 
 the backpropagated error d, so its squared norm is |a|^2 |d|^2 (the ghost norm). Clipping needs these norms only: the
 sum of clipped gradients is one matrix product a layer with rescaled errors.
 
-Arrays inside are (units, records): reductions over a few units then run along contiguous records. Whatever a step needs
-again and again (views, transposed views, constants as arrays) is made once: a step of a small network is mostly calls.
+Arrays inside are (units, records), so that reductions over a few units run along contiguous records. Views, transposed
+views and constants are made once, because a step of a small network takes most of its time in calls.
 """
 
 import math
@@ -35,15 +35,15 @@ from dpscp.training.engine.threads import SecondThread
 CLIP_SLACK = 1e-4
 MOST_RECORDS = 1 << 25
 SMALLEST_CLIP_NORM = 1e-30
-# Sums of squares beyond this belong to records that count as zero: below it no square that matters underflows.
+# A record whose sum of squares exceeds this counts as zero, so that no square that matters underflows.
 LARGEST_SQUARES = 2.0**500
-# Products added up before they go into the total: two levels keep the chain of additions short.
+# Products that are summed before the sum is added to the total: two levels limit the additions of one term.
 _PRODUCTS_PER_PART = 1 << 12
-# A block of fewer records pays more for the product's result, as long as the parameters, than for the records.
+# In a smaller block most time goes into the result of the product, which is as long as the parameters.
 _FEWEST_ROWS = 512
 # Numbers of the rows that are turned into float64 for one product: they stay in cache.
 _WIDE_NUMBERS = 1 << 16
-# OpenBLAS has kernels for products of little work that need no copy: two to three times as fast.
+# OpenBLAS has kernels for small products that copy nothing: two to three times as fast. In multiplications, and rows.
 _SMALL_WORK, _FEWEST_ADDED_ROWS = 900_000, 64
 
 
@@ -65,10 +65,7 @@ class ClippedGradient(AlikeBlocks):
     """
 
     def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float = math.inf) -> None:
-        """Allocate memory; `batch` is the public expected number of records.
-
-        Blocks need not be much larger than that.
-        """
+        """Allocate memory for blocks of at most about `batch` records, their public expected number."""
         self.loss, self._batch = loss, batch
         self.second: SecondThread | None = None
         self.thread = threading.get_ident()
@@ -104,7 +101,7 @@ class ClippedGradient(AlikeBlocks):
 
     def _allocate_views(self, units: int) -> None:
         """Allocate what is cut anew for each number of records, and the constants that reduce it."""
-        # Indicator rows: one product sums the squares of every layer at once.
+        # rows of zeros and ones: one product sums the squares of every layer
         n, hidden = len(self._outs), self._ins[1:]
         self._error_layer = np.repeat(np.eye(n), self._outs, axis=1)
         self._hidden_layer = np.repeat(np.eye(n - 1), hidden, axis=1)
@@ -121,8 +118,8 @@ class ClippedGradient(AlikeBlocks):
         kept, self.parameters[:] = self.parameters.copy(), self.network.initial(0, 1.0)
         rows = aligned_empty((size, self._ins[0]), self.dtype)
         target = np.zeros(size, dtype=int) if self.loss.name == "cross_entropy" else np.full(size, 0.5)
-        long = np.full(size, 16 * self._limit**2)  # rows said to be so long that clipping acts
-        # the own loss may round as well; the squared one hides no bit of an output
+        long = np.full(size, 16 * self._limit**2)  # squared norms for which clipping acts
+        # the loss may round by place as well; the squared loss hides no bit of an output
         for i, loss in enumerate((self.loss, *[Loss("squared")] * (1 + 12 // self._outs[-1]))):
             rows[:] = synthetic_rows(1 + i, self._ins[0])
             rows[:, self.network.widths[0] :] = 1
@@ -212,7 +209,7 @@ class ClippedGradient(AlikeBlocks):
         if v.hidden:
             self._hidden_layer.dot(v.hidden_squares, v.later_norms)
         np.copyto(v.row_norms, squared_norms)
-        # One look at all: if a single one were as large as allowed this would be. A NaN is not below anything.
+        # one comparison for all: if one norm were beyond the limit, this sum would be; NaN compares as False
         if not v.flat_norms.dot(v.flat_norms) < LARGEST_SQUARES**2 / 2:
             self._clear_extreme_records(v)
         np.multiply(v.error_norms, v.input_norms, out=v.error_norms)
@@ -260,7 +257,7 @@ class ClippedGradient(AlikeBlocks):
         """Compute the first layer's part of the sum, in parts of equal length, each turned into float64."""
         is_wide = rows.dtype == np.float64
         most = self._rows_a_product if is_wide else min(self._rows_a_product, len(self._wide_rows))
-        # padding adds nothing, and wide rows are worth leaving out; a short product costs nearly as much as a long one
+        # equal parts, because a short product takes nearly as long as a long one; padding is left out
         step = math.ceil(m / math.ceil(m / most))
         for start in range(0, m, step):
             part, few = rows[start : min(m, start + step)], errors[:, start : min(m, start + step)]

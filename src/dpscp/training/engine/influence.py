@@ -26,9 +26,8 @@ from dpscp.training.engine.rows import (
 )
 from dpscp.training.model import Model, NoInfluenceFormError, Trajectory, softmax
 
-# Synthetic records answer more than real ones do, whose labels the model predicts worse and whose directions are
-# uneven: on the development data the true response was .6 to 1 of theirs. Half of it keeps the correction on the safe
-# side.
+# On the development data the response of the records was .6 to 1 of that of synthetic ones, because their labels are
+# predicted worse and their directions are uneven. Half of it keeps the correction conservative.
 _RESPONSE_SHARE = 0.5
 _N_SYNTHETIC = 256
 # Iterates of a trajectory that are read at most.
@@ -44,9 +43,7 @@ def corrected_outputs(
     persons: Persons | None = None,
     y_bounds: tuple[float, float] | None = None,
 ) -> Array:
-    """Return outputs of a linear head without each record's own influence.
-
-    The records are the training records; the influence is taken to first order.
+    """Return the outputs of a linear head for its training records, without each record's own influence (first order).
 
     A record x with errors e_t (derivative of its loss in the outputs at iterate t, clipped as in training)
     moved the released parameters by -sum_t w_t e_t x / n_records in expectation over the sampling, w_t the
@@ -117,9 +114,7 @@ def has_influence_form(model: Model, trajectory: Trajectory | None) -> bool:
 
 
 def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) -> Array:
-    """Return how far the records of a person moved each record's outputs.
-
-    The record itself is one of them.
+    """Return how far the records of a person, the record itself included, moved each record's outputs.
 
     ``summed`` holds the sums of errors that moved the intercept and those that moved the features.
     """
@@ -163,9 +158,7 @@ def _step_weights(trajectory: Trajectory, curvature: Array) -> Array:
 def _curvature(
     head: DenseModel, trajectory: Trajectory, points: Array, length: float, y_bounds: tuple[float, float] | None
 ) -> Array:
-    """Return the mean derivative of a clipped error at each point.
-
-    It uses synthetic rows and released numbers only.
+    """Return the mean derivative of a clipped error at each point, from synthetic rows and released numbers only.
 
     Theory: Result D
     """
@@ -184,9 +177,7 @@ def _curvature(
 
 
 def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float] | None) -> float:
-    """Return the mean derivative of a clipped error in its output.
-
-    Errors longer than ``reach`` are clipped.
+    """Return the mean derivative of an error in its output, where errors longer than ``reach`` are clipped.
 
     Labels follow the model's own probabilities p, targets are uniform over their public range. A clipped error e of
     several outputs still turns: its derivative is reach / |e| times what is orthogonal to e of diag(p) - p p^T.

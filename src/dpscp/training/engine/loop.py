@@ -3,10 +3,10 @@
 Floating point. The clipped sum plus noise leaves this module only after rounding to a public grid of 2**-20
 noise standard deviations, and everything later is a function of grid points. The noise is drawn in float64,
 whose spacing is about 2**-51 standard deviations, so each grid point is the result of roughly 2**31 noise values
-whatever the sum is: looking at the low bits of a released parameter (Mironov 2012; Jin et al. 2022) tells
-nothing. What remains is stated in docs/floating_point.md: probabilities are Gaussian only up to a relative error
-of about 2**-31 a coordinate and step. The sum itself is computed in floating point: its sensitivity is proven to be at
-most clip_norm * (1 + CLIP_SLACK), and the noise is scaled for that.
+whatever the sum is, and the low bits of a released parameter (Mironov 2012; Jin et al. 2022) reveal nothing.
+Probabilities are Gaussian up to a relative error of about 2**-31 a coordinate and step (docs/floating_point.md). The
+sum itself is computed in floating point: its sensitivity is proven to be at most clip_norm * (1 + CLIP_SLACK), and the
+noise is scaled for that.
 
 Sums. An array in memory is a source of one block. The batch of a step is drawn once, as places in the order of all
 persons (`dpscp.data.sources.places`). Every block takes its share and returns one vector of clipped gradients. Adding
@@ -42,20 +42,18 @@ from dpscp.training.engine.threads import PerThread, SecondThread, one_blas_thre
 if TYPE_CHECKING:
     from dpscp.training.mechanisms.dpsgd import DPSGD
 
-# The two decays of Adam, and what is added to the divisor.
+# The two decays of Adam, and the number that is added to its divisor.
 _ADAM = 0.9, 0.999, 1e-8
 # Small enough to leave the cache to the batch.
 _GAPS_PER_BLOCK = 1 << 12
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
-    """Yield endless Poisson batches of n persons.
+    """Yield batches of n persons without end; each person is in each batch with probability `sampling_rate`.
 
-    Each person enters each batch independently with probability `sampling_rate`.
-
-    The masks of all batches laid end to end are one Bernoulli sequence; the gaps between its ones are
-    geometric, so drawing gaps is exact and costs as much as the persons drawn, not n. A batch has no maximal
-    size: cutting it would break the accounting.
+    The masks of all batches laid end to end are one Bernoulli sequence. The gaps between its ones are geometric, so
+    drawing gaps is exact, and takes time for the persons drawn, not for n. A batch has no maximal size, because cutting
+    it would break the accounting.
     """
     first = 0  # position of the current batch's first person
     block = np.empty(0, dtype=np.int64)  # positions drawn and not yet handed out
@@ -215,7 +213,7 @@ class Descent:
         )
         self._run, self.gradient = secure_bytes()(16), self._allocate()
         self.gradient.second = second
-        # as arrays: what is turned into one at every step costs as much as a product
+        # arrays, because turning a number into an array at every step takes as long as a product
         self._per_grid = np.array(1 / self.grid if self.grid else 0.0)
         self._grid_over_normalizer = np.array(self.grid / self.normalizer)
         self._momentum = np.array(rule.momentum)
@@ -299,7 +297,7 @@ class Descent:
         gradient *= rate / (1 - first**self.step_count)
 
     def current(self) -> Array:
-        """Return the current iterate, in the precision the gradients see."""
+        """Return the current iterate, in the precision of the gradients."""
         return self._fast.copy()
 
     def released(self) -> Array:

@@ -1,9 +1,9 @@
 """Define dense networks: their outputs, losses and the released model. A linear head has no hidden layers.
 
-A matrix product rounds a record by the size of the block, the place in it and the number of threads (kernels for small
-matrices and for edges). A record's result must be a function of that record alone. Else one more record would change
-the results of all others, and near a jump or a threshold by more than any sensitivity states. `AlikeBlocks` chooses
-sizes of blocks for which a product rounds a record alike in every place.
+How a matrix product rounds a record depends on the size of the block, the place in it and the number of threads. A
+record's result must be a function of that record alone. Otherwise one more record would change the results of all
+others, and near a jump or a threshold by more than any sensitivity states. `AlikeBlocks` chooses sizes of blocks for
+which a product rounds a record in the same way in every place.
 """
 
 import math
@@ -32,7 +32,7 @@ from dpscp.training.engine.rows import (
 from dpscp.training.engine.threads import blas_threads
 from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, saved_as, softmax
 
-_SIZE_CHECK = Lock()  # several threads may look at the same sizes
+_SIZE_CHECK = Lock()  # several threads may check the same sizes
 # Sizes of blocks are multiples of this, and so many records fill whole cache lines.
 LANES = 16
 MOST_ROWS = 8192
@@ -40,7 +40,7 @@ MOST_ROWS = 8192
 
 @lru_cache(maxsize=256)
 def _known_sizes(_what: Hashable) -> tuple[dict[int, bool], list[Array]]:
-    """Return which sizes round alike, and what synthetic records get in a full block."""
+    """Return which sizes round alike, and the results of synthetic records in a full block."""
     return {}, []
 
 
@@ -51,10 +51,7 @@ def whole_lanes(m: float) -> int:
 
 @dataclass(frozen=True)
 class Network:
-    """The public shape of a dense network.
-
-    Layer widths from input to output, activation, bias or not.
-    """
+    """The public shape of a dense network: widths from input to output, activation, and whether layers have a bias."""
 
     widths: tuple[int, ...]
     activation: str = "relu"
@@ -79,9 +76,7 @@ class Network:
         return views
 
     def initial(self, seed: int, scale: float | None) -> Array:
-        """Return the public starting point.
-
-        Uniform on +-scale/sqrt(fan-in) from PCG64(seed); zero for scale 0.
+        """Return the public starting point, uniform on +-scale / sqrt(fan-in) from PCG64(seed).
 
         `scale=None` is 0 for a linear head (its loss is convex) and 1 for a network with hidden layers.
         """
@@ -97,17 +92,17 @@ class Network:
 class AlikeBlocks(ABC):
     """The layers of a network, for blocks of sizes in which a record gets the same bits in every place.
 
-    What a product does depends on sizes, places, alignment and threads and not on values, so that sizes are chosen in
-    which synthetic records get the bits that they get in a block of `chunk`. A record's results are then a function of
-    that record. If a full block fails in float32, blocks are float64; if it fails in both, records go one at a time
+    How a product rounds depends on sizes, places, alignment and threads, not on values. So a size is used only if
+    synthetic records get the same bits in every place as in a block of `chunk`. A record's results are then a function
+    of that record. If a full block fails in float32, blocks are float64. If it fails in both, records go one at a time
     (`chunk` is 1).
     """
 
     def __init__(self, network: Network, dtype: str, *what: Hashable) -> None:
         """Allocate memory, and check the largest block size.
 
-        Each size is checked once in a process for the shapes, the library's threads and ``what``, which names all else
-        that decides.
+        Each size is checked once in a process, for the shapes, the threads of the library and ``what``, which names
+        everything else that matters.
         """
         self.network = network
         for self.dtype in (dtype, "float64"):
@@ -151,8 +146,8 @@ class AlikeBlocks(ABC):
             if depth == len(values.hidden):
                 return
             if self.network.activation == "relu":
-                # All ones where the value is positive: the sign bit of minus its bits, spread. Faster than a maximum,
-                # or comparing and multiplying, here and on the way back.
+                # a mask of ones where the value is positive: the sign bit of its negated bits, spread; faster than
+                # np.maximum here and a comparison on the way back
                 bits, slope = values.active_bits[depth], values.slopes[depth]
                 np.negative(bits, out=slope)
                 np.right_shift(slope, values.sign_shift, out=slope)
@@ -180,7 +175,7 @@ class LayerValues:
 
 
 class RowOutputs(AlikeBlocks):
-    """A network's outputs, a row's the same bits whatever the other rows are: a function of row and parameters.
+    """The outputs of a network: those of a row have the same bits whatever the other rows are.
 
     Several threads may use it at once. Where the layers are float64 instead of float32, the outputs are rounded.
 
@@ -218,11 +213,9 @@ class RowOutputs(AlikeBlocks):
         return rows, LayerValues(network, values[:-1], values[-1])
 
     def parts(self, n: int, fill: Callable[[slice, Array], None]) -> Iterator[tuple[slice, Array]]:
-        """Yield the n rows block by block.
+        """Yield, for each block of the n rows, their slice and their outputs (places, units) with padding behind them.
 
-        Which rows, and the outputs (places, units) with padding behind those rows.
-
-        `fill(part, into)` writes these rows, without bias coordinate, into a block. Outputs last until the next block.
+        `fill(part, into)` writes these rows, without bias coordinate, into a block. The next block overwrites outputs.
         """
         rows = np.empty((0, 0))
         for start in range(0, n, self.chunk):
@@ -232,7 +225,7 @@ class RowOutputs(AlikeBlocks):
             if len(rows) != size:
                 rows, values = self._memory(size)
             fill(part, rows[:m, : self.network.widths[0]])
-            rows[m:] = rows[0]  # padding overflows and warns only where a row does
+            rows[m:] = rows[0]  # padding then overflows only if a row does
             self._forward(self._layers, rows, values)
             yield part, values.outputs[-1].T
 
@@ -256,9 +249,7 @@ def with_zero_column(z: Array) -> Array:
 
 @dataclass(frozen=True)
 class Loss:
-    """A record's loss as a function of the outputs.
-
-    The name, and the constants it needs.
+    """A record's loss as a function of the outputs: its name and constants.
 
     cross_entropy: softmax over the outputs; logistic: sigmoid of one output, labels 0 and 1; squared: (z -
     y)^2 (no factor 1/2); huber: (z - y)^2 / 2 up to `huber_delta`, then linear; pinball: one output for each
@@ -351,10 +342,7 @@ class DenseModel(Model):
         )
 
     def outputs(self, X: ArrayLike) -> Array:
-        """Return logits (n, classes), or real outputs (n, 1), or (n, quantiles).
-
-        A row's are a function of that row.
-        """
+        """Return logits (n, classes), or real outputs (n, 1) or (n, quantiles), each a function of its row."""
         return self._in_parts(X, lambda z: z)
 
     def predict_proba(self, X: ArrayLike) -> Array:

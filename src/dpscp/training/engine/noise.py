@@ -34,9 +34,9 @@ _RECORDS_PER_PART = 1 << 10
 
 
 def sum_slack(n_records: int) -> float:
-    """Return the relative excess over the bound that rounding may add to a sum.
+    """Return by which part of its bound rounding may increase the effect of one record or person on a sum.
 
-    The excess is that of one record or person; ``n_records`` is the public nominal number.
+    ``n_records`` is the public nominal number.
 
     The rounding of a sum grows with its terms (`sum_in_parts`). Above 2^26 nominal records the noise grows with it: by
     0.4 % at 2.7 * 10^9. The slack covers four times the nominal number; more records are refused.
@@ -69,7 +69,7 @@ def total_of_blocks(
     """Return the total of the sums of all blocks.
 
     Blocks add their totals by pairs: with the levels inside a block, a term still goes through fewer than D additions.
-    A person's terms add up to at most the bound of one record, so that it is persons that count.
+    A person's terms add up to at most the bound of one record, so persons are counted.
     """
     total, count = source.sum(partial(_sum_and_count, block_sum))
     if count > max(_MOST_RECORDS, n_records * _MORE_THAN_NOMINAL):
@@ -85,9 +85,7 @@ def _sum_and_count(block_sum: Callable[[Block], NDArray[np.float64]], block: Blo
 
 
 def sum_in_parts(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[np.float64]:
-    """Return ``part_sum(*arrays)`` with a bounded rounding error.
-
-    ``part_sum`` is a sum over records.
+    """Return ``part_sum(*arrays)``, a sum over records, with a bounded rounding error.
 
     A record inserted in front changes the rounding of all other terms. Here a term goes through at most D = 1100
     float64 additions: 1024 in a part, at most 45 between parts and between blocks, and a few roundings of the result on
@@ -147,9 +145,7 @@ def release_symmetric(
 
 
 def grid_slack(noise_std: float, n_parameters: int) -> float:
-    """Return the largest extra distance that rounding adds to two releases.
-
-    The two releases share their noise.
+    """Return the largest distance that rounding adds between two releases with the same noise.
 
     Theory: Result C
     """
@@ -181,10 +177,7 @@ class GridNoise:
         self._used = len(self._block)
 
     def next(self) -> Array:
-        """Return the next vector.
-
-        Overwritten by a later call, but not by the very next one.
-        """
+        """Return the next vector; the second call after this one may overwrite it."""
         if self._used == len(self._block):
             self._block, self._before = self._before, self._block
             self._numbers.fill(self._block.reshape(-1))

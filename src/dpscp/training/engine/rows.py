@@ -1,12 +1,11 @@
-"""Read rows and targets: check them, bound rows, and hold a block as the engine reads it; messages contain no data.
+"""Check rows and targets, bound rows, and hold a block as the engine reads it; messages contain no data.
 
-A result for a row has the same bits wherever the row stands.
+A result for a row has the same bits in every place of an array.
 
 Training reads the transformed rows at every step, and transforming them again takes as long as the step or longer. So
-they are kept, and of a large table they are most of a fit's memory: there a row becomes 16-bit integers times a float32
-scale of its own. This is a function of that row alone, applied before any gradient: clipping, sums and noise do not see
-it. Integers are rounded towards zero, so no row becomes longer than its bound (up to a few float32 roundings, which
-`ROW_SLACK` covers).
+they are kept. Of a large table they are most of a fit's memory, so there a row is kept as 16-bit integers times a
+float32 scale of its own. This is a function of that row alone, applied before any gradient. Integers are rounded
+towards zero, so no row becomes longer than its bound (up to a few float32 roundings, which `ROW_SLACK` covers).
 """
 
 import math
@@ -23,13 +22,13 @@ from dpscp.data.sources.places import blocks_in_memory
 from dpscp.data.validation import label_index
 
 _CACHE_LINE = 64
-# Rows are clipped this much below a feature bound, relatively: rounding cannot lift them above it.
+# Rows are clipped to this relative distance below a feature bound, so that rounding cannot lift them above it.
 ROW_SLACK = {"float32": 1e-6, "float64": 1e-13}
-# Larger numbers in a row become this: far beyond any reasonable unit, far enough below the largest number of the type.
+# Larger numbers in a row are replaced by this one, which is far below the largest number of the type.
 ROW_END = {"float32": 2.0**100, "float64": 2.0**900}
 # The largest number whose square is far from an overflow.
 _MOST_SQUARED = {np.dtype("float32"): 2.0**60, np.dtype("float64"): 2.0**500}
-# Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
+# Numbers of input and activations that are handled at once, so that a chunk stays in cache.
 CHUNK_NUMBERS = 1 << 18
 # For shorter rows the calls of a maximum cost more than the maximum.
 _SHORT_ROW = 64
@@ -37,7 +36,7 @@ _SHORT_ROW = 64
 _SAFE_SQUARES = 1e-200, 1e200
 # Temporaries of so many numbers stay in the cache.
 _NUMBERS_AT_ONCE = 1 << 16
-# Of fewer numbers (64 MB in float32) the memory does not matter, and their bits stay those of earlier versions.
+# Tables of fewer numbers (64 MB in float32) are kept in float32.
 _LARGE_TABLE = 1 << 24
 _LARGEST = np.iinfo(np.int16).max
 # Numbers below this in a row that has no larger one become zero: their scale would not be a normal number.
@@ -45,10 +44,7 @@ _SMALLEST = 2.0**-100
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
-    """Return an empty array that starts at a cache line.
-
-    Products then run the same way for every array.
-    """
+    """Return an empty array that starts at a cache line, so that products run in the same way for every array."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size + _CACHE_LINE, dtype=np.uint8)
     start = -raw.ctypes.data % _CACHE_LINE
@@ -56,17 +52,12 @@ def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def is_aligned(array: Array, step: int) -> bool:
-    """Return whether slices that start at multiples of ``step`` are aligned.
-
-    An aligned slice starts at a cache line.
-    """
+    """Return whether slices that start at multiples of ``step`` rows start at cache lines."""
     return array.ctypes.data % _CACHE_LINE == 0 and step * array.strides[0] % _CACHE_LINE == 0
 
 
 def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = True) -> Array:
-    """Return X as a two-dimensional array of real numbers, checked.
-
-    Messages contain nothing of X.
+    """Return X as a checked two-dimensional array of real numbers.
 
     ``finite=False`` leaves the last check, the only one that reads every number, to the next reader of the rows.
     """
@@ -91,7 +82,7 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
 
 
 def require_finite(rows: Array) -> None:
-    """Refuse NaN and infinity; a finite sum shows at once that there are none, only an overflow needs a closer look."""
+    """Refuse NaN and infinity; single numbers are checked only if the sum of all is not finite."""
     if rows.dtype.kind != "f":
         return
     with np.errstate(over="ignore", invalid="ignore"):
@@ -105,7 +96,8 @@ def require_finite(rows: Array) -> None:
 def is_small(rows: Array, end: float) -> bool:
     """Return whether one sum of squares shows that every number is finite and at most `end`.
 
-    Faster than a check and a clip, which change nothing then. Half of `end` is compared, since the sum is rounded.
+    This is faster than a check and a clip, which then change nothing. Half of `end` is compared, since the sum is
+    rounded.
     """
     most = _MOST_SQUARED.get(rows.dtype)
     if most is None or not rows.flags.c_contiguous:
@@ -116,18 +108,12 @@ def is_small(rows: Array, end: float) -> bool:
 
 
 def squared_norms(rows: Array) -> Array:
-    """Return the squared norm of every row in float64.
-
-    A row's result has the same bits wherever the row stands.
-    """
+    """Return the squared norm of every row in float64, with the same bits in every place."""
     return inner_products(rows, rows)
 
 
 def inner_products(rows: Array, others: Array) -> Array:
-    """Return the inner product of every row with the row beside it.
-
-    Results are float64, with the same bits wherever the two rows stand.
-    """
+    """Return the inner product of each pair of rows in float64, with the same bits in every place."""
     n, d = rows.shape
     out, step = np.empty(n), max(1, CHUNK_NUMBERS // d)
     for start in range(0, n, step):
@@ -140,10 +126,7 @@ def inner_products(rows: Array, others: Array) -> Array:
 
 
 def _whole_lines(rows: Array) -> Array:
-    """Return the rows in float64, each of whole cache lines.
-
-    Each is summed in the same way.
-    """
+    """Return the rows in float64, padded to whole cache lines, so that each is summed in the same way."""
     n, d = rows.shape
     if d % 8 == 0 and rows.dtype == np.float64 and rows.flags.c_contiguous and is_aligned(rows, 1):
         return rows
@@ -153,19 +136,14 @@ def _whole_lines(rows: Array) -> Array:
 
 
 def largest_entries(rows: Array) -> Array:
-    """Return the largest absolute value of each row.
-
-    Short rows are put across first, which runs along many at once.
-    """
+    """Return the largest absolute value of each row; short rows are transposed first, which is faster."""
     if rows.shape[1] < _SHORT_ROW:
         return np.asarray(np.maximum.reduce(np.abs(rows.T, order="C"), axis=0))
     return np.asarray(np.maximum.reduce(np.abs(rows), axis=1))
 
 
 def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, dtype: str) -> Array:
-    """Return rows as the engine reads them.
-
-    Finite, clipped to `feature_bound`, with the bias coordinate 1 appended.
+    """Return rows as the engine reads them: finite, clipped to `feature_bound`, with the bias coordinate 1 appended.
 
     A row longer than the bound is scaled onto it before it is cast, a function of that row alone. The bound does not
     count the bias coordinate. Numbers beyond `ROW_END` become that, so that outputs hardly ever overflow.
@@ -194,12 +172,10 @@ def fill_features(rows: Array, feature_bound: float | None, out: Array) -> None:
 
 
 def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> NDArray[np.float64]:
-    """Return a float64 copy with every row scaled or shortened to ``bound``.
+    """Return a float64 copy with every row scaled or shortened to ``bound``, and none longer after rounding.
 
-    No row is longer than ``bound`` after rounding.
-
-    A row whose squares overflow or underflow is divided by its largest entry first. A row's result has the same bits
-    wherever the row stands.
+    A row whose squares overflow or underflow is divided by its largest entry first. A row's result has the same bits in
+    every place.
     """
     out = aligned_empty(rows.shape, "float64")
     _cast(rows, out, float(np.finfo(np.float64).max))
@@ -232,10 +208,7 @@ def _cast(values: Array, into: Array, end: float) -> None:
 
 
 def check_classes(classes: Any, loss: str) -> tuple[Any, ...]:
-    """Return a public class list as a tuple of plain labels.
-
-    At least two, no repeats, exactly two for the logistic loss.
-    """
+    """Return a public class list as a tuple of plain labels: at least two, exactly two for the logistic loss."""
     if isinstance(classes, str) or not np.iterable(classes):
         raise TypeError(f"classes must be a sequence of labels, got {type(classes).__name__}")
     labels = tuple(c.item() if isinstance(c, np.generic) else c for c in classes)
@@ -274,18 +247,12 @@ def observed_labels(y: ArrayLike) -> list[Any]:
 
 
 def encode_labels(y: ArrayLike, classes: tuple[Any, ...]) -> NDArray[np.int64]:
-    """Return the positions of the labels in the public class list.
-
-    An unknown label is refused without printing it.
-    """
+    """Return the positions of the labels in the public class list; the message about an unknown one omits it."""
     return label_index(_label_array(y), classes)
 
 
 def encode_targets(y: ArrayLike, loss: str, classes: tuple[Any, ...] | None, dtype: str) -> Array:
-    """Return the targets as the loss reads them.
-
-    Class positions, 0/1 numbers for the logistic loss, or real numbers.
-    """
+    """Return the targets as the loss reads them: class positions, 0/1 for the logistic loss, or real numbers."""
     if classes is None:
         return real_targets(y, dtype)
     positions = encode_labels(y, classes)
@@ -293,10 +260,7 @@ def encode_targets(y: ArrayLike, loss: str, classes: tuple[Any, ...] | None, dty
 
 
 def real_targets(y: ArrayLike, dtype: str) -> Array:
-    """Return finite real targets, one per record.
-
-    A number beyond the dtype's range becomes the end of that range.
-    """
+    """Return finite real targets, one per record, clipped to the range of the dtype."""
     try:
         target = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
@@ -333,10 +297,7 @@ def target_units(outputs: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[n
 
 
 def observed_source_labels(source: RecordSource) -> list[Any]:
-    """Return the labels of the records, which the caller declares public.
-
-    Only of records in this process.
-    """
+    """Return the labels of the records in this process, which the caller declares public."""
     blocks = blocks_in_memory(source)
     if not blocks:
         raise ValueError("classes must be declared for records outside this process; pass classes=(...)")
@@ -345,15 +306,12 @@ def observed_source_labels(source: RecordSource) -> list[Any]:
 
 @dataclass(frozen=True)
 class EngineBlock(Block):
-    """A block as the engine reads it, bias coordinate included.
-
-    It exists only while training runs and is never stored.
-    """
+    """A block as the engine reads it, bias coordinate included; it exists only while training runs."""
 
     squared_norms: Array = field(default_factory=lambda: np.empty(0), repr=False)
-    """An input of every ghost norm."""
+    """Of every row, for the ghost norms."""
     scales: Array | None = field(default=None, repr=False)
-    """Of rows that are integers, without a bias coordinate. None: the rows are as they are used."""
+    """The scales of rows that are kept as integers, without a bias coordinate; None for other rows."""
 
 
 def build_engine_block(

@@ -1,4 +1,4 @@
-"""Use threads: those of the matrix library, a second one for a step of a wide network, and memory of each one."""
+"""Limit the threads of the matrix library, run work in a second thread, and keep memory for each thread."""
 
 import threading
 from collections import deque
@@ -38,13 +38,11 @@ def _libraries() -> ThreadpoolController:
 
 
 class SecondThread:
-    """One thread beside the caller's, for work that leaves the interpreter free.
+    """One thread beside the caller's, for work that releases the interpreter lock: draws and matrix products.
 
-    Draws and matrix products.
-
-    A step of a wide network then draws its noise while its gradient is computed. It asks for no second thread of the
-    matrix library: those share one product, which rounds by the number of threads, and wait for each other in a loop
-    that a busy machine makes very slow.
+    A step of a wide network then draws its noise while its gradient is computed. The matrix library itself keeps one
+    thread for each product. Its own threads would share one product, whose rounding then depends on their number, and
+    they wait for each other in a busy loop.
     """
 
     def __init__(self) -> None:
@@ -85,9 +83,9 @@ class SecondThread:
 
 
 def second_thread(n_parameters: int) -> AbstractContextManager[SecondThread | None]:
-    """Return a second thread if so many parameters are worth it.
+    """Return a second thread for a network of so many parameters, or None.
 
-    None where it would not pay or where matrix products may use only one.
+    None for a small network, and where matrix products may use only one thread.
     """
     if n_parameters < _WORTH_A_THREAD or max(blas_threads()) == 1:
         return nullcontext()
@@ -97,7 +95,7 @@ def second_thread(n_parameters: int) -> AbstractContextManager[SecondThread | No
 class PerThread(Generic[Made]):
     """An object that a thread makes once and uses for all blocks of a run.
 
-    Its memory contains records of the last block. So it goes with the run's last step, and with an error.
+    Its memory contains records of the last block. So it is dropped after the last step of the run, and on an error.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Choose the hidden layers by the number of columns after private steps and their release.
+"""Choose the hidden layers by the number of columns that private steps leave.
 
 Theory: Fact 5
 """
@@ -15,7 +15,7 @@ Layers = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True)
 class LayersByWidth(Around):
-    """Train with other hidden layers if rows are narrow.
+    """Choose the hidden layers by the width of the rows.
 
     The width of a row after private steps is known only after their release. A choice by this width is post-processing.
 

@@ -84,7 +84,7 @@ class DPSGD(GaussianSums):
     ``event`` is these Gaussian releases. The unit is one record, or one person; a sum has sensitivity ``clip_norm``,
     and its noise scale is ``noise_multiplier * clip_norm``. Everything else is post-processing.
 
-    Assumes: a record's gradient has the same bits in every place of a batch; a dry run on synthetic records checks it.
+    Assumes: a record's gradient has the same bits in every place of a batch, as checked on synthetic records.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ class DPSGD(GaussianSums):
 
     @property
     def averaged_steps(self) -> int:
-        """Return how many of the last iterates the released parameters average; 1 is the last iterate."""
+        """Return the number of last iterates whose average is released; 1 releases the last iterate."""
         return 1 if self.averaging is None else max(1, math.ceil(self.averaging * self.steps - 1e-9))
 
     def influence_weights(self, curvature: Array) -> Array:
@@ -228,7 +228,7 @@ class DPSGD(GaussianSums):
         Theory: Result D
         """
         weights = np.empty(self.steps)
-        kept = carried = 0.0  # share of the iterate that step t leaves behind, in the release; weight of the step after
+        kept = carried = 0.0  # the share of the iterate after step t in the release, and the weight of the next step
         for t in range(self.steps - 1, -1, -1):
             if t >= self.steps - self.averaged_steps:
                 kept += 1 / self.averaged_steps
@@ -281,8 +281,8 @@ class DPSGD(GaussianSums):
         classes = self.classes
         if self.task == "classification" and classes is None:
             classes = check_classes(observed_source_labels(source), self.loss)
-        # Rows of a large table are kept in 16 bits a number. Not where every step reads all of them, which is at the
-        # rate of memory. Without a feature bound the features of a row may differ by any factor.
+        # Rows of a large table are kept in 16 bits a number. A full batch would be read more slowly, and without a
+        # feature bound the features of a row may differ by any factor.
         may_shorten = self.feature_bound is not None and self.dtype == "float32" and self.sampling_rate < 1
         convert = partial(
             build_engine_block,
@@ -304,9 +304,7 @@ class DPSGD(GaussianSums):
         return facts if self.feature_bound is None else {**facts, "feature_bound": self.feature_bound}
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
-        """Return the proven bound on ||theta_{n+1} - theta_n||, or None.
-
-        The two runs share masks and noise.
+        """Return the proven bound on ||theta_{n+1} - theta_n|| of two runs that share masks and noise, or None.
 
         Proven for linear heads with a feature bound, plain SGD (no momentum, no Adam), a smooth loss, and
         clipping that keeps the loss convex: never active for cross_entropy, any clip_norm for one-output
@@ -334,11 +332,11 @@ class DPSGD(GaussianSums):
         if rate == 1:
             influence += rounding
         else:
-            # Two candidates mean that nonexpansive steps are affordable; only then rounding errors merely add up.
+            # with two candidates nonexpansive steps are likely enough; only then do rounding errors just add up
             caps = batch_limits(rates, smoothness, n_records, rate, normalizer, self.delta_n, convex=True)
             if len(caps) < 2:
                 return None
-            rounding += influence * CLIP_SLACK * min(1.0, n_records / MOST_RECORDS)  # also where it is not drawn
+            rounding += influence * CLIP_SLACK * min(1.0, n_records / MOST_RECORDS)  # also in steps without the record
             drift = rounding * float(rates.sum()) / normalizer
         bound = stability_dpsgd_fixed_normalizer(
             clip_norm=influence,

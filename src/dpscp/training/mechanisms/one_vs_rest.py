@@ -1,4 +1,4 @@
-"""One private model for each of several labels or targets."""
+"""Train one private model for each of several labels or targets."""
 
 import math
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ class Heads(Model):
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the probability of each label, (n, n_labels), or the outputs for each target, side by side."""
-        # a head of the caller's own gets copies of the rows
+        # a head with code of the caller gets copies of the rows
         heads = map(model_for_records, self.heads)
         if self.task == "regression":
             return np.column_stack([np.asarray(head.outputs(X)) for head in heads])
@@ -208,7 +208,7 @@ class SeveralTargets(Around):
         noise = require_noise(self.noise_multiplier) * math.sqrt(k) * (1 + sum_slack(n))
         total = total_of_blocks(partial(residual_sums, model=model, ranges=ranges), run.source, n)
         rng = secure_generator(stream_seed(run.random_state, RESIDUALS))
-        # below the second bound, noise alone could be the spread
+        # a smaller spread could be noise alone
         shares = np.clip(gaussian_release(total, noise, rng, n) / n, max(_LEAST_SPREAD, min(1.0, 2 * noise / n)), 1.0)
         spread = tuple(float(share * (high - low) / 2) for share, (low, high) in zip(shares, ranges, strict=True))
         found = {**trained.found_privately, SPREAD: spread}

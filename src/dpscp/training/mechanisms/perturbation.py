@@ -375,7 +375,7 @@ class LinearRisk:
         objective: Callable[[FloatArray], tuple[float, FloatArray]],
         tolerance: float,
     ) -> FloatArray:
-        # smoothness of the whole objective from the rows at hand: it steers the solver and is never released
+        # smoothness of the whole objective for these rows: it only steers the solver and is never released
         largest = float(np.linalg.norm(rows, 2)) ** 2 if len(rows) else 0.0
         smooth = self.head.smoothness / self.row_bound**2 * largest + self.strength
         root = math.sqrt(self.strength / smooth)
@@ -387,7 +387,7 @@ class LinearRisk:
                 return ahead
             following = ahead - gradient / smooth
             ahead, theta = following + momentum * (following - theta), following
-        # the tolerance is far above rounding, so exact arithmetic is the only thing that could have failed
+        # convergence is proven, and the tolerance is far above rounding
         raise ArithmeticError(
             "the penalized risk could not be minimized to the tolerance that privacy needs; raise the penalty"
         )
