@@ -138,7 +138,9 @@ class PrivateConformal(FittedEstimator):
         outer.warn(budget)
         with verbosity(check_count("verbose", self.verbose, minimum=0)):
             fit_input = self._read(X, y, persons, schema)
-            problem, records = self._make_problem(fit_input)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SeededWarning)  # the release warns once
+                problem, records = self._make_problem(fit_input)
             released = self._release(problem, records, X, budget, outer)
         self._keep(outer.mark(released), records)
         return self
@@ -330,9 +332,7 @@ class PrivateConformal(FittedEstimator):
         thinning = None
         if self.population is not None and (population := read_population(self.population)) is not None:
             population.check_classes(labels)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SeededWarning)  # the release warns once
-                thinning = Thinning.of(population, self.random_state)
+            thinning = Thinning.of(population, self.random_state)
         groups = LABEL if self._groups_are_labels else self.declared_groups()
         values = groups.names if isinstance(groups, RowGroups) else labels if groups == LABEL else None
         reader = BlockReader(encoded, groups, values, thinning)

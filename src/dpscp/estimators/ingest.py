@@ -1,6 +1,5 @@
 """Read the records of a fit and check every number before anything is spent."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +15,6 @@ from dpscp.data.sources.base import FirstReading, watch_changes
 from dpscp.data.sources.places import KeptRows, Places, UnitSource, is_in_memory, take_census
 from dpscp.data.used_records import RowDigests, Sketch, sketch_rows
 from dpscp.data.validation import check_finite
-from dpscp.exceptions import SeededWarning
 from dpscp.privacy.random_streams import KEPT_ROWS, PlacedDraws, secure_bytes, stream_seed
 from dpscp.privacy.units import Unit
 
@@ -131,9 +129,7 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
         source = watch_changes(source, digests, key)
     places = Places.of(found)
     if by_person:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
-            draws = PlacedDraws.of(stream_seed(random_state, KEPT_ROWS))
+        draws = PlacedDraws.of(stream_seed(random_state, KEPT_ROWS))
         source = source.map(KeptRows(draws, places, given.unit.cap))
     reading = reading if reading.thinning is None else replace(reading, places=places)
     records = UnitSource(source.map(reading, keep=is_in_memory(source)), given.unit.counted, places)
@@ -175,15 +171,13 @@ def records_from_arrays(
         groups = reading.groups.places(given.table, len(rows))
     found, block = len(rows), Block(0, rows, targets, groups=groups)
     if given.unit.by_person:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SeededWarning)  # the release warns once
-            kept, owners = keep_rows(
-                given.persons,
-                n_rows=len(rows),
-                rows_per_person=given.unit.cap,
-                random_state=random_state,
-                columns=getattr(given.X, "columns", ()),
-            )
+        kept, owners = keep_rows(
+            given.persons,
+            n_rows=len(rows),
+            rows_per_person=given.unit.cap,
+            random_state=random_state,
+            columns=getattr(given.X, "columns", ()),
+        )
         groups, found = None if groups is None else groups[kept], owners.count
         block = Block(0, rows, targets[kept], owners, groups, kept)
     if thinning is not None:
