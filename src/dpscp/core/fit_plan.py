@@ -21,7 +21,7 @@ from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.torch_records import comes_from_torch
 from dpscp.data.validation import suppress_float_warnings
-from dpscp.guarantees.certificate import Promise, check_release_confidence
+from dpscp.guarantees.certificate import Promise
 from dpscp.guarantees.registry import AUTO, SPLIT, UNIVERSAL, Guarantee, automatic, guarantee_of
 from dpscp.privacy import (
     Ledger,
@@ -232,8 +232,6 @@ def best_train_share(problem: FitProblem, guarantee: Guarantee) -> float:
 def _for_private_model(problem: FitProblem, model: PrivateModel) -> FitPlan:
     """Plan for a model that was trained elsewhere; only ``split`` states that it saw other records."""
     guarantee = UNIVERSAL if problem.guarantee == AUTO else guarantee_of(problem.guarantee)
-    if problem.release_confidence is not None:
-        check_release_confidence(problem.release_confidence, guarantee)
     if guarantee.needs_stability:
         raise ValueError(
             f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel has none"
