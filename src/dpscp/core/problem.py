@@ -190,7 +190,7 @@ class FitProblem(Problem):
         facts |= {name: value for name, value in declared.items() if value is not None}
         facts |= self.task.score_facts
         if self.feature_bounds is not None and not self.private_features:
-            facts["feature_bounds"] = self.feature_bounds.list_ends()
+            facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds.pair]
             if 0 < len(self.feature_bounds.found) < self.n_features:
                 facts["features_with_found_bounds"] = list(self.feature_bounds.found)
         return facts if self.feature_scales is None else {**facts, "feature_scale": list(self.feature_scales)}

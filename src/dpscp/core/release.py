@@ -374,8 +374,10 @@ def _find_smallest_sizes(plan: Plan, index: int, q: PrivateQuantile) -> tuple[in
     confidence, target = plan.problem.release_confidence, 1 - plan.problem.searched_alphas[index]
 
     def useful(n: int) -> bool:
+        """Whether the mean target lies among n scores; otherwise full sets are expected."""
         aim = q.aim.with_size(n)
-        return aim.has_target_within(n, float(aim.whole_offset(plan.guarantee.rank_buffer, None, confidence, target)))
+        offset = float(aim.whole_offset(plan.guarantee.rank_buffer, None, confidence, target))
+        return (1 - float(aim.level)) * (n + 1) + offset + aim.mean_rise <= n
 
     if isinstance(q.aim.size, KnownSize):
         smallest = max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))

@@ -91,10 +91,6 @@ class FeatureBounds:
                 end[place] = np.clip(in_units, _FLOATS.min, _FLOATS.max)
         return replace(self, low=whole[0], high=whole[1], private=(), found=self.private)
 
-    def list_ends(self) -> list[Any]:
-        """Return the bounds as JSON values, [low, high]."""
-        return [np.asarray(end, dtype=float).tolist() for end in self.pair]
-
 
 def stated_bounds(facts: Mapping[str, Any], width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the (lows, highs) of the features in public facts; -1 and 1 for features without bounds there."""

@@ -302,10 +302,3 @@ class Aim:
             return replace(self, size=CountedSize(max(n, math.ceil(n / self.size.part)), self.size.part))
         known = KnownSize(n) if isinstance(self.size, KnownSize) else NoisySize(n, self.size.size_noise)
         return replace(self, size=known)
-
-    def has_target_within(self, n: float, offset: float) -> bool:
-        """Return whether the mean target lies among ``n`` scores.
-
-        If not, full sets are expected.
-        """
-        return (1 - float(self.level)) * (n + 1) + offset + self.mean_rise <= n
