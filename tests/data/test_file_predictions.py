@@ -89,15 +89,6 @@ def test_predictions_are_written_in_the_order_of_the_rows(classifier, regressor,
     np.testing.assert_allclose(read(out), np.column_stack([center, intervals[:, :, 0]]))
 
 
-def test_the_sets_of_a_level_are_tuples_of_labels(classifier):
-    new = people(5, 1)
-    sets = classifier.predict_set(new)[1]
-    for level, percent in enumerate((60, 80)):
-        assert classifier.predict_columns(new)[f"set_{percent}"].tolist() == [
-            tuple(c for c, inside in zip(["no", "yes"], row, strict=True) if inside) for row in sets[:, :, level]
-        ]
-
-
 def test_a_row_that_does_not_fit_has_a_full_set_in_the_file(classifier, tmp_path):
     people(3, 1).assign(region=["north", "elsewhere", "west"]).to_csv(tmp_path / "new.csv", index=False)
     classifier.predict_file(tmp_path / "new.csv", tmp_path / "out.parquet")

@@ -63,15 +63,6 @@ def test_a_frame_gives_what_its_matrix_gives(fitted):
         np.testing.assert_array_equal(fitted.predict_set(frame)[1], plain.predict_set(SCHEMA.matrix(new))[1])
 
 
-def test_the_file_keeps_the_schema(fitted, tmp_path):
-    fitted.save(tmp_path / "model")
-    loaded = dp.load(tmp_path / "model")
-    assert loaded.schema_ == SCHEMA
-    np.testing.assert_array_equal(loaded.predict_set(people(60, 1))[1], fitted.predict_set(people(60, 1))[1])
-    loaded.report(tmp_path / "page.html", people(60, 1), "bought")
-    assert "60" in (tmp_path / "page.html").read_text()
-
-
 def test_persons_come_from_the_schema():
     schema = dp.Schema.from_dict({**SCHEMA.to_dict(), "n_records": None, "person": "note", "rows_per_person": 2})
     model = classifier().fit(people(), "bought", schema=schema)
