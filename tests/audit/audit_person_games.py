@@ -17,6 +17,7 @@ from scipy import special
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
+from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.threshold.search import SearchView
 
 # Number of row choices that the attacker observes before the game.
@@ -100,7 +101,8 @@ class PersonSearchGame(SearchAttack):
 
     def _choose_rows(self) -> tuple[int, ...]:
         """Return the rows of the person that the library uses."""
-        picked = _add_person(self.n, self.rows).one_row_each(self.random_state)
+        persons = _add_person(self.n, self.rows)
+        picked = persons.one_row_of_each(PlacedDraws.of(self.random_state).uniform(range(persons.count)))
         return tuple(int(row) - self.n for row in picked if row >= self.n)
 
     def _select_scores(self, chosen: tuple[int, ...], group: int) -> FloatArray:

@@ -15,7 +15,7 @@ KINDS = pytest.mark.parametrize("alike", [True, False], ids=["alike", "different
 ALL_ROWS_WEIGH_ONE = property(lambda self: np.ones(self.n_rows))
 
 
-def everything(self, random_state):
+def everything(self, drawn):
     """Every row of a person is counted, as a composition over rows would have it."""
     return np.arange(self.n_rows)
 
@@ -45,7 +45,7 @@ def test_a_person_with_five_scores_is_found_in_the_search_no_better_than_a_recor
 
 
 def test_counting_every_row_of_a_person_is_caught(monkeypatch):
-    monkeypatch.setattr(Persons, "one_row_each", everything)
+    monkeypatch.setattr(Persons, "one_row_of_each", everything)
     assert not dp.audit(PersonSearchGame(steps=1), runs=200).passed
 
 
@@ -62,6 +62,6 @@ def test_a_person_with_rows_in_8_groups_keeps_the_claim_of_one_group_in_many_run
 @pytest.mark.no_cover
 def test_the_row_level_composition_over_8_groups_is_caught(monkeypatch):
     """Each row counted in its group: a budget of 1 would really be 3.19."""
-    monkeypatch.setattr(Persons, "one_row_each", everything)
+    monkeypatch.setattr(Persons, "one_row_of_each", everything)
     assert not dp.audit(PersonSearchGame(steps=1, rows=8, groups=8), runs=200).passed
     assert gdp_epsilon(1e-5, math.sqrt(8) * gdp_mu(1.0, 1e-5)) == pytest.approx(3.19, abs=0.01)

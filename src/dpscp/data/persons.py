@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count
 from dpscp.privacy import Ledger
-from dpscp.privacy.random_streams import KEPT_ROWS, SCORED_ROWS, PlacedDraws, stream_seed
+from dpscp.privacy.random_streams import KEPT_ROWS, PlacedDraws, stream_seed
 from dpscp.privacy.units import RECORDS, Unit
 
 # Texts for a missing id in tables, R, SQL and `astype(str)`.
@@ -334,13 +334,6 @@ class Persons:
         """Return the persons of rows ``start`` to ``stop``, at person boundaries."""
         first, last = np.searchsorted(self.offsets, (start, stop))
         return Persons(self.offsets[first : last + 1] - start, self.rows_per_person)
-
-    def one_row_each(self, random_state: int | None) -> NDArray[np.int64]:
-        """Choose one row of each person uniformly, with a separate random stream."""
-        if self._has_single_rows:
-            return np.arange(self.count)
-        draws = PlacedDraws.of(stream_seed(random_state, SCORED_ROWS))
-        return self.one_row_of_each(draws.uniform(range(self.count)))
 
     def one_row_of_each(self, drawn: NDArray[np.float64]) -> NDArray[np.int64]:
         """Choose one row of each person, by a uniform number in [0, 1) for each person."""
