@@ -183,7 +183,7 @@ class Accountant:
         mu = self.exact_mu(event)
         if mu is not None:
             return gaussian_tradeoff(mu) if mu > 0 else epsilon_delta_tradeoff(0.0, 0.0)
-        return tradeoff_from_profile(*_proven_pairs(self, frozen_event(event), direction, _CURVE_TAIL))
+        return _known_tradeoff(self, frozen_event(event), direction)
 
     def _profiles(self, event: DpEvent) -> list[Profile]:
         """Return the costs of all possible histories; the largest counts."""
@@ -258,6 +258,12 @@ def _known_epsilon(accountant: Accountant, event: DpEvent, delta: float, rows: i
     if delta < _SMALL_DELTA and accountant.tail is not None and accountant.tail.supports(event):
         return min(found, accountant.tail.epsilon(event, delta))
     return found
+
+
+@lru_cache(maxsize=32)
+def _known_tradeoff(accountant: Accountant, event: DpEvent, direction: Direction) -> Tradeoff:
+    """Compute and cache a trade-off function: a report reads one at many rates."""
+    return tradeoff_from_profile(*_proven_pairs(accountant, event, direction, _CURVE_TAIL))
 
 
 @lru_cache(maxsize=32)
