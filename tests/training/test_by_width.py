@@ -22,12 +22,6 @@ def test_the_first_layers_that_are_wide_enough_are_trained(width, hidden):
     assert trained.public_facts["hidden"] == trained.found_privately["hidden"] == list(hidden)
 
 
-@pytest.mark.parametrize("widest", [0, -1, 1.5])
-def test_a_width_is_a_positive_count(widest):
-    with pytest.raises((TypeError, ValueError), match="ladder"):
-        LayersByWidth(ENGINE, ((widest, ((5, 4), "relu")),))
-
-
 def plan_for(n_features, n_records=8_000, **options):
     bounds = (np.zeros(n_features), np.ones(n_features))
     declared = {"epsilon": 1.0, "delta": 1e-5, "feature_bounds": bounds, "quantiles": (0.1, 0.9), **options}

@@ -20,28 +20,6 @@ Y = RNG.integers(0, 2, 600)
 X = np.column_stack([2.0 * Y - 1 + 0.3 * RNG.normal(size=600), 0.05 * RNG.normal(size=(600, 3))])
 
 
-def test_the_noise_has_the_size_of_the_event():
-    step, level, reps = PrivateWhitening(noise_multiplier=3.0), 0.5 * 3.0 * 2, 400
-    rng, total = np.random.default_rng(2), 1e4 * np.eye(2)
-    matrices = [step.release(total, n_records=100, rng=rng).matrix for _ in range(reps)]
-    # the matrix is the root of the inverse of the noisy sum and its level, up to a factor
-    found = np.linalg.inv(np.array(matrices) @ matrices)
-    found *= (1e4 + level) / np.trace(found, axis1=1, axis2=2)[:, None, None] * 2
-    # entries on the diagonal have the scale of the event, those beside it 1 / sqrt(2) of it; bound: 5 standard errors
-    difference, beside = found[:, 0, 0] - found[:, 1, 1], found[:, 0, 1]
-    assert abs(difference.std() / (3.0 * np.sqrt(2)) - 1) < 5 / np.sqrt(2 * reps)
-    assert abs(beside.std() / (3.0 / np.sqrt(2)) - 1) < 5 / np.sqrt(2 * reps)
-    assert step.event == dp.privacy.gaussian_event(3.0)
-
-
-@pytest.mark.parametrize("weights", [np.ones(1), np.full(2, 0.5)])
-def test_one_record_or_person_changes_the_sum_by_at_most_one(weights):
-    step = PrivateWhitening(0.5)
-    rows = np.array([[1e9, -1e9], [0.3, 0.4]])[: len(weights)]
-    assert np.linalg.norm(step.part_moments(rows, weights)) <= 1 + 1e-12
-    assert np.linalg.norm(step.part_moments(np.array([[0.5, 0.0]]), np.ones(1))) == pytest.approx(1)
-
-
 def classifier(estimator, **options):
     options = {"epsilon": 8.0, "accountant": "rdp", "guarantee": "split", "classes": [0, 1]} | options
     return dp.PrivateConformalClassifier(estimator, **options)
