@@ -162,7 +162,7 @@ def test_private_model_wraps_functions_and_trained_mechanisms():
     ours = PrivateModel.from_trained(trained)
     assert ours.ledger.event == trained.event
     assert not ours.ledger.is_private  # seeded
-    with pytest.raises(ValueError, match="one row per record"):
+    with pytest.raises(ValueError, match="one row of outputs for each record"):
         FunctionModel(lambda rows: rows[:1], "regression", 4).outputs(X)
     with pytest.raises(ValueError, match="classes is required"):
         FunctionModel(lambda rows: rows, "classification", 4)
