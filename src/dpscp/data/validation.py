@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
-from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
 from dpscp._base.checks import check_probability
@@ -159,14 +158,11 @@ def validate_labels(y: Any, n: int) -> NDArray[Any]:
         return labels
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("Input y contains NaN or infinity.")
-    kind = "multiclass" if labels.dtype.kind in "biuU" else "mixed"  # text labels are always discrete
-    if kind == "mixed" and (labels.dtype.kind != "O" or all(isinstance(label, str) for label in labels)):
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            # it warns about many distinct labels, which would reveal something about the records
-            warnings.simplefilter("ignore", UserWarning)
-            kind = type_of_target(labels)
-    if kind not in ("binary", "multiclass"):
-        raise ValueError(f"Unknown label type: {kind}. A classifier needs discrete labels, all strings or all numbers")
+    kind = labels.dtype.kind
+    if kind == "f" and (labels != np.floor(labels)).any():
+        raise ValueError("Unknown label type: continuous. A classifier needs discrete labels")
+    if kind not in "biufUT" and not (kind == "O" and all(isinstance(label, str) for label in labels)):
+        raise ValueError("Unknown label type: mixed. A classifier needs discrete labels, all strings or all numbers")
     return labels
 
 
@@ -243,7 +239,7 @@ def label_index(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.in
     else:
         texts = labels.dtype.kind == "O"
         distinct, inverse = (labels, slice(None)) if texts else np.unique(labels, return_inverse=True)
-        found = np.array([_find_place(places, label) for label in distinct.tolist()], dtype=np.int64)
+        found = np.array([places.get(label, -1) for label in distinct.tolist()], dtype=np.int64)
         known, index = bool((found >= 0).all()), found[inverse]
     if not known:
         raise ValueError(
@@ -251,13 +247,6 @@ def label_index(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.in
             "different labels)"
         )
     return index
-
-
-def _find_place(places: dict[Any, int], label: Any) -> int:
-    try:
-        return places.get(label, -1)
-    except TypeError:  # a label that cannot be hashed is not in the classes
-        return -1
 
 
 def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
