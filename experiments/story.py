@@ -93,7 +93,7 @@ def _numbers(results: Path) -> list[str]:
         covered.append(float(ours["coverage"]))
         errors.append(float(ours["coverage_se"]))
     return [
-        f"On California Housing and BloodMNIST, its certified sets are {min(gains):.0f} to {max(gains):.0f} % smaller "
+        f"On California Housing and BloodMNIST, certified sets are {min(gains):.0f} to {max(gains):.0f} % smaller "
         "than those of the paper's DP-SCP-F, on the same splits.",
         f"On {len(ratios)} public tables that took no part in development, at epsilon 1, sets are {min(ratios):.2f} to "
         f"{max(ratios):.2f} times as large as those of gradient boosting without privacy. The median is "
