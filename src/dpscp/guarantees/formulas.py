@@ -231,7 +231,7 @@ def expected_gap_dpsgd_projection(*, diameter: float, sampling_rate: float, step
     return check_positive("diameter", diameter) * ever_sampled(rate, count)
 
 
-def expected_gap_dpsgd_smooth(
+def stability_dpsgd_smooth(
     *,
     n_records: int,
     clip_norm: float,
@@ -241,11 +241,13 @@ def expected_gap_dpsgd_smooth(
     steps: int,
     sampling_rate: float,
     smoothness: float,
-) -> float:
-    """Return the upper bound E_n on E||theta_{n+1} - theta_n|| of the paper.
+) -> Stability:
+    """Return the paper's bound for smooth losses: shift E_n**(2/3), delta_n E_n**(1/3).
 
-    Its DP-SGD divides by the batch size and skips empty batches. If only the new record was drawn, its effect is at
-    most clip_norm + noise, and the recurrence allows 2 * clip_norm + noise.
+    E_n bounds E||theta_{n+1} - theta_n||, and Markov's inequality splits it. The bound is vacuous (delta_n = 1) once
+    E_n reaches one, which is the usual case at real sample sizes. The paper's DP-SGD divides by the batch size and
+    skips empty batches. If only the new record was drawn, its effect is at most clip_norm + noise, and the recurrence
+    allows 2 * clip_norm + noise.
 
     Parameters
     ----------
@@ -262,65 +264,19 @@ def expected_gap_dpsgd_smooth(
 
     Returns
     -------
-    float
-        Infinite if the exponential overflows.
+    Stability
+        Its shift is infinite if the exponential overflows.
 
-    Paper: Theorem 3 [thm:dpsgd_stability_smooth]
+    Paper: Theorem 4 [thm:dpsgd_stability_smooth]; Corollary 2 [cor:dpsgd_coverage]
     """
     n = check_count("n_records", n_records)
     rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
     clip, std = check_positive("clip_norm", clip_norm), check_nonnegative("noise_std", noise_std)
     dimension = check_count("n_parameters", n_parameters)
     eta, smooth = check_positive("learning_rate", learning_rate), check_positive("smoothness", smoothness)
-    ever_drawn = ever_sampled(rate, n + 1)
     exponent = eta * smooth * count
     growth = math.expm1(exponent) if exponent < 700 else math.inf
-    return ever_drawn / ((n + 1) * smooth) * (2 * clip + std * math.sqrt(dimension)) * growth
-
-
-def stability_dpsgd_smooth(
-    *,
-    n_records: int,
-    clip_norm: float,
-    noise_std: float,
-    n_parameters: int,
-    learning_rate: float,
-    steps: int,
-    sampling_rate: float,
-    smoothness: float,
-) -> Stability:
-    """Return the split of E_n by Markov: shift E_n**(2/3), delta_n E_n**(1/3).
-
-    Vacuous (delta_n = 1) once E_n reaches one, which is the usual case at real sample sizes. See
-    ``expected_gap_dpsgd_smooth``.
-
-    Parameters
-    ----------
-    n_records : int
-    clip_norm : float
-    noise_std : float
-    n_parameters : int
-    learning_rate : float
-    steps : int
-    sampling_rate : float
-    smoothness : float
-
-    Returns
-    -------
-    Stability
-
-    Paper: Theorem 3 [thm:dpsgd_stability_smooth]; Corollary 2 [cor:dpsgd_coverage]
-    """
-    gap = expected_gap_dpsgd_smooth(
-        n_records=n_records,
-        clip_norm=clip_norm,
-        noise_std=noise_std,
-        n_parameters=n_parameters,
-        learning_rate=learning_rate,
-        steps=steps,
-        sampling_rate=sampling_rate,
-        smoothness=smoothness,
-    )
+    gap = ever_sampled(rate, n + 1) / ((n + 1) * smooth) * (2 * clip + std * math.sqrt(dimension)) * growth
     return Stability(gap ** (2 / 3), min(1.0, gap ** (1 / 3)), (LIPSCHITZ_GRADIENTS, BATCH_DIVISOR, CONSTANT_RATE))
 
 

@@ -8,7 +8,7 @@
 - Theorem 2, Corollary 1: ``blackbox_floor``, ``hard_instance_coverage``, ``canonical_noise``
 - Theorem 3: ``rank_buffer``, ``coverage_lower_bound``
 - Lemma 3: ``stability_dpsgd_projection``, ``expected_gap_dpsgd_projection``
-- Theorem 4: ``stability_dpsgd_smooth``, ``expected_gap_dpsgd_smooth``
+- Theorem 4: ``stability_dpsgd_smooth``
 - Corollary 2: ``dpsgd_coverage``
 - Section 6: ``DPSplit``, ``NaiveFull``, ``SplitConformal``
 - Supplement S1: ``FullConformal``, ``JackknifePlus``, ``CVPlus``
@@ -22,7 +22,6 @@ from dpscp.guarantees import (
     coverage_lower_bound,
     dpsgd_coverage,
     expected_gap_dpsgd_projection,
-    expected_gap_dpsgd_smooth,
     overall_mu,
     rank_buffer,
     search_mu,
@@ -57,7 +56,6 @@ __all__ = [
     "coverage_lower_bound",
     "dpsgd_coverage",
     "expected_gap_dpsgd_projection",
-    "expected_gap_dpsgd_smooth",
     "gaussian_noise",
     "hard_instance_coverage",
     "noisy_midpoint_quantile",
