@@ -30,26 +30,28 @@ def fitted(y_of, n=6_000, columns=(), **options):
     return made.fit_source(array_source(X, (y - y.mean()) / y.std()), n_records=n, rng=RNG(4), random_state=5)
 
 
-def test_one_record_adds_at_most_the_sensitivity(monkeypatch):
+@pytest.mark.parametrize("classes", [None, (0, 1, 2)])
+def test_one_record_adds_at_most_the_sensitivity(monkeypatch, classes):
     """One record, or one person, moves the sums by no more than what the noise is a multiple of."""
     noises = []
     monkeypatch.setattr(
         relevance, "gaussian_release", lambda total, noise, *_: noises.append(noise) or np.zeros_like(total)
     )
     rng = RNG(0)
-    X, y = rng.normal(size=(500, D)), rng.normal(size=500)
-    step(2.0).fit_source(array_source(X, y), n_records=500, rng=rng, random_state=1)
+    X, y = rng.normal(size=(500, D)), rng.normal(size=500) if classes is None else rng.integers(3, size=500)
+    step(2.0, classes=classes).fit_source(array_source(X, y), n_records=500, rng=rng, random_state=1)
     quantiles = step(2.0).quantiles
     counts = array_source(X, y).sum(quantiles.counts)
     _, rows = quantiles.release(counts, n_records=500, source=IntegerSource(1))
     sensitivity = noises[0] / step(2.0).noise_multiplier
     hardest = np.concatenate([rng.choice([-1.0, 0.0, 1.0], size=(3_000, D)), rng.uniform(-1, 1, size=(3_000, D))])
-    targets = np.repeat([9.0, -9.0, 0.7, np.inf, np.nan, 1e300], 1_000)
-    vectors = [relevance_sums(hardest[[i]], np.ones(1), targets[[i]], ranks=rows) for i in range(6_000)]
-    lengths = np.linalg.norm(vectors, axis=1)
+    targets = np.repeat([9.0, -9.0, 0.7, np.inf, np.nan, 1e300] if classes is None else [0, 1, 2, 0, 1, 2], 1_000)
+    vectors = [relevance_sums(hardest[[i]], np.ones(1), targets[[i]], rows, classes) for i in range(6_000)]
+    lengths = np.linalg.norm(np.reshape(vectors, (6_000, -1)), axis=1)
     assert 0.999 * sensitivity / 1.0001 < lengths.max() <= sensitivity
     # a person's weights add up to one: the sum over their rows is no longer than one record's
-    person = relevance_sums(np.ones((7, D)), np.full(7, 1 / 7), np.full(7, 5.0), ranks=rows)
+    labels = np.full(7, 5.0) if classes is None else np.arange(7) % 3
+    person = relevance_sums(np.ones((7, D)), np.full(7, 1 / 7), labels, rows, classes)
     assert np.linalg.norm(person) <= sensitivity
 
 
@@ -73,6 +75,19 @@ def test_few_records_rarely_lose_a_column():
         rows = made.fit_source(array_source(u, (y - y.mean()) / y.std()), n_records=1_255, rng=rng, random_state=seed)
         lost += not set(range(5)) <= set(rows.features or range(10))
     assert lost <= 5
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_columns_that_matter_to_classes_are_kept(n_classes):
+    """A class of few records counts too; columns that tell nothing of any class are left out."""
+    rng = RNG(6)
+    X = rng.uniform(-1, 1, size=(8_000, D))
+    scores = X[:, 3] + 1.5 * X[:, 5] ** 2 + 2 * X[:, 7] * X[:, 9] + 0.3 * rng.normal(size=len(X))
+    y = np.digitize(scores, np.quantile(scores, [0.6, 0.9][: n_classes - 1]))
+    quantiles = QuantileTransform(-1.0, 1.0, D)
+    made = PrivateRelevance(quantiles, classes=tuple(range(n_classes))).with_noise(0.5)
+    rows = made.fit_source(array_source(X, y), n_records=len(X), rng=RNG(4), random_state=5)
+    assert rows.features == (3, 5, 7, 9)
 
 
 def test_columns_that_are_not_counted_are_kept():

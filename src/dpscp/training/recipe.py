@@ -67,7 +67,7 @@ _WIDE_REGRESSION = 20
 _PAIR_ACTIVATION = "tanh"
 # A quantile pair of medium signal has a second hidden layer where rows have at most so many inputs: it adds noise too.
 _FEW_INPUTS = 12
-# From this many counted columns on, a regression finds out which of them matter, for so much of the training mu^2.
+# From this many counted columns on, a table finds out which of them matter, for so much of the training mu^2.
 _MANY_COLUMNS, _RELEVANCE_SHARE = 10, 0.1
 # A d x d second moment and its eigenvectors are affordable up to here.
 WIDEST_WHITENING = 2048
@@ -389,21 +389,20 @@ class _Problem:
         reason = f"{ratio:g} * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"
         # a row this long has an outlier in it; standardized features are already within +-5 each
         engine = partial(self.table_engine, total=ratio * s, reason=reason, bound=4 * math.sqrt(self.width))
-        steps = self.standardizing_steps()
-        if self.task == "classification":
-            hidden = () if s < weakest else (64,) if s < 10_000 else (128,)
-            self.why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what it learns")
-            return self.behind(steps, engine((hidden, "relu")), TABLE_SHARE)
-        n_numbers, quantiles = len(self.numeric_columns), steps[0] if steps else None
-        if not isinstance(quantiles, QuantileTransform):
-            return self.behind(steps, self.by_inputs(engine, self.width, self.width), TABLE_SHARE)
-        most = self.width + n_numbers
-        if n_numbers < _MANY_COLUMNS:
-            return self.behind(steps, self.by_inputs(engine, self.width, most), TABLE_SHARE)
-        share = TABLE_SHARE + _RELEVANCE_SHARE
-        relevance = PrivateRelevance(quantiles, share=_RELEVANCE_SHARE / share)
-        self.why["relevance"] = (relevance.least, "standard deviations of noise that a kept statistic exceeds")
-        return self.behind((relevance,), self.by_inputs(engine, 1, most), share)
+        steps, share, fewest, most = self.standardizing_steps(), TABLE_SHARE, self.width, self.width
+        if steps and isinstance(quantiles := steps[0], QuantileTransform):
+            n_numbers = len(self.numeric_columns)
+            most += n_numbers
+            if n_numbers >= _MANY_COLUMNS and (self.task == "regression" or self.classes is not None):
+                share, fewest = TABLE_SHARE + _RELEVANCE_SHARE, 1
+                relevance = PrivateRelevance(quantiles, self.classes, share=_RELEVANCE_SHARE / share)
+                self.why["relevance"] = (relevance.least, "standard deviations of noise that a kept statistic exceeds")
+                steps = (relevance,)
+        if self.task == "regression":
+            return self.behind(steps, self.by_inputs(engine, fewest, most), share)
+        hidden = () if s < weakest else (64,) if s < 10_000 else (128,)
+        self.why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what it learns")
+        return self.behind(steps, engine((hidden, "relu")), share)
 
     def by_inputs(self, engine: Callable[[Layers], DPSGD], fewest: int, most: int) -> Mechanism:
         """Return the engine of a regression; what is released decides how many inputs between these two there are."""

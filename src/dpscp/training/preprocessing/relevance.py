@@ -23,6 +23,7 @@ from dpscp.privacy import IntegerSource, compose, gaussian_event
 from dpscp.privacy.random_streams import QUANTILES, stream_seed
 from dpscp.training.base import require_noise
 from dpscp.training.engine.noise import gaussian_release, one_row_each, source_sum, sum_slack
+from dpscp.training.engine.rows import encode_labels
 from dpscp.training.preprocessing.quantiles import QuantileRows, QuantileTransform
 from dpscp.training.preprocessing.steps import Step, check_noise
 
@@ -42,13 +43,14 @@ _MOST_LOST, _UNSURE, _LEAST_EXPLAINED = 0.012, 3.0, 0.18
 
 @dataclass(frozen=True)
 class PrivateRelevance(Step):
-    """Scale columns and add their quantiles, then keep the columns that are related to a numeric target.
+    """Scale columns and add their quantiles, then keep the columns that are related to the target.
 
     With the ranks u and w in [-1, 1] of two counted columns by the released distribution functions, and the target v,
     of about mean 0 and spread 1, cut at 2 and halved, the statistics are the sums of u v, (u^2 - its mean) v, u w v and
-    v^2 over the records. A column is kept where one of its statistics is a correlation of at least .08 that stands out
-    of its noise. All are kept where those to be left out seem to explain the target together, or the others too little
-    of it. Columns that are not counted, such as indicators, are always kept.
+    v^2 over the records. For classes, the indicator of each class takes the place of v, and a class is compared with
+    all records. A column is kept where one of its statistics is a correlation of at least .08 that stands out of its
+    noise. All are kept where those to be left out seem to explain the target together, or the others too little of it.
+    Columns that are not counted, such as indicators, are always kept.
 
     Privacy: ``event`` composes that of ``quantiles`` and one Gaussian release of all statistics. One record adds a
     vector that is shortened to sqrt(.15 * counted columns), the sensitivity; the weights of a person add up to at most
@@ -57,6 +59,8 @@ class PrivateRelevance(Step):
     Parameters
     ----------
     quantiles : QuantileTransform
+    classes : tuple or None
+        The public labels; None for a regression.
     noise_multiplier : float or None
         That of the statistics; None while it is not set.
     share : float
@@ -68,6 +72,7 @@ class PrivateRelevance(Step):
     """
 
     quantiles: QuantileTransform
+    classes: tuple[Any, ...] | None = None
     noise_multiplier: float | None = None
     share: float = 0.5
     least: float = 3.5
@@ -107,7 +112,8 @@ class PrivateRelevance(Step):
         seed = stream_seed(random_state, QUANTILES)
         counts = one_row_each(source, seed).sum(self.quantiles.counts)
         found, whole = self.quantiles.release(counts, n_records=n, source=IntegerSource(seed))
-        total = source_sum(partial(relevance_sums, ranks=whole), source, n, with_targets=True)
+        sums = partial(relevance_sums, ranks=whole, classes=self.classes)
+        total = source_sum(sums, source, n, with_targets=True)
         relevant = {counted[i] for i in self.relevant(gaussian_release(total, noise, rng, n) / n, noise / n, whole)}
         if len(relevant) == len(counted):
             return found
@@ -119,8 +125,11 @@ class PrivateRelevance(Step):
         d = len(lines)
         i, j = np.triu_indices(d, 1)
         spreads = np.concatenate([lines, bends, product_weight(d) * lines[i] * lines[j]])
-        spreads *= math.sqrt(max(float(means[0]), _LEAST_TARGET_SPREAD**2))
-        found, noises = np.abs(means[1:]) / spreads, noise / spreads  # as correlations with the target
+        if self.classes is None:
+            spreads *= math.sqrt(max(float(means[0, 0]), _LEAST_TARGET_SPREAD**2))
+            found, noises = np.abs(means[0, 1:]) / spreads, noise / spreads  # as correlations with the target
+        else:
+            found, noises = class_correlations(means, noise, spreads)
         is_clear = found >= np.maximum(_LEAST_CORRELATION, self.least * noises)
         is_kept = is_clear[:d] | is_clear[d : 2 * d]
         pairs = is_clear[2 * d :]
@@ -130,6 +139,18 @@ class PrivateRelevance(Step):
         if lost > max(_MOST_LOST, _UNSURE * unsure) or explained[is_clear].sum() < _LEAST_EXPLAINED:
             return list(range(d))
         return np.flatnonzero(is_kept).tolist()
+
+
+def class_correlations(means: FloatArray, noise: float, spreads: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the correlation of each statistic with the class that stands out most, and the noise in it."""
+    sizes = np.maximum(means[:, :1], _LEAST_TARGET_SPREAD**2 * max(float(means[:, 0].sum()), noise))
+    shares = sizes / sizes.sum()
+    # less the mean over all records, which is not zero where records were shortened
+    apart = np.abs(means[:, 1:] - shares * means[:, 1:].sum(axis=0))
+    noises = noise * np.sqrt((1 - shares) ** 2 + (len(means) - 1) * shares**2)
+    largest = (apart / noises).argmax(axis=0)
+    units = np.sqrt(shares * (1 - shares)) * sizes.sum()
+    return (apart / units)[largest, np.arange(len(spreads))] / spreads, (noises / units)[largest, 0] / spreads
 
 
 def rank_spreads(ranks: QuantileRows) -> tuple[FloatArray, FloatArray]:
@@ -146,10 +167,21 @@ def product_weight(d: int) -> float:
     return math.sqrt(9.6 / max(1, d - 1))
 
 
-def relevance_sums(rows: NDArray[Any], weights: FloatArray, targets: NDArray[Any], ranks: QuantileRows) -> FloatArray:
-    """Return the weighted sums of the shortened vectors of records: v^2, lines, bends and products of the columns."""
+def relevance_sums(
+    rows: NDArray[Any],
+    weights: FloatArray,
+    targets: NDArray[Any],
+    ranks: QuantileRows,
+    classes: tuple[Any, ...] | None = None,
+) -> FloatArray:
+    """Return the weighted sums of the shortened vectors of records: v^2, lines, bends and products of the columns.
+
+    The result has one row, or one for each class, to which only the records of this class add.
+    """
     u, d = ranks.middle_ranks(rows), len(ranks.columns)
-    v = np.clip(np.nan_to_num(targets), -_LARGEST_TARGET, _LARGEST_TARGET) / _LARGEST_TARGET
+    v = np.ones(len(u))
+    if classes is None:
+        v = np.clip(np.nan_to_num(targets), -_LARGEST_TARGET, _LARGEST_TARGET) / _LARGEST_TARGET
     squares = u**2
     bends = _BEND * (squares - (np.diff(ranks.levels, axis=1) * ranks.cell_ranks**2).sum(axis=1))
     sums, weight = squares.sum(axis=1), product_weight(d)
@@ -157,5 +189,10 @@ def relevance_sums(rows: NDArray[Any], weights: FloatArray, targets: NDArray[Any
     length = np.abs(v) * np.sqrt(v**2 + sums + (bends**2).sum(axis=1) + weight**2 * products)
     bound = math.sqrt(_SQUARED_LENGTH * d)
     factors = weights * v * (bound / np.maximum(length, bound))
-    together = (u.T @ (factors[:, None] * u))[np.triu_indices(d, 1)]
-    return np.concatenate([[factors @ v], factors @ u, factors @ bends, weight * together])
+    labels = np.zeros(len(u), dtype=np.int64) if classes is None else encode_labels(targets, classes)
+    total = []
+    for label in range(len(classes or (0,))):
+        own = np.where(labels == label, factors, 0.0)
+        together = (u.T @ (own[:, None] * u))[np.triu_indices(d, 1)]
+        total.append(np.concatenate([[own @ v], own @ u, own @ bends, weight * together]))
+    return np.array(total)
