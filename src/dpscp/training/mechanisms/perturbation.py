@@ -19,12 +19,7 @@ from scipy import optimize, special
 
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_positive, check_range
-from dpscp.guarantees.stability import (
-    LinearHead,
-    Stability,
-    stability_objective_perturbation,
-    stability_output_perturbation,
-)
+from dpscp.guarantees.stability import LinearHead, stability_output_perturbation
 from dpscp.privacy import gaussian_event
 from dpscp.training.base import GaussianSums, Mechanism, Needs, Trained, TrainingRun, require_noise
 from dpscp.training.engine.networks import DenseModel, Loss, Network
@@ -71,9 +66,6 @@ class _Perturbation(Mechanism):
             check_positive("noise_multiplier", self.noise_multiplier)
         if self.classes is not None:
             object.__setattr__(self, "classes", check_classes(self.classes, self.loss))
-
-    _shift_bound: ClassVar[Callable[..., Stability]]
-    """The bound on the shift of the minimizer by one record."""
 
     @abstractmethod
     def strength(self, n_records: int, n_features: int) -> float:
@@ -129,7 +121,8 @@ class _Perturbation(Mechanism):
         linear, output_noise = self._draw_linear_term(rng, bound, n_outputs * rows.shape[1]), self._output_noise(risk)
         theta = risk.minimize(rows, target, linear, run.weights, tolerance=longest)
         theta = gaussian_release(theta, output_noise, rng)
-        shift = self._shift_bound(
+        # the linear term is shared by two runs, so the bound is that of the minimizer without it
+        shift = stability_output_perturbation(
             gradient_bound=bound,
             regularization=risk.strength / n,
             n_records=n,
@@ -179,7 +172,6 @@ class OutputPerturbation(GaussianSums, _Perturbation):
     regularization: float | None = None
 
     trains_persons: ClassVar[bool] = True
-    _shift_bound = staticmethod(stability_output_perturbation)
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, LOSSES)
@@ -237,7 +229,6 @@ class ObjectivePerturbation(_Perturbation):
 
     loss: ClassVar[str] = "logistic"
     y_bounds: ClassVar[None] = None
-    _shift_bound = staticmethod(stability_objective_perturbation)
 
     def __post_init__(self) -> None:
         if self.classes is not None and len(self.classes) != 2:
