@@ -30,10 +30,10 @@ def make_terms(traced: GradientGraph, results: Sequence[Tensor]) -> dict[str, Te
             found[name].append(term)
     for name, gradients in zip(traced.others, results[2 * count :], strict=True):
         found[name].append(SampleTerm(shapes[name], gradients))
-    return {name: _settled(_joined(found[name])) for name in shapes}
+    return {name: _choose_norms(_join_uses(found[name])) for name in shapes}
 
 
-def _joined(terms: list[Term]) -> Term:
+def _join_uses(terms: list[Term]) -> Term:
     """Return one term for all uses of a parameter."""
     first, *rest = terms
     kind = type(first)
@@ -44,7 +44,7 @@ def _joined(terms: list[Term]) -> Term:
     return SampleTerm(first.shape, sum(term.single_gradients() for term in terms))
 
 
-def _settled(term: Term) -> Term:
+def _choose_norms(term: Term) -> Term:
     """Return single gradients in place of products where they cost less than ghost norms."""
     if not isinstance(term, ProductTerm) or term.errors.shape[1] == 1:
         return term

@@ -80,13 +80,19 @@ def flat_rows(values: Any) -> Any:
     return values.flatten(1) if values.ndim > 1 else values[:, None]
 
 
+def _split(values: Any, at_once: int) -> Sequence[Any]:
+    return (values,) if len(values) <= at_once else values.split(at_once)
+
+
 def _squares(values: Any) -> Any:
     rows = flat_rows(values)
-    parts = rows.split(records_at_once(rows, rows.shape[1]))
-    return torch.cat([torch.linalg.vector_norm(some.double(), dim=1) for some in parts]).square()
+    norms = [
+        torch.linalg.vector_norm(some.double(), dim=1) for some in _split(rows, records_at_once(rows, rows.shape[1]))
+    ]
+    return (norms[0] if len(norms) == 1 else torch.cat(norms)).square()
 
 
-def _kept(values: Any, counted: Any) -> Any:
+def _zero_uncounted(values: Any, counted: Any) -> Any:
     """Return the values with zeros for records that are not counted."""
     if counted is None:
         return values
@@ -148,10 +154,13 @@ class SampleTerm(Term):
         return self.samples.reshape(len(self.samples), *self.shape)
 
     def weighted_sum(self, factors: Any, counted: Any) -> Any:
-        rows = _kept(flat_rows(self.samples)[: len(factors)], counted)
+        rows = _zero_uncounted(flat_rows(self.samples)[: len(factors)], counted)
         at_once = records_at_once(rows, rows.shape[1])
-        parts = zip(factors.split(at_once), rows.split(at_once), strict=True)
-        return sum(some @ values.double() for some, values in parts).reshape(self.shape)
+        parts = zip(_split(factors, at_once), _split(rows, at_once), strict=True)
+        total, *more = (some @ values.double() for some, values in parts)
+        for part in more:
+            total += part
+        return total.reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -240,8 +249,8 @@ class ProductTerm(PairTerm):
         for start in range(0, len(factors), at_once):
             here = slice(start, min(len(factors), start + at_once))
             some = None if counted is None else counted[here]
-            errors = _kept(self.errors[here], some).double() * factors[here, None, None]
-            inputs = _kept(self.inputs[here], some).double()
+            errors = _zero_uncounted(self.errors[here], some).double() * factors[here, None, None]
+            inputs = _zero_uncounted(self.inputs[here], some).double()
             more = _multiply(errors.flatten(0, 1).T, inputs.flatten(0, 1))
             # added as a whole: inside a product the earlier ones would be rounded many times
             product = more if product is None else product.add_(more)
@@ -274,7 +283,7 @@ class LookupTerm(PairTerm):
 
     def weighted_sum(self, factors: Any, counted: Any) -> Any:
         n = len(factors)
-        errors = _kept(self.errors[:n], counted).double() * factors[:, None, None]
+        errors = _zero_uncounted(self.errors[:n], counted).double() * factors[:, None, None]
         total = errors.new_zeros(self.shape)
         return total.index_add_(0, self.inputs[:n].flatten(), errors.flatten(0, 1))
 
