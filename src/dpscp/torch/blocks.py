@@ -108,7 +108,7 @@ class BlockGraph:
 
 
 def _choose_products(graph: torch.fx.GraphModule) -> None:
-    """Let the faster of two libraries multiply matrices."""
+    """Replace matrix products of the graph by those of the faster library."""
     for node in graph.graph.nodes:
         if node.target is torch.ops.aten.mm.default:
             node.target = _product
@@ -125,13 +125,16 @@ def _product_and_bias(bias: Tensor, x: Tensor, weights: Tensor) -> Tensor:
 
 
 def _layout_of(values: Tensor, graph: torch.fx.GraphModule) -> Any:
-    """Return how images lie in memory: convolutions run faster with channels last, group normalization slower."""
+    """Return the memory format of images.
+
+    Convolutions run faster with channels last, group normalization slower.
+    """
     has_norm = any("group_norm" in str(node.target) for node in graph.graph.nodes)
     return torch.channels_last if values.ndim == 4 and not has_norm else torch.contiguous_format
 
 
 def _on_device(graph: torch.fx.GraphModule, device: Any) -> torch.fx.GraphModule:
-    """Return the graph with its constants on a device, and what it makes there too; it was traced on the processor."""
+    """Return the graph, traced on the processor, with its constants and new tensors on a device."""
     if device.type == "cpu" and not is_gpu(device):
         return graph
     moved = copy.deepcopy(graph).to(device)
@@ -188,7 +191,7 @@ class TorchRun:
     """The name of the run, for what is kept between its steps."""
 
     def zeros(self) -> list[Tensor]:
-        """Return a sum of nothing."""
+        """Return the sum over no records: zeros."""
         device = self.fixed[0].device
         return [torch.zeros(shape, dtype=torch.float64, device=device) for _, shape in self.traced.trained]
 
@@ -213,7 +216,7 @@ class BatchSum:
     shares: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
 
     def for_block(self, number: int) -> "BatchSum":
-        """Return the same with the share of one block alone."""
+        """Return a copy with the persons of one block alone."""
         return replace(self, shares={number: self.shares[number]})
 
     def __call__(self, block: Block) -> "TensorSums":
@@ -231,7 +234,7 @@ class BatchSum:
 
 @dataclass(frozen=True)
 class TensorSums:
-    """Hold sums, one tensor for each parameter, and the number of records."""
+    """Sums of gradients, one tensor for each parameter, and the number of records."""
 
     sums: Sequence[Any]
     size: int
@@ -306,7 +309,7 @@ class Engine:
         return (totals or self.run.zeros()) if self._captured is None else [total.clone() for total in totals]
 
     def _take(self, block: Block, part: NDArray[np.int64]) -> list[Tensor]:
-        """Return some records. A table that is the same in two steps is kept on the GPU."""
+        """Return the records of a batch; a table that is the same in two steps stays on the GPU."""
         form, (rows, held) = self.run.traced.form, self._table
         if rows is not block.rows:
             self._table = block.rows, None
@@ -342,7 +345,7 @@ class CapturedSum:
             self.replay = capture(self._add)
 
     def start(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Begin a sum at these parameters; return where it will be."""
+        """Start a sum at these parameters; return the tensors that will hold it."""
         torch._foreach_copy_([self._fixed[place] for place in self._run.places], list(parameters))
         torch._foreach_zero_(self._totals)
         return self._totals
@@ -392,7 +395,7 @@ def translate_memory_errors(work: Callable[[], Result]) -> Result:
 
 
 def check_ranges(form: RecordForm, sizes: Sequence[tuple[int, int]], rows: NDArray[Any]) -> None:
-    """Refuse rows whose indices are not in their table, by its public size."""
+    """Refuse rows with indices outside the public size of their table."""
     starts = np.cumsum([0, *(part.numbers for part in form.inputs)])
     for place, size in sizes:
         values = rows[:, starts[place] : starts[place + 1]]

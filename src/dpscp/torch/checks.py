@@ -199,7 +199,7 @@ def _check_operation(node: Any, secret: set[Any]) -> None:
 
 
 def _found_its_places(node: Any, places: int, found_in: int) -> bool:
-    """Return whether places come from an operation on an argument of the same shape, and so lie inside of it."""
+    """Return whether indices were computed by torch from an argument of the same shape, so that they are inside it."""
     place, values = node.args[places], node.args[found_in]
     if place.target is not operator.getitem:
         return False
@@ -208,7 +208,7 @@ def _found_its_places(node: Any, places: int, found_in: int) -> bool:
 
 
 def _has_places(node: Any, base: str) -> bool:
-    """Return whether an index has places and no mask, so that the shape of its result is known."""
+    """Return whether an index operation has no mask, so that the shape of its result is known."""
     masks = (torch.bool, torch.uint8)
     return base == "index" and all(place is None or place.meta["val"].dtype not in masks for place in node.args[1])
 
@@ -222,7 +222,7 @@ def _keeps_statistics(node: Any, base: str) -> bool:
 
 
 def settle_memory(graph: torch.fx.GraphModule) -> None:
-    """Let views copy where the layout in memory is another one than that of the traced tensors, and fill new memory."""
+    """Replace views by reshapes, which copy where the memory layout needs it, and fill new memory with zeros."""
     for node in graph.graph.nodes:
         if node.op != "call_function":
             continue
@@ -252,7 +252,7 @@ def _add_rows(errors: Tensor, indices: Tensor, rows: int, padding: int = -1, by_
 
 
 def bound_places(graph: torch.fx.GraphModule) -> None:
-    """Let indices out of range read the last or first number: on a GPU they would end the process."""
+    """Clamp indices to the public sizes: on a GPU, one out of range would end the process."""
     for node in list(graph.graph.nodes):
         if node.op != "call_function" or not node.args:
             continue
@@ -281,7 +281,7 @@ def _limit(graph: torch.fx.GraphModule, node: Any, index: Any, size: int, least:
 
 
 def _replace_draw(graph: torch.fx.GraphModule, node: Any, may_draw: bool) -> list[Draw]:
-    """Make the numbers of a node that draws an argument of the graph."""
+    """Replace a node that draws by a function of numbers that are an argument of the graph."""
     operation = node.target
     if not isinstance(operation, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operation.tags:
         return []

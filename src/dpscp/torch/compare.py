@@ -21,11 +21,11 @@ _TOLERANCE, _TOLERANCE_ON_GPU, _SEEDS = 1e-3, 5e-2, (31, 32)
 
 
 class _UnknownDrawError(Exception):
-    """An operation that draws in another way in a graph."""
+    """An operation that draws and has no rule; a graph draws in another way."""
 
 
 class _SameDraws(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not read by the type checker
-    """Give the operations that draw these numbers, in order."""
+    """Pass these numbers to the operations that draw, in order."""
 
     def __init__(self, numbers: Iterator[Tensor]) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ class Draw:
 
 
 def draw_numbers(draws: Sequence[Draw], count: int, rng: np.random.Generator) -> list[Tensor]:
-    """Return the numbers of so many records, records first."""
+    """Draw the numbers of ``count`` records, records first."""
     found = []
     for draw in draws:
         make: Any = rng.standard_normal if draw.is_normal else rng.random
@@ -36,13 +36,13 @@ def draw_numbers(draws: Sequence[Draw], count: int, rng: np.random.Generator) ->
 
 
 def synthetic_numbers(draws: Sequence[Draw], count: int, seed: int) -> list[Tensor]:
-    """Return numbers in [0, 1) in their place."""
+    """Return numbers in [0, 1) for synthetic records."""
     drawn = torch.Generator().manual_seed(seed)
     return [torch.rand((count, *d.shape), generator=drawn, dtype=getattr(torch, d.dtype)) for d in draws]
 
 
 def draws_nothing(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return whether an operation of which torch says that it draws does not: it drops nothing, or does not train."""
+    """Return whether an operation that torch marks as random draws nothing: it drops nothing, or does not train."""
     for place, argument in enumerate(operation._schema.arguments):
         if argument.name in _SWITCHES:
             value = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)

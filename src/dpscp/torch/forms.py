@@ -25,7 +25,7 @@ class Input:
 
     @property
     def numbers(self) -> int:
-        """Return how many numbers of a row it takes."""
+        """Return how many numbers of a row this input takes."""
         return math.prod(self.shape)
 
     @property

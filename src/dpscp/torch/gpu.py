@@ -29,7 +29,7 @@ def is_gpu(device: Any) -> bool:
 
 
 def to_gpu(values: Tensor) -> Tensor:
-    """Return a copy on the GPU; this thread does not wait for it."""
+    """Copy a tensor to the GPU without waiting."""
     return values.pin_memory().to("cuda", non_blocking=True)
 
 
@@ -81,7 +81,7 @@ def _two_rounds(words: list[Tensor]) -> list[Tensor]:
 
 @cache
 def _compiled_rounds() -> Callable[[list[Tensor]], list[Tensor]]:
-    """Return two rounds as one kernel where torch has a compiler."""
+    """Return two rounds of ChaCha20, as one kernel where torch has a compiler."""
     compiled: Callable[[list[Tensor]], list[Tensor]] = torch.compile(_two_rounds, dynamic=True)
     try:
         compiled([torch.arange(start, start + 64, dtype=torch.int32, device="cuda") for start in range(16)])

@@ -34,7 +34,7 @@ def make_terms(traced: GradientGraph, results: Sequence[Tensor]) -> dict[str, Te
 
 
 def _join_uses(terms: list[Term]) -> Term:
-    """Return one term for all uses of a parameter."""
+    """Join the terms of all uses of a parameter."""
     first, *rest = terms
     kind = type(first)
     if not rest:
@@ -45,7 +45,7 @@ def _join_uses(terms: list[Term]) -> Term:
 
 
 def _choose_norms(term: Term) -> Term:
-    """Return single gradients in place of products where they cost less than ghost norms."""
+    """Replace products by single gradients where these cost less than ghost norms."""
     if not isinstance(term, ProductTerm) or term.errors.shape[1] == 1:
         return term
     _, places, units = term.errors.shape

@@ -37,7 +37,7 @@ _LARGEST, _NUMBERS_AT_ONCE = 2.0**100, 2**20
 @saved_as("torch")
 @dataclass(frozen=True)
 class TorchModel(Model):
-    """A trained torch module behind the names of a Model.
+    """A trained torch module as a Model.
 
     Inputs and outputs are NumPy arrays. ``module`` is the caller's module with the released parameters; it never sees a
     record. ``arrays`` holds its state dict. The module's code is not data: reading it back needs a module of the same
@@ -191,7 +191,7 @@ def _state_arrays(module: Any) -> dict[str, NDArray[Any]]:
 
 
 def torch_rows(X: ArrayLike, dtype: str = "float32") -> NDArray[Any]:
-    """Return finite real records of any shape in this precision; the array itself where it has that already."""
+    """Return finite real records of any shape in this precision, without a copy where possible."""
     try:
         rows = np.asarray(X)
         rows = rows if np.can_cast(rows.dtype, dtype) else rows.astype(np.float64)
@@ -218,7 +218,7 @@ def cut_numbers(values: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class TorchBlock:
-    """A block with its rows and targets as torch takes them.
+    """Convert the rows and targets of a block for torch.
 
     ``classes`` None: real targets. They have the precision of the rows. ``sizes``: the inputs that are indices, see
     ``GradientGraph``.

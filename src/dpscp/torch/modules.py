@@ -87,7 +87,7 @@ def separate_copy(module: Any) -> Any:
 
 
 def released_module(start: Any, trained: Mapping[str, Any]) -> Any:
-    """Return a copy of the caller's module with these parameters, in evaluation mode; nothing else of training."""
+    """Return a copy of the caller's module in evaluation mode, with these trained parameters and nothing else."""
     released = separate_copy(start)
     with torch.no_grad():
         for name, parameter in released.named_parameters():
@@ -151,7 +151,7 @@ def _place(path: str, part: Any) -> str:
 
 
 def require_gradients() -> None:
-    """Refuse modes of torch in which gradients, or their precision, are not those of the module."""
+    """Refuse inference mode and autocast, which change gradients or their precision."""
     if torch.is_inference_mode_enabled():
         raise ValueError("training a torch module needs gradients; call fit outside torch.inference_mode()")
     if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):

@@ -24,7 +24,7 @@ _ROUNDED_AT_ONCE = 1 << 14
 
 
 class Release:
-    """Noise of one standard deviation, for sums in clip norms; without noise they are released as they are.
+    """Add noise of one standard deviation to sums in clip norms; a standard deviation of zero adds none.
 
     A GPU draws its noise from a key of ``rng``.
     """
@@ -61,7 +61,7 @@ class Release:
 
 @contextmanager
 def draw_ahead(steps: Iterator[Step], n_parameters: int) -> Iterator[Iterator[Step]]:
-    """Return the same steps; a second thread, where torch may use two, draws the next one meanwhile.
+    """Yield the steps; where torch may use two threads, a second one draws the next step ahead.
 
     They are drawn in the same order, so nothing that is computed changes.
     """

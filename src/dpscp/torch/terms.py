@@ -44,7 +44,7 @@ class Term(ABC):
     @property
     @abstractmethod
     def roundings(self) -> int:
-        """Return the number of additions behind a norm."""
+        """Return the number of additions in the computation of a norm."""
 
     @abstractmethod
     def additions(self, block: int) -> int:
@@ -52,7 +52,7 @@ class Term(ABC):
 
     @abstractmethod
     def squared_norms(self) -> Any:
-        """Return at least the squared norm of each record's part, float64."""
+        """Return an upper bound of the squared norm of each record's part, float64."""
 
     @abstractmethod
     def squared_magnitudes(self) -> Any:
@@ -93,7 +93,7 @@ def _squares(values: Any) -> Any:
 
 
 def _zero_uncounted(values: Any, counted: Any) -> Any:
-    """Return the values with zeros for records that are not counted."""
+    """Replace the values of records that are not counted by zeros."""
     if counted is None:
         return values
     return values.where(counted.view(-1, *[1] * (values.ndim - 1)), 0)

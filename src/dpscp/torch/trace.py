@@ -87,7 +87,7 @@ def _embedding(x: Any, weight: Any, padding_idx: int | None = None, *rest: Any, 
 
 
 def _bag(*args: Any, **kwargs: Any) -> Any:
-    """Do what an EmbeddingBag does with an Embedding, whose indices out of range raise."""
+    """Compute an EmbeddingBag by an Embedding, which raises for an index out of range."""
     given = inspect.signature(_functional.embedding_bag).bind(*args, **kwargs)
     given.apply_defaults()
     x, weight, offsets, *options, mode, sparse, factors, _, padding = given.arguments.values()
@@ -118,7 +118,7 @@ _PROPERTIES = {
 
 
 class _Uses(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch is not read by the type checker
-    """Watch what the functions of torch do with trained parameters.
+    """Record how functions of torch use trained parameters.
 
     ``zeros`` are added to the outputs of functions in ``_FUNCTIONS``; None while their shapes are being found.
     """
@@ -212,7 +212,7 @@ class GradientGraph:
 
 
 class TracedModule:
-    """A copy of the caller's module, for tracing in its mode."""
+    """A copy of the caller's module with its parameters and buffers by name."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -359,7 +359,7 @@ def synthetic_record(form: RecordForm, target: tuple[tuple[int, ...], str], seed
 
 
 def _calls_of(calls: Sequence[Call], watched: Sequence[str]) -> tuple[Call, ...]:
-    """Return the calls that use watched parameters, with those alone."""
+    """Return the calls that use watched parameters, without their other parameters."""
     kept = set(watched)
     return tuple(
         replace(
@@ -410,7 +410,7 @@ def _drop_zeros(graph: torch.fx.GraphModule, names: Sequence[str]) -> None:
 
 
 def _require_same(first: torch.fx.GraphModule, second: torch.fx.GraphModule) -> None:
-    """Refuse two graphs of other synthetic records that differ."""
+    """Refuse a module whose graphs differ between two synthetic records."""
     same = str(first.graph) == str(second.graph)
     for name in {node.target for node in first.graph.nodes if node.op == "get_attr"} if same else ():
         a, b = getattr(first, name), getattr(second, name)
@@ -435,7 +435,7 @@ def explain_failure(error: BaseException, module: Any) -> str:
 
 
 def shorten(error: BaseException) -> str:
-    """Return the words of an error, at most so many."""
+    """Return the first words of an error."""
     words = " ".join(str(error).split())
     return f"{words[:_LONGEST_WORDS]} ..." if len(words) > _LONGEST_WORDS else words.rstrip(".")
 

@@ -336,7 +336,7 @@ class TorchDPSGD(GaussianSums):
         )
 
     def _descend(self, setup: "_Setup", random_state: int | None) -> Iterator[int]:
-        """Take the steps, one for each yield; the trained parameters move."""
+        """Train the parameters in place, one step for each yield."""
         source, run, trained = setup.source, setup.engine.run, setup.trained
         rng = secure_generator(random_state)
         optimizer, scheduler = self._updates.start(trained)
@@ -366,7 +366,7 @@ class TorchDPSGD(GaussianSums):
                 yield step
 
     def _batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        """Return the drawn persons of each step, out of n."""
+        """Draw the persons of each step, out of n."""
         if self.sampling_rate == 1:
             return repeat(np.arange(n), self.steps)
         return islice(poisson_batches(rng, n, self.sampling_rate), self.steps)
@@ -391,7 +391,7 @@ def _check_device(name: str) -> None:
 
 @dataclass(frozen=True)
 class _Setup:
-    """A run before its first step."""
+    """What a run needs before its first step."""
 
     source: RecordSource
     engine: Engine
