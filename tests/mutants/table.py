@@ -154,7 +154,7 @@ mutant(
     "tests/data/test_frames.py::test_persons_come_from_the_schema",
 )
 mutant(
-    "conformal.reading:records_from_arrays",
+    "estimators.base:_records_from_arrays",
     "Block(0, rows, targets[kept], owners, groups, kept)",
     "Block(0, rows, targets[kept], None, groups, kept)",
     "training does not get the persons",

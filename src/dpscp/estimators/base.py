@@ -23,13 +23,14 @@ from dpscp.core.tasks import Prediction
 from dpscp.data.columns import CODE
 from dpscp.data.feature_bounds import PRIVATE, RowNorm, column_bounds
 from dpscp.data.groups import LABEL, RowGroups
-from dpscp.data.persons import choose_unit
+from dpscp.data.persons import choose_unit, keep_rows
 from dpscp.data.populations import Thinning, read_population
 from dpscp.data.schema import Frame, Schema
-from dpscp.data.sources import DistributedSource, RecordSource, find_source
+from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource, find_source
+from dpscp.data.sources.places import UnitSource
 from dpscp.data.sources.tables import is_table, replace_patterns
 from dpscp.data.torch_records import NamedInputs, count_numbers, inputs_of, labeled_arrays, takes_float64
-from dpscp.data.used_records import remember_use, warn_if_refit
+from dpscp.data.used_records import remember_use, sketch_rows, warn_if_refit
 from dpscp.data.validation import check_levels, require_counted, validate_rows
 from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, is_target_name
 from dpscp.estimators.ingest import (
@@ -37,7 +38,6 @@ from dpscp.estimators.ingest import (
     FitInput,
     FitRecords,
     read_without_schema,
-    records_from_arrays,
     records_from_source,
 )
 from dpscp.estimators.outer_steps import (
@@ -338,7 +338,7 @@ class PrivateConformal(FittedEstimator):
         reader = BlockReader(encoded, groups, values, thinning)
         if fit_input.rows is None:
             return records_from_source(fit_input, reader, self.random_state)
-        return records_from_arrays(fit_input, targets, reader, self.random_state)
+        return _records_from_arrays(fit_input, targets, reader, self.random_state)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Return checked rows; records with a shape are flattened, in the precision of the module.
@@ -502,3 +502,34 @@ class PrivateCoverage(PrivateConformal):
             "evaluation_fraction": self.evaluation_fraction,
             "release_confidence": self.release_confidence,
         }
+
+
+def _records_from_arrays(
+    given: FitInput,
+    targets: NDArray[Any],
+    reading: BlockReader,
+    random_state: int | None,
+) -> FitRecords:
+    """Return checked arrays as one block: all rows, or the kept rows of each person."""
+    rows, thinning = given.rows, reading.thinning
+    assert rows is not None
+    groups = None if reading.groups is None else targets
+    if isinstance(reading.groups, RowGroups):
+        groups = reading.groups.places(given.table, len(rows))
+    found, block = len(rows), Block(0, rows, targets, groups=groups)
+    if given.unit.by_person:
+        kept, owners = keep_rows(
+            given.persons,
+            n_rows=len(rows),
+            rows_per_person=given.unit.cap,
+            random_state=random_state,
+            columns=getattr(given.X, "columns", ()),
+        )
+        groups, found = None if groups is None else groups[kept], owners.count
+        block = Block(0, rows, targets[kept], owners, groups, kept)
+    if thinning is not None:
+        ratios = thinning.population.ratios_of(given.table, given.y, len(rows))
+        ratios = ratios if block.chosen is None else ratios[block.chosen]
+        block = replace(block, groups=thinning.place_groups(ratios, block.groups, block.owners, range(found)))
+    records = UnitSource(ArraySource.of_blocks([block]), given.unit.counted)
+    return FitRecords(records, rows.shape[1], reading.group_values, given.unit, found, sketch_rows(given.recognized))

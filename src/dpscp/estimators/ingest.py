@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.data.groups import RowGroups
-from dpscp.data.persons import keep_rows
 from dpscp.data.populations import Thinning
-from dpscp.data.sources import ArraySource, Block, RecordSource, find_source
+from dpscp.data.sources import Block, RecordSource, find_source
 from dpscp.data.sources.base import FirstReading, watch_changes
 from dpscp.data.sources.places import KeptRows, Places, UnitSource, is_in_memory, take_census
-from dpscp.data.used_records import RowDigests, Sketch, sketch_rows
+from dpscp.data.used_records import RowDigests, Sketch
 from dpscp.data.validation import check_finite
 from dpscp.privacy.random_streams import KEPT_ROWS, PlacedDraws, secure_bytes, stream_seed
 from dpscp.privacy.units import Unit
@@ -155,34 +154,3 @@ class _FirstLook:
         for _, rows in block.parts():
             check_finite(rows)
         return take_census(block), self.digests(block)
-
-
-def records_from_arrays(
-    given: FitInput,
-    targets: NDArray[Any],
-    reading: BlockReader,
-    random_state: int | None,
-) -> FitRecords:
-    """Return checked arrays as one block: all rows, or the kept rows of each person."""
-    rows, thinning = given.rows, reading.thinning
-    assert rows is not None
-    groups = None if reading.groups is None else targets
-    if isinstance(reading.groups, RowGroups):
-        groups = reading.groups.places(given.table, len(rows))
-    found, block = len(rows), Block(0, rows, targets, groups=groups)
-    if given.unit.by_person:
-        kept, owners = keep_rows(
-            given.persons,
-            n_rows=len(rows),
-            rows_per_person=given.unit.cap,
-            random_state=random_state,
-            columns=getattr(given.X, "columns", ()),
-        )
-        groups, found = None if groups is None else groups[kept], owners.count
-        block = Block(0, rows, targets[kept], owners, groups, kept)
-    if thinning is not None:
-        ratios = thinning.population.ratios_of(given.table, given.y, len(rows))
-        ratios = ratios if block.chosen is None else ratios[block.chosen]
-        block = replace(block, groups=thinning.place_groups(ratios, block.groups, block.owners, range(found)))
-    records = UnitSource(ArraySource.of_blocks([block]), given.unit.counted)
-    return FitRecords(records, rows.shape[1], reading.group_values, given.unit, found, sketch_rows(given.recognized))
