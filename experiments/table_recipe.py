@@ -61,11 +61,11 @@ TABLES: dict[str, tuple[int, int, tuple[str, ...], int | None]] = {
     "numbers and categories": (8_000, 8_000, ("indicators scaled", "all columns"), 10),
     "adult, hours": (8_000, 10_000, ("indicators scaled",), 10),
     "diabetes130, medications": (8_000, 10_000, ("indicators scaled",), 10),
-    "log-normal and categories": (12_000, 8_000, ("no quantiles",), 10),
-    "adult": (20_000, 10_000, ("no quantiles", "no recalibration"), None),
-    "bank": (20_000, 10_000, ("no quantiles", "no recalibration"), None),
-    "bank with duration": (20_000, 10_000, ("no quantiles", "no recalibration"), None),
-    "diabetes130": (30_000, 10_000, ("no quantiles", "no recalibration"), 10),
+    "log-normal and categories": (12_000, 8_000, ("no quantiles", "no parts"), 10),
+    "adult": (20_000, 10_000, ("no quantiles", "no recalibration", "no parts"), None),
+    "bank": (20_000, 10_000, ("no quantiles", "no recalibration", "no parts"), None),
+    "bank with duration": (20_000, 10_000, ("no quantiles", "no recalibration", "no parts"), None),
+    "diabetes130": (30_000, 10_000, ("no quantiles", "no recalibration", "no parts"), 10),
     "two classes": (10_000, 10_000, ("no recalibration", "all columns"), 10),
     "four classes": (10_000, 10_000, ("no recalibration", "all columns"), 10),
     "bloodmnist": (13_671, 3_421, ("no recalibration",), 10),
@@ -81,6 +81,7 @@ _WITHOUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (quantiles, "lies_at_ends", lambda *_: False),
     ),
     "no recalibration": ((recipe, "LEAST_RECALIBRATION_SIGNAL", math.inf),),
+    "no parts": ((recipe, "_QUANTILE_PARTS", 0),),
 }
 
 

@@ -374,3 +374,16 @@ def test_a_heavy_tailed_column_counts_among_many_indicators():
     bounds = (np.zeros(37), np.r_[20_000.0, np.ones(36)])
     clf = dp.PrivateConformalClassifier(epsilon=1.0, classes=[0, 1], feature_bounds=bounds, random_state=0)
     assert np.mean(clf.fit(X[:8000], y[:8000]).predict(X[8000:]) == y[8000:]) > 0.85  # .5 without the quantile
+
+
+def test_parts_are_indicators_of_ranges_of_equal_shares():
+    X, _ = table(4_000)
+    step = QuantileTransform(*BOUNDS, n_features=4, parts=5).with_noise(0.01)
+    rows = step.fit(X, n_records=len(X), rng=np.random.default_rng(0))
+    found = rows.apply(X)
+    k = len(rows.columns)
+    assert k > 0
+    assert found.shape == (len(X), rows.width) == (len(X), 4 + 6 * k)
+    quantiles, own = found[:, 4 : 4 + k], found[:, 4 + k :].reshape(len(X), k, 5)
+    assert_array_equal(own.sum(axis=2), 1)
+    assert_array_equal(own.argmax(axis=2), np.clip((quantiles / math.sqrt(3) + 1) / 2 * 5, 0, 4).astype(int))

@@ -59,6 +59,9 @@ _MANY_CATEGORIES = 50
 # The sum of the step sizes over the signal for encoded tables: their rows are longer, so noise in an output is more.
 _ENCODED_RATIO = 0.225
 ENCODING_SHARE = 0.15
+# A linear head on a table of at most so many counted columns also gets indicators of so many ranges of each quantile:
+# with them it follows bends. More columns would add more inputs than bends pay for.
+_MOST_IN_PARTS, _QUANTILE_PARTS = 12, 8
 # Above this noise of one count, as a share of the records, a quantile tells less than its noise hides.
 LARGEST_QUANTILE_NOISE = 0.08
 # From this many columns on a regression has smaller hidden layers: noise in the weights of its columns adds up.
@@ -560,9 +563,13 @@ class _Problem:
             return tuple(last)
         share = EMBEDDING_SHARE / (1 + sum(not step.is_public for step in last))
         columns = self.numeric_columns
+        is_clear = self.task == "classification" and self.signal >= WEAK_SIGNAL
+        parts = _QUANTILE_PARTS if is_clear and len(columns) <= _MOST_IN_PARTS else 0
         if columns and pays_as_quantiles(self.signal, len(columns), share):
             return (
-                QuantileTransform(*self.bounds, self.width, columns=columns, standardized=self.standardized),
+                QuantileTransform(
+                    *self.bounds, self.width, columns=columns, standardized=self.standardized, parts=parts
+                ),
                 *last,
             )
         return (*self.public_steps(), *last)

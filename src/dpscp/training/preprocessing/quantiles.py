@@ -56,7 +56,7 @@ class QuantileRows(Transform):
 
     ``features`` are those that rows keep; (): all. Of the records, ``levels[i, j]`` lie below edge j of the cells of
     ``columns[i]``, see ``cell_edges``. Quantiles lie in [-sqrt(3), sqrt(3)]: those of a column spread evenly have mean
-    0 and variance 1.
+    0 and variance 1. Behind them are, for each of ``columns``, indicators of ``parts`` ranges of equal shares.
 
     Theory: Fact 5
     """
@@ -69,12 +69,13 @@ class QuantileRows(Transform):
     columns: tuple[int, ...]
     limit: float
     features: tuple[int, ...] = ()
+    parts: int = 0
 
     kind: ClassVar[str] = "quantile"
 
     @property
     def width(self) -> int:
-        return (len(self.features) or len(self.shift)) + len(self.columns)
+        return (len(self.features) or len(self.shift)) + len(self.columns) * (1 + self.parts)
 
     def keeping(self, features: tuple[int, ...]) -> Self:
         """Return the transform that keeps these features and their quantiles only."""
@@ -108,7 +109,9 @@ class QuantileRows(Transform):
 
     def apply(self, X: ArrayLike) -> FloatArray:
         rows = check_rows(X, len(self.shift), finite=False)
-        out = np.empty((len(rows), self.width))
+        out = np.zeros((len(rows), self.width))
+        start = len(self.features) or len(self.shift)
+        end = start + len(self.columns)
         scaled = np.clip(rows, self.low, self.high, dtype=np.float64)
         if self.columns:
             lookup, (starts, slopes) = CellLookup.of(self.levels.shape[1] - 1), self.lines
@@ -118,11 +121,14 @@ class QuantileRows(Transform):
             cells += lookup.offsets(len(self.columns))
             places *= slopes.take(cells)
             places += starts.take(cells)
-            out[:, -len(self.columns) :] = places
+            out[:, start:end] = places
+            if self.parts:
+                own = ((places / math.sqrt(3) + 1) / 2 * self.parts).astype(int).clip(0, self.parts - 1)
+                np.put_along_axis(out, end + own + self.parts * np.arange(len(self.columns)), 1.0, axis=1)
         scaled -= self.shift
         scaled /= self.scale
         np.clip(scaled, -self.limit, self.limit, out=scaled)
-        out[:, : self.width - len(self.columns)] = scaled[:, self.features] if self.features else scaled
+        out[:, :start] = scaled[:, self.features] if self.features else scaled
         return out
 
 
@@ -155,6 +161,8 @@ class QuantileTransform(Step):
         The largest value of a feature that is not counted; at most ``limit``.
     standardized : tuple of int
         Features that are not counted and stay as they are, because they have mean 0 and spread 1 already.
+    parts : int
+        The number of ranges of equal shares of which each quantile gets indicators; 0: none.
 
     Privacy: ``event`` is one unit discrete Gaussian event for each count that a record changes.
 
@@ -170,6 +178,7 @@ class QuantileTransform(Step):
     columns: tuple[int, ...] = ()
     others: float = 1.0
     standardized: tuple[int, ...] = ()
+    parts: int = 0
 
     stage: ClassVar[str] = "quantiles of the features"
 
@@ -183,6 +192,7 @@ class QuantileTransform(Step):
         object.__setattr__(self, "branching", fans)
         check_positive("limit", self.limit)
         check_positive("others", self.others)
+        check_count("parts", self.parts, minimum=0)
         if self.others > self.limit:
             raise ValueError(
                 f"others must be at most limit = {self.limit:g}, to which scaled features are clipped, got "
@@ -251,7 +261,7 @@ class QuantileTransform(Step):
             shift[i], scale[i], distance = scale_column(self._edges[place], levels[place], noise / n, self.limit)
             if distance > max(_LEAST_DISTANCE, _NOISE_FACTOR * math.sqrt(12) * noise / n):
                 added.append(place)
-        whole = QuantileRows(low, high, shift, scale, levels, self.columns, float(self.limit))
+        whole = QuantileRows(low, high, shift, scale, levels, self.columns, float(self.limit), parts=self.parts)
         return replace(whole, levels=levels[added], columns=tuple(np.array(self.columns)[added].tolist())), whole
 
     def width_after(self, width: int) -> None:
