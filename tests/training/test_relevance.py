@@ -7,6 +7,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.privacy import IntegerSource, gdp_mu
+from dpscp.report.statement import privacy_statement
 from dpscp.training import DPSGD, Preprocessed, PrivateRelevance, QuantileTransform
 from dpscp.training.base import array_source
 from dpscp.training.mechanisms.one_vs_rest import OneVsRest
@@ -141,6 +142,19 @@ def test_a_wide_regression_finds_its_columns_and_says_which(tmp_path):
             )
             assert "features_used" in reg.ledger_.found_privately
     assert widths[0] < 1.05 * widths[1]
+
+
+def test_the_statement_names_the_columns_that_a_model_uses():
+    pandas = pytest.importorskip("pandas")
+    rng = RNG(1)
+    X = rng.uniform(size=(6_000, D))
+    y = 4 * X[:, 2] + 2 * X[:, 7] + 0.3 * rng.normal(size=len(X))
+    frame = pandas.DataFrame(X, columns=[f"column {i}" for i in range(D)])
+    reg = dp.PrivateConformalRegressor(epsilon=2.0, feature_bounds=(0, 1), y_bounds=(-2, 8), random_state=0)
+    reg.fit(frame, y)
+    assert reg.ledger_.public_facts["features_used"] == (2, 7)
+    facts = {fact["name"]: fact["value"] for fact in privacy_statement(reg)["public"]}
+    assert facts["features_used"] == ["column 2", "column 7"]
 
 
 def test_each_of_several_targets_has_columns_of_its_own():

@@ -117,7 +117,7 @@ def privacy_statement(
             "parts": parts,
         },
         "mechanisms": list(_mechanisms(ledger, delta)),
-        "public": list(_public_facts(ledger)),
+        "public": list(_public_facts(ledger, _column_names(released))),
         "trust_model": {"kind": "trusted curator (central model)", "words": _TRUST},
         "assumptions": [assumption.to_dict() for assumption in ledger.assumptions],
         "side_channels_not_protected": list(_SIDE_CHANNELS),
@@ -327,7 +327,21 @@ def _described(event: DpEvent) -> dict[str, Any]:
     }
 
 
-def _public_facts(ledger: Ledger) -> Iterator[dict[str, Any]]:
+def _column_names(released: Any) -> Sequence[str] | None:
+    """Return the names of the model's columns; None where a release has none."""
+    schema = getattr(released, "schema_", None)
+    names = getattr(released, "feature_names_in_", None) if schema is None else schema.feature_names
+    return None if names is None else [str(name) for name in names]
+
+
+def _name_columns(used: Any, names: Sequence[str]) -> Any:
+    """Return the names of columns in place of their numbers; several targets have columns of their own."""
+    if isinstance(used, int):
+        return names[used]
+    return None if used is None else [_name_columns(each, names) for each in used]
+
+
+def _public_facts(ledger: Ledger, names: Sequence[str] | None) -> Iterator[dict[str, Any]]:
     """Return each public fact and its origin."""
     for name, value in ledger.public_facts.items():
         source = DECLARED
@@ -335,7 +349,8 @@ def _public_facts(ledger: Ledger) -> Iterator[dict[str, Any]]:
             source = COUNTED if name in _COUNTS else FOUND
         elif name in (*_NOISY, *ledger.found_privately):
             source = RELEASED
-        yield {"name": name, "value": _finite(value), "source": source}
+        shown = value if names is None or name != "features_used" else _name_columns(value, names)
+        yield {"name": name, "value": _finite(shown), "source": source}
 
 
 def _coverage(certificate: Any) -> dict[str, Any]:
