@@ -125,11 +125,11 @@ def test_the_public_count_divides_and_not_the_true_one():
 
 def test_standardize_recovers_mean_and_scale_and_floors_the_scale():
     X = np.column_stack([rng(1).normal(1.0, 0.5, 20_000), np.full(20_000, 2.0)])
-    step = PrivateStandardize(-5.0, 5.0, noise_multiplier=1.0, scale_floor=0.02)
+    step = PrivateStandardize(-5.0, 5.0, noise_multiplier=1.0)
     fitted = step.fit(X, n_records=20_000, rng=rng(2))
     assert fitted.shift == pytest.approx([1.0, 2.0], abs=0.02)
     assert fitted.scale[0] == pytest.approx(0.5, abs=0.03)
-    floor = max(0.02, math.sqrt(2 * math.sqrt(2.5) / 20_000))
+    floor = max(0.01, math.sqrt(2 * math.sqrt(2.5) / 20_000))
     assert fitted.scale[1] >= floor * 5 * (1 - 1e-9)
     assert np.abs(fitted.apply([[1e9, -1e9]])).max() <= 5.0
 

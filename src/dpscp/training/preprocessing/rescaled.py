@@ -23,7 +23,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.checks import check_count, check_positive, check_probability, check_range
+from dpscp._base.checks import check_count, check_probability, check_range
 from dpscp._base.progress import announce
 from dpscp.data.sources import Block, RecordSource
 from dpscp.exceptions import HintWarning
@@ -117,7 +117,7 @@ class PrivateTarget(Around):
 
     Public bounds are often many times wider than the spread of the targets. Learning rate and clip norm are chosen for
     targets of mean 0 and spread 1. Targets are clipped to the public ``y_bounds`` and mapped to v in [-1, 1]. The scale
-    is never below ``scale_floor`` (of half the range) nor below what the noise can resolve, both public. ``share`` is
+    is never below .01 (of half the range) nor below what the noise can resolve, both public. ``share`` is
     the part of the squared Gaussian-DP budget that ``calibrated`` spends on mean and scale.
 
     Privacy: ``event`` is one Gaussian release of the sum of (v, v^2 - 1/2) over the records, composed with the
@@ -135,7 +135,6 @@ class PrivateTarget(Around):
     y_bounds: tuple[float, float] = (-1.0, 1.0)
     share: float = 0.05
     noise_multiplier: float | None = None
-    scale_floor: float = 0.01
 
     stage: ClassVar[str] = "scale of the target"
 
@@ -143,7 +142,6 @@ class PrivateTarget(Around):
         require_mechanism(self.mechanism)
         object.__setattr__(self, "y_bounds", check_range("y_bounds", self.y_bounds))
         check_probability("share", self.share)
-        check_positive("scale_floor", self.scale_floor)
         check_noise(self)
 
     def configured(self, needs: Needs) -> Self:
@@ -171,7 +169,7 @@ class PrivateTarget(Around):
         noise = require_noise(self.noise_multiplier) * MOMENT_SENSITIVITY * (1 + sum_slack(n))
         rng = secure_generator(stream_seed(run.random_state, TARGET_SCALE))
         total = total_of_blocks(self.moments, run.source, n)
-        released_mean, released_scale, floor = release_mean_and_scale(total, noise, self.scale_floor, n, rng)
+        released_mean, released_scale, floor = release_mean_and_scale(total, noise, n, rng)
         mean, scale = float(released_mean), float(released_scale)
         if scale <= min(2 * floor, _WIDE):  # noise lifts it above the floor now and then
             warnings.warn(

@@ -41,6 +41,8 @@ from dpscp.training.engine.rows import check_rows, scaled_rows
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
 # this in norm.
 MOMENT_SENSITIVITY = math.sqrt(1.25)
+# No private scale is below this part of half the range.
+_LEAST_SCALE = 0.01
 TRANSFORMS: dict[str, type["Transform"]] = {}
 """The classes of fitted steps by the name that files have for them; a class with ``kind`` enters itself."""
 
@@ -439,8 +441,8 @@ class PrivateCentering(SummedStep):
 class PrivateStandardize(SummedStep):
     """Subtract a private mean and divide by a private scale, per feature.
 
-    Features are clipped to [low, high] and mapped to v in [-1, 1]. The scale is never below ``scale_floor`` (of half
-    the range) nor below what the noise can resolve, both public. Standardized features are clipped to +-``limit``.
+    Features are clipped to [low, high] and mapped to v in [-1, 1]. The scale is never below .01 (of half the range) nor
+    below what the noise can resolve, both public. Standardized features are clipped to +-``limit``.
 
     Privacy: ``event`` is one Gaussian release of the sum of (v, v^2 - 1/2) over the rows; the unit is one record or
     person, the sensitivity sqrt(5/4 * features) in norm.
@@ -451,7 +453,7 @@ class PrivateStandardize(SummedStep):
         The public bounds.
     noise_multiplier : float or None
         None while it is not set.
-    scale_floor, limit : float
+    limit : float
 
     Theory: Facts 1 and 5
     """
@@ -459,7 +461,6 @@ class PrivateStandardize(SummedStep):
     low: Any
     high: Any
     noise_multiplier: float | None = None
-    scale_floor: float = 0.01
     limit: float = 5.0
 
     stage: ClassVar[str] = "means and scales of the features"
@@ -467,7 +468,6 @@ class PrivateStandardize(SummedStep):
     def __post_init__(self) -> None:
         check_bounds(self)
         check_noise(self)
-        check_positive("scale_floor", self.scale_floor)
         check_positive("limit", self.limit)
 
     @property
@@ -488,7 +488,7 @@ class PrivateStandardize(SummedStep):
         """Return the transform with the private mean and scale in it."""
         n, width = check_count("n_records", n_records), total.shape[1]
         noise = require_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + sum_slack(n))
-        mean, scale, _ = release_mean_and_scale(total, noise, self.scale_floor, n, rng)
+        mean, scale, _ = release_mean_and_scale(total, noise, n, rng)
         low, high = broadcast_bounds(self, width)
         middle, half = (low + high) / 2, (high - low) / 2
         return FeatureTransform(low, high, middle + mean * half, scale * half, float(self.limit))
@@ -500,13 +500,13 @@ def unit_moments(v: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def release_mean_and_scale(
-    total: FloatArray, noise: float, scale_floor: float, n_records: int, rng: np.random.Generator
+    total: FloatArray, noise: float, n_records: int, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, float]:
     """Return the private mean and scale of numbers in [-1, 1] from their `unit_moments`, and the least scale."""
     mean, square = gaussian_release(total, noise, rng, n_records) / n_records
     mean = np.clip(mean, -1.0, 1.0)
     # below this the variance would be mostly noise
-    floor = min(1.0, max(float(scale_floor), math.sqrt(2 * noise / n_records)))
+    floor = min(1.0, max(_LEAST_SCALE, math.sqrt(2 * noise / n_records)))
     return mean, np.sqrt(np.clip(square + 0.5 - mean**2, floor**2, 1.0)), floor
 
 
