@@ -1,4 +1,4 @@
-"""Set sizes of the default classifier by number of records, budget and level: the table behind the set sizes of a plan.
+"""Set sizes of the default classifier by number of records, budget and level: the table behind the planner's page.
 
 One fit has all levels, so each level gets somewhat less of the budget than it would alone.
 """

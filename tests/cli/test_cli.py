@@ -515,10 +515,11 @@ def test_a_large_table_stays_in_its_file(run, folder, monkeypatch):
 # ---- plan, audit, reproduce
 
 
-def test_plan(run):
-    code, out, err = run("plan --n 5000 --epsilon 1 --json")
+def test_plan(run, folder):
+    code, out, err = run("plan --n 5000 --epsilon 1 --json --html plan.html")
     assert (code, err) == (0, "")
     assert json.loads(out)["rows"][0]["guarantee"] == "universal"
+    assert (folder / "plan.html").read_text().startswith("<!doctype html>")
     assert "universal" in run("plan --n 5000 --epsilon 1")[1]
     assert "needed_n" in json.loads(run("plan --epsilon 1 --overshoot 0.02 --regression --json")[1])["rows"][0]
     refused(run("plan --n 5000"), "n and epsilon")

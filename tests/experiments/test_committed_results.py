@@ -39,6 +39,6 @@ def test_the_hard_instance_of_today_gives_the_committed_coverage() -> None:
         assert gap <= 6 * float(row["coverage_sd"])
 
 
-def test_the_set_sizes_of_a_plan_are_the_measured_ones():
+def test_the_set_sizes_of_the_planner_are_the_measured_ones():
     shipped = resources.files("dpscp.report").joinpath("set_sizes.csv").read_text(encoding="utf-8")
     assert shipped == (RESULTS / "set_sizes.csv").read_text()

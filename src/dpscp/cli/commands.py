@@ -321,6 +321,7 @@ def _statement(options: argparse.Namespace) -> Result:
 
 
 def _plan(options: argparse.Namespace) -> Result:
+    check_output(options.html)
     if options.regression and options.classes is not None:
         raise CommandError("use --classes or --regression, not both")
     result = plan(
@@ -336,7 +337,9 @@ def _plan(options: argparse.Namespace) -> Result:
         rows_per_person=options.rows_per_person,
         groups=options.n_groups,
     )
-    return result.to_dict(), [str(result)]
+    if options.html is not None:
+        result.to_html(options.html)
+    return result.to_dict(), [str(result), *([] if options.html is None else [f"page:   {options.html}"])]
 
 
 def _audit(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:

@@ -115,6 +115,7 @@ _OPTIONS: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
     "--features": (int, "number of features"),
     "--train-share": (_share, "share of epsilon for training, or auto"),
     "--n-groups": (int, "number of groups with their own thresholds"),
+    "--html": (Path, "write a page with sliders, one file that needs no server"),
     "--figure": (Path, "write a figure (PNG, SVG or PDF)"),
     "--runs": (int, "runs with the record, and runs without it; the records are synthetic"),
     "--null": (bool, "control experiment in which no run has the record: every bound must be 0"),
@@ -244,12 +245,13 @@ COMMANDS = {
     "plan": _Command(
         "compute what a budget can achieve, without any data",
         "--n --rows-per-person --epsilon --delta --overshoot --confidence --classes --regression --features "
-        "--train-share --release-confidence --n-groups",
+        "--train-share --release-confidence --n-groups --html",
         {"delta": 1e-5, "confidence": 0.9, "features": 20, "train_share": 0.5},
         (
             "dpscp plan --n 10000 --epsilon 1",
             "dpscp plan --n 10000 --overshoot 0.01          # which epsilon is needed?",
             "dpscp plan --epsilon 1 --overshoot 0.01        # how many records are needed?",
+            "dpscp plan --n 10000 --epsilon 1 --html plan.html   # a page with sliders",
         ),
     ),
     "audit": _Command(

@@ -5,11 +5,9 @@ share, so it needs no accountant. The noise of a fit differs from its plan by le
 training is sampled (more than 20,000 records).
 """
 
-import csv
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
@@ -93,7 +91,7 @@ class PlanRow:
 class BudgetPlan:
     """Hold the plans of all guarantees.
 
-    ``str()`` is a table, and ``to_dict()`` plain JSON values.
+    ``str()`` is a table, ``to_html(path)`` a page with sliders, and ``to_dict()`` plain JSON values.
 
     Attributes
     ----------
@@ -134,6 +132,20 @@ class BudgetPlan:
             rows = [{**row, f"needed_{self.solved_for}": value} for row, value in zip(rows, self.needed, strict=True)]
         shown = ("n", "epsilon", "delta", "alpha", "task", "n_features", "automatic", "goal", "solved_for")
         return {**{name: getattr(self, name) for name in shown}, "rows": rows}
+
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write a page whose sliders begin at this plan; one file that needs no server.
+
+        The page plans the guarantee ``split``.
+
+        Parameters
+        ----------
+        path : str or path
+        """
+        from dpscp.report.page import write_atomically
+        from dpscp.report.planner import planner_page
+
+        write_atomically(path, planner_page(self).encode())
 
     def _describe_table(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         """Return headline, titles, cells and notes of the table."""
@@ -193,11 +205,12 @@ class BudgetPlan:
         labels, row = self.problem.task.classes, self.row(SPLIT.name)
         if labels is None or not row.useful or self.n is None or self.epsilon is None or self.problem.n_groups:
             return None
-        found = _nearest_set_size(len(labels), self.n, self.epsilon, self.alpha)
+        from dpscp.report.planner import nearest_set_size
+
+        size, classes, name = nearest_set_size(len(labels), self.n, self.epsilon, 1 - self.alpha)
         return (
-            f"{float(found['size']):.2f}",
-            "set size: mean of {classes} labels in the nearest measurement ({task}, n {n}, epsilon {epsilon}, coverage "
-            "{level}); yours will differ.".format_map(found),
+            f"{size:.2f}",
+            f"set size: mean of {classes} labels in the nearest measurement ({name}); yours will differ.",
         )
 
     def _training_note(self) -> list[str]:
@@ -381,18 +394,6 @@ def _format_needed(value: float | None) -> str:
     if value is None:
         return "impossible"
     return f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
-
-
-def _nearest_set_size(classes: int, n: int, epsilon: float, alpha: float) -> dict[str, str]:
-    """Return the nearest measurement of ``python -m experiments set_sizes``."""
-    aim = {"classes": classes, "n": n, "epsilon": epsilon, "level": 1 / alpha}
-
-    def distance(row: dict[str, str]) -> float:
-        place = row | {"level": 1 / (1 - float(row["level"]))}
-        return sum(abs(math.log(float(place[name]) / value)) for name, value in aim.items())
-
-    with Path(__file__).with_name("set_sizes.csv").open(encoding="utf-8", newline="") as file:
-        return min(csv.DictReader(file), key=distance)
 
 
 def _describe_remedies(row: PlanRow, problem: FitProblem) -> str:
