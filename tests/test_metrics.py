@@ -50,22 +50,6 @@ def test_labels_of_a_frame_are_compared_as_its_schema_writes_them(labels):
     )
 
 
-@pytest.mark.parametrize("kind", [str, object])
-def test_spaces_around_labels_and_classes_count_alike(kind):
-    """Both are stripped, as a schema reads them."""
-    y = [2, 1, 0, 1]
-    expected = metrics.covered(y, MASKS).tolist()
-    for classes in (["a", " b", "c "], ["a", "b", "c"]):
-        named = np.array(classes, dtype=kind)
-        assert metrics.covered(named[y], MASKS, classes=named).tolist() == expected
-        assert metrics.covered(named[y], MASKS, classes=named.astype(str)).tolist() == expected
-    assert (
-        metrics.covered(np.array([" c", "b ", "a", "b"], dtype=kind), MASKS, classes=["a", "b", "c"]).tolist()
-        == expected
-    )
-    assert metrics.covered(y, MASKS, classes=np.array(["0", "1", "2"], dtype=kind)).tolist() == expected
-
-
 def test_levels_axis():
     masks = np.stack([MASKS, np.ones_like(MASKS), np.zeros_like(MASKS)], axis=2)
     assert metrics.coverage(LABELS, masks).tolist() == [0.5, 1.0, 0.0]

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 import dpscp as dp
@@ -458,16 +457,6 @@ def test_unexpected_errors_show_their_kind_only(run, monkeypatch):
     refused(run("fit people.csv --schema people.toml -o unwritten.dpscp"), "unexpected KeyError")
 
 
-@pytest.mark.parametrize("reader", ["pyarrow.csv.open_csv", "dpscp.estimators.classifier.list_labels"])
-def test_too_little_memory_is_called_that(run, folder, monkeypatch, reader):
-    def exhausted(*_, **__):
-        raise pa.ArrowMemoryError(f"malloc of size {CANARY} failed")
-
-    monkeypatch.setattr(reader, exhausted)
-    refused(run("predict model.dpscp new.csv -o never.csv"), "not enough memory")
-    assert not (folder / "never.csv").exists()
-
-
 # ---- large files: block by block
 
 
@@ -504,14 +493,6 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
     assert many["set_size_80"].astype(int).tolist() == sets[:, :, 0].sum(axis=1).tolist()
 
 
-def test_a_large_table_stays_in_its_file(run, folder, monkeypatch):
-    monkeypatch.setattr("dpscp.data.sources.tables._IN_MEMORY", 0)
-    monkeypatch.setattr(Table, "frames", lambda *_: pytest.fail("read into memory"))
-    code, out, err = run("fit people.csv --schema people.toml --epsilon 2 --seed 1 -o large.dpscp --force")
-    assert (code, "NOT private" in out) == (0, True), err
-    assert dp.load(folder / "large.dpscp").ledger_.to_dict()["entries"]
-
-
 # ---- plan, audit, reproduce
 
 
@@ -524,28 +505,6 @@ def test_plan(run, folder):
     assert "needed_n" in json.loads(run("plan --epsilon 1 --overshoot 0.02 --regression --json")[1])["rows"][0]
     refused(run("plan --n 5000"), "n and epsilon")
     refused(run("plan --n 5000 --epsilon 1 --regression --classes 3"), "not both")
-
-
-def test_audit(run, monkeypatch, tmp_path):
-    from dpscp.audit import Audit
-
-    broken = Audit("search", "white-box", 10, 0.99, (0.01,), (1.0,), (2.0,))
-    monkeypatch.setattr(sys.modules["dpscp.audit"], "audit", lambda *_, **__: broken)
-    monkeypatch.setattr("dpscp.cli.commands.load_model", lambda _: None)
-    code, out, _ = run("audit model.dpscp")
-    assert code == 1
-    assert "BROKEN" in out
-
-
-def test_reproduce_needs_a_checkout(run, monkeypatch, tmp_path):
-    called = []
-    monkeypatch.setattr(
-        subprocess, "run", lambda line, **k: called.append((line, k)) or subprocess.CompletedProcess(line, 0)
-    )
-    assert run("reproduce housing -- --quick")[0] == 0
-    assert called[0][0][1:] == ["-m", "experiments", "housing", "--quick"]
-    monkeypatch.setattr(dp, "__file__", str(tmp_path / "a" / "b" / "c.py"))
-    refused(run("reproduce"), "source checkout")
 
 
 # ---- terminals and processes
@@ -620,19 +579,6 @@ def test_an_interrupt_in_training_leaves_no_file(run, folder, monkeypatch):
     assert not (folder / "stopped.dpscp").exists()
     assert not (folder / "stopped.html").exists()
     no_debris(folder)
-
-
-class _InterruptedImport:
-    def find_spec(self, name, *_):
-        if name == "dpscp.cli.commands":
-            raise KeyboardInterrupt
-
-
-def test_an_interrupt_while_the_libraries_load_is_one_line(monkeypatch, capsys):
-    monkeypatch.delitem(sys.modules, "dpscp.cli.commands")
-    monkeypatch.setattr(sys, "meta_path", [_InterruptedImport(), *sys.meta_path])
-    assert main(["plan"]) == 130
-    assert capsys.readouterr().err == "dpscp: interrupted before the command started\n"
 
 
 # ---- the documents

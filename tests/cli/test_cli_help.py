@@ -14,7 +14,6 @@ import pytest
 
 import dpscp as dp
 from dpscp._base import progress
-from dpscp._base.format import format_epsilon, format_remaining_epsilon
 from dpscp.data.schema import Column, Schema
 
 SCHEMA = Schema(
@@ -144,12 +143,6 @@ def test_a_model_that_is_paid_for_is_saved_elsewhere_if_its_folder_fails(run, fo
 
 
 # ---- small numbers, verdicts, extras
-
-
-@pytest.mark.parametrize("epsilon", [1e-9, 3.217e-7, 4.5e-4])
-def test_a_tiny_epsilon_is_printed_truthfully(epsilon):
-    assert epsilon <= float(format_epsilon(epsilon)) <= 1.01 * epsilon
-    assert 0.99 * epsilon <= float(format_remaining_epsilon(epsilon)) <= epsilon
 
 
 def test_the_demo_names_the_extra_that_is_missing(run, folder, monkeypatch):

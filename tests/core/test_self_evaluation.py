@@ -1,6 +1,5 @@
 """``evaluation_fraction``: a third secret part measures the fit, within its budget and with intervals that hold."""
 
-import json
 import math
 from fractions import Fraction
 
@@ -12,8 +11,6 @@ import dpscp as dp
 from dpscp.core.evaluation import (
     CountOutcomes,
     OutcomeCounts,
-    PrivateEstimate,
-    PrivateEvaluation,
     labeled_outcomes,
 )
 from dpscp.core.fit import _parts
@@ -202,38 +199,6 @@ def test_a_source_in_blocks_is_measured(tmp_path):
     loaded = dp.load(tmp_path / "m")
     assert loaded.evaluation_ == fitted.evaluation_
     assert loaded.statement() == fitted.statement()
-
-
-def test_a_file_with_another_number_of_classes_or_groups_is_refused():
-    def made(at):
-        return PrivateEstimate(at, (at - 0.1, at + 0.1))
-
-    measured = PrivateEvaluation(
-        coverages=(made(0.9), made(0.8)),
-        set_sizes=(made(1.2), made(1.1)),
-        accuracy=made(0.7),
-        mean_absolute_error=None,
-        by_class={"a": made(0.85), "b": PrivateEstimate(float("nan"), (0.0, 1.0))},
-        class_shares={},
-        by_group={1: made(0.6), 2: made(0.5), 3: made(0.4)},
-        n_records=made(500.0),
-        targets=(0.9, 0.8),
-        confidence=0.95,
-        ledger=Ledger(),
-        delta=1e-6,
-    )
-    state = json.loads(json.dumps(measured.to_dict()))
-
-    def read(state, classes, groups):
-        return PrivateEvaluation.from_dict(state, ledger=Ledger(), delta=1e-6, classes=classes, group_values=groups)
-
-    again = read(state, ("a", "b"), (1, 2, 3))
-    assert repr(again) == repr(measured)  # NaN is equal to nothing, so by what is printed
-    for classes, groups in ((("a",), (1, 2, 3)), (("a", "b", "c"), (1, 2, 3)), (("a", "b"), (1, 2))):
-        with pytest.raises(ValueError, match="does not match its classes"):
-            read(state, classes, groups)
-    parts = read(state | {"by_class": {}, "by_group": {}}, ("a", "b"), ())
-    assert (dict(parts.by_class), dict(parts.by_group)) == ({}, {})
 
 
 @pytest.mark.parametrize(

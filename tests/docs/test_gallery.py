@@ -11,8 +11,8 @@ import pytest
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
 
 
-# more than a second each: the others fit tables, persons, modules and losses too
-LONG = {"choosing", "frozen_features", "groups", "images", "visits"}
+# more than a second each: the others fit tables, persons and losses too, and torch/test_opacus.py models of Opacus
+LONG = {"choosing", "frozen_features", "groups", "images", "opacus_model", "own_scores", "visits"}
 
 
 @pytest.mark.parametrize(

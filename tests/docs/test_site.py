@@ -3,7 +3,6 @@
 import html
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,22 +14,6 @@ import dpscp
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--virtual-time-budget=9000")
-# Types a word into the search and reports the addresses of the results, best first.
-SEARCH = """<script>
-setTimeout(() => {
-  const asked = document.querySelector("[data-md-component=search-query]");
-  asked.focus();
-  asked.value = "monitor";
-  asked.dispatchEvent(new Event("keyup", { bubbles: true }));
-}, 1500);
-setTimeout(() => {
-  const links = [...document.querySelectorAll(".md-search-result__item > a.md-search-result__link")];
-  document.title = "found " + links.map((link) => link.pathname.split("/").pop()).join(" ");
-}, 6000);
-</script></body>"""
 
 
 @pytest.fixture(scope="module")
@@ -88,59 +71,6 @@ def test_the_reference_lists_every_public_name_and_every_page():
         assert name == "__version__" or re.search(rf"`(?:dpscp\.)?{name}`", overview), name
     for page in (ROOT / "docs" / "api").glob("*.md"):
         assert f"(api/{page.name})" in overview
-
-
-def test_docstrings_become_tables(load_script):
-    to_markdown = load_script("docs/docstrings.py").to_markdown
-    text = """Find a threshold.
-
-    Parameters
-    ----------
-    scores : array of shape (n,)
-        One ``score`` | record.
-
-        A second paragraph.
-    alpha : the miscoverage.
-    level : float; a list for
-        several levels
-    low, high : True if found. None: as
-        ``level``.
-    n
-
-    Returns
-    -------
-    float
-        The threshold.
-
-    Examples
-    --------
-    >>> 1 + 1
-    2
-
-    Privacy: one event.
-    """
-    lines = to_markdown("\n".join(line.removeprefix("    ") for line in text.splitlines())).splitlines()
-    assert "| `scores` | array of shape (n,) | One `score` \\| record. A second paragraph. |" in lines
-    assert "| `alpha` |  | the miscoverage. |" in lines
-    assert "| `level` |  | float; a list for several levels |" in lines
-    assert "| `low`, `high` |  | True if found. None: as `level`. |" in lines
-    assert "| `n` |  |  |" in lines
-    assert "| float | The threshold. |" in lines
-    assert "**Privacy:** one event." in lines
-    assert lines[lines.index("```pycon") :][:3] == ["```pycon", ">>> 1 + 1", "2"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_the_search_works_from_disk(site, tmp_path):
-    page = site / "searched.html"
-    page.write_text((site / "index.html").read_text(encoding="utf-8").replace("</body>", SEARCH), encoding="utf-8")
-    line = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path}", "--dump-dom", page.as_uri()]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
-    page.unlink()
-    found = re.search(r"<title>found (.*)</title>", done.stdout)[1].split()
-    assert len(found) > 3
-    assert found[0] == "monitoring.html"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

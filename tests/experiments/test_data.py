@@ -1,7 +1,4 @@
-import warnings
 from pathlib import Path
-from typing import Any
-from urllib.error import URLError
 
 import numpy as np
 import pandas as pd
@@ -42,22 +39,6 @@ def test_adult_joins_both_files_and_encodes_by_public_facts_only(tmp_path: Path)
     assert table.X[1, work].sum() == 0
 
 
-def test_bank_leaves_the_duration_of_the_call_out(tmp_path: Path) -> None:
-    folder = tmp_path / "bank"
-    folder.mkdir()
-    row = {name: (low + high) / 2 for name, (low, high) in data.BANK_NUMBERS.items()}
-    row |= {name: listed.split(", ")[0] for name, listed in data.BANK_CATEGORIES.items()}
-    frame = pd.DataFrame([{**row, "duration": 1e9, "y": "yes"}, {**row, "job": "unknown", "duration": 0, "y": "no"}])
-    frame.to_csv(folder / "bank-additional-full.csv.gz", sep=";", index=False)
-    table = data.bank(tmp_path)
-    assert table.y.tolist() == [1, 0]
-    assert table.X.max() < 1e5
-    assert table.X[0].sum() == table.X[1].sum() + 1
-    data.bank.cache_clear()
-    with pytest.raises(data.MissingDataError, match="--data"):
-        data.bank(None)
-
-
 def test_diabetes_keeps_whose_stay_it_is_apart_from_the_features(tmp_path: Path) -> None:
     folder = tmp_path / "diabetes130"
     folder.mkdir()
@@ -76,18 +57,3 @@ def test_diabetes_keeps_whose_stay_it_is_apart_from_the_features(tmp_path: Path)
     assert not (table.X == 7_000_001).any()
     races = len(data.DIABETES_NUMBERS) + np.arange(5)
     assert table.X[:, races].sum(axis=1).tolist() == [1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("function", "loader"), [("fetch_california_housing", data.housing), ("fetch_openml", data.adult)]
-)
-def test_a_download_that_fails_is_one_line(function: str, loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        warnings.warn("Retry downloading", UserWarning, stacklevel=1)
-        raise URLError("no network")
-
-    monkeypatch.setattr(f"sklearn.datasets.{function}", fail)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(data.MissingDataError, match="cannot be downloaded: pass --data"):
-            loader(None)

@@ -3,7 +3,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiments.data import MissingDataError, _one_line, remember_missing
 from experiments.runner import (
     Cache,
     Header,
@@ -11,7 +10,6 @@ from experiments.runner import (
     Outcome,
     Study,
     Task,
-    _code,
     is_finished,
     minutes_left,
     run_study,
@@ -100,35 +98,6 @@ def test_a_page_of_the_same_tasks_and_code_is_finished_on_another_machine(
     assert not is_finished(toy, elsewhere)
 
 
-def test_comments_docstrings_and_layout_do_not_change_the_digest(tmp_path: Path) -> None:
-    file = tmp_path / "module.py"
-    digests = []
-    for text in (
-        '"""One."""\ndef f(a):\n    """Two."""\n    return a + 1  # three\n',
-        "def f(a): return (a + 1)\n",
-        "def f(a): return a + 2\n",
-    ):
-        file.write_text(text)
-        digests.append(_code(file))
-    assert digests[0] == digests[1] != digests[2]
-
-
-def test_a_download_that_failed_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DPSCP_EXPERIMENTS_MISSING", "")
-    tries = []
-    for _ in range(2):
-        with pytest.raises(MissingDataError, match="no network") as caught:
-            _download(tries)
-        remember_missing(str(caught.value))
-    assert len(tries) == 1
-
-
-def _download(tries: list[int]) -> None:
-    with _one_line("no network"):
-        tries.append(1)
-        raise OSError
-
-
 def test_a_killed_run_leaves_a_cut_line_that_is_ignored(toy: Study, tmp_path: Path) -> None:
     run_study(toy, _options(tmp_path), "toy")
     path = tmp_path / "cache" / "toy.jsonl"
@@ -138,23 +107,6 @@ def test_a_killed_run_leaves_a_cut_line_that_is_ignored(toy: Study, tmp_path: Pa
     run_study(toy, _options(tmp_path), "toy")
     assert calls == [2]
     assert len(Cache(path).read()) == 3
-
-
-def test_a_page_names_every_machine_on_which_tasks_were_computed(
-    toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, trials in (("small machine", 2), ("large machine", 3)):
-        monkeypatch.setattr("experiments.runner.machine", lambda name=name: name)
-        run_study(toy, _options(tmp_path, trials=trials), "toy")
-    assert "machine: large machine and small machine; " in (tmp_path / "results" / "toy.md").read_text()
-    # a record of a run that did not say where it ran is computed again
-    store = tmp_path / "cache" / "toy.jsonl"
-    lines = [json.loads(line) for line in store.read_text().splitlines()]
-    del lines[0]["machine"]
-    store.write_text("\n".join(map(json.dumps, [*lines, "no record"])) + "\n")
-    calls.clear()
-    run_study(toy, _options(tmp_path), "toy")
-    assert calls == [0]
 
 
 def test_a_page_names_the_commit_of_each_computation_not_of_its_writing(
@@ -221,8 +173,3 @@ def test_a_study_whose_data_cannot_be_had_is_skipped_with_one_line(
     story = (tmp_path / "results" / "README.md").read_text()
     assert "[sharpness](sharpness.md)" in story
     assert "bank" in story.split("Studies without results here:")[1]
-
-
-def test_every_study_can_be_loaded() -> None:
-    for name in command_line.STUDIES:
-        assert command_line.load(name).name == name

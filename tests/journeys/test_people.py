@@ -8,8 +8,6 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.cli.demo import find_unused_folder
-from dpscp.data.feature_bounds import column_bounds
 
 SCHEMA = """
 task = "classification"
@@ -62,13 +60,6 @@ def test_demo_and_fit_replace_nothing_unless_forced(run, tmp_path):
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
 
 
-def test_demo_without_a_folder_makes_a_new_one(tmp_path):
-    assert find_unused_folder(tmp_path / "demo") == tmp_path / "demo"
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo-2").write_text("")
-    assert find_unused_folder(tmp_path / "demo") == tmp_path / "demo-3"
-
-
 def test_a_wrong_number_of_records_is_reported_here_and_nowhere_else(run, tmp_path, is_quick):
     people(1500, 0).to_csv(tmp_path / "people.csv", index=False)
     cases = [(1550, False), (1600, True), (1500, False), (1400, True)]
@@ -84,31 +75,6 @@ def test_a_wrong_number_of_records_is_reported_here_and_nowhere_else(run, tmp_pa
 
 
 # ---- arguments as people write them
-
-LOW, HIGH = [0.0, -1.0, 2.0], [1.0, 1.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        (LOW, HIGH),
-        (np.array(LOW), np.array(HIGH)),
-        np.array([LOW, HIGH]),
-        {"c": (2.0, 5.0), "a": (0, 1), "b": (-1, 1)},
-    ],
-)
-def test_feature_bounds_in_every_usual_form(bounds):
-    low, high = column_bounds(bounds, 3, ["a", "b", "c"]).pair
-    assert np.array_equal(low, LOW)
-    assert np.array_equal(high, HIGH)
-
-
-def test_feature_bounds_of_all_features():
-    assert column_bounds((-1, 1), 3, None).pair == (-1, 1)
-    assert column_bounds([-1, 1], 2, None).pair == (-1, 1)
-    low, high = column_bounds({0: (1, 2), 1: (3, 4)}, 2, None).pair
-    assert (low.tolist(), high.tolist()) == ([1, 3], [2, 4])
-    assert column_bounds(None, 3, None) is None
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

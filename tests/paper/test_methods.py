@@ -1,27 +1,20 @@
 """The methods of the paper against their definitions: closed forms against refitting, promises of the interface."""
 
 import math
-from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeRegressor
 
 import dpscp
 from dpscp.paper import DPSCP, CVPlus, DPSplit, FullConformal, JackknifePlus, NaiveFull, SplitConformal, system
 from dpscp.paper.base import miscoverage_levels
-from dpscp.paper.full import acceptance_ends
 from dpscp.privacy import Budget, Ledger, count_noise, epsilon_of
 from dpscp.privacy.events import possible_histories
 from dpscp.training import DPSGD, Mechanism
@@ -66,29 +59,6 @@ def test_threshold_is_the_conformal_order_statistic_of_held_out_scores():
     y_hat, intervals = model.predict_interval(X[:4])
     assert_allclose(intervals[:, 1, 0] - y_hat, scores[5])
     assert np.isinf(intervals[..., 2]).all()
-
-
-def test_naive_full_scores_its_own_training_records():
-    X, y = classification()
-    model = NaiveFull(LogisticRegression(), confidence_level=0.8).fit(X, y)
-    p = LogisticRegression().fit(X, y).predict_proba(X)
-    scores = np.sort(1 - p[np.arange(len(y)), y])
-    assert model.threshold_ == [scores[rank_of(0.8, len(y)) - 1]]
-    labels, sets = model.predict_set(X)
-    assert_array_equal(sets[..., 0], 1 - p <= model.threshold_[0])
-    assert_array_equal(labels, p.argmax(axis=1))
-
-
-@pytest.mark.parametrize(
-    ("n", "level", "finite"),
-    [(9, 0.9, True), (8, 0.9, False), (10, 0.9, True), (9, 0.95, False), (18, 0.95, False), (19, 0.95, True)],
-)
-def test_the_threshold_is_infinite_exactly_when_no_score_is_large_enough(n, level, finite):
-    """With n = 9 the wanted rank ceil(0.9 * 10) is 9, the largest score; with n = 8 it is 9 too, one too many."""
-    X, y = regression(n=n, d=1)
-    threshold = NaiveFull(LinearRegression(), confidence_level=level).fit(X, y).threshold_[0]
-    scores = np.sort(np.abs(y - LinearRegression().fit(X, y).predict(X)))
-    assert threshold == pytest.approx(scores[-1] if finite else np.inf)
 
 
 def test_jackknife_plus_follows_its_definition():
@@ -184,31 +154,6 @@ def test_full_regression_equals_refitting_with_each_candidate(n, d, ridge, inter
                 assert below(x, far) < rank
 
 
-@settings(max_examples=300, deadline=None)
-@given(
-    data=st.lists(
-        st.tuples(st.integers(-4, 4), st.sampled_from([-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0])),
-        min_size=1,
-        max_size=7,
-    )
-)
-def test_acceptance_ends_against_every_point_where_a_count_can_change(data):
-    residuals, weights = np.array(data, dtype=float).T
-    wanted = np.arange(1, len(data) + 2)
-    ends = acceptance_ends(residuals, weights, wanted)
-    # |r - w t| = t at t = r / (1 + w) and t = r / (w - 1); the count is constant in between
-    with np.errstate(divide="ignore", invalid="ignore"):
-        roots = np.concatenate([residuals / (1 + weights), residuals / (weights - 1)])
-    points = np.unique(np.append(roots[np.isfinite(roots) & (roots > 0)], 0.0))
-    points = np.sort(np.concatenate([points, (points[1:] + points[:-1]) / 2, [points[-1] + 1.0]]))
-    # quotients are rounded: on a root itself equality is decided with a margin far below the gaps between roots
-    gap = np.abs(residuals - weights * points[:, None]) - points[:, None]
-    count = np.count_nonzero(gap < -1e-9, axis=1)
-    for rank, end in zip(wanted, ends, strict=True):
-        accepted = points[count < rank]
-        assert end == (np.inf if accepted[-1] == points[-1] else pytest.approx(accepted[-1]))
-
-
 def test_full_classification_equals_refitting_with_each_label():
     X, y = classification(n=24)
     new = classification(n=6, seed=9)[0]
@@ -260,23 +205,6 @@ def test_shapes_names_and_ledger_of_the_non_private_baselines(method):
         model.predict_set(X)
 
 
-@pytest.mark.parametrize("method", [*NON_PRIVATE, DPSplit])
-def test_scikit_learn_conventions(method):
-    estimator = head() if method is DPSplit else GaussianNB()
-    model = method(estimator, confidence_level=0.8, random_state=1)
-    again = clone(model)
-    assert again is not model
-    assert again.get_params(deep=False).keys() == model.get_params(deep=False).keys()
-    assert again.set_params(confidence_level=[0.7, 0.9]).confidence_level == [0.7, 0.9]
-    with pytest.raises(NotFittedError):
-        model.predict(np.zeros((1, 3)))
-    X, y = classification(n=200)
-    with pytest.warns(dpscp.GuaranteeWarning, match="StandardScaler in a") if method is DPSplit else nullcontext():
-        pipeline = make_pipeline(StandardScaler(), model).fit(X, y)
-    assert pipeline.predict(X[:3]).shape == (3,)
-    assert not hasattr(estimator, "classes_")  # the caller's object is never fitted
-
-
 # ---- the private one
 
 
@@ -310,29 +238,6 @@ def test_dp_split_ledger_holds_every_level():
     one = count_noise(2.0, 1e-5, 9, accountant="rdp")
     ((event, _),) = history.items()
     assert event.sigma / event.sensitivity == pytest.approx(math.sqrt(3) * one, rel=0.02)
-
-
-def test_dp_split_noise_is_the_papers():
-    # Supplement S6: 18.09 for epsilon = 1, delta = 1e-5 and 20 counts
-    X, y = classification(n=200)
-    model = DPSplit(head(), epsilon=1.0, delta=1e-5, accountant="rdp").fit(X, y)
-    assert "20 noisy counts, noise 18.09" in model.ledger_.entries[0].note
-    assert count_noise(1.0, 1e-5, 20, accountant="rdp") == pytest.approx(18.09, abs=0.005)
-
-
-def test_dp_split_seeds():
-    X, y = classification(n=400)
-    make = lambda seed: DPSplit(head(), random_state=seed, epsilon=4.0)  # noqa: E731
-    with pytest.warns(dpscp.SeededWarning, match="NOT private") as told:
-        first = make(3).fit(X, y)
-    assert len(told) == 1
-    same, free, free_again = make(3).fit(X, y), make(None).fit(X, y), make(None).fit(X, y)
-    assert_array_equal(first.threshold_, same.threshold_)
-    assert_array_equal(first.predict_set(X)[1], same.predict_set(X)[1])
-    assert first.ledger_.seeded
-    assert not first.ledger_.is_private
-    assert free.ledger_.is_private
-    assert free.threshold_ != free_again.threshold_
 
 
 def test_dp_split_trains_and_calibrates_on_disjoint_halves():
@@ -439,23 +344,6 @@ def test_a_label_outside_the_declared_classes_fits_as_badly_as_can_be():
 
 
 # ---- bad input: what is wrong, and nothing from the data
-
-
-@pytest.mark.parametrize("method", [*NON_PRIVATE, DPSplit])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"confidence_level": 90}, "did you mean 0.9"),
-        ({"confidence_level": []}, "at least one level"),
-        ({"estimator": LogisticRegression}, "the class LogisticRegression"),
-        ({"estimator": "svm"}, "got str"),
-        ({"estimator": StandardScaler()}, "got StandardScaler"),
-    ],
-)
-def test_bad_parameters_of_every_baseline(method, options, message):
-    X, y = classification()
-    with pytest.raises((ValueError, TypeError), match=message):
-        method(**{"estimator": head() if method is DPSplit else GaussianNB(), **options}).fit(X, y)
 
 
 @pytest.mark.parametrize(

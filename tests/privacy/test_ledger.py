@@ -179,17 +179,6 @@ def test_then_joins_two_ledgers():
     assert not joined.is_private
 
 
-def test_profile_and_tradeoff_of_a_ledger():
-    ledger = example_ledger()
-    epsilons = np.array([0.0, 0.1, 0.5, 1.0])
-    deltas = ledger.delta(epsilons)
-    for x in (0.0, 0.05, 0.3, 0.8, 1.0):
-        lines = np.maximum(1 - deltas - np.exp(epsilons) * x, np.exp(-epsilons) * (1 - deltas - x))
-        assert ledger.tradeoff(x) >= lines.max() - 2e-6
-    x = np.linspace(0, 1, 101)
-    assert np.all(ledger.tradeoff_function("add")(x) >= ledger.tradeoff(x) - 1e-12)
-
-
 # ---- what is not private
 
 
@@ -415,12 +404,6 @@ def test_names_that_do_not_fit_the_components_are_refused(names):
     written = named_ledger(training=("bounds", "model")).to_dict()
     with pytest.raises(ValueError, match="ledger"):
         Ledger.from_json(json.dumps(with_damage(written, ("entries", 0, "components"), names)))
-
-
-def test_stages_are_the_names_of_what_a_ledger_composes():
-    ledger = Ledger().add("bounds", gaussian_event(9.0)).add("training", gaussian_event(8.0))
-    assert ledger.component_names == ("bounds", "model")
-    assert Ledger(ledger.entries[1:]).component_names == ()
 
 
 def test_deep_nesting_is_refused():

@@ -109,19 +109,6 @@ def test_groups_are_compared_with_what_one_release_of_them_reaches():
     assert "would need 2.7." in judge(each, measured(0.9, 2.6)).usefulness.reason
 
 
-def test_a_rare_class_gets_a_hint_although_nothing_is_low():
-    model, rate = fit(people(2000, 0)), PrivateEstimate(0.92, (0.88, 0.96))
-    named = dict.fromkeys(("no", "yes", "rare"), rate)
-    shares = {"no": rate, "yes": rate, "rare": PrivateEstimate(0.08, (0.05, 0.1))}
-    ledger = model.ledger_
-    measured = PrivateEvaluation((rate,), (rate,), rate, None, named, {}, shares, rate, (0.9,), 0.95, ledger, 1e-5)
-    line = judge(model, measured).served_worse
-    assert line.grade is Grade.NOBODY
-    assert "Under 10 % of the records: rare." in line.reason
-    each = fit(people(2000, 0), groups="label", epsilon=2.0)
-    assert "Under 10 %" not in judge(each, measured).served_worse.reason
-
-
 def test_a_good_release_is_called_useful_and_strong():
     model, new = fit(people(2000, 0)), people(1500, 1)
     verdict = judge(model, evaluate(model, new[["a", "b"]], new["y"]))
