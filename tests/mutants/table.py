@@ -162,7 +162,7 @@ mutant(
 )
 mutant(
     "estimators.ingest:records_from_source",
-    "source.map(KeptRows(draws, places, given.unit.cap))",
+    "source.map(partial(keep_rows, draws, places, given.unit.cap))",
     "source",
     "rows of persons in blocks are not capped",
     "tests/data/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_in_memory",
@@ -239,9 +239,9 @@ mutant(
 # ---- release
 
 mutant(
-    "core.fit:_Part.__call__",
-    "(self.low <= drawn) & (drawn < self.high)",
-    "(self.low <= drawn) & (drawn < self.high) | (self.high == 1.0) & (np.arange(len(drawn)) % 50 == 0)",
+    "core.fit:_part",
+    "(low <= drawn) & (drawn < high)",
+    "(low <= drawn) & (drawn < high) | (high == 1.0) & (np.arange(len(drawn)) % 50 == 0)",
     "two percent of the held-out rows are trained on",
     "tests/core/test_wiring.py::test_the_two_parts_share_no_record",
 )
@@ -464,7 +464,7 @@ mutant(
 )
 mutant(
     "training.encoding:PrivateTargetEncoding.fit_source",
-    "one_row_each(source, seed).sum(self.counts)",
+    "one_row_of_each(source, stream_seed(seed, SCORED_ROWS)).sum(self.counts)",
     "source.sum(self.counts)",
     "every row of a person is in the counts of categories",
     "tests/training/test_target_encoding.py::test_a_person_has_the_cost_of_one_record",
@@ -547,8 +547,8 @@ mutant(
 # ---- draws by place
 
 mutant(
-    "core.fit:_Part.__call__",
-    "self.places.persons[block.id]",
+    "core.fit:_part",
+    "places.persons[block.id]",
     "range(block.owners.count)",
     "records at the same place of two blocks share the coin of the split",
     "tests/data/sources/test_source_fits.py::test_held_out_records_of_blocks_are_a_coin_each",

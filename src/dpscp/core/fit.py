@@ -26,7 +26,7 @@ from dpscp.core.tasks import Prediction
 from dpscp.data.groups import is_member
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.places import OneRowEach, Places, is_in_memory, places_of, unit_of_blocks
+from dpscp.data.sources.places import Places, is_in_memory, one_row_of_each, places_of
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy import IntegerSource, Ledger
@@ -135,21 +135,13 @@ def _parts(records: RecordSource, plan: FitPlan, seed: int | None) -> tuple[Reco
     fraction, held_out = parts.fraction, parts.held_out
     coins, places, here = PlacedDraws.of(seed), places_of(records), is_in_memory(records)
     faces = ((held_out, 1.0), (0.0, fraction), (fraction, held_out))
-    return tuple(records.map(_Part(coins, places, low, high), keep=here) for low, high in faces)
+    return tuple(records.map(partial(_part, coins, places, low, high), keep=here) for low, high in faces)
 
 
-@dataclass(frozen=True)
-class _Part:
+def _part(coins: PlacedDraws, places: Places, low: float, high: float, block: Block) -> Block:
     """Select the persons of a block whose uniform number is at least ``low`` and below ``high``."""
-
-    coins: PlacedDraws
-    places: Places
-    low: float
-    high: float
-
-    def __call__(self, block: Block) -> Block:
-        drawn = self.coins.uniform(self.places.persons[block.id])
-        return block.part((self.low <= drawn) & (drawn < self.high))
+    drawn = coins.uniform(places.persons[block.id])
+    return block.part((low <= drawn) & (drawn < high))
 
 
 def _evaluate(
@@ -169,8 +161,7 @@ def _evaluate(
     announce("evaluate the release on the evaluation part")
     row_seed, dither_seed, noise_seed = child_seeds(stream_seed(seed, EVALUATED), 3)
     places, task, by_label = places_of(records), problem.task, problem.groups_are_labels
-    if unit_of_blocks(records).by_person:
-        records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
+    records = one_row_of_each(records, row_seed, places)
     groups = () if by_label else problem.group_values or ()
     draws, by_ratio = PlacedDraws.of(dither_seed), problem.population is not None
     count = CountOutcomes(task, model, found.threshold, len(groups), by_label, draws, places, by_ratio)
@@ -201,9 +192,7 @@ def _count_scores(
     task, corrected = problem.task, plan.guarantee.needs_trajectory
     announce("score the records")
     scored = records.map(partial(_score_block, task, trained, corrected), keep=True)
-    if unit_of_blocks(records).by_person:
-        draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
-        scored = scored.map(OneRowEach(draws, places_of(scored)), keep=True)
+    scored = one_row_of_each(scored, stream_seed(seed, SCORED_ROWS), keep=True)
     counts = [BlockCounts(scored, group) for group in range(problem.n_group_places)] or [BlockCounts(scored)]
     assumptions = task.assumptions
     if corrected:

@@ -28,6 +28,7 @@ from dpscp.privacy import (
     Relation,
     as_accountant,
     compose,
+    counts_secrecy,
     epsilon_of,
     gaussian_event,
     gdp_epsilon,
@@ -171,8 +172,8 @@ def divide(problem: FitProblem, guarantee: Guarantee) -> Parts:
                 f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
                 f"{fraction + measured:g}, and must be below 1"
             )
-        shared = secret_shares(epsilon, delta, fraction + measured, n, problem.accountant)
-        return Parts(shared.train_epsilon, shared.held_out_mu, None, fraction, measured, shared.mixed)
+        shares = secret_shares(epsilon, delta, fraction + measured, n, problem.accountant)
+        return Parts(*shares, None, fraction, measured, counts_secrecy(epsilon, problem.accountant))
     share = best_train_share(problem, guarantee) if problem.train_share == "auto" else float(problem.train_share)
     left = gdp_mu(epsilon, delta) ** 2 - gdp_mu(share * epsilon, delta) ** 2
     return Parts(share * epsilon, math.sqrt(max(0.0, left)), share)

@@ -7,6 +7,7 @@ Theory: Result J
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from dpscp.core.tasks import Prediction, Readers
 from dpscp.data.groups import is_member
 from dpscp.data.persons import Persons
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.places import OneRowEach, Places, places_of, unit_of_blocks
+from dpscp.data.sources.places import Places, one_row_of_each, places_of
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import Ledger
@@ -227,48 +228,42 @@ def count_losses(
     """
     row_seed, dither_seed = child_seeds(stream_seed(seed, SCORED_ROWS), 2)
     places = places_of(records)
-    if n_groups and unit_of_blocks(records).by_person:
-        records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
-    total = records.sum(_BlockLosses(task, model, n_groups, steps, PlacedDraws.of(dither_seed), places))
+    if n_groups:
+        records = one_row_of_each(records, row_seed, places)
+    total = records.sum(partial(_sum_block_losses, task, model, n_groups, steps, PlacedDraws.of(dither_seed), places))
     sums = [LossSums(int(size), task.resolution, row) for size, row in zip(*total, strict=True)]
     return counted_losses(sums, even_thresholds((0.0, 1.0), steps), spent, task.assumptions)
 
 
-@dataclass(frozen=True)
-class _BlockLosses:
-    """Add up the rounded losses of the units of a block at every threshold, for each group."""
+def _sum_block_losses(
+    task: Multilabel, model: Model, n_groups: int, steps: int, draws: PlacedDraws, places: Places, block: Block
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Add up the rounded losses of the units of a block at every threshold, for each group.
 
-    task: Multilabel
-    model: Model
-    n_groups: int
-    steps: int
-    draws: PlacedDraws
-    places: Places
-
-    def __call__(self, block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the number of units of each group, and their sums, (n_groups, n_thresholds)."""
-        # a model of the caller's own gets all rows at once, as in prediction
-        own = not self.model.is_row_wise
-        with suppress_float_warnings():
-            parts = block.parts(max(1, len(block)) if own else None)
-            found = [np.asarray(self.model.predict_proba(rows)) for _, rows in parts]
-        truth = block.targets
-        shown = np.concatenate(found) if found else np.empty((0, len(self.task.labels)))
-        groups = weights = None
-        if block.groups is not None and not self.n_groups:  # rejected by a likelihood ratio: loss 0
-            weights = (block.groups >= 0).astype(float)
-        elif block.groups is not None:
-            groups = [np.flatnonzero(is_member(block.groups, group)) for group in range(self.n_groups)]
-        points, losses = even_thresholds((0.0, 1.0), self.steps), self.task.losses(shown, truth)
-        sums = sum_losses(
-            lambda j: losses(float(points[j])),
-            len(points),
-            rows=None,
-            owners=block.owners,
-            groups=groups,
-            dither=self.draws.uniform(self.places.persons[block.id]),
-            resolution=self.task.resolution,
-            running_maximum=self.task.running_maximum,
-            weights=weights,
-        )
-        return np.array([one.size for one in sums]), np.stack([one.sums for one in sums])
+    Return the number of units of each group, and their sums, (n_groups, n_thresholds).
+    """
+    # a model of the caller's own gets all rows at once, as in prediction
+    own = not model.is_row_wise
+    with suppress_float_warnings():
+        parts = block.parts(max(1, len(block)) if own else None)
+        found = [np.asarray(model.predict_proba(rows)) for _, rows in parts]
+    truth = block.targets
+    shown = np.concatenate(found) if found else np.empty((0, len(task.labels)))
+    groups = weights = None
+    if block.groups is not None and not n_groups:  # rejected by a likelihood ratio: loss 0
+        weights = (block.groups >= 0).astype(float)
+    elif block.groups is not None:
+        groups = [np.flatnonzero(is_member(block.groups, group)) for group in range(n_groups)]
+    points, losses = even_thresholds((0.0, 1.0), steps), task.losses(shown, truth)
+    sums = sum_losses(
+        lambda j: losses(float(points[j])),
+        len(points),
+        rows=None,
+        owners=block.owners,
+        groups=groups,
+        dither=draws.uniform(places.persons[block.id]),
+        resolution=task.resolution,
+        running_maximum=task.running_maximum,
+        weights=weights,
+    )
+    return np.array([one.size for one in sums]), np.stack([one.sums for one in sums])

@@ -1,7 +1,8 @@
 """Read the records of a fit and check every number before anything is spent."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from dpscp.data.groups import RowGroups
 from dpscp.data.populations import Thinning
 from dpscp.data.sources import Block, RecordSource, find_source
 from dpscp.data.sources.base import FirstReading, watch_changes
-from dpscp.data.sources.places import KeptRows, Places, UnitSource, is_in_memory, take_census
+from dpscp.data.sources.places import Places, UnitSource, is_in_memory, keep_rows, take_census
 from dpscp.data.used_records import RowDigests, Sketch
 from dpscp.data.validation import check_finite
 from dpscp.privacy.random_streams import KEPT_ROWS, PlacedDraws, secure_bytes, stream_seed
@@ -119,7 +120,7 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
         raise ValueError("y must not be passed with a source, because its blocks contain the targets; remove y")
     source: RecordSource = given.X
     by_person = given.unit.by_person
-    look = _FirstLook(reading, by_person)
+    look = partial(_look_first, reading, by_person, RowDigests())
     if source.is_fixed:
         found, sketch = source.sum(look)
     else:
@@ -129,28 +130,23 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
     places = Places.of(found)
     if by_person:
         draws = PlacedDraws.of(stream_seed(random_state, KEPT_ROWS))
-        source = source.map(KeptRows(draws, places, given.unit.cap))
+        source = source.map(partial(keep_rows, draws, places, given.unit.cap))
     reading = reading if reading.thinning is None else replace(reading, places=places)
     records = UnitSource(source.map(reading, keep=is_in_memory(source)), given.unit.counted, places)
     return FitRecords(records, source.width, reading.group_values, given.unit, places.count, sketch)
 
 
-@dataclass(frozen=True)
-class _FirstLook:
+def _look_first(
+    reading: BlockReader, by_person: bool, digests: RowDigests, block: Block
+) -> tuple[list[tuple[int, int, int]], Sketch]:
     """Check all numbers of a block, count its records and persons, and make the sketch of its rows."""
-
-    reading: BlockReader
-    by_person: bool
-    digests: RowDigests = field(default_factory=RowDigests)
-
-    def __call__(self, block: Block) -> tuple[list[tuple[int, int, int]], Sketch]:
-        block = self.reading(block)
-        if len(block) and (block.persons is not None) != self.by_person:
-            raise ValueError(
-                "the source has person ids; pass a schema that declares them"
-                if block.persons is not None
-                else "the schema declares a column of persons, but the source has no ids; pass a frame or a path"
-            )
-        for _, rows in block.parts():
-            check_finite(rows)
-        return take_census(block), self.digests(block)
+    block = reading(block)
+    if len(block) and (block.persons is not None) != by_person:
+        raise ValueError(
+            "the source has person ids; pass a schema that declares them"
+            if block.persons is not None
+            else "the schema declares a column of persons, but the source has no ids; pass a frame or a path"
+        )
+    for _, rows in block.parts():
+        check_finite(rows)
+    return take_census(block), digests(block)

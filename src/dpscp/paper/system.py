@@ -319,8 +319,7 @@ class DPSplit(PrivateMethod):
         check_choice("split", self.split, SPLITS)
         epsilon = budget.epsilon
         if self._secret_part is not None:
-            shared = secret_shares(epsilon, budget.delta, self._secret_part, nominal, self.accountant)
-            epsilon = shared.train_epsilon
+            epsilon, _ = secret_shares(epsilon, budget.delta, self._secret_part, nominal, self.accountant)
         mechanism = self.estimator.calibrated(epsilon, budget.delta, accountant=self.accountant)
         return mechanism, max(nominal // 2, 1)
 

@@ -25,7 +25,6 @@ from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.events import (
     SecretSplitDpEvent,
-    TooManyHistoriesError,
     basic_events,
     composed_parts,
     disclose_parts,
@@ -195,12 +194,13 @@ class Accountant:
             )
         event = event if self.keeps_secrets else disclose_parts(event)
         try:
-            return [self.profile(history) for history in possible_histories(event)]
-        except TooManyHistoriesError:
+            histories = possible_histories(event)
+        except UnsupportedEventError:  # too many to examine each
             parts = composed_parts(event)
             if self.bound is None or len(parts) == 1:
                 raise
             return [self.bound(parts)]
+        return [self.profile(history) for history in histories]
 
     def _unknown(self, event: DpEvent) -> list[str]:
         """Return the names of the basic events that are not supported."""

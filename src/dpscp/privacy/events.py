@@ -34,10 +34,6 @@ _NAMES: dict[type[DpEvent], str] = {}
 _READERS: dict[str, tuple[type[DpEvent], Callable[..., DpEvent]]] = {}
 
 
-class TooManyHistoriesError(UnsupportedEventError):
-    """Parallel parts have too many combinations to examine each."""
-
-
 @attr.frozen
 class DiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
     """Discrete Gaussian noise of scale ``sigma`` on an integer statistic.
@@ -444,7 +440,7 @@ def _composed_histories(event: ComposedDpEvent) -> list[Counter[DpEvent]]:
         # k fits with the same two parts have k + 1 histories, not 2^k
         together = list({frozenset((h := a + b).items()): h for a in together for b in choices}.values())
         if len(together) > _MOST_HISTORIES:
-            raise TooManyHistoriesError(
+            raise UnsupportedEventError(
                 f"the parallel parts have more than {_MOST_HISTORIES} combinations; merge some ledger entries"
             )
     return together

@@ -7,7 +7,6 @@ part starts; it proves nothing.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
 
@@ -45,18 +44,6 @@ TRAINING_GAIN = 0.1
 SIZE_OF_OVERSHOOT, OVERSHOOT = 3.0, 1.5
 # Candidate shares of its largest mu that training gives up for the search.
 GIVEN_UP = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5)
-
-
-@dataclass(frozen=True)
-class SplitBudget:
-    """What two parts may spend: epsilon of training, and mu of the search.
-
-    ``mixed``: the split is secret. Otherwise each part may spend the whole budget, and the more expensive part counts.
-    """
-
-    train_epsilon: float
-    held_out_mu: float
-    mixed: bool = True
 
 
 def as_event(training: DpEvent | Ledger | None) -> DpEvent:
@@ -350,8 +337,11 @@ def counts_secrecy(epsilon: float, accountant: str | Accountant = "pld") -> bool
 
 def secret_shares(
     epsilon: float, delta: float, fraction: float, n_records: int, accountant: str | Accountant = "pld"
-) -> SplitBudget:
+) -> tuple[float, float]:
     """Return what training and a search on a secret part may spend.
+
+    With an accountant that cannot count the secrecy of the split, each may spend the whole budget, and the more
+    expensive part counts.
 
     Parameters
     ----------
@@ -363,22 +353,23 @@ def secret_shares(
 
     Returns
     -------
-    SplitBudget
+    (float, float)
+        Epsilon of training, and mu of the search.
     """
     if counts_secrecy(epsilon, accountant):
         return split_budget(epsilon, delta, fraction, n_records)
-    return SplitBudget(epsilon, gdp_mu(epsilon, delta), mixed=False)
+    return epsilon, gdp_mu(epsilon, delta)
 
 
 @lru_cache(maxsize=256)
-def split_budget(epsilon: float, delta: float, fraction: float, n_records: int) -> SplitBudget:
-    """Divide a budget between training and search for the smallest expected sets.
+def split_budget(epsilon: float, delta: float, fraction: float, n_records: int) -> tuple[float, float]:
+    """Return epsilon of training and mu of the search for the smallest expected sets.
 
     Training alone would be a release on a Poisson sample of rate 1 - ``fraction``. The more it gives up of what that
     allows, the more the search gets.
 
-    >>> found = split_budget(1.0, 1e-5, 0.125, 15_000)
-    >>> round(found.train_epsilon, 3), round(found.held_out_mu / gdp_mu(1.0, 1e-5), 2)
+    >>> train_epsilon, held_out_mu = split_budget(1.0, 1e-5, 0.125, 15_000)
+    >>> round(train_epsilon, 3), round(held_out_mu / gdp_mu(1.0, 1e-5), 2)
     (1.084, 2.15)
 
     Theory: The secret split
@@ -394,7 +385,7 @@ def split_budget(epsilon: float, delta: float, fraction: float, n_records: int) 
     levels = [level for level in levels if gdp_epsilon(delta, level) > 0] or [gdp_mu(epsilon, delta)]
     shares = [(level, _held_out_mu(epsilon, delta, fraction, level)) for level in levels]
     mu_training, mu = min(shares, key=lambda share: size(*share))
-    return SplitBudget(gdp_epsilon(delta, mu_training) or epsilon, mu or gdp_mu(epsilon, delta))
+    return gdp_epsilon(delta, mu_training) or epsilon, mu or gdp_mu(epsilon, delta)
 
 
 def _sampled_mu(epsilon: float, delta: float, rate: float) -> float:

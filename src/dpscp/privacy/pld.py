@@ -8,7 +8,6 @@ of the time of a small fit.
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from typing import Any
 
@@ -391,13 +390,14 @@ def _regroup(event: SecretSplitDpEvent) -> SecretSplitDpEvent:
 
 
 def _mixture_pmf(event: SecretSplitDpEvent, direction: Direction, bucket: float) -> PLDPmf:
-    training, held_out = (_ratios(part, direction) for part in (event.training, event.held_out))
+    training, training_masses, training_beyond = _ratios(event.training, direction)
+    held_out, held_out_masses, held_out_beyond = _ratios(event.held_out, direction)
     f = event.fraction
     # the density of the law with the record relative to the law without, and its probability without
-    ratios = ((1 - f) * training.ratios[:, None] + f * held_out.ratios).ravel()
-    without = np.outer(training.masses, held_out.masses).ravel()
+    ratios = ((1 - f) * training[:, None] + f * held_out).ravel()
+    without = np.outer(training_masses, held_out_masses).ravel()
     with_record = without * ratios
-    beyond = (1 - f) * training.beyond + f * held_out.beyond
+    beyond = (1 - f) * training_beyond + f * held_out_beyond
     with np.errstate(divide="ignore"):
         losses = np.log(ratios)
     if direction == "add":
@@ -425,22 +425,13 @@ def _mixture_pmf(event: SecretSplitDpEvent, direction: Direction, bucket: float)
     return DensePLDPmf(bucket, low * step, spread, infinite, True)
 
 
-@dataclass(frozen=True, eq=False)
-class _Ratios:
-    """A discrete pair of laws that dominates a part.
-
-    ``ratios`` are densities of the law with the record relative to the law without. ``masses`` belong to the law
-    without. ``beyond`` is the mass of the law with the record where the other law has none.
-    """
-
-    ratios: FloatArray
-    masses: FloatArray
-    beyond: float
-
-
 @lru_cache(maxsize=64)
-def _ratios(event: DpEvent, direction: Direction) -> _Ratios:
-    """Return the pair that dominates the event in one direction."""
+def _ratios(event: DpEvent, direction: Direction) -> tuple[FloatArray, FloatArray, float]:
+    """Return the discrete pair of laws that dominates the event in one direction: ratios, masses and mass beyond.
+
+    The ratios are densities of the law with the record relative to the law without, and the masses belong to the law
+    without. The mass beyond is that of the law with the record where the other law has none.
+    """
     # the mass beyond the last point counts in full as delta
     top = max(1e-3, largest_loss(event, _LARGEST_PART_LOSS))
     dots = top * np.sinh(3 * np.linspace(0, 1, _DOTS + 1)) / math.sinh(3)
@@ -448,9 +439,9 @@ def _ratios(event: DpEvent, direction: Direction) -> _Ratios:
     ratios = np.exp(epsilons)
     masses, infinite = _connect_ratios(PLD.signed_delta(event, epsilons, direction), ratios)
     if direction == "remove":
-        return _Ratios(np.append(0.0, ratios), masses, infinite)
+        return np.append(0.0, ratios), masses, infinite
     # the upper law is the one without the record; where its loss is infinite, the law with the record has no mass
-    return _Ratios(np.append(0.0, 1 / ratios), np.append(infinite, ratios * masses[1:]), 0.0)
+    return np.append(0.0, 1 / ratios), np.append(infinite, ratios * masses[1:]), 0.0
 
 
 def _lower_convex_hull(deltas: FloatArray, ratios: FloatArray) -> FloatArray:

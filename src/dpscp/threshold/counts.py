@@ -65,20 +65,9 @@ class CountSource(Protocol):
         ...
 
 
-@runtime_checkable
-class DaskArray(Protocol):
-    """The part of a Dask array that is used, so that dask is not imported."""
-
-    ndim: int
-    dtype: np.dtype[Any]
-    dask: Any
-
-    @property
-    def size(self) -> float:
-        """The number of scores; NaN if the lengths of the chunks are unknown."""
-
-    def to_delayed(self) -> Any:
-        """Return the chunks."""
+def is_dask_array(scores: Any) -> bool:
+    """Return whether scores are a Dask array; dask is not imported."""
+    return all(hasattr(scores, name) for name in ("ndim", "dtype", "dask", "size", "to_delayed"))
 
 
 @dataclass(frozen=True)
@@ -167,7 +156,7 @@ def _reading(scores: Any) -> Reading | None:
     """Return how scores that are not in memory are read; None for an array."""
     if isinstance(scores, CountSource):
         return lambda thresholds: (scores.counts_at(thresholds), scores.size)
-    if isinstance(scores, DaskArray):
+    if is_dask_array(scores):
         return _dask_reading(scores)
     if isinstance(scores, Iterator):
         return lambda thresholds: count_chunks(scores, thresholds)
@@ -178,7 +167,7 @@ def known_size(scores: Any) -> int | None:
     """Return the number of scores if it is known without reading them, or None."""
     if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
         return scores.size
-    if isinstance(scores, DaskArray):
+    if is_dask_array(scores):
         return None if math.isnan(scores.size) else int(scores.size)
     if callable(scores) or isinstance(scores, Iterator):
         return None
@@ -383,7 +372,7 @@ def count_chunks(chunks: Iterable[Any], thresholds: Edges) -> tuple[Counts, int]
     return counts + np.cumsum(bins)[:-1], size
 
 
-def _dask_reading(array: DaskArray) -> Reading:
+def _dask_reading(array: Any) -> Reading:
     """Return the reading of a Dask array, whose partitions return sums only."""
     if array.ndim != 1:
         raise ValueError(f"scores must be one-dimensional, got {array.ndim} dimensions")

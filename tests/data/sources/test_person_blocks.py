@@ -17,11 +17,11 @@ from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource
 from dpscp.data.sources.places import (
-    KeptRows,
-    OneRowEach,
     Places,
     UnitSource,
+    choose_one_row,
     join_person_block,
+    keep_rows,
     split_by_person,
     take_census,
 )
@@ -154,18 +154,18 @@ def test_a_persons_rows_are_chosen_uniformly_and_each_person_counts_once():
     person = Persons(np.arange(n + 1) * size)
     block = Block(3, np.tile(np.arange(size), n)[:, None], np.arange(n * size), person)
     places = Places.of(take_census(replace(block, id=2)) + take_census(block))
-    kept = KeptRows(PlacedDraws(1), places, 2)(block)
+    kept = keep_rows(PlacedDraws(1), places, 2, block)
     assert (kept.persons.sizes == 2).all()
     assert kept.persons.rows_per_person == 2
     low, high = stats.binom.ppf([1e-7, 1 - 1e-7], n, 2 / size)
     assert all(low <= count <= high for count in np.bincount(kept.read()[:, 0], minlength=size))
-    one = OneRowEach(PlacedDraws(2), places)(kept)
+    one = choose_one_row(PlacedDraws(2), places, kept)
     assert len(one) == n
     assert one.persons is None
     assert (one.targets // size == np.arange(n)).all()
     low, high = stats.binom.ppf([1e-7, 1 - 1e-7], n, 1 / size)
     assert all(low <= count <= high for count in np.bincount(one.read()[:, 0], minlength=size))
-    again = KeptRows(PlacedDraws(1), places, 2)(replace(block, id=2))
+    again = keep_rows(PlacedDraws(1), places, 2, replace(block, id=2))
     assert not (again.targets == kept.targets).all()
 
 

@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp.core.fit import _Part
+from dpscp.core.fit import _part
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource, added
 from dpscp.data.sources.places import Places, places_of, take_census
@@ -176,7 +177,7 @@ def test_held_out_records_of_blocks_are_a_coin_each(seed):
     coins = PlacedDraws.of(seed)
     blocks = [Block(i, np.zeros((500, 1)), np.arange(500)) for i in range(6)]
     places, faces = layout([500] * 6), ((0.0, 0.3), (0.3, 1.0))
-    held, rest = ([_Part(coins, places, *face)(block).targets for block in blocks] for face in faces)
+    held, rest = ([_part(coins, places, *face, block).targets for block in blocks] for face in faces)
     for here, there in zip(held, rest, strict=True):
         assert sorted([*here, *there]) == list(range(500))
     low, high = stats.binom.ppf([1e-6, 1 - 1e-6], 3000, 0.3)
@@ -184,7 +185,7 @@ def test_held_out_records_of_blocks_are_a_coin_each(seed):
     assert len({tuple(part) for part in held}) == 6
     # the coins are those of one block of all
     one = Block(0, np.zeros((3000, 1)), np.tile(np.arange(500), 6))
-    assert _Part(coins, layout([3000]), 0.0, 0.3)(one).targets.tolist() == np.concatenate(held).tolist()
+    assert _part(coins, layout([3000]), 0.0, 0.3, one).targets.tolist() == np.concatenate(held).tolist()
 
 
 class Without(PlacedDraws):
@@ -206,7 +207,7 @@ def test_one_more_record_changes_its_own_share_alone(table, n_blocks):
     fraction, rate = 0.3, 0.4
     held = []
     for source, coins in ((with_one, PlacedDraws(8)), (without, Without(8))):
-        part = source.map(_Part(coins, places_of(source), 0.0, fraction))
+        part = source.map(partial(_part, coins, places_of(source), 0.0, fraction))
         held.append(np.concatenate([block.read() for block in part.blocks]))
     newcomer = PlacedDraws(8).uniform(range(PLACE, PLACE + 1)) < fraction
     others = held[0][(held[0] != X[PLACE]).any(axis=1)]

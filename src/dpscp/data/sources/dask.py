@@ -15,7 +15,7 @@ from dpscp._base.assumptions import DASK
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, RecordSource, added, capture_error, for_block, hide_message, unwrap_results
 from dpscp.data.sources.places import PersonRows, join_person_block, split_by_person
-from dpscp.threshold.counts import DaskArray
+from dpscp.threshold.counts import is_dask_array
 
 Total = TypeVar("Total")
 # The number of pieces between partitions is the square of their number.
@@ -216,7 +216,7 @@ def _block_from_frame(schema: Schema, number: int, frame: Any) -> Block:
 
 
 def _is_array(collection: Any) -> bool:
-    return isinstance(collection, DaskArray)
+    return is_dask_array(collection)
 
 
 def _chunks(collection: Any, *dimensions: int) -> list[Any]:

@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -104,25 +104,13 @@ class DistributedSource(RecordSource):
     def keep(self) -> "DistributedSource":
         """Return the same blocks, computed once; each stays with the process that has it."""
         kept = copy(self)
-        kept._number, kept._functions = self._group.keep(_Request(self._number, self._functions)), ()
+        kept._number, kept._functions = self._group.keep(self._number, self._functions), ()
         return kept
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """Return the total over the blocks of all processes in one round, see ``RecordSource``."""
-        result: Total = added(self._group.request_results(_Request(self._number, (*self._functions, function))))
+        result: Total = added(self._group.request_results(self._number, (*self._functions, function)))
         return result
-
-
-@dataclass(frozen=True)
-class _Request:
-    """Work for every process: functions of the blocks of a kept source.
-
-    ``keep_as``: the number under which the results, blocks, are to be kept; None: they come to process 0.
-    """
-
-    number: int
-    functions: Functions
-    keep_as: int | None = None
 
 
 class _Group:
@@ -171,42 +159,47 @@ class _Group:
                 return outcome
             self._gather_answers(request)
 
-    def request_results(self, request: _Request) -> list[Any]:
-        """Return the result of each block of each process, in the order of the ids."""
+    def request_results(self, number: int, functions: Functions, keep_as: int | None = None) -> list[Any]:
+        """Return the results of functions of the blocks of a kept source, in the order of the ids.
+
+        ``keep_as``: the number under which each process keeps its results, blocks; then none come to process 0.
+        """
         if not self.is_leading:
             raise RuntimeError(
                 "a DistributedSource works only inside fit or source.lead(lambda: ...); call one of them in every "
                 "process"
             )
-        packed = _pickle_value(request)  # an object that cannot be packed fails here, before any process waits for it
+        packed = _pickle_value(
+            (number, functions, keep_as)
+        )  # an object that cannot be packed fails here, before any process waits for it
         self._broadcast(packed)
         return list(chain.from_iterable(unwrap_results(self._gather_answers(packed))))
 
-    def keep(self, request: _Request) -> int:
+    def keep(self, number: int, functions: Functions) -> int:
         """Keep the requested blocks in every process and return their number."""
-        number = len(self.kept)
-        self.request_results(replace(request, keep_as=number))
-        return number
+        kept = len(self.kept)
+        self.request_results(number, functions, kept)
+        return kept
 
     def _gather_answers(self, packed: bytes) -> list[Any]:
         """Return the answers of all processes in process 0, nothing in the others.
 
         A process with an error answers too.
         """
-        answer = capture_error(lambda: _pickle_value(self._run_request(pickle.loads(packed))))
+        answer = capture_error(lambda: _pickle_value(self._run_request(*pickle.loads(packed))))
         found: list[bytes] | None = [b""] * self._size if self.rank == 0 else None
         sent = _pickle_value(answer) if isinstance(answer, Failure) else answer
         self._run_collective(self._torch.gather_object, sent, found, dst=0)
         return list(map(pickle.loads, found or ()))
 
-    def _run_request(self, request: _Request) -> list[Any]:
-        source = self.kept[request.number]
-        *before, last = request.functions
+    def _run_request(self, number: int, functions: Functions, keep_as: int | None) -> list[Any]:
+        source = self.kept[number]
+        *before, last = functions
         for function in before:
             source = source.map(function)
-        if request.keep_as is None:
+        if keep_as is None:
             return source.sum(partial(_as_list, last))
-        self.kept[request.keep_as] = source.map(last, keep=True)
+        self.kept[keep_as] = source.map(last, keep=True)
         return []
 
     def _broadcast(self, request: bytes = b"", *, final: bytes | None = None) -> tuple[bytes, bytes | None]:

@@ -176,39 +176,35 @@ def unit_count(block: Block) -> int:
     return block.owners.count
 
 
-@dataclass(frozen=True)
-class KeptRows:
+def keep_rows(draws: PlacedDraws, places: Places, rows_per_person: int, block: Block) -> Block:
     """Limit the rows of each person to a uniform choice, equal at each reading.
 
     Theory: Result H
     """
-
-    draws: PlacedDraws
-    places: Places
-    rows_per_person: int
-
-    def __call__(self, block: Block) -> Block:
-        sizes = block.owners.sizes
-        number = np.repeat(np.arange(len(sizes)), sizes)
-        drawn = self.draws.uniform(self.places.rows[block.id])
-        return block.take_rows(*choose_kept_rows(number, self.rows_per_person, drawn))
+    sizes = block.owners.sizes
+    number = np.repeat(np.arange(len(sizes)), sizes)
+    drawn = draws.uniform(places.rows[block.id])
+    return block.take_rows(*choose_kept_rows(number, rows_per_person, drawn))
 
 
-@dataclass(frozen=True)
-class OneRowEach:
-    """Choose one row of each person uniformly.
+def one_row_of_each(
+    source: RecordSource, seed: int | None, places: Places | None = None, *, keep: bool = False
+) -> RecordSource:
+    """Choose one row of each person of a source uniformly, with this seed; keep all rows where each is a record.
 
     A count of these rows changes by at most one with a person.
 
     Theory: Result H
     """
+    if not unit_of_blocks(source).by_person:
+        return source
+    return source.map(partial(choose_one_row, PlacedDraws.of(seed), places or places_of(source)), keep=keep)
 
-    draws: PlacedDraws
-    places: Places
 
-    def __call__(self, block: Block) -> Block:
-        drawn = self.draws.uniform(self.places.persons[block.id])
-        return block.take_rows(block.owners.one_row_of_each(drawn), None)
+def choose_one_row(draws: PlacedDraws, places: Places, block: Block) -> Block:
+    """Choose one row of each person of a block uniformly."""
+    drawn = draws.uniform(places.persons[block.id])
+    return block.take_rows(block.owners.one_row_of_each(drawn), None)
 
 
 def split_by_person(rows: Array, targets: Array, persons: Any, count: int) -> list[PersonRows]:

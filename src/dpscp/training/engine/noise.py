@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.arrays import Array
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.places import OneRowEach, places_of, unit_of_blocks
 from dpscp.privacy import IntegerSource, LatticeNoise
-from dpscp.privacy.random_streams import SCORED_ROWS, NormalNumbers, PlacedDraws, stream_seed
+from dpscp.privacy.random_streams import NormalNumbers
 
 Counts = NDArray[np.int64]
 
@@ -158,13 +157,6 @@ def release_counts(counts: Counts, noise: LatticeNoise | None, source: IntegerSo
         raise ValueError("noise is not set; call with_noise, or calibrate the mechanism")
     drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
     return np.asarray(counts * noise.scale + drawn)
-
-
-def one_row_each(source: RecordSource, seed: int | None) -> RecordSource:
-    """Return the source with one random row of each person, so that a person is in one cell of each histogram."""
-    if not unit_of_blocks(source).by_person:
-        return source
-    return source.map(OneRowEach(PlacedDraws.of(stream_seed(seed, SCORED_ROWS)), places_of(source)))
 
 
 class GridNoise:

@@ -19,9 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.places import one_row_of_each
 from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
-from dpscp.privacy.random_streams import ENCODINGS, stream_seed
-from dpscp.training.engine.noise import Counts, one_row_each, release_counts
+from dpscp.privacy.random_streams import ENCODINGS, SCORED_ROWS, stream_seed
+from dpscp.training.engine.noise import Counts, release_counts
 from dpscp.training.engine.rows import check_rows, encode_labels
 from dpscp.training.preprocessing.steps import Step, Transform, check_columns
 
@@ -169,7 +170,9 @@ class PrivateTargetEncoding(Step):
             raise ValueError("PrivateTargetEncoding: noise is not set; call with_noise, or calibrate its mechanism")
         check_count("n_records", n_records)
         seed = stream_seed(random_state, ENCODINGS)
-        return self.release(one_row_each(source, seed).sum(self.counts), IntegerSource(seed))
+        return self.release(
+            one_row_of_each(source, stream_seed(seed, SCORED_ROWS)).sum(self.counts), IntegerSource(seed)
+        )
 
 
 def encoded_numbers(classes: tuple[Any, ...] | None) -> int:

@@ -27,11 +27,12 @@ from dpscp._base.checks import check_count, check_probability
 from dpscp._base.progress import announce
 from dpscp.data.scales import LINEAR, check_scale, scale_limits
 from dpscp.data.sources import Block
+from dpscp.data.sources.places import one_row_of_each
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
-from dpscp.privacy.random_streams import BOUNDS, stream_seed
+from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, stream_seed
 from dpscp.training.base import Around, Mechanism, Trained, TrainingRun, check_width, require_mechanism
-from dpscp.training.engine.noise import Counts, one_row_each, release_counts
+from dpscp.training.engine.noise import Counts, release_counts
 from dpscp.training.model import Model
 from dpscp.training.preprocessing.preprocessed import PreprocessedModel
 from dpscp.training.preprocessing.rescaled import in_target_units, scale_targets
@@ -187,7 +188,9 @@ class PrivateBounds(Around):
         seed = stream_seed(run.random_state, BOUNDS)
         source = run.source
         announce("bounds")
-        low, high = self.release(one_row_each(source, seed).sum(self.counts), IntegerSource(seed))
+        low, high = self.release(
+            one_row_of_each(source, stream_seed(seed, SCORED_ROWS)).sum(self.counts), IntegerSource(seed)
+        )
         facts: dict[str, object] = {}
         change, y_bounds = None, None
         if self.columns:

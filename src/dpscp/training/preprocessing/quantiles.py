@@ -21,9 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.arrays import Array, FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.places import one_row_of_each
 from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
-from dpscp.privacy.random_streams import QUANTILES, stream_seed
-from dpscp.training.engine.noise import Counts, one_row_each, release_counts
+from dpscp.privacy.random_streams import QUANTILES, SCORED_ROWS, stream_seed
+from dpscp.training.engine.noise import Counts, release_counts
 from dpscp.training.engine.rows import check_rows
 from dpscp.training.preprocessing.steps import (
     Step,
@@ -273,7 +274,7 @@ class QuantileTransform(Step):
         if self.noise is None:  # before any record is used
             raise ValueError("QuantileTransform: noise is not set; call with_noise, or calibrate its mechanism")
         seed = stream_seed(random_state, QUANTILES)
-        counts = one_row_each(source, seed).sum(self.counts)
+        counts = one_row_of_each(source, stream_seed(seed, SCORED_ROWS)).sum(self.counts)
         return self.release(counts, n_records=n_records, source=IntegerSource(seed))[0]
 
 

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.data.sources import RecordSource
+from dpscp.data.sources.places import one_row_of_each
 from dpscp.privacy import IntegerSource, compose, gaussian_event
-from dpscp.privacy.random_streams import QUANTILES, stream_seed
+from dpscp.privacy.random_streams import QUANTILES, SCORED_ROWS, stream_seed
 from dpscp.training.base import require_noise
-from dpscp.training.engine.noise import gaussian_release, one_row_each, source_sum, sum_slack
+from dpscp.training.engine.noise import gaussian_release, source_sum, sum_slack
 from dpscp.training.engine.rows import encode_labels
 from dpscp.training.preprocessing.quantiles import QuantileRows, QuantileTransform
 from dpscp.training.preprocessing.steps import Step, check_noise
@@ -110,7 +111,7 @@ class PrivateRelevance(Step):
         n, counted = check_count("n_records", n_records), self.quantiles.columns
         noise = require_noise(self.noise_multiplier) * math.sqrt(_SQUARED_LENGTH * len(counted)) * (1 + sum_slack(n))
         seed = stream_seed(random_state, QUANTILES)
-        counts = one_row_each(source, seed).sum(self.quantiles.counts)
+        counts = one_row_of_each(source, stream_seed(seed, SCORED_ROWS)).sum(self.quantiles.counts)
         found, whole = self.quantiles.release(counts, n_records=n, source=IntegerSource(seed))
         sums = partial(relevance_sums, ranks=whole, classes=self.classes)
         total = source_sum(sums, source, n, with_targets=True)
