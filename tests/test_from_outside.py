@@ -75,16 +75,6 @@ def test_a_guarantee():
     assert found.certificate.terms["inner_level"] > usual.certificate.terms["inner_level"] + 0.004
 
 
-def test_a_guarantee_in_an_estimator(tmp_path):
-    register(CAREFUL)
-    for given in ("careful", CAREFUL):
-        X, y = records()
-        clf = dp.PrivateConformalClassifier(epsilon=4.0, guarantee=given, classes=[0, 1]).fit(X, y)
-        assert clf.certificate_.guarantee == "careful"
-    clf.save(tmp_path / "model.dpscp")
-    assert dp.load(tmp_path / "model.dpscp").certificate_ == clf.certificate_
-
-
 # ---- a score
 
 

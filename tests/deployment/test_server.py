@@ -234,18 +234,17 @@ def test_many_clients_at_once(server, fitted):
     assert [one["predictions"][0]["prediction"] for one in found] == fitted.predict(new).tolist()
 
 
-def test_restart_keeps_outcomes_and_a_token_is_needed_where_given(tmp_path, fitted):
+def test_a_start_keeps_outcomes_and_a_token_is_needed_where_given(tmp_path, fitted):
     (tmp_path / "token.txt").write_text("a-long-random-text\n")
     record = as_records(people(1))
-    for count in (1, 2):
-        with running(tmp_path, fitted, "--outcomes", "o.csv", "--token-file", "token.txt") as (port, _):
-            assert ask(port, "GET", "/health")[0] == ask(port, "GET", "/")[0] == 200
-            for wrong in ({}, {"Authorization": "Bearer a-long-random-tex"}, {"Authorization": "a-long-random-text"}):
-                assert ask(port, "GET", "/schema", **wrong)[0] == 401
-                assert ask(port, "POST", "/outcomes", record, **wrong)[0] == 401
-            right = {"Authorization": "Bearer a-long-random-text"}
-            assert ask(port, "POST", "/outcomes", record, **right)[0] == 201
-        assert len(pd.read_csv(tmp_path / "o.csv")) == count
+    OutcomeFile(tmp_path / "o.csv", fitted.schema_).append(record)
+    with running(tmp_path, fitted, "--outcomes", "o.csv", "--token-file", "token.txt") as (port, _):
+        assert ask(port, "GET", "/health")[0] == ask(port, "GET", "/")[0] == 200
+        for wrong in ({}, {"Authorization": "Bearer a-long-random-tex"}, {"Authorization": "a-long-random-text"}):
+            assert ask(port, "GET", "/schema", **wrong)[0] == 401
+            assert ask(port, "POST", "/outcomes", record, **wrong)[0] == 401
+        assert ask(port, "POST", "/outcomes", record, Authorization="Bearer a-long-random-text")[0] == 201
+    assert len(pd.read_csv(tmp_path / "o.csv")) == 2
 
 
 @contextmanager

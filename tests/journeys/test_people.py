@@ -1,7 +1,6 @@
 """What people do on the first day: their files, their habits, their mistakes."""
 
 import json
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -111,28 +110,3 @@ def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch)
 
 
 # ---- notebooks
-
-
-@pytest.fixture(scope="module")
-def fitted():
-    X = np.random.default_rng(0).uniform(-1, 1, (600, 2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = dp.PrivateConformalRegressor(
-            epsilon=4.0, y_bounds=(-2, 2), feature_bounds=(-1, 1), n_records=600, guarantee="split", random_state=0
-        )
-        return model.fit(X, X[:, 0])
-
-
-def test_report_of_an_estimator(fitted, tmp_path):
-    fitted.report(tmp_path / "plain.html", title="Mine")
-    text = (tmp_path / "plain.html").read_text()
-    assert 'translate="no">Mine</h1>' in text
-    assert 'id="evaluation"' not in text
-    X = np.random.default_rng(1).uniform(-1, 1, (200, 2))
-    fitted.report(tmp_path / "checked.html", X, X[:, 0])
-    assert 'id="evaluation"' in (tmp_path / "checked.html").read_text()
-    with pytest.raises(ValueError, match="or neither"):
-        fitted.report(tmp_path / "x.html", X)
-    with pytest.raises(dp.NotFittedError):
-        dp.PrivateConformalRegressor().report(tmp_path / "x.html")

@@ -12,6 +12,9 @@ import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from check_prose import read_retired_words
+
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "dpscp"
 GLOSSARY = SOURCE.parents[1] / "docs" / "notation.md"
 
@@ -178,14 +181,6 @@ def retired_words(text: str, retired: dict[str, str]) -> Iterator[str]:
                 yield f"line {token.start[0]}: '{found[0]}' is a retired word; use: {retired[word]}"
 
 
-def read_retired_words() -> dict[str, str]:
-    """Return the retired words of docs/notation.md with their replacements."""
-    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", GLOSSARY.read_text().split("## Retired words")[1], re.MULTILINE)[
-        1:
-    ]
-    return {word: use for words, use in rows for word in words.split(", ")}
-
-
 def unexplained_methods(trees: list[ast.Module]) -> Iterator[str]:
     """Every public method has a docstring, its own or that of the protocol or base class that it implements."""
     classes = [c for tree in trees for c in ast.walk(tree) if isinstance(c, ast.ClassDef)]
@@ -320,7 +315,7 @@ def check_package(source: Path = SOURCE) -> list[str]:
     trees = {name: ast.parse(text) for name, text in texts.items()}
     found = [f"{name}: {broken}" for name, tree in trees.items() for rule in RULES for broken in rule(tree, name)]
     found += [f"{name}: {broken}" for name, text in texts.items() for broken in unexplained_ignores(text)]
-    retired = read_retired_words()
+    retired = read_retired_words(GLOSSARY.read_text())
     found += [f"{name}: {broken}" for name, text in texts.items() for broken in retired_words(text, retired)]
     found += [
         f"{name}: longer than {LONGEST_MODULE} lines"

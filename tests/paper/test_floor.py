@@ -1,7 +1,5 @@
 """Canonical noise attains a trade-off function; ``validity/test_paper_statements.py`` has the hard instance."""
 
-import math
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,13 +8,6 @@ from dpscp.paper import canonical_noise, gaussian_noise, tulap_noise
 from dpscp.privacy import epsilon_delta_tradeoff, gaussian_tradeoff
 
 INSIDE = np.linspace(0.001, 0.999, 101)
-
-
-@pytest.mark.parametrize("call", [tulap_noise, lambda v: tulap_noise(1.0, v), gaussian_noise])
-@pytest.mark.parametrize("bad", [-0.5, math.nan, math.inf])
-def test_bad_numbers(call, bad):
-    with pytest.raises(ValueError, match="must"):
-        call(bad)
 
 
 EPSILON = 0.8
@@ -56,18 +47,6 @@ def test_generic_construction_is_the_tulap_law(generic, closed):
     t = np.linspace(-5, 5, 83)
     np.testing.assert_allclose(NOISES[generic][0].cdf(t), NOISES[closed][0].cdf(t), atol=1e-12)
     np.testing.assert_allclose(NOISES[generic][0].quantile(INSIDE), NOISES[closed][0].quantile(INSIDE), atol=1e-8)
-
-
-@pytest.mark.parametrize("name", NOISES)
-def test_ends_of_the_law(name):
-    noise, f = NOISES[name]
-    low, high = noise.quantile(np.array([0.0, 1.0]))
-    assert low == -high
-    if f(0.0) < 1:  # truncated: with probability delta the output gives the record away
-        assert math.isfinite(low)
-        assert noise.cdf(low - 1e-6) == 0 < noise.cdf(low + 1e-6)
-    else:
-        assert low == -math.inf
 
 
 @pytest.mark.parametrize("name", ["gaussian", "tulap", "truncated tulap"])

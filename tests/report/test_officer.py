@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.privacy import gaussian_event
 from dpscp.report import evaluate, html_report
 
 SCHEMA = {
@@ -54,29 +53,12 @@ def with_attributes(model, **attributes):
     return other
 
 
-def split_ledger(*shares: float) -> dp.Ledger:
-    stages = {name: gaussian_event(2.0) for name in ("training", "calibration", "evaluation")[: len(shares) + 1]}
-    return dp.Ledger().add_disjoint(stages, "", secret_part=shares)
-
-
 def test_no_second_epsilon_stands_before_the_technical_details(model, page):
     first, technical = page.split('id="technical"')
     for mechanism in model.statement()["mechanisms"]:
         assert f'value="{mechanism["alone"]!r}"' in technical
         assert f'value="{mechanism["alone"]!r}"' not in first
     assert "Each record was used for one of these purposes only, drawn by a secret coin." in text_of(first)
-
-
-def test_stages_on_all_records_and_plain_parts_are_explained(model):
-    def told(ledger):
-        return text_of(html_report(with_attributes(model, ledger_=ledger)))
-
-    both = dp.Ledger().add("training", gaussian_event(2.0)).add("calibration", gaussian_event(4.0))
-    assert "Each stage used all records." in told(both)
-    parts = dp.Ledger().add_disjoint({"training": gaussian_event(2.0), "calibration": gaussian_event(4.0)}, "")
-    assert "Each record is in one part only. The total is the larger cost, not the sum." in told(parts)
-    assert "training: all records" in told(split_ledger(0.2).add("training", gaussian_event(9.0)))
-    assert "No stage used the records." in told(dp.Ledger())
 
 
 def test_a_stage_without_protection_promises_nothing_about_attackers(model):

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp.report import evaluate, html_report, write_report
+from dpscp.report import evaluate, html_report
 from dpscp.report.figures import PALETTE
 from dpscp.report.verdict import ATTACKS
 
@@ -204,18 +204,6 @@ def test_every_level_is_evaluated_on_its_own_sets(kind):
         assert (high - low) / 2 == pytest.approx(error, rel=1e-3)
     page = " ".join(parsed(html_report(model, evaluation=found)).text)
     assert all(text in page for row in found.rows for text in row)
-
-
-def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
-    model = fit("classification", guarantee="split")
-    path = tmp_path / "report.html"
-    write_report(path, model)
-    before = path.read_bytes()
-    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        write_report(path, model)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
 @pytest.fixture(scope="module")

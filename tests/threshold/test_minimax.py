@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import special
 
 from dpscp.threshold import (
     graded_offset,
@@ -101,18 +101,6 @@ def test_one_step_by_hand():
     assert np.all(worst_final_gap(start, 1) >= exact - 1e-12)
     # the spacing of the grid of gaps and, where V bends, of the table
     assert np.all(worst_final_gap(start, 1) <= exact + 1 / 64)
-
-
-def test_beyond_the_grid_the_excess_is_below_one_overshoot_for_each_step():
-    """Far above the target a step adds E[(Z - l)+] at most, of which the game takes its best part."""
-    for start in (7.5, 9.0):
-        g = start + np.linspace(0, 2, 2001)
-        one = np.max(special.ndtr(-g) * (g - start))
-        most = stats.norm.pdf(start) - start * special.ndtr(-start)
-        for steps in (1, 4):
-            found = worst_excess(start, steps)
-            assert one < found
-            assert steps * most <= found <= 1.1 * steps * most
 
 
 @settings(deadline=None, max_examples=40)

@@ -298,13 +298,6 @@ class TestRefusals:
 
 
 class TestNoisyMidpoint:
-    def test_without_noise_it_finds_the_quantile(self):
-        q = noisy_midpoint_quantile(
-            np.linspace(0, 1, 1001), alpha=0.1, score_range=(0, 1), count_noise=1e-3, steps=20, random_state=0
-        )
-        assert q.threshold == pytest.approx(0.902, abs=2e-3)
-        assert q.rank_target == math.ceil(0.9 * 1002)
-
     def test_the_result_carries_public_numbers_only(self):
         setting = {"alpha": 0.1, "score_range": (0, 1), "count_noise": 4.0, "steps": 12, "random_state": 3}
         true = noisy_midpoint_quantile(SCORES, **setting)
