@@ -89,12 +89,8 @@ def recalibrated():
 
 FITS = {
     "plain": lambda: classifier(estimator=None).fit(X, Y),
-    "several levels": lambda: classifier(confidence_level=[0.8, 0.9]).fit(X, Y),
-    "own mechanism": lambda: classifier(estimator=DPSGD(steps=5), feature_bounds=dp.RowNorm(2.0)).fit(X, Y),
     "own score of labels": lambda: classifier(conformity_score=own_label_score).fit(X, Y),
-    "aps": lambda: classifier(conformity_score="aps").fit(X, Y),
     "found classes": lambda: classifier(classes=None).fit(X, Y),
-    "universal": lambda: classifier(guarantee="universal").fit(X, Y),
     "groups by function": lambda: classifier(groups=dp.Groups(left, values=[0, 1])).fit(X, Y),
     "groups by label": lambda: classifier(groups="label").fit(X, Y),
     "groups by column": groups_by_column,
@@ -110,13 +106,9 @@ FITS = {
     "evaluation": lambda: classifier(evaluation_fraction=0.2).fit(X, Y),
     "recalibrated": recalibrated,
     "torch": torch_classifier,
-    "private bounds": lambda: classifier(estimator=None, feature_bounds="private").fit(X, Y),
     "regression": lambda: regressor().fit(X, T),
-    "cqr": lambda: regressor(conformity_score="cqr").fit(X, T),
     "several targets": lambda: regressor(y_bounds=((0.1, 8.0), (-1, 2))).fit(X, np.column_stack([T, Y])),
-    "hard bounds": lambda: regressor(clip_to_bounds=True, confidence_level=0.99).fit(X, T),
     "a scale": lambda: regressor(y_scale="log").fit(X, T),
-    "a range found on a scale": lambda: regressor(y_scale="log", y_bounds="private").fit(X, T),
     "private target": lambda: regressor(y_bounds="private").fit(X, T),
     "own score of targets": lambda: regressor(conformity_score=OwnIntervalScore()).fit(X, T),
     "several labels": lambda: dp.PrivateMultilabelClassifier(

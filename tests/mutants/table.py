@@ -303,8 +303,8 @@ mutant(
 )
 mutant(
     "core.fit:_count_scores",
-    "unit_of_blocks(records).by_person",
-    "False",
+    "one_row_of_each(scored, stream_seed(seed, SCORED_ROWS), keep=True)",
+    "scored",
     "every record of a person is counted in the search",
     "tests/estimators/test_person_fits.py::test_split_parts_and_groups_draw_persons",
 )
