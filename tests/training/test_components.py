@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.data.sources import ArraySource
 from dpscp.training import (
     DPSGD,
-    NormClip,
-    Preprocessed,
     PrivateStandardize,
     PrivateWhitening,
-    RandomFeatures,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.SeededWarning")
@@ -42,19 +38,3 @@ def test_a_list_without_a_mechanism_or_step_is_refused():
         classifier([]).fit(X, Y)
     with pytest.raises(TypeError, match="steps must be instances of subclasses"):
         classifier([DPSGD(), DPSGD()]).fit(X, Y)
-
-
-def test_persons_blocks_and_arrays_give_the_same_kind_of_model():
-    persons = np.repeat(np.arange(300), 2)
-    clf = classifier([PrivateWhitening(2.0)], rows_per_person=2, random_state=0)
-    assert clf.fit(X, Y, persons=persons).score(X, Y) > 0.9
-    whole, blocks = (
-        classifier([PrivateWhitening(2.0)], random_state=0).fit(ArraySource(X, Y, n_blocks=n)) for n in (1, 3)
-    )
-    np.testing.assert_allclose(whole.predict_proba(X), blocks.predict_proba(X), atol=1e-5)
-
-
-def test_a_step_that_keeps_the_width_keeps_the_shape():
-    steps = Preprocessed((NormClip(1.0), PrivateWhitening()), DPSGD())
-    assert steps._shape_after((2, 3)) == (2, 3)
-    assert Preprocessed((NormClip(1.0), RandomFeatures(2.0, 4)), DPSGD())._shape_after((2, 3)) == (10,)

@@ -1,8 +1,6 @@
 """The DP-SGD engine against autograd and textbook updates, and its randomness against the laws it promises."""
 
 import math
-import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +9,9 @@ from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSa
 from scipy import stats
 
 from dpscp import BudgetError, SeededWarning
-from dpscp.data.sources import ArraySource, Block
 from dpscp.privacy import Ledger, dpsgd_event
-from dpscp.training import DPSGD, DenseModel, Mechanism, Model
-from dpscp.training.engine import loop
-from dpscp.training.engine.gradients import CLIP_SLACK, ClippedGradient
+from dpscp.training import DPSGD, DenseModel, Mechanism
+from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import Descent, poisson_batches
 from dpscp.training.engine.noise import GridNoise
 
@@ -108,20 +104,6 @@ def test_clipped_sum_equals_per_sample_gradients(name, mechanism, d, n_classes, 
     assert (norms > mechanism.clip_norm).any()
     got = descent.clipped_sum(batch)
     assert np.linalg.norm(got - expected) <= (1e-5 if dtype == "float32" else 2e-13) * np.linalg.norm(expected)
-
-
-@pytest.mark.parametrize("name", PAPER_MODELS)
-def test_chunks_do_not_matter(name, monkeypatch):
-    """A batch larger than the buffers is processed whole, never cut."""
-    mechanism, d, k = PAPER_MODELS[name]
-    setup = replace(mechanism, noise_multiplier=0.0, dtype="float64").prepare(*problem(d, k, n=700))
-    whole = Descent(setup).clipped_sum(None).copy()
-    monkeypatch.setattr("dpscp.training.engine.gradients.CHUNK_NUMBERS", 1)
-    small = Descent(setup)
-    assert small.gradient.chunk < 700
-    index = np.arange(700)
-    np.testing.assert_allclose(small.clipped_sum(None), whole, rtol=1e-11, atol=1e-12)
-    np.testing.assert_allclose(small.clipped_sum(index), whole, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", PAPER_MODELS)
@@ -253,15 +235,6 @@ def test_released_sums_lie_on_the_grid():
     assert descent.grid == pytest.approx(2.0 * mechanism.clip_norm * (1 + CLIP_SLACK) / 2**20, rel=1e-12)
 
 
-def test_a_trajectory_begins_where_training_does():
-    X, y = problem(4, 3, n=50)
-    mechanism = DPSGD(classes=(0, 1, 2), hidden=(5,), steps=2, learning_rate=1e-9, noise_multiplier=1.0,
-                      keep_trajectory=True)  # fmt: skip
-    first, second = mechanism.train(X, y, random_state=0).trajectory.iterates
-    np.testing.assert_allclose(first, second, atol=1e-6)
-    assert np.abs(first).max() > 0.01
-
-
 def test_normalizer_is_public():
     """The size of a batch never enters: the same records count the same next to others."""
     X, y = problem(5, None, n=100)
@@ -351,25 +324,6 @@ def test_calibrated_ends_within_the_budget(sampling_rate):
         mechanism.calibrated(1e-12, 1e-30)
 
 
-def test_learns_and_is_a_model():
-    X, _ = problem(5, 2, n=4000)
-    labels = np.where(X[:, 0] - X[:, 1] > 0, "yes", "no")
-    for loss in ("cross_entropy", "logistic"):
-        mechanism = DPSGD(classes=("no", "yes"), loss=loss, learning_rate=2.0, steps=60).calibrated(1.0, 1e-6)
-        trained = mechanism.train(X, labels, random_state=0)
-        model = trained.model
-        assert isinstance(model, Model)
-        proba = model.predict_proba(X)
-        assert proba.shape == (4000, 2)
-        np.testing.assert_allclose(proba.sum(1), 1, rtol=1e-5)
-        assert (np.array(model.classes)[proba.argmax(1)] == labels).mean() > 0.93
-        z = model.outputs(X)
-        np.testing.assert_allclose(np.log(proba[:, 1] / proba[:, 0]), z[:, 1] - z[:, 0], rtol=1e-3, atol=1e-4)
-        again = DenseModel.from_parts(model.config(), model.arrays())
-        np.testing.assert_array_equal(again.outputs(X), z)
-        assert again.classes == ("no", "yes")
-
-
 def test_seeds_and_public_facts():
     X, y = problem(4, 3, n=60)
     mechanism = DPSGD(sampling_rate=0.3, steps=20, noise_multiplier=1.0)
@@ -400,22 +354,6 @@ def test_feature_bound_is_enforced_in_training_and_prediction():
     rows = one.rows(1e30 * X)
     assert np.linalg.norm(rows[:, :-1].astype(float), axis=1).max() <= bound
     assert (rows[:, -1] == 1).all()
-
-
-def test_memory_is_the_data_and_a_constant():
-    mechanism = DPSGD(
-        hidden=(32, 32), loss="squared", sampling_rate=1.0, steps=2, noise_multiplier=1.0, fit_intercept=False
-    )
-    peaks = []
-    for n in (40_000, 80_000):
-        X, y = np.ones((n, 20), dtype=np.float32), np.ones(n, dtype=np.float32)
-        tracemalloc.start()
-        mechanism.train(X, y, n_records=n)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    data = 40_000 * 20 * 4
-    # a copy of the data and two numbers a record (norm, target, in float64 while they are made), not 84 activations
-    assert peaks[1] - peaks[0] < 2.0 * data
 
 
 def test_wrong_width_at_prediction_and_sparse():
@@ -456,41 +394,3 @@ def test_divergence_is_reported():
     mechanism = DPSGD(loss="squared", learning_rate=1e38, momentum=0.9, steps=400, noise_multiplier=1.0)
     with pytest.raises(ValueError, match="diverged"):
         mechanism.train(1e6 * X, y, random_state=0)
-
-
-class OtherThread(ArraySource):
-    """Blocks on which another thread than the one that leads the run works."""
-
-    pool = ThreadPoolExecutor(1)
-
-    def map(self, function, *, keep=False):  # noqa: ARG002
-        return OtherThread.of_blocks(super().map(function, keep=True).blocks)
-
-    @classmethod
-    def of_blocks(cls, blocks):
-        source = cls.__new__(cls)
-        source._blocks, source._functions = list(blocks), ()
-        return source
-
-    def sum(self, function):
-        return self.pool.submit(super().sum, function).result()
-
-
-def test_the_memory_of_sums_over_blocks_goes_with_the_last_step(monkeypatch):
-    X, y = problem(6, 2, n=60)
-    source = OtherThread.of_blocks([Block(i, X[i::2], y[i::2]) for i in range(2)])
-    constants = {"classes": (0, 1), "steps": 3, "sampling_rate": 0.5, "noise_multiplier": 1.0}
-    seen, honest = [], loop.BatchGradient.__call__
-
-    def watched(*given):
-        total = honest(*given)
-        seen.append(len(vars(loop._GRADIENTS._here)))
-        return total
-
-    monkeypatch.setattr(loop.BatchGradient, "__call__", watched)
-    DPSGD(**constants).train_source(source, n_records=60)
-    assert seen == [2, 2, 2, 2, 0, 0]  # what it is for and what it is, in all steps but the last
-    monkeypatch.setattr(ClippedGradient, "sum", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        DPSGD(**constants).train_source(source, n_records=60)
-    assert not OtherThread.pool.submit(lambda: vars(loop._GRADIENTS._here)).result()

@@ -136,33 +136,6 @@ def test_changing_one_record_changes_only_its_own_correction(name):
     np.testing.assert_allclose(subset, before[5:9], rtol=1e-9, atol=1e-12)
 
 
-def test_fewer_points_are_close(monkeypatch):
-    mechanism, X, y = setting("plain")
-    trained = replace(mechanism, steps=301).train(X, y, random_state=0)
-    plain = trained.model.outputs(X)
-    exact = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
-    monkeypatch.setattr("dpscp.training.engine.influence._MOST_POINTS", 60)
-    coarse = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
-    assert np.linalg.norm(coarse - exact) < 0.02 * np.linalg.norm(exact)
-    # one iterate standing for all of them is visibly worse
-    monkeypatch.setattr("dpscp.training.engine.influence._MOST_POINTS", 1)
-    crude = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
-    assert np.linalg.norm(crude - exact) > 0.02 * np.linalg.norm(exact)
-
-
-def test_preprocessed_models_are_corrected_on_the_transformed_rows():
-    mechanism, X, y = setting("plain")
-    steps = Preprocessed((UnitNorm(),), mechanism)
-    outer = steps.train(X, y, random_state=0)
-    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-    inner = mechanism.train(unit, y, random_state=0)
-    np.testing.assert_allclose(
-        corrected_outputs(outer.model, outer.trajectory, X, y),
-        corrected_outputs(inner.model, replace(inner.trajectory, row_length=1.0), unit, y),
-        rtol=1e-6,
-    )
-
-
 @pytest.mark.parametrize("outside", ["scaling", "preprocessing"])
 def test_models_of_scaled_targets_are_corrected_in_the_units_of_the_target(outside):
     mechanism, X, y = setting("squared")

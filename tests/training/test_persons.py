@@ -90,17 +90,6 @@ def test_a_person_moves_every_private_sum_by_one_sensitivity(name):
     assert longest >= 0.9 * sensitivity  # a test with room to spare would not see a forgotten weight
 
 
-@pytest.mark.parametrize("name", SUMS)
-def test_a_forgotten_weight_breaks_the_sensitivity(name):
-    """The same sums with a weight of one a row, as an implementation without weights would take them."""
-    total, sensitivity = SUMS[name]
-    worlds = []
-    for given in (K, 0):
-        X, y, _ = persons_of(given, alike=True)
-        worlds.append(total(X, y, Persons.single(len(X))))
-    assert np.linalg.norm(worlds[0] - worlds[1]) >= 0.9 * K * sensitivity
-
-
 @pytest.mark.parametrize("loss", ["cross_entropy", "logistic", "huber"])
 def test_a_person_moves_the_gradient_of_a_penalized_risk_by_one_bound(loss):
     risk = LinearRisk(loss, 1.5, 2 if loss == "cross_entropy" else 1, 1.0, 0.5)
@@ -136,28 +125,6 @@ MECHANISMS = {
 
 def numbers(trained):
     return np.concatenate([np.ravel(a) for _, a in sorted(trained.model.arrays().items())])
-
-
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_one_row_a_person_is_the_row_level_run_number_for_number(name):
-    X, y, _ = persons_of(0, alike=True)
-    kept, persons = keep_rows([f"p{i}" for i in range(len(X))], n_rows=len(X), rows_per_person=3, random_state=1)
-    rows = MECHANISMS[name].train(X, y, random_state=1, n_records=20)
-    same = MECHANISMS[name].train(X[kept], y[kept], random_state=1, n_records=20, persons=persons)
-    np.testing.assert_array_equal(numbers(rows), numbers(same))
-    assert same.public_facts["n_persons"] == 20
-    assert same.public_facts["rows_per_person"] == 3
-    assert "n_records" not in same.public_facts
-
-
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_the_weights_reach_every_part_of_training(name):
-    """Persons with several rows train another model than their rows as records."""
-    X, y, persons = persons_of(0, alike=True)
-    assert MECHANISMS[name].trains_persons
-    rows = MECHANISMS[name].train(X, y, random_state=1, n_records=20)
-    other = MECHANISMS[name].train(X, y, random_state=1, n_records=20, persons=persons)
-    assert not np.array_equal(numbers(rows), numbers(other))
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -23,11 +23,6 @@ def clock(monkeypatch):
     monkeypatch.setattr(_progress.time, "monotonic", lambda: float(next(ticks)))
 
 
-def test_silent_without_a_terminal(clock, capsys):
-    assert list(_progress.progress(iter(range(50)), 50, "work")) == list(range(50))
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_process_without_standard_error_works(clock, monkeypatch, level):
     """As under pythonw: a fit must not end after it has reserved its budget."""
@@ -46,20 +41,6 @@ def test_shows_and_clears_on_a_terminal(clock, monkeypatch):
     assert "10/10" in shown
     assert "1/10" not in shown.replace("10/10", "")  # the first second stays quiet
     assert shown.endswith("\r\033[K")
-
-
-def test_the_line_is_cleared_when_work_is_interrupted(clock, monkeypatch):
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
-
-    def interrupted():
-        for item in _progress.progress(iter(range(100)), 100, "work"):
-            if item == 9:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert screen.getvalue().endswith("\r\033[K")
 
 
 def test_a_verbose_fit_says_and_logs_its_stages_and_nothing_of_the_records(capsys, caplog):

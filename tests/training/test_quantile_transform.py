@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import dpscp as dp
 from dpscp.data.persons import Persons
-from dpscp.data.sources import ArraySource, Block, DaskSource
+from dpscp.data.sources import ArraySource, Block
 from dpscp.data.sources.places import UnitSource
 from dpscp.privacy import IntegerSource, compose, epsilon_of, gaussian_event, lattice_noise
 from dpscp.privacy.events import discrete_gaussian_event
@@ -24,7 +24,6 @@ from dpscp.training import (
 )
 from dpscp.training.preprocessing.quantiles import (
     CellLookup,
-    QuantileRows,
     cell_edges,
     distribution_functions,
     lies_at_ends,
@@ -96,14 +95,6 @@ def test_noise_that_is_not_set_is_refused_before_a_record_is_read():
         QuantileTransform(1, 1, n_features=1)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 20_000), (-1e300, 1e300), (1e16, 1e16 + 64), (-5, 0)])
-def test_edges_are_ordered_and_within_the_bounds(low, high):
-    (edges,) = cell_edges(np.array([low]), np.array([high]), 512)
-    assert len(edges) == 513
-    assert (np.diff(edges) >= 0).all()
-    assert (edges[0], edges[-1]) == (low, high)
-
-
 @pytest.mark.parametrize("n_cells", [2, 7, 64, 512, 30_000])
 def test_the_lookup_finds_the_cell_that_a_search_finds(n_cells):
     lookup = CellLookup.of(n_cells)
@@ -115,17 +106,6 @@ def test_the_lookup_finds_the_cell_that_a_search_finds(n_cells):
     assert_array_equal(lookup.cells(places), np.searchsorted(inner, places, side="right"))
     assert n_cells != 512 or lookup.depth == 1
     assert 0 <= lookup.cells(np.float32([np.nan]))[0] < n_cells  # refused elsewhere
-
-
-def test_a_quantile_is_the_line_between_the_edges_of_its_cell():
-    rng = np.random.default_rng(0)
-    X, low, high = rng.normal(size=(900, 3)) * [1, 100, 1e6], np.array([-4.0, -30, 0]), np.array([4.0, 900, 1e7])
-    levels = np.sort(rng.uniform(0, 1, (2, 513)), axis=1)
-    rows = QuantileRows(low, high, np.zeros(3), np.ones(3), levels, (0, 2), 5.0).apply(X)
-    for place, column in enumerate((0, 2)):
-        edges = cell_edges(low[[column]], high[[column]], 512)[0]
-        level = np.interp(X[:, column], edges, levels[place])
-        assert_allclose(rows[:, 3 + place], (2 * level - 1) * math.sqrt(3), atol=2e-3)
 
 
 def test_released_functions_are_monotone_and_near_the_true_one():
@@ -181,43 +161,6 @@ def test_without_noise_the_functions_are_those_of_the_counts():
     assert np.abs(out).max() <= 5
 
 
-def test_what_is_released_is_noisy():
-    X, _ = table(3000)
-    step = QuantileTransform(*BOUNDS, n_features=4).with_noise(3.0)
-    scales = np.array([fitted(step, X, seed=seed).shift[1] for seed in range(8)])
-    # the mean of the even column moves by some hundred counts in 3,000
-    assert 1e-4 < scales.std() < 0.1
-
-
-@pytest.mark.parametrize("columns", [1, 3])
-def test_columns_without_spread_and_huge_numbers_fit(columns):
-    values = np.array([0.0, 1e300, -1e300, 5e-324] * 25)
-    X = np.column_stack([values] * columns)
-    for low, high in ((-1e300, 1e300), (0.0, 1e-300), (1e300, 1.5e308)):
-        rows = fitted(QuantileTransform(low, high, n_features=columns).with_noise(3.0), X)
-        assert np.isfinite(rows.apply(X)).all()
-    none = fitted(QuantileTransform(0, 1, n_features=columns).with_noise(3.0), X[:0], n=100)
-    assert np.isfinite(none.apply(X)).all()
-
-
-def test_blocks_and_dask_release_what_memory_does():
-    da = pytest.importorskip("dask.array")
-    X, y = table(900)
-    mechanism = Preprocessed((QuantileTransform(*BOUNDS, n_features=4).with_noise(2.0),), SGD)
-    sources = [
-        ArraySource(X, y),
-        ArraySource(X, y, n_blocks=3),
-        DaskSource(da.from_array(X, chunks=(300, 4)), da.from_array(y, chunks=300)),
-    ]
-    models = [mechanism.train_source(source, random_state=3, n_records=900).model for source in sources]
-    for model in models[1:]:
-        assert model.transforms[0].columns == models[0].transforms[0].columns == (0,)
-        for name, value in models[0].transforms[0].arrays().items():
-            assert_array_equal(model.transforms[0].arrays()[name], value)
-        assert_allclose(model.outputs(X), models[0].outputs(X), rtol=1e-4, atol=1e-5)
-    assert models[0].inner.n_features == 5
-
-
 def test_a_person_counts_as_one_record():
     X, y = table(90)
     step = QuantileTransform(*BOUNDS, n_features=4).with_noise(2.0)
@@ -244,23 +187,6 @@ def test_a_person_counts_as_one_record():
     assert mechanism.train_source(one, random_state=1, n_records=45).public_facts["n_persons"] == 45
 
 
-def test_one_row_of_each_person_is_drawn_by_place():
-    X, y = table(90)
-    step = QuantileTransform(*BOUNDS, n_features=4, noise=NO_NOISE)
-    ends = np.arange(31) * 3
-    whole = [Block(0, X, y, Persons(ends, 3))]
-    halves = [Block(i, X[p], y[p], Persons(np.arange(16) * 3, 3)) for i, p in enumerate((slice(0, 45), slice(45, 90)))]
-
-    def found(blocks):
-        source = UnitSource(ArraySource.of_blocks(blocks), Unit(3, by_person=True))
-        return step.fit_source(source, n_records=30, random_state=5).arrays()
-
-    one, two = found(whole), found(halves)
-    assert one.keys() == two.keys()
-    for name, value in one.items():
-        assert_array_equal(two[name], value)
-
-
 @pytest.mark.parametrize("width", [4, 5])
 def test_a_torch_module_behind_the_step_is_refused_before_a_record_is_counted(width, monkeypatch):
     torch = pytest.importorskip("torch")
@@ -274,23 +200,6 @@ def test_a_torch_module_behind_the_step_is_refused_before_a_record_is_counted(wi
         dp.PrivateConformalRegressor(open_steps, y_bounds=(-5, 5), random_state=0).fit(X, y)
     with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
         open_steps.calibrated(1.0, 1e-5).train(X, y, random_state=0)
-
-
-def test_the_recipe_adds_quantiles_where_public_numbers_say_so():
-    def steps(n_features, epsilon, n=4000):
-        plan = recipe(
-            "regression",
-            n_records=n,
-            n_features=n_features,
-            epsilon=epsilon,
-            delta=1e-5,
-            feature_bounds=(0.0, 1.0),
-        )
-        return [type(step).__name__ for step in plan.mechanism.steps if not step.is_public]
-
-    assert steps(8, 1.0) == ["QuantileTransform"]
-    assert steps(8, 1.0, n=400) == ["PrivateStandardize"]
-    assert steps(250, 0.1) == ["PrivateStandardize"]
 
 
 def test_only_the_named_columns_are_counted():
@@ -363,17 +272,6 @@ def test_a_counted_column_at_its_two_ends_is_an_indicator():
     assert np.all(wider.shift > 0)
     even = np.concatenate([np.full(8**i, 512 / 8**i) for i in (1, 2, 3)])
     assert not lies_at_ends(even, 1000.0, 512, (8, 8, 8))  # however large the noise may be
-
-
-def test_a_heavy_tailed_column_counts_among_many_indicators():
-    """A linear head behind whitening sees a column of costs, which its public bounds make nearly constant."""
-    rng = np.random.default_rng(0)
-    cost, kinds = np.exp(2 * rng.normal(size=9000)), rng.integers(0, 36, size=9000)
-    X = np.column_stack([cost, np.eye(36)[kinds]])
-    y = (np.log(cost) + 0.3 * rng.normal(size=9000) > 0).astype(int)
-    bounds = (np.zeros(37), np.r_[20_000.0, np.ones(36)])
-    clf = dp.PrivateConformalClassifier(epsilon=1.0, classes=[0, 1], feature_bounds=bounds, random_state=0)
-    assert np.mean(clf.fit(X[:8000], y[:8000]).predict(X[8000:]) == y[8000:]) > 0.85  # .5 without the quantile
 
 
 def test_parts_are_indicators_of_ranges_of_equal_shares():

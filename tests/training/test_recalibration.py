@@ -10,14 +10,11 @@ from scipy.special import softmax
 
 import dpscp as dp
 from dpscp.data.persons import Persons
-from dpscp.data.sources import ArraySource, Block, DaskSource
-from dpscp.data.sources.places import UnitSource
+from dpscp.data.sources import Block
 from dpscp.privacy import compose, epsilon_of, gaussian_event
-from dpscp.privacy.units import Unit
 from dpscp.training import (
     DPSGD,
     FunctionModel,
-    Mechanism,
     Preprocessed,
     PrivateBounds,
     QuantileTransform,
@@ -171,66 +168,6 @@ def test_models_without_a_layer_of_logits_are_refused():
         Recalibrated(logistic, noise_multiplier=1.0).train(X, y, random_state=0)
     with pytest.raises(TypeError, match="DenseModel"):
         OWN._recalibrate(FunctionModel(lambda rows: rows, "regression", 3), None, 60, 0)
-
-
-@pytest.mark.parametrize("n_classes", [2, 4, 20])
-def test_without_noise_the_true_factor_and_intercepts_are_found(n_classes, monkeypatch):
-    X, y, _ = records(20_000, n_classes, seed=1)
-    shift = np.zeros(n_classes) if n_classes > 16 else np.linspace(-0.4, 0.4, n_classes)
-
-    class TwiceTooCertain:
-        classes = tuple(range(n_classes))
-
-        @staticmethod
-        def outputs(rows):
-            return 4.0 * np.asarray(rows)[:, :n_classes] - shift
-
-        @classmethod
-        def with_output_scale(cls, *values):
-            found.append(values)
-            return cls()
-
-    found = []
-    mechanism = Recalibrated(SGD, noise_multiplier=1e-6, steps=8)
-    mechanism._recalibrate(TwiceTooCertain(), ArraySource(X, y), len(X), 0)
-    _, (factor, intercepts) = found
-    # the standard error of a factor is about 1 / sqrt(n times .3)
-    assert factor == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(0.3 * 20_000))
-    assert_allclose(intercepts - intercepts.mean(), shift / 2, atol=0.12)
-
-
-def test_blocks_dask_and_persons_find_what_memory_does():
-    da = pytest.importorskip("dask.array")
-    X, y, _ = records(300)
-    sources = [
-        ArraySource(X, y),
-        ArraySource(X, y, n_blocks=3),
-        DaskSource(da.from_array(X, chunks=(100, 3)), da.from_array(y, chunks=100)),
-    ]
-    models = [OWN.train_source(source, random_state=3, n_records=300).model for source in sources]
-    for model in models[1:]:
-        assert_allclose(model.outputs(X), models[0].outputs(X), rtol=1e-4, atol=1e-5)
-    # one person with the same row three times is one record
-    repeated = Block(0, np.repeat(X, 3, axis=0), np.repeat(y, 3), Persons(np.arange(301) * 3, 3))
-    source = UnitSource(ArraySource.of_blocks([repeated]), Unit(3, by_person=True))
-    persons = OWN.train_source(source, random_state=3, n_records=300)
-    assert persons.unit == Unit(3, by_person=True)
-    assert_allclose(persons.model.outputs(X), models[0].outputs(X), rtol=1e-3, atol=1e-4)
-
-
-def test_mechanisms_without_persons_or_blocks_are_refused_first():
-    class ArraysOnly(Mechanism):
-        event = gaussian_event(1.0)
-
-        def train_on(self, run):
-            pytest.fail(f"records were used: {run}")
-
-    X, y, _ = records(40)
-    source = ArraySource.of_blocks([Block(0, X, y, Persons(np.arange(0, 41, 2), 2))])
-    with pytest.raises(TypeError, match="persons"):
-        Recalibrated(ArraysOnly(), noise_multiplier=1.0).train_source(UnitSource(source, Unit(2, by_person=True)))
-    with pytest.raises(TypeError, match="one array"):
-        Recalibrated(ArraysOnly(), noise_multiplier=1.0).train_source(DaskSource.__new__(DaskSource), n_records=40)
 
 
 def test_entries_of_a_ledger_stand_in_order():

@@ -6,18 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import make_friedman1
 
 import dpscp as dp
-from dpscp import BudgetError
 from dpscp.privacy import compose, dpsgd_event, epsilon_of, gaussian_event, gdp_mu
-from dpscp.training import DPSGD, Preprocessed, RandomFeatures
-from dpscp.training.engine import noise
-from dpscp.training.engine.noise import SUM_SLACK
-from dpscp.training.preprocessing import steps
-from dpscp.training.preprocessing.projections import MatrixTransform, PrivateWhitening
+from dpscp.training import DPSGD, Preprocessed
+from dpscp.training.preprocessing.projections import PrivateWhitening
 from dpscp.training.preprocessing.rescaled import PrivateTarget, ScaledTarget
-from dpscp.training.preprocessing.steps import MOMENT_SENSITIVITY
 from dpscp.training.recipe import calibration_fraction, recipe
 
 GUARANTEES = ("universal", "corrected", "asymptotic", "finite", "stability", "split")
@@ -58,41 +52,6 @@ def test_a_weak_signal_gets_a_linear_model():
     for task in ("classification", "regression"):
         plan = planned(task, 200, 8, epsilon=0.5, feature_bounds="standardized")
         assert engine(plan.mechanism).hidden == ()
-
-
-@pytest.mark.parametrize(
-    ("n", "width", "hidden"),
-    [
-        (8_000, 19, (32,)),
-        (8_000, 20, (16,)),
-        (16_000, 19, (32, 16)),
-        (16_000, 20, (16,)),
-        (30_000, 19, (32, 16)),
-        (60_000, 19, (32, 16, 16)),
-        (30_000, 20, (32, 16)),
-        (60_000, 20, (32, 16, 16)),
-    ],
-)
-def test_wide_regressions_have_smaller_layers(n, width, hidden):
-    plan = planned("regression", n, width, feature_bounds="standardized", quantiles=(0.05, 0.95))
-    assert engine(plan.mechanism).hidden == hidden
-
-
-@pytest.mark.parametrize(
-    ("n", "hidden", "has_features"), [(3_000, (), False), (8_000, (), True), (12_000, (64,), False)]
-)
-def test_many_classes_get_a_linear_model_until_each_has_a_signal(n, hidden, has_features):
-    """The signal is about 0.13 for each record: 17 for each of 20 classes, 50, and 75."""
-    classes = tuple(range(20))
-    plan = planned("classification", n, 8, classes=classes, epsilon=0.5)
-    inner = engine(plan.mechanism)
-    assert inner.hidden == hidden
-    features = [step for step in steps_of(plan.mechanism) if isinstance(step, RandomFeatures)]
-    assert bool(features) == has_features
-    if features:
-        assert features[0].weight == 0.25
-        total = inner.learning_rate * inner.steps / (1 - inner.momentum)
-        assert total * math.sqrt(8 * 1.25 + 1) == pytest.approx(1.8 * plan.reasons["signal"][0])
 
 
 @settings(deadline=None, max_examples=60)
@@ -221,61 +180,7 @@ def test_bad_arguments_are_refused(change, message):
         planned(**{"task": "regression", "n_records": 100, "n_features": 3} | change)
 
 
-# ---- what it learns
-
-
-def test_dense_recipe_beats_any_linear_model_on_bounded_features():
-    X, y = make_friedman1(6000, n_features=6, noise=1.0, random_state=0)
-    declared = {"epsilon": 2.0, "guarantee": "asymptotic", "feature_bounds": (-0.5, 1.5), "y_bounds": (-30.0, 60.0)}
-    plan = planned("regression", 5000, 6, **declared)
-    model = plan.calibrated().train(X[:5000], y[:5000], random_state=0, n_records=5000).model
-    error = np.mean((model.outputs(X[5000:])[:, 0] - y[5000:]) ** 2)
-    design = np.c_[X, np.ones(len(X))]
-    best = np.linalg.lstsq(design[5000:], y[5000:], rcond=None)[0]
-    assert error < 0.9 * np.mean((design[5000:] @ best - y[5000:]) ** 2)
-
-
 # ---- private whitening
-
-
-def test_whitening_adds_the_noise_its_event_says(monkeypatch):
-    seen = {}
-
-    def release(exact, noise_std, *_):
-        seen.update(exact=exact, noise=noise_std)
-        return exact
-
-    monkeypatch.setattr(noise, "gaussian_release", release)
-    X = np.random.default_rng(0).normal(size=(50, 3))
-    step = PrivateWhitening(noise_multiplier=7.0)
-    step.fit(X, n_records=50, rng=np.random.default_rng(1))
-    assert seen["noise"] == 7.0 * (1 + SUM_SLACK)
-    assert step.event.noise_multiplier == 7.0
-    moment, (i, j) = step.part_moments(X, np.ones(len(X))), np.triu_indices(3)
-    np.testing.assert_allclose(seen["exact"], moment[i, j] * np.where(i == j, 1, math.sqrt(2)))
-    assert np.linalg.norm(seen["exact"]) == pytest.approx(np.linalg.norm(moment))
-
-
-def test_whitening_evens_out_the_directions():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(20_000, 5)) * [20, 5, 1, 1, 1]
-    rows = X / np.linalg.norm(X, axis=1, keepdims=True)
-    after = PrivateWhitening(noise_multiplier=5.0).fit(rows, n_records=20_000, rng=rng).apply(rows)
-
-    def spread(Z):
-        values = np.linalg.eigvalsh(Z.T @ Z)
-        return values[-1] / values[0]
-
-    assert spread(rows) > 50
-    assert spread(after) < 5
-    np.testing.assert_allclose(np.linalg.norm(after, axis=1), 1.0)
-
-
-def test_whitening_does_not_depend_on_the_length_of_a_row_and_keeps_zeros():
-    transform = MatrixTransform(np.array([[2.0, 0.5], [0.5, 1.0]]))
-    X = np.array([[3.0, -1.0], [0.0, 0.0]])
-    np.testing.assert_allclose(transform.apply(X * 1e200), transform.apply(X))
-    np.testing.assert_array_equal(transform.apply(X)[1], 0.0)
 
 
 def test_whitening_without_noise_is_refused():
@@ -291,20 +196,6 @@ def test_whitening_without_noise_is_refused():
 
 def inner_net():
     return DPSGD(hidden=(8,), loss="huber", steps=40, learning_rate=0.5, sampling_rate=1.0)
-
-
-def test_target_noise_is_what_the_event_says(monkeypatch):
-    seen = {}
-
-    def release(exact, noise_std, *_):
-        seen["noise"] = noise_std
-        return exact
-
-    monkeypatch.setattr(steps, "gaussian_release", release)
-    mechanism = PrivateTarget(inner_net(), (0.0, 1.0)).calibrated(1.0, 1e-5)
-    X = np.random.default_rng(0).normal(size=(100, 2))
-    mechanism.train(X, X[:, 0], random_state=0, n_records=100)
-    assert seen["noise"] == pytest.approx(MOMENT_SENSITIVITY * mechanism.noise_multiplier * (1 + SUM_SLACK), rel=1e-9)
 
 
 def test_predictions_follow_the_units_of_the_target():
@@ -341,11 +232,3 @@ def test_private_target_refuses_what_it_cannot_fold():
         PrivateTarget(inner_net(), (0, 1)).train(X, np.zeros(20))
     with pytest.raises(ValueError, match="y_bounds"):
         PrivateTarget(inner_net(), (1, 1))
-
-
-def test_private_target_reports_a_budget_it_cannot_meet():
-    # noise that is already set is kept, so this mechanism spends more than the budget whatever it is asked for
-    step = PrivateWhitening(noise_multiplier=0.5)
-    mechanism = PrivateTarget(Preprocessed((step,), DPSGD(loss="huber", steps=2)), (0, 1))
-    with pytest.raises(BudgetError, match="no amount of noise"):
-        mechanism.calibrated(0.1, 1e-5)

@@ -4,8 +4,6 @@ The strongest test of a wire is to cut it: with every noisy release replaced by 
 give the very same result. What still differs came another way, without noise and without an entry in the ledger.
 """
 
-import math
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,6 @@ from dpscp.privacy.events import possible_histories
 from dpscp.training import (
     DPSGD,
     Mechanism,
-    ObjectivePerturbation,
     OutputPerturbation,
     Preprocessed,
     PrivateCentering,
@@ -25,7 +22,6 @@ from dpscp.training import (
 )
 from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.engine.noise import gaussian_release
-from dpscp.training.mechanisms.perturbation import SOLVER_NOISE, SOLVER_SHARE
 from dpscp.training.preprocessing.projections import PrivateWhitening
 from dpscp.training.preprocessing.rescaled import PrivateTarget
 
@@ -39,19 +35,6 @@ def cut(everywhere):
         return noise_std * np.random.default_rng(sum(size)).normal(size=size)
 
     everywhere("gaussian_release", numbers_of_its_own)
-
-
-@pytest.fixture
-def released(everywhere):
-    """The standard deviation of every release."""
-    seen = []
-
-    def listening(exact, noise_std, *rest):
-        seen.append(noise_std)
-        return gaussian_release(exact, noise_std, *rest)
-
-    everywhere("gaussian_release", listening)
-    return seen
 
 
 def data_sets(d=3):
@@ -178,30 +161,3 @@ def test_the_scale_that_is_asked_for_reaches_the_generator():
     asked = []
     gaussian_release(np.ones((2, 3)), 0.7, Listening())
     assert asked == [(0.0, 0.7, (2, 3))]
-
-
-def test_perturbation_pays_for_the_tolerance_of_its_solver(released):
-    (X, y), _ = data_sets()
-    OutputPerturbation(loss="logistic", regularization=0.1, noise_multiplier=3.0, classes=(0, 1)).train(
-        X, (y > 0.2).astype(int), random_state=0, n_records=40
-    )
-    gradient, strength = math.sqrt(2.0), 0.1 * 40  # a row of norm 1 and its bias coordinate
-    assert released == [pytest.approx(3.0 * gradient * (1 + 2 * SOLVER_SHARE) / strength, rel=1e-9)]
-
-
-def test_objective_perturbation_draws_the_scales_of_its_event(released, everywhere):
-    class Listening:
-        def normal(self, loc, scale, size):
-            linear.append(scale)
-            return np.random.default_rng(0).normal(loc, scale, size)
-
-    linear = []
-    everywhere("secure_generator", lambda _: Listening())
-    (X, y), _ = data_sets()
-    mechanism = ObjectivePerturbation(noise_multiplier=3.0, classes=(0, 1))
-    mechanism.train(X, (y > 0.2).astype(int), random_state=0, n_records=40)
-    gradient = math.sqrt(2.0)
-    # the linear term, and the noise that covers the solver's tolerance, both ways
-    rest = SOLVER_NOISE * 3.0 * 2 * SOLVER_SHARE * gradient / mechanism.strength(40, 3)
-    assert linear == [pytest.approx(3.0 * gradient), pytest.approx(rest)]
-    assert released == [pytest.approx(rest)]

@@ -11,7 +11,7 @@ from dpscp import training as dp_training
 from dpscp.training import DPSGD
 from dpscp.training.engine import threads as engine_threads
 from dpscp.training.engine.noise import GridNoise
-from dpscp.training.engine.threads import SecondThread, second_thread
+from dpscp.training.engine.threads import SecondThread
 
 
 @pytest.mark.parametrize(("rate", "width"), [(1.0, 40), (0.2, 40), (0.2, 300)])
@@ -76,10 +76,3 @@ def test_shared_jobs_are_each_done_once_and_errors_come_through():
             second.share([lambda: there.wait(10) and here.set(), fail_elsewhere])
         with pytest.raises(ZeroDivisionError):
             list(second.ahead(1 // i for i in (1, 0)))
-
-
-def test_small_networks_and_single_threads_get_none():
-    with threadpool_limits(2, user_api="blas"), second_thread(100) as second:
-        assert second is None
-    with threadpool_limits(1, user_api="blas"), second_thread(10**6) as second:
-        assert second is None

@@ -1,6 +1,5 @@
 """Rows of large tables in 16 bits a number: half the memory, functions of one row each, and the same training."""
 
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -117,22 +116,6 @@ def test_training_on_short_rows_is_training_on_these_numbers(hidden, monkeypatch
     assert not (short.model.parameters == whole.model.parameters).all()
     scale = np.abs(whole.model.parameters).max()
     assert np.abs(short.model.parameters - whole.model.parameters).max() < 0.01 * scale
-
-
-def test_kept_rows_need_little_more_than_half_of_a_float32_table(monkeypatch):
-    X = np.random.default_rng(0).normal(size=(8_000, 256)).astype(np.float32)
-    y = np.zeros(len(X), dtype=int)
-
-    def peak():
-        tracemalloc.start()
-        HEAD.prepare(X, y, n_records=len(X))
-        found = tracemalloc.get_traced_memory()[1] / X.nbytes
-        tracemalloc.stop()
-        return found
-
-    assert peak() > 1
-    monkeypatch.setattr(rows_module, "_LARGE_TABLE", 1)
-    assert peak() < 0.75  # the work on a part of the rows included
 
 
 def test_a_block_prints_nothing_of_its_records(every_table_is_large):

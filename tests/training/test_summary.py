@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 from scipy import stats
 
 from dpscp.privacy import secure_generator
@@ -62,19 +61,3 @@ def test_the_solution_is_the_ridge_regression_whose_ridge_lifts_the_smallest_eig
     assert smallest < 0
     theta = np.linalg.solve(gram + (floor - smallest) * np.eye(4), cross)
     np.testing.assert_allclose(trained.model.parameters, theta + np.eye(4)[3] * 5, rtol=1e-9)
-
-
-def test_bad_input_is_named_without_data():
-    X, y = problem(30)
-    with pytest.raises(ValueError, match="same number of records"):
-        READY.train(X, y[:-1])
-    with pytest.raises(ValueError, match="real numbers"):
-        READY.train(X, ["secret"] * 30)
-    with pytest.raises(ValueError, match="NaN"):
-        READY.train(X * np.nan, y)
-    with pytest.raises(ValueError, match="feature_bound must be greater than 0"):
-        SufficientStatistics(-1.0, (0.0, 1.0))
-    with pytest.raises(ValueError, match="low < high"):
-        SufficientStatistics(1.0, (1.0, 0.0))
-    with pytest.raises(ValueError, match="noise_multiplier is not set"):
-        SufficientStatistics(1.0, (0.0, 1.0)).train(X, y)

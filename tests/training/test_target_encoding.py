@@ -1,7 +1,6 @@
 """Tests of replacing categories by private shares of the target."""
 
 import math
-import pickle
 
 import numpy as np
 import pandas as pd
@@ -10,11 +9,10 @@ import pytest
 import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.schema import Column
-from dpscp.data.sources import ArraySource, Block
 from dpscp.privacy import gdp_mu
 from dpscp.training import DPSGD, Preprocessed, PrivateTargetEncoding
 from dpscp.training.base import array_source, one_block
-from dpscp.training.preprocessing.encoding import category_places, encode
+from dpscp.training.preprocessing.encoding import category_places
 from dpscp.training.recipe import encoded_columns
 
 RNG = np.random.default_rng
@@ -100,31 +98,6 @@ def test_classes_become_one_number_each():
     assert rows.origins == (0, 1, 1, 1, 2, 2, 2)
 
 
-def test_noise_alone_becomes_nothing_in_half_of_the_releases():
-    """Without an effect of the categories, the estimated variance of their shares is as often below zero as above."""
-    rng, noise, zeros = RNG(3), 20.0, 0
-    for _ in range(200):
-        noisy = rng.binomial(100, 0.5, size=(40, 1)) * [-1, 1] + [100, 0] + noise * rng.normal(size=(40, 2))
-        zeros += not encode(noisy, noise).any()
-    # binomial: four standard deviations; a chi-squared number is below its mean slightly more often
-    assert 100 - 4 * math.sqrt(50) < zeros < 100 + 6 * math.sqrt(50)
-
-
-def test_shrinking_lowers_the_error():
-    """The shrunk shares correlate with the true ones better than the plain noisy ones, in most releases."""
-    rng, noise, better = RNG(5), 10.0, 0
-    for _ in range(100):
-        truth = np.clip(0.5 + 0.15 * rng.normal(size=60), 0, 1)
-        counts = np.exp(rng.normal(4, 1.2, size=60)).astype(int)
-        ones = rng.binomial(counts, truth)
-        noisy = np.column_stack([counts - ones, ones]) + noise * rng.normal(size=(60, 2))
-        plain = noisy[:, 1] / np.maximum(noisy.sum(axis=1), 1)
-        fits = [np.cov(found, truth, aweights=counts + 1) for found in (encode(noisy, noise)[:, 0], plain)]
-        shrunk, raw = (c[0, 1] / math.sqrt(max(c[0, 0], 1e-12) * c[1, 1]) for c in fits)
-        better += shrunk > raw
-    assert better >= 80
-
-
 def test_a_person_has_the_cost_of_one_record(monkeypatch):
     """One random row of each person is counted."""
     X, y = records(60)
@@ -133,20 +106,6 @@ def test_a_person_has_the_cost_of_one_record(monkeypatch):
     source = one_block(X, y, Persons(np.arange(21) * 3, 3))
     made.fit_source(source, n_records=20, random_state=1)
     assert seen[0][:7].sum() == 20
-
-
-@pytest.mark.parametrize("classes", [None, (0, 1)])
-def test_blocks_of_a_source_give_the_bits_of_an_array(classes):
-    X, y = records(1_000)
-    y = y if classes is None else (y > 0).astype(int)
-    made = step(0.1, classes=classes)
-    blocks = [Block(i, X[p], y[p]) for i, p in enumerate((slice(0, 300), slice(300, 301), slice(301, 1_000)))]
-    whole, parts = (
-        made.fit_source(source, n_records=1_000, random_state=4)
-        for source in (array_source(X, y), ArraySource.of_blocks(blocks))
-    )
-    np.testing.assert_array_equal(whole.values, parts.values)
-    assert pickle.loads(pickle.dumps(made)) == made
 
 
 def test_the_share_of_the_budget_is_kept():
