@@ -1,7 +1,6 @@
 """Types of columns: dates, hashed categories, patterns, shared declarations, and how tables store them."""
 
 import datetime
-import decimal
 import hashlib
 import sys
 from zoneinfo import ZoneInfo
@@ -45,20 +44,6 @@ def parsed(text):
 )
 def test_dates_become_days_whatever_stores_them(values):
     assert day_schema().matrix(pd.DataFrame({"day": values})).tolist() == [[n] for n in NUMBERS]
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array(DAYS),
-        pa.array(DAYS).cast(pa.timestamp("ms")),
-        pa.array(DAYS).dictionary_encode(),
-    ],
-)
-def test_dates_of_arrow_and_polars_are_the_same(column):
-    table = pa.table({"day": column})
-    for frame in (table, pl.from_arrow(table)):
-        assert day_schema().matrix(frame).tolist() == [[n] for n in NUMBERS]
 
 
 def test_times_are_parts_of_days_in_utc():
@@ -128,17 +113,6 @@ def test_dates_are_declared_as_texts_or_as_dates_of_toml():
 def test_wrong_declarations_of_dates_are_refused(declared, said):
     with pytest.raises(SchemaError, match=said):
         day_schema(**declared)
-
-
-def test_numbers_of_other_types_are_read_as_numbers():
-    schema = Schema.from_dict({"columns": {"x": {"type": "numeric", "bounds": [0, 9], "missing": 7}}})
-    numbers = [1.5, None, 2.25]
-    for column in (
-        pa.array([None if n is None else decimal.Decimal(str(n)) for n in numbers]),
-        pa.array(numbers).dictionary_encode(),
-        pa.array(numbers, pa.float32()),
-    ):
-        assert schema.matrix(pa.table({"x": column})).tolist() == [[1.5], [7], [2.25]]
 
 
 @pytest.mark.parametrize("kind", ["numeric", "categorical", "date"])

@@ -1,6 +1,5 @@
 """Frames with a schema: the same model as from the matrix it describes, whatever library holds the frame."""
 
-import datetime
 from dataclasses import replace
 
 import numpy as np
@@ -90,21 +89,6 @@ def test_a_column_gives_the_groups(tmp_path):
         classifier(groups=dp.Groups("region", values=["north"])).fit(people(), "bought", schema=SCHEMA)
 
 
-@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (datetime.date(1931, 7, 4), "'age' has dates or times.* type to \"date\""),
-        (datetime.timedelta(1931), "'age' has bytes, times of day or durations"),
-    ],
-)
-def test_dates_and_durations_are_refused_as_numbers(library, value, said):
-    frame = library({"age": [value] * 3, "region": ["north"] * 3})
-    with pytest.raises(SchemaError, match=said) as caught:
-        SCHEMA.matrix(frame)
-    assert "1931" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
@@ -142,15 +126,6 @@ def test_numbers_that_no_float_holds_are_clipped_like_infinite_ones():
         dp.PrivateConformalRegressor(random_state=0).fit(frame, "y", schema=NUMBERS)
 
 
-@pytest.mark.parametrize("values", [np.array([1, 2j]), [1 + 0j, 10**400]])
-def test_complex_numbers_of_a_frame_are_refused(values):
-    kept = pd.Series(values, dtype=object if isinstance(values, list) else None)
-    with pytest.raises(SchemaError, match="column 'a' is declared numeric but has a value that is not a number"):
-        NUMBERS.matrix(pd.DataFrame({"a": kept, "y": [0.5, 0.5]}))
-    with pytest.raises(SchemaError, match="column 'y' is declared numeric"):
-        NUMBERS.targets(pd.DataFrame({"a": [1.0, 2.0], "y": kept}))
-
-
 def test_a_file_with_two_columns_of_one_name_is_refused(tmp_path):
     path = tmp_path / "people.csv"
     path.write_text("age,age,region,bought,note,note\n" + "3,4,north,yes,x,y\n" * 30)
@@ -169,16 +144,6 @@ def test_messages_name_the_columns_and_nothing_else():
         assert named in str(caught.value)
         assert "height" not in str(caught.value)
         assert CANARY not in str(caught.value)
-
-
-def test_score_takes_the_name_of_the_target_or_its_values(fitted):
-    new = people(80, 1)
-    expected = (fitted.predict(new) == SCHEMA.targets(new)).mean()
-    assert fitted.score(new, "bought") == fitted.score(new, new["bought"]) == expected
-    assert fitted.score(SCHEMA.matrix(new), SCHEMA.targets(new)) == expected
-    numbered = replace(SCHEMA, classes=("1", "0"))
-    as_numbers = new.assign(bought=(new["bought"] == "yes").astype(int))
-    assert classifier().fit(as_numbers, "bought", schema=numbered).score(as_numbers, as_numbers["bought"]) > 0
 
 
 @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")

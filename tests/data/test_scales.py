@@ -7,7 +7,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import dpscp as dp
-from dpscp._base.checks import check_range
 from dpscp.core.tasks import FOUND_RANGE, Regression
 from dpscp.data.columns import Column
 from dpscp.data.feature_bounds import column_bounds
@@ -15,11 +14,10 @@ from dpscp.data.scales import SCALES, check_scale, finite_on_scale, from_scale, 
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources import ArraySource, Block
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.privacy import IntegerSource, lattice_noise
+from dpscp.privacy import lattice_noise
 from dpscp.scores import interval_score
-from dpscp.training import DPSGD, PrivateBounds, Trained
+from dpscp.training import DPSGD, PrivateBounds
 from dpscp.training.model import PrivateModel
-from dpscp.training.preprocessing.private_bounds import _CELLS, _edges, grid_cells
 from dpscp.training.preprocessing.steps import ColumnScales
 
 
@@ -137,31 +135,6 @@ def bounds_on(scale):
     return PrivateBounds(TRAINING, target=True, target_scale=scale, noise=lattice_noise(1.0))
 
 
-@pytest.mark.parametrize("scale", ["log", "log1p"])
-def test_every_range_that_can_be_found_on_a_scale_is_usable(scale):
-    """Whatever cells stand out, also those that no float reaches: the range is valid on its scale and in units."""
-    bounds, task = bounds_on(scale), Regression((-1.0, 1.0), private_range=True, y_scale=scale)
-    targets = np.concatenate([2.0 ** np.arange(-1074, 1023), [np.finfo(float).max], 2.0 ** -np.arange(1, 53) - 1])
-    scaled = to_scale(targets, scale)
-    reached = set(grid_cells(scaled[np.isfinite(scaled)]).tolist())
-    ends = [(first, last) for first in range(0, _CELLS, 2) for last in {first, _CELLS - 1}]
-    for first, last in ends:
-        counts = np.zeros((1, _CELLS), dtype=np.int64)
-        counts[0, [first, last]] = 10**6
-        low, high = bounds.release(counts, IntegerSource(first))
-        trained = Trained(None, TRAINING.event, None, found_privately={"y_bounds": (float(low[0]), float(high[0]))})
-        found = task.with_found_range(trained)
-        check_range("y_bounds", found.y_bounds)
-        assert found.scaled_bounds == (low[0], high[0])
-        for score in ("absolute", "cqr", "normalized"):
-            check_range("score_range", interval_score(score).range(found.scaled_bounds))
-        outside = found.training_targets(np.array([-1e300, 0.0, 1e300]))
-        assert ((low[0] <= outside) & (outside <= high[0])).all()
-        if first in reached and last in reached:  # nothing that a target can be is cut off by more than rounding
-            assert low[0] <= max(_edges(np.array([first]))[0][0], finite_on_scale(-1.0, scale))
-            assert high[0] >= min(_edges(np.array([last]))[1][0], 708.0)
-
-
 def test_targets_outside_the_scale_do_not_widen_the_range():
     """They have the worst score whatever the range is, so the range is that of the others."""
     X, y = costs(3000)
@@ -177,24 +150,6 @@ def test_targets_outside_the_scale_do_not_widen_the_range():
     assert counts(y).sum() == 2850
     reg = dp.PrivateConformalRegressor(epsilon=4.0, y_scale="log", feature_bounds=(-1, 1), random_state=0).fit(X, y)
     assert 1e-3 < reg.y_bounds_[0] < reg.y_bounds_[1] < 1e6
-
-
-@pytest.mark.parametrize("scale", ["log", "log1p"])
-def test_features_are_found_in_cells_of_their_own_scale(scale):
-    """A feature on a scale is treated as a target on it is; the linear one beside it is not."""
-    bounds = PrivateBounds(
-        TRAINING, 3, columns=(2, 0), noise=lattice_noise(1.0), feature_scales=(scale, "log", "linear")
-    )
-    target = bounds_on(scale)
-    values = finite_on_scale([-5.0, 0.0, 0.0, 1.0, 20.0, 1e-320], scale)
-    rows = np.column_stack([values, values, [-5.0, 0.0, 0.0, 1.0, 20.0, 1e-320]])
-    counts = bounds.counts(Block(0, rows, np.zeros(6)))
-    assert counts[0].sum() == 6
-    assert_array_equal(counts[1], target.counts(Block(0, rows, values))[0])
-    none = np.zeros((2, _CELLS), dtype=np.int64)
-    for seed in range(100):  # noise alone
-        low, high = bounds.release(none, IntegerSource(seed))
-        assert finite_on_scale(-1.0, scale) <= low[1] < high[1] < 710
 
 
 @pytest.mark.parametrize("scale", ["log", "log1p"])

@@ -85,31 +85,6 @@ def test_unknown_categories_and_missing_numbers_can_be_declared():
     assert matrix[:, names.index("income")].tolist() == [2.5, 2.5]
 
 
-def test_rows_to_predict_are_read_with_what_is_wrong_with_each():
-    schema = parse_schema(TEXT)
-    odd = frame(age=["x", "7"], region=["north", CANARY], member=["2", "0"])
-    matrix, wrong = schema.rows(odd)
-    assert matrix.shape == (2, 7)
-    assert "'age' is declared numeric" in wrong[0]
-    assert "'member' has a missing value, or one outside" in wrong[0]
-    assert "'region' has a missing value" in wrong[1]
-    assert CANARY not in wrong[1]
-    matrix, wrong = schema.rows(frame())
-    np.testing.assert_array_equal(matrix, schema.matrix(frame()))
-    assert wrong == [None, None]
-
-
-def test_missing_column_and_target():
-    schema = parse_schema(TEXT)
-    with pytest.raises(SchemaError, match="lacks column 'age'"):
-        schema.matrix(frame().drop(columns="age"))
-    with pytest.raises(SchemaError, match="lacks column 'label', which target names"):
-        schema.targets(frame().drop(columns="label"))
-    with pytest.raises(SchemaError, match="declared classes") as caught:
-        schema.targets(frame(label=["yes", CANARY]))
-    assert CANARY not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

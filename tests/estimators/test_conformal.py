@@ -26,7 +26,6 @@ from dpscp.training import (
     DPSGD,
     OutputPerturbation,
     Preprocessed,
-    SufficientStatistics,
     UnitNorm,
 )
 
@@ -208,24 +207,6 @@ class TestMechanisms:
             model.fit(X, y)
         assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
         assert coverage(model.predict_set(X)[1], y) >= 0.85
-
-    @pytest.mark.parametrize(
-        "mechanism",
-        [
-            QUICK_REGRESSION,
-            OutputPerturbation(loss="huber", y_bounds=(-6, 6)),
-            SufficientStatistics(2.0, (-6, 6)),
-        ],
-        ids=["sgd", "output", "statistics"],
-    )
-    @pytest.mark.parametrize("guarantee", ["universal", "split"])
-    @pytest.mark.covering
-    def test_regression(self, mechanism, guarantee):
-        X, y = measured()
-        model = regressor(mechanism, guarantee=guarantee).fit(X, y)
-        intervals = model.predict_interval(X)[1][:, :, 0]
-        assert np.mean((intervals[:, 0] <= y) & (y <= intervals[:, 1])) >= 0.85
-        assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
 
     def test_noise_that_is_set_is_kept_and_held_against_the_budget(self):
         X, y = labeled()

@@ -100,28 +100,15 @@ def in_dask_frame(n):
     return pytest.importorskip("dask.dataframe").from_pandas(frame(n).drop(columns="id"), npartitions=1)
 
 
-def fit_dask(n):
-    array = pytest.importorskip("dask.array")
-    chunks = max(n, 1)
-    collections = array.from_array(X[:n], chunks=(chunks, 3)), array.from_array(Y[:n], chunks=chunks)
-    return dp.PrivateConformalClassifier(**PUBLIC).fit(*collections)
-
-
 def fit_source(n, n_blocks):
     return dp.PrivateConformalClassifier(**PUBLIC).fit(dp.sources.ArraySource(X[:n], Y[:n], n_blocks=n_blocks))
 
 
-def fit_torch(n, kind):
+def fit_torch(n):
     torch = pytest.importorskip("torch")
-    inputs, targets = torch.tensor(X[:n], dtype=torch.float32), torch.tensor(Y[:n])
-    items = torch.utils.data.TensorDataset(inputs, targets)
-    records = {
-        "tensors": (inputs, targets),
-        "dataset": (items,),
-        "source": (dp.sources.DatasetSource(items),),
-    }[kind]
     options = {name: value for name, value in PUBLIC.items() if name != "feature_bounds"}
-    return dp.PrivateConformalClassifier(torch.nn.Linear(3, 2), **options).fit(*records)
+    model = dp.PrivateConformalClassifier(torch.nn.Linear(3, 2), **options)
+    return model.fit(torch.tensor(X[:n], dtype=torch.float32), torch.tensor(Y[:n]))
 
 
 PRIORS = dp.Population.from_class_priors({0: 0.3, 1: 0.7}, {0: 0.5, 1: 0.5})
@@ -168,10 +155,9 @@ FITS = {
     "polars": lambda n: fit_table(in_polars(n)),
     "arrow": lambda n: fit_table(in_arrow(n)),
     "dask frame": lambda n: fit_table(in_dask_frame(n)),
-    "dask": fit_dask,
     "one block": lambda n: fit_source(n, 1),
     "three blocks": lambda n: fit_source(n, 3),
-    **{f"torch {kind}": lambda n, kind=kind: fit_torch(n, kind) for kind in ("tensors", "dataset", "source")},
+    "torch": fit_torch,
 }
 
 
@@ -207,11 +193,7 @@ def describe(answer):
     return type(answer), np.shape(threshold), promise, facts, stages
 
 
-# a module is fitted on tensors in the fast suite, and a Dask frame stands for Dask arrays
-LONG = ("torch dataset", "torch source", "dask")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in FITS])
+@pytest.mark.parametrize("name", FITS)
 def test_fits_with_a_declared_number(name):
     same_kind(FITS[name])
 

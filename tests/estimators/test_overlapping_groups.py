@@ -71,26 +71,6 @@ def count_noises(event):
 # ---- what a group is
 
 
-def test_several_functions_give_a_group_of_each():
-    X = np.array([[1.0, -1.0], [-1.0, 0.0], [1.0, 2.0]])
-    groups = SEVERAL["groups"].of_rows(None)
-    assert (groups.names, groups.per_record) == (NAMES, 2)
-    assert groups.places(X, 3).tolist() == [[0, 2], [1, 3], [0, 4]]
-    only = Groups([sex, age], values=[["f"], [2]]).of_rows(None)
-    assert only.places(X, 3).tolist() == [[0, -1], [-1, -1], [0, 1]]
-    alone = Groups([sex], values=[["f", "m"]]).of_rows(None)
-    assert (alone.names, alone.per_record, alone.places(X, 3).tolist()) == (("f", "m"), 1, [0, 1, 0])
-
-
-def test_a_matrix_names_the_groups_of_each_row_and_a_row_in_too_many_is_in_none():
-    matrix = np.array([[0, 0, 0], [0, 1, 0], [1, 0, 1], [1, 1, 1]], dtype=bool)
-    assert places_of_matrix(matrix, 3, 2, 4).tolist() == [[-1, -1], [1, -1], [0, 2], [-1, -1]]
-    assert places_of_matrix(matrix, 3, 3, 4)[3].tolist() == [0, 1, 2]
-    for wrong in (matrix.astype(int), matrix[:, :2], matrix[:3]):
-        with pytest.raises(ValueError, match="boolean for each record and each of the 3"):
-            places_of_matrix(wrong, 3, 2, 4)
-
-
 def test_a_row_gets_the_largest_threshold_of_its_groups_and_full_sets_without_one():
     thresholds = np.array([[0.1, 0.5], [0.3, 0.4], [0.2, np.inf]])
     found = largest_thresholds(np.array([[0, 1], [1, -1], [-1, -1], [2, 0]]), thresholds)

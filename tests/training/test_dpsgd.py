@@ -10,7 +10,7 @@ from scipy import stats
 
 from dpscp import BudgetError, SeededWarning
 from dpscp.privacy import Ledger, dpsgd_event
-from dpscp.training import DPSGD, DenseModel, Mechanism
+from dpscp.training import DPSGD, Mechanism
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import Descent, poisson_batches
 from dpscp.training.engine.noise import GridNoise
@@ -354,21 +354,6 @@ def test_feature_bound_is_enforced_in_training_and_prediction():
     rows = one.rows(1e30 * X)
     assert np.linalg.norm(rows[:, :-1].astype(float), axis=1).max() <= bound
     assert (rows[:, -1] == 1).all()
-
-
-def test_wrong_width_at_prediction_and_sparse():
-    model = DPSGD(noise_multiplier=1.0, steps=2).train(*problem(4, 3), random_state=0).model
-    with pytest.raises(ValueError, match="4 features"):
-        model.outputs(np.ones((2, 5)))
-    from scipy.sparse import csr_array
-
-    with pytest.raises(TypeError, match="dense"):
-        model.outputs(csr_array(np.ones((2, 4))))
-    with pytest.raises(TypeError, match="complex"):
-        model.outputs(np.ones((2, 4)) * 1j)
-    with pytest.raises(ValueError, match="length"):
-        DenseModel.from_parts(model.config(), {"parameters": np.zeros(3)})
-    assert model.outputs(np.empty((0, 4))).shape == (0, 3)
 
 
 @pytest.mark.parametrize(

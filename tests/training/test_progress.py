@@ -32,17 +32,6 @@ def test_a_process_without_standard_error_works(clock, monkeypatch, level):
         assert list(_progress.progress(iter(range(50)), 50, "work")) == list(range(50))
 
 
-def test_shows_and_clears_on_a_terminal(clock, monkeypatch):
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
-    assert list(_progress.progress(iter(range(10)), 10, "work")) == list(range(10))
-    shown = screen.getvalue()
-    assert "work [" in shown
-    assert "10/10" in shown
-    assert "1/10" not in shown.replace("10/10", "")  # the first second stays quiet
-    assert shown.endswith("\r\033[K")
-
-
 def test_a_verbose_fit_says_and_logs_its_stages_and_nothing_of_the_records(capsys, caplog):
     """Two tables of different records and sizes, the same declarations: the same words."""
     shown = []

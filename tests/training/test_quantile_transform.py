@@ -108,30 +108,6 @@ def test_the_lookup_finds_the_cell_that_a_search_finds(n_cells):
     assert 0 <= lookup.cells(np.float32([np.nan]))[0] < n_cells  # refused elsewhere
 
 
-def test_released_functions_are_monotone_and_near_the_true_one():
-    rng = np.random.default_rng(1)
-    n, noise, branching = 10_000, 30.0, (8, 8, 8)
-    for values, low, high in (
-        (rng.uniform(-1, 1, n), -2.0, 2.0),
-        (np.exp(rng.normal(size=n)), 0.0, 20_000.0),
-        (rng.normal(size=n), -1000.0, 1000.0),
-    ):
-        step = QuantileTransform(low, high, 1, branching)
-        exact = step.counts(Block(0, values[:, None], values))
-        true = np.argsort(np.argsort(values)) / n
-        errors = []
-        for _ in range(20):
-            noisy = exact + rng.normal(0, noise, exact.shape)
-            (levels,) = distribution_functions(noisy, noise, n, branching, step._edges)
-            assert (np.diff(levels) >= 0).all()
-            assert (levels[0], levels[-1]) == (0.0, 1.0)
-            errors.append(np.interp(values, step._edges[0], levels) - true)
-        # a level is a sum of at most 4 counts of each of 3 levels; cells add what lies in one of them
-        bound = noise * math.sqrt(12) / n
-        assert np.sqrt(np.mean(np.square(errors))) < bound
-        assert np.abs(np.mean(errors, axis=0)).mean() < bound / 2
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("low", "high"), [(1.0, np.nextafter(1.0, 2)), (1.6e18, 1.6e18 + 256), (0.0, 5e-324)])
 def test_bounds_that_are_neighboring_floats_keep_every_record(low, high, seed):

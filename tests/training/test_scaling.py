@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscp.training import DPSGD, PreprocessedModel
+from dpscp.training import DPSGD
 from dpscp.training.preprocessing.rescaled import ScaledTarget
 
 BOUNDS = (10.0, 30.0)
@@ -33,16 +33,6 @@ def test_scores_move_as_much_more_as_the_target_is_wider():
     inner = INNER.train(X, y * 0, random_state=0, n_records=300).stability
     assert outer.shift_bound == inner.shift_bound
     assert outer.score_lipschitz == pytest.approx(10 * inner.score_lipschitz)
-
-
-def test_a_foreign_configuration():
-    X, y = records()
-    model = ScaledTarget(INNER, BOUNDS).train(X, y, random_state=0, n_records=300).model
-    config = model.config()
-    with pytest.raises(ValueError, match="model must be one of"):
-        PreprocessedModel.from_parts(config | {"inner": {"model": "unheard of"}}, model.arrays())
-    with pytest.raises(ValueError, match="low < high"):
-        PreprocessedModel.from_parts(config | {"y_bounds": [3, 1]}, model.arrays())
 
 
 @pytest.mark.parametrize("bounds", [(1, 1), (2, 1), (0, np.inf), (np.nan, 1), (1,), 3])

@@ -1,7 +1,6 @@
 """A second thread draws noise ahead and shares products: nothing that is computed changes, and errors come through."""
 
 import threading
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from dpscp import training as dp_training
 from dpscp.training import DPSGD
 from dpscp.training.engine import threads as engine_threads
 from dpscp.training.engine.noise import GridNoise
-from dpscp.training.engine.threads import SecondThread
 
 
 @pytest.mark.parametrize(("rate", "width"), [(1.0, 40), (0.2, 40), (0.2, 300)])
@@ -57,22 +55,3 @@ def test_a_torch_module_beside_a_second_thread_gets_the_same_bits(monkeypatch):
     np.testing.assert_array_equal(*outputs)
     assert {"MainThread", "dpscp_0"} == drawn_by
     assert all(not thread.name.startswith("dpscp_") for thread in threading.enumerate())
-
-
-def test_shared_jobs_are_each_done_once_and_errors_come_through():
-    with SecondThread() as second:
-        for n in (1, 2, 30):
-            done: list[int] = []
-            second.share([partial(done.append, i) for i in range(n)])
-            assert sorted(done) == list(range(n))
-        here, there = threading.Event(), threading.Event()
-
-        def fail_elsewhere():
-            there.set()
-            here.wait(10)
-            raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            second.share([lambda: there.wait(10) and here.set(), fail_elsewhere])
-        with pytest.raises(ZeroDivisionError):
-            list(second.ahead(1 // i for i in (1, 0)))

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -51,15 +50,6 @@ def classifier(dtype="float32", **changes):
     return dp.PrivateConformalClassifier(**options | changes)
 
 
-def released(model):
-    """Everything that a fit publishes, to the last bit."""
-    arrays = {name: value.tobytes() for name, value in model.model_.arrays().items()}
-    # but for the sentence that says where the records came from
-    ledger, believed = replace(model.ledger_, assumptions=()), set(model.ledger_.assumptions)
-    certificates = [c.to_dict() | {"assumptions": set(c.assumptions) - believed} for c in model.certificates_]
-    return arrays, model.threshold_.tobytes(), ledger.to_dict(), certificates
-
-
 def in_memory(schema, frame) -> ArraySource:
     X, y = schema.matrix(frame), schema.targets(frame)
     parts = [slice(i * SIZE, (i + 1) * SIZE) for i in range(BLOCKS)]
@@ -72,7 +62,7 @@ def frame():
 
 
 @pytest.fixture(scope="module")
-def expected(frame):
+def expected(frame, released):
     return released(classifier().fit(in_memory(SCHEMA, frame), schema=SCHEMA))
 
 
@@ -86,7 +76,7 @@ def made_part(which: int, number: int):
 
 
 @pytest.mark.slow
-def test_two_processes_release_the_same_bits_also_when_one_is_killed(frame, expected):
+def test_two_processes_release_the_same_bits_also_when_one_is_killed(frame, expected, released):
     from distributed import Client, LocalCluster
 
     parts = [[dask.delayed(made_part)(which, i) for i in range(BLOCKS)] for which in (0, 1)]

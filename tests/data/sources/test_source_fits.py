@@ -143,24 +143,12 @@ def layout(sizes):
     return Places.of(added(map(take_census, blocks)))
 
 
-def test_batches_of_blocks_are_poisson_and_independent():
-    rate, steps, sizes = 0.3, 40, [50, 0, 1, 149, 100]
-    places, batches = layout(sizes), poisson_batches(np.random.default_rng(5), 300, rate)
-    drawn = np.zeros((steps, 300), dtype=bool)
-    for step, places_drawn in zip(range(steps), batches, strict=False):
-        shares = places.shares(places_drawn)
+def test_shares_of_blocks_are_the_batch():
+    sizes, batches = [50, 0, 1, 149, 100], poisson_batches(np.random.default_rng(5), 300, 0.3)
+    for _, drawn in zip(range(40), batches, strict=False):
+        shares = layout(sizes).shares(drawn)
         assert all(((share >= 0) & (share < size)).all() for share, size in zip(shares.values(), sizes, strict=True))
-        found = np.concatenate([share + sum(sizes[:i]) for i, share in shares.items()])
-        assert found.tolist() == places_drawn.tolist()
-        drawn[step, found] = True
-    for count, n in ((drawn.sum(), drawn.size), (drawn[:, 51:200].sum(), steps * 149)):
-        low, high = stats.binom.ppf([1e-6, 1 - 1e-6], n, rate)
-        assert low <= count <= high
-    # two records in one step, and one record in two steps, agree as often as strangers do
-    same = rate**2 + (1 - rate) ** 2
-    for pairs in (drawn[:, :-1] == drawn[:, 1:], drawn[:-1] == drawn[1:]):
-        low, high = stats.binom.ppf([1e-6, 1 - 1e-6], pairs.size // 2, same)
-        assert low <= pairs.ravel()[::2].sum() <= high
+        assert np.concatenate([share + sum(sizes[:i]) for i, share in shares.items()]).tolist() == drawn.tolist()
 
 
 def test_every_step_of_a_fit_draws_its_own_batch(table, monkeypatch):
@@ -299,3 +287,15 @@ def test_the_number_that_is_found_in_blocks_is_declared(table):
     ledger = classifier(n_records=None).fit(ArraySource(X, y, n_blocks=3)).ledger_
     assert ledger.public_facts["n_records"] == N
     assert "n_records" in ledger.taken_from_data
+
+
+def test_chunks_that_are_no_source_are_refused():
+    da = pytest.importorskip("dask.array")
+    X, y = da.ones((10, 2), chunks=5), da.ones(10, chunks=(3, 3, 4))
+    assert DaskSource(X, y).sum(len) == 10
+    with pytest.raises(ValueError, match="same chunks"):
+        DaskSource(X, da.ones(9, chunks=3))
+    with pytest.raises(ValueError, match="2 dimensions"):
+        DaskSource(y, y)
+    with pytest.raises(ValueError, match="real numbers"):
+        DaskSource(X.astype(str), y).sum(len)

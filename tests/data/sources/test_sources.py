@@ -40,27 +40,6 @@ def test_sums_over_any_number_of_blocks(table, n_blocks):
     assert source.sum(lambda block: (block.id + 1) * len(block)) >= count  # ids count the blocks
 
 
-def test_blocks_are_views_and_mapping_waits(table):
-    X, y = table
-    seen = []
-
-    def watched(block):
-        seen.append(block.id)
-        return block
-
-    source = ArraySource(X, y, n_blocks=3)
-    source.sum(lambda block: np.shares_memory(block.rows, X) or pytest.fail("a copy"))
-    lazy = source.map(watched)
-    assert seen == []
-    lazy.sum(len)
-    lazy.sum(len)
-    assert seen == [0, 1, 2, 0, 1, 2]
-    kept = source.map(watched, keep=True)
-    kept.sum(len)
-    kept.map(doubled_rows).sum(len)
-    assert seen == [0, 1, 2] * 3
-
-
 def test_a_memmap_is_not_read_into_memory(tmp_path, table):
     X, y = table
     np.save(tmp_path / "x.npy", X)

@@ -70,11 +70,6 @@ def classifier(**changes):
     return dp.PrivateConformalClassifier(mechanism, epsilon=4.0, guarantee="split", random_state=3, **changes)
 
 
-def released(model):
-    arrays = {name: value.tobytes() for name, value in model.model_.arrays().items()}
-    return arrays, model.threshold_.tobytes(), model.ledger_.to_json(), [c.to_dict() for c in model.certificates_]
-
-
 def listed(block):
     return [(block.id, block.read(), block.targets)]
 
@@ -107,7 +102,7 @@ def executors(parent):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_bits_of_the_same_blocks_in_memory_also_when_an_executor_is_killed(frame, monkeypatch):
+def test_the_bits_of_the_same_blocks_in_memory_also_when_an_executor_is_killed(frame, released, monkeypatch):
     source = SparkSource(frame, SCHEMA)
     blocks = in_memory(source)
     assert blocks.sum(len) == source.sum(DyingOnce(len)) == N

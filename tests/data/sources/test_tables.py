@@ -165,17 +165,6 @@ def test_every_kind_gives_the_bits_of_the_same_rows_in_memory(kind, folder, fitt
     assert problem.n_records == (made()["label"] == "yes").sum()
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "polars", "reader"])
-def test_no_record_is_an_ordinary_table(kind, tmp_path):
-    none = made()[:0]
-    none.to_parquet(tmp_path / "none.parquet", index=False)
-    none.to_csv(tmp_path / "none.csv", index=False)
-    table = {"polars": pl.LazyFrame(none), "reader": pa.Table.from_pandas(none).to_reader()}.get(kind)
-    source = TableSource(tmp_path / f"none.{kind}" if table is None else table, SCHEMA)
-    for records in (source, source.stored()):
-        assert records.sum(lambda block: [(block.id, len(block), block.width)]) == [(0, 0, 3)]
-
-
 class S3(BaseHTTPRequestHandler):
     """The part of S3 that reading needs: sizes, ranges of bytes and lists of names."""
 
@@ -456,14 +445,3 @@ def test_an_interrupted_fit_leaves_only_its_charge(folder, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} <= {"s.toml", "scratch", "study.budget", "study.budget.lock"}
     assert 0 < store.remaining(1e-5) < 3
     assert shown[0] == "dpscp: read the table"
-
-
-@pytest.mark.parametrize("kind", ["folder", "pattern", "url"])
-def test_the_command_line_takes_the_same_tables(kind, folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
-    table = str(table_of(kind, folder))
-    assert main(["fit", table, "--schema", "s.toml", "--epsilon", "4", "--confidence", "0.7", "-o", "m.dpscp"]) == 0
-    assert main(["predict", "m.dpscp", table, "-o", "out.parquet"]) == 0
-    assert capsys.readouterr().out
-    assert pd.read_parquet("out.parquet")["prediction"].tolist() == dp.load("m.dpscp").predict(made()).tolist()
