@@ -168,7 +168,7 @@ THREE = [-4.0, -4.0, -4.0]
         ([PrivateStandardize(THREE, 4)], "PrivateStandardize is for rows of 3 features, but X has 4;"),
         ([PublicBounds(-4, [4.0] * 5)], "PublicBounds is for rows of 5 features, but X has 4;"),
         ([ColumnScales(("log",))], "ColumnScales is for rows of 1 features, but X has 4;"),
-        ([RandomFeatures(2.0, 2), PublicBounds(THREE, 4)], "3 features, but X has 4, 6 behind the steps before it"),
+        ([RandomFeatures(2.0, 2), PublicBounds(THREE, 4)], "3 features, but X has 4, 6 after the steps before it"),
         ([QuantileTransform(-4, 4, 4), PublicBounds([-4.0] * 4, 4)], "known only after its release; put PublicBounds"),
     ],
 )

@@ -51,7 +51,8 @@ class Problem:
             check_release_confidence(self.release_confidence, self.guarantee)
             if self.task.resolution != 1:
                 raise ValueError(
-                    f"release_confidence needs resolution=1, got {self.task.resolution}: others have no known bound"
+                    f"release_confidence needs resolution=1, got {self.task.resolution}: "
+                    "no bound is known for other values"
                 )
         as_accountant(self.accountant)
 

@@ -78,7 +78,7 @@ class OutcomeFile:
             raise ValueError(f"the name of {str(path)!r} must end in .csv")
         self.append([])  # fail early where it cannot be written
         if Table(self.path, schema.csv).names != list(schema.column_names):
-            raise ValueError(f"{str(path)!r} has other columns than the schema of the model; use another file")
+            raise ValueError(f"{str(path)!r} does not have the columns of the model's schema; use another file")
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Write records as the monitor can read them; refuse all if one of them is not readable."""
@@ -108,7 +108,7 @@ class OutcomeFile:
         if found.problems:
             reason = found.problems[0].message.replace(repr(str(table)), "the table")
         elif found.n_records != n_records:
-            reason = "the table would have another number of records"
+            reason = "the number of records in the table would not match"
         else:
             return
         raise RequestError(422, f"nothing was collected: {reason}")
@@ -312,7 +312,7 @@ class _Guard:
         except TimeoutError:
             status, reason = 408, "the request took too long; send less at once"
         except Exception as error:  # its text may contain values of a record
-            _log.error("a request failed with an unexpected %s", type(error).__name__)
+            _log.error("a request failed with an unexpected error of type %s", type(error).__name__)
             status, reason = 500, f"unexpected {type(error).__name__}; report it with the kind of the request"
         if not started:
             # unread parts of the request make the connection unusable
@@ -322,7 +322,7 @@ class _Guard:
     def _check(self, scope: Any) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         if "*" not in self.hosts and _host_name(headers.get(b"host", "")) not in self.hosts:
-            raise RequestError(421, "the Host header has another name than the server; use that of --host")
+            raise RequestError(421, "the Host header does not name this server; use the name given by --host")
         if self.token is None or scope["path"] in _OPEN_PATHS:
             return
         given = headers.get(b"authorization", "")

@@ -274,8 +274,8 @@ class PrivateConformal(FittedEstimator):
         twice = [n for n, value in schema.declared.items() if value is not None and vars(self).get(n) is not None]
         if twice:
             raise ValueError(
-                f"{twice[0]} is declared by the schema and passed to the estimator; remove it here, and change the "
-                "schema where it is wrong"
+                f"{twice[0]} is declared by the schema and passed to the estimator; remove it from the "
+                "estimator, and correct the schema if it is wrong"
             )
         self.schema_ = schema
         if not by_name:

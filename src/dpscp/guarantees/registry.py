@@ -152,8 +152,8 @@ STABILITY = Guarantee(
     needs_stability=True,
     inner_levels=_stability_levels,
     shift=_stability_shift,
-    no_level="The stability bound of training leaves no level at this alpha. Use guarantee='universal' or 'split', "
-    "which need no such bound.",
+    no_level="The stability bound of training alone exceeds this alpha. Raise alpha, or use guarantee='universal' "
+    "or 'split', which need no such bound.",
 )
 
 # ---- split: held-out records for the threshold, for any model and any training (Theory: Result E)

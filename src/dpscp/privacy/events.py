@@ -507,11 +507,11 @@ def event_from_dict(data: Mapping[str, Any]) -> DpEvent:
     fields = {_THEIRS if key == _OURS else key: _from_json(value) for key, value in data.items() if key != "type"}
     # a missing field must not get the default of a function
     if set(fields) != {field.name for field in attr.fields(cls)}:
-        raise ValueError(f"the fields of a {kind!r} event are wrong")
+        raise ValueError(f"a {kind!r} event must have exactly the fields of {cls.__name__}")
     try:
         return read(**fields)
     except (TypeError, OverflowError) as error:
-        raise ValueError(f"the fields of a {kind!r} event are wrong: {error}") from None
+        raise ValueError(f"a {kind!r} event has a wrong field: {error}") from None
 
 
 def _from_json(value: Any) -> Any:

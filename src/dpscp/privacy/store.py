@@ -80,7 +80,7 @@ _SEEDED = (
     "a budget store accepts private runs only, but the noise of this run comes from a seed: use random_state=None (no "
     "--seed), or run it without the store and release nothing of it"
 )
-_REPLACED = "a budget store is about adding or removing a record, but this ledger is about replacing one; leave it out"
+_REPLACED = "a budget store is about adding or removing a record, but this ledger is about replacing one; remove budget"
 _GROUPED = (
     "a budget store adds up the cost for one record or one person with ids, but this ledger is about several records "
     "at once without ids: fit with persons=..., or run it without the store"
@@ -135,7 +135,8 @@ class Reservation:
             note = known[0].note if note is None else note
             share = _as_ledger(spent, note)
             replaced = Share(account.shares[self.identity].reserved, share)
-            account.require(self.identity, replaced, "the run spent other than it reserved: release nothing")
+            trouble = "the run spent something else than it reserved; do not release its results"
+            account.require(self.identity, replaced, trouble)
             _append(connection, next_line(account.lines, "commit", self.identity, note, share.to_json()))
 
 

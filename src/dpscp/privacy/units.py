@@ -208,7 +208,7 @@ class Unit:
                 unit = Unit(check_count("rows_per_person", data["rows_per_person"]), by_person)
                 if data["kind"] == unit.kind:
                     return unit
-        raise ValueError("unit must be a record, or a person with or without ids and with rows_per_person")
+        raise ValueError("unit must be one record, or one person (with or without ids) with a cap rows_per_person")
 
 
 RECORDS = Unit()

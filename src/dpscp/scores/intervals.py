@@ -236,7 +236,7 @@ def sided_score(score: str | IntervalScore, side: str) -> str | IntervalScore:
         return f"{score}_{side}"
     shown = repr(score) if isinstance(score, str) else "your own score"
     raise ValueError(
-        f"side={side!r} needs conformity_score='absolute', 'cqr' or 'auto', got {shown}; remove one of both"
+        f"side={side!r} needs conformity_score='absolute', 'cqr' or 'auto', got {shown}; change one of the two"
     )
 
 

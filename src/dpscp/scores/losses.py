@@ -81,9 +81,9 @@ def class_costs(doubt: Any, y: Any, costs: Any) -> Losses:
     """
     shown, places = np.asarray(doubt, dtype=np.float64), np.asarray(y)
     if shown.ndim != 2 or places.shape != (len(shown),) or places.dtype.kind not in "iu":
-        raise ValueError("doubt must be (n, n_classes), and y one place of a class for each record")
+        raise ValueError("doubt must have shape (n, n_classes), and y one class index for each record")
     if len(places) and not (places.min() >= 0 and places.max() < shown.shape[1]):
-        raise ValueError("y must hold places of classes, and that of some record is none")
+        raise ValueError("y must hold class indices from 0 to n_classes - 1, but that of some record is another number")
     price = np.asarray(costs, dtype=np.float64)
     if price.shape != (shown.shape[1],) or not ((price >= 0) & (price <= 1)).all():
         raise ValueError("costs must be one number between 0 and 1 for each class; divide them by the largest one")

@@ -247,8 +247,8 @@ class Aim:
             return offset
         if getattr(self.size, "least", None) is not None or not self.correction.keeps_the_level:
             raise ValueError(
-                f"release_confidence={release_confidence:g} needs a public or released number of scores (no least) and "
-                "correction='minimax' or 'marginal'"
+                f"release_confidence={release_confidence:g} needs a known number of scores, not only a lower bound "
+                "(least), and correction='minimax' or 'marginal'"
             )
         alone = release_offset(
             release_confidence,

@@ -284,7 +284,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     halving = Halving.fine(fine_near, span)
     kind, statistic = Correction(correction), Rank(rank)
     if size is not None and size_noise is not None:
-        raise ValueError("give size_noise (release a size) or size (one that is known), not both")
+        raise ValueError("pass size_noise (to release a size) or size (a known one), not both")
     is_released = size_noise is not None or isinstance(size, NoisySize)
     level = search_level(alpha, size_is_released=is_released)
     _check_numbers(failure_probability, n_records=n_records, steps=steps)
@@ -347,7 +347,7 @@ def _unit_noise(
         given = LatticeNoise.of(count_noise, sensitivity)
         return given, given.count_noise
     if mu is None or count_noise is not None:
-        raise ValueError("give exactly one of mu (the GDP level of the whole search) and count_noise")
+        raise ValueError("pass exactly one of mu (the GDP level of the whole search) and count_noise")
     return None, float(sensitivity) / check_positive("mu", mu)
 
 

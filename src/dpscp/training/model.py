@@ -121,7 +121,7 @@ class Model(ABC):
 
     @classmethod
     def _not_saved(cls) -> TypeError:
-        return TypeError(f"{cls.__name__} cannot be saved; write its arrays, config and from_parts")
+        return TypeError(f"{cls.__name__} cannot be saved; define its methods arrays, config and from_parts")
 
     @property
     def is_row_wise(self) -> bool:

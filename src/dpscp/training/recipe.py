@@ -267,7 +267,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     if chosen.held_out:
         fraction = calibration_fraction(n, epsilon, delta) if held_out_fraction is None else held_out_fraction
         n = max(1, round((1 - check_fraction("held_out_fraction", fraction)) * n))
-        why["calibration_fraction"] = (fraction, "held out: search noise and lost training records cost least together")
+        why["calibration_fraction"] = (fraction, "balances search noise and lost training records")
     mu = math.sqrt(share) * whole
     if train_epsilon is not None:
         mu = gdp_mu(check_positive("train_epsilon", train_epsilon), delta)
@@ -311,7 +311,7 @@ class _Problem:
         """Return the problem of the rows behind an encoding of categories, which come last there."""
         if self.guarantee.needs_stability or self.guarantee.needs_trajectory or not isinstance(self.bounds, tuple):
             raise ValueError(
-                f"columns of category codes need public or found bounds of the others, and guarantee='split' or "
+                f"columns of category codes need public or found bounds of the other columns, and guarantee='split' or "
                 f"'universal', not {self.guarantee.name!r}; declare their categories as indicators"
             )
         self.why["encoding_share"] = (ENCODING_SHARE, "part of the training mu^2 for the counts of the categories")
@@ -376,7 +376,7 @@ class _Problem:
         if not all(step.is_public for step in steps):
             self.why["preprocessing_share"] = (share, "part of the training mu^2 for the private steps, equally")
         names = tuple(type(step).__name__ for step in steps)
-        self.why["preprocessing"] = (names, "bounds every row, then evens out the features")
+        self.why["preprocessing"] = (names, "bounds every row, then gives all features a similar scale")
         return Preprocessed(steps, engine, share)
 
     def table(self) -> Mechanism:
@@ -404,7 +404,7 @@ class _Problem:
         if self.task == "regression":
             return self.behind(steps, self.by_inputs(engine, fewest, most), share)
         hidden = () if s < weakest else (64,) if s < 10_000 else (128,)
-        self.why["hidden"] = (hidden, "widths grow with the signal; none where noise would hide what it learns")
+        self.why["hidden"] = (hidden, "widths grow with the signal; no layer whose result noise would hide")
         return self.behind(steps, engine((hidden, "relu")), share)
 
     def by_inputs(self, engine: Callable[[Layers], DPSGD], fewest: int, most: int) -> Mechanism:
@@ -414,7 +414,7 @@ class _Problem:
         possible, layers = possible[: last + 1], possible[last][1]
         ladder = tuple((int(widest), own) for (widest, own), (_, after) in pairwise(possible) if own != after)
         if not ladder:
-            self.why["hidden"] = (layers[0], "widths grow with the signal; none where noise would hide what it learns")
+            self.why["hidden"] = (layers[0], "widths grow with the signal; no layer whose result noise would hide")
             self.why["activation"] = (layers[1], "tanh for layers of 32 and 16 in a quantile pair")
             return engine(layers)
         parts = [f"{hidden} {activation} up to {widest} inputs" for widest, (hidden, activation) in ladder]
@@ -457,9 +457,9 @@ class _Problem:
         self.why.update(
             hidden=(
                 (),
-                "noise would hide what a hidden layer learns; random features with a weight follow curves",
+                "noise would hide what a hidden layer learns; random features can fit curves",
             ),
-            random_features_weight=(weight, "squared length of the random features, in parts of that of a row"),
+            random_features_weight=(weight, "squared length of the random features, divided by that of a row"),
         )
         features = (RandomFeatures(outlier, weight=weight),) if weight else ()
         engine = self.table_engine(((), "relu"), total, reason, outlier * math.sqrt(1 + weight))
@@ -470,13 +470,13 @@ class _Problem:
         momentum, largest = 0.9, 8.0
         steps = max(500, min(1500, math.ceil(total / largest)))
         noted = {
-            "clip_norm": (1.0, "for targets and features of spread 1; .5 to 2 measured alike"),
+            "clip_norm": (1.0, "for targets and features of spread 1; values from .5 to 2 gave equal results"),
             "learning_rate": (min(total / steps, largest) * (1 - momentum), reason),
-            "steps": (steps, "more change little at the same sum of step sizes"),
+            "steps": (steps, "with the same sum of step sizes, more steps change little"),
             "sampling_rate": (min(1.0, LARGEST_BATCH / self.n), "full batches while they are cheap: the least noise"),
-            "momentum": (momentum, "smooth steps at a learning rate that would diverge without"),
+            "momentum": (momentum, "keeps a learning rate stable that would diverge without momentum"),
             "schedule": ("linear", "the last steps reduce the noise of the first ones"),
-            "averaging": (0.25, "average of the last quarter of the iterates; costs nothing"),
+            "averaging": (0.25, "average of the last quarter of the iterates; costs no privacy"),
         }
         self.why.update(noted)
         return self.engine(
@@ -536,17 +536,17 @@ class _Problem:
                 min(total / steps, largest) * (1 - momentum),
                 f"{noise:.2g} * signal / clip_norm / steps, times 1 - momentum: that much noise in an output",
             ),
-            "steps": (steps, "as few as the largest stable learning rate allows; at the same sum more change little"),
+            "steps": (steps, "as few as the largest stable learning rate allows; more steps change little"),
             "sampling_rate": (
                 1.0 if self.guarantee.needs_trajectory else min(1.0, LARGEST_BATCH / self.n),
                 "full batches while they are cheap, and where influence must be known",
             ),
-            "momentum": (momentum, "the same sum in few steps: without it a learning rate this large is unstable"),
+            "momentum": (momentum, "allows few large steps: without momentum, a learning rate this large is unstable"),
         }
         self.why.update(noted)
         self.why.update(
             hidden=((), "wide rows: a linear head, whose noise does not grow with the width"),
-            whitening=(whiten, "equalizes directions; not for rows wider than 2048"),
+            whitening=(whiten, "gives all directions one scale; not used for rows wider than 2048"),
         )
         constants: dict[str, Any] = {name: value for name, (value, _) in noted.items()}
         engine = self.engine(feature_bound=1.0, keep_trajectory=self.guarantee.needs_trajectory, **constants)
@@ -589,9 +589,9 @@ class _Problem:
         rate = min(total / steps, 0.99 * largest)
         self.why.update(
             hidden=((), "only convex training has a useful shift bound"),
-            clip_norm=(clip, "no gradient is longer, so clipping never changes the loss"),
-            learning_rate=(rate, "below 2 / smoothness, so that steps bring two runs no farther apart"),
-            steps=(steps, "their sum sets the buffer: .06 in units of the score, or what noise allows"),
+            clip_norm=(clip, "no gradient is longer, so clipping changes nothing"),
+            learning_rate=(rate, "below 2 / smoothness, so that a step never increases the distance of two runs"),
+            steps=(steps, "the step sizes set the buffer: .06 in units of the score, or less"),
             sampling_rate=(1.0, "full batches make the bound deterministic"),
         )
         engine = self.engine(steps=steps, learning_rate=rate, clip_norm=clip, feature_bound=bound)

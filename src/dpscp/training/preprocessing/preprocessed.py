@@ -249,10 +249,10 @@ class Preprocessed(Around):
                     f"{type(adding).__name__} adds is known only after its release; put {name} first"
                 )
             if expected not in (None, width):
-                behind = "" if width == before else f", {width} behind the steps before it"
+                behind = "" if width == before else f", {width} after the steps before it"
                 raise ValueError(
-                    f"{name} is for rows of {expected} features, but X has {before}{behind}; write the step for the "
-                    "columns that it gets"
+                    f"{name} is for rows of {expected} features, but X has {before}{behind}; set the step to the "
+                    "number of columns that it receives"
                 )
             if isinstance(part, Step):
                 after = part.width_after(width)

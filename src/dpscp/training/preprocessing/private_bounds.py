@@ -115,7 +115,7 @@ class PrivateBounds(Around):
         check_probability("share", self.share)
         object.__setattr__(self, "columns", check_columns(self.columns, n))
         if not self.columns and not self.target:
-            raise ValueError("there is nothing to find bounds of; set a positive n_features, or target=True")
+            raise ValueError("PrivateBounds needs a feature or a target; set a positive n_features, or target=True")
 
     @property
     def _scales(self) -> tuple[str, ...]:

@@ -546,7 +546,7 @@ def check_columns(columns: tuple[int, ...], n_features: int) -> tuple[int, ...]:
         return tuple(range(n_features))
     found = tuple(check_count("columns[i]", column, minimum=0) for column in columns)
     if len(set(found)) < len(found) or max(found) >= n_features:
-        raise ValueError(f"columns must be different numbers of features, from 0 to {n_features - 1}")
+        raise ValueError(f"columns must be distinct feature indices from 0 to {n_features - 1}")
     return found
 
 
