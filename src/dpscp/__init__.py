@@ -1,4 +1,4 @@
-"""Private, honest uncertainty: differentially private models with valid prediction sets, from all the data."""
+"""Differentially private models with valid prediction sets, from all the data."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,7 @@
-"""The errors and warnings that carry a meaning of their own; every other mistake is a ValueError or TypeError."""
+"""Define the errors and warnings with a meaning of their own.
+
+Every other mistake is a ``ValueError`` or ``TypeError``.
+"""
 
 from sklearn.exceptions import NotFittedError
 
@@ -14,7 +17,10 @@ __all__ = [
 
 
 class BudgetError(ValueError):
-    """A privacy target cannot be met: the message states the target, what is possible, and what to change."""
+    """Raised if a privacy target cannot be met.
+
+    The message states the target, what is possible, and what to change.
+    """
 
 
 class UnsupportedEventError(ValueError):
@@ -22,16 +28,28 @@ class UnsupportedEventError(ValueError):
 
 
 class GuaranteeWarning(UserWarning):
-    """A promise is weaker than the caller may expect (vacuous certificate, threshold at the end of its range)."""
+    """Warns that a promise is weaker than the caller may expect.
+
+    Examples: a vacuous certificate, a threshold at the end of its range.
+    """
 
 
 class HintWarning(UserWarning):
-    """Every promise holds, and a public number that the caller may know would make the sets smaller."""
+    """Warns that a public number could be declared to make the sets smaller.
+
+    Every promise holds without it.
+    """
 
 
 class ReuseWarning(GuaranteeWarning):
-    """Records were used before in this process, without one budget store for all uses: the costs add up."""
+    """Warns that records were used before without one store for all uses.
+
+    The uses were in this process, and their costs add up.
+    """
 
 
 class SeededWarning(GuaranteeWarning):
-    """The run used a seed: it can be repeated by anybody who knows the seed, so it is not private."""
+    """Warns that the run used a seed, so it is not private.
+
+    Anybody who knows the seed can repeat the run.
+    """

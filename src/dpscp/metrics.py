@@ -1,4 +1,6 @@
-"""Metrics of prediction sets and probabilities on labeled records that were not used in the fit.
+"""Compute metrics of prediction sets and probabilities.
+
+Labeled records must not have been used in the fit.
 
 Every function of sets takes label sets (bool, (n, n_classes)) or intervals (float, (n, 2)). A third axis holds several
 levels; every result then is an array of shape (n_levels,).
@@ -127,7 +129,9 @@ def size_stratified_coverage(y: ArrayLike, sets: ArrayLike, *, bins: int = 3, cl
 def expected_calibration_error(
     y: ArrayLike, probabilities: ArrayLike, *, classes: ArrayLike | None = None, bins: int = 15
 ) -> float:
-    """Compute the mean distance between the probability of the most likely label and how often it is right.
+    """Compute the expected calibration error of class probabilities.
+
+    It is the mean distance between the probability of the most likely label and how often it is right.
 
     Records are put into bins of equal width by that probability. The distance of a bin is that of its means, weighted
     by its records. Chance adds about sqrt(bins / n) / 2 at most.
@@ -272,7 +276,7 @@ def _targets(y: ArrayLike, intervals: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _class_index(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the place of each label among the classes; -1 for a label that is not among them."""
+    """Return the index of each label among the classes; -1 for an unknown label."""
     names, values = classes.tolist(), labels.tolist()
     if all(isinstance(name, str) for name in names):
         # a schema reads classes and labels as texts without spaces around them, whatever type the target column has

@@ -318,7 +318,7 @@ def test_refusals_before_the_first_request(fitted, tmp_path, run):
     (tmp_path / "short.txt").write_text("abc")
     assert "at least 16" in run("serve m.dpscp --token-file short.txt")[2]
     (tmp_path / "o.csv").write_text("other,names\n")
-    assert "other columns" in run("serve m.dpscp --outcomes o.csv")[2]
+    assert "does not have the columns" in run("serve m.dpscp --outcomes o.csv")[2]
     assert "end in .csv" in run("serve m.dpscp --outcomes o.parquet")[2]
     with socket.create_server(("127.0.0.1", 0)) as used:
         assert "in use" in run(f"serve m.dpscp --port {used.getsockname()[1]}")[2]

@@ -215,7 +215,7 @@ def test_what_cannot_be_is_refused(fitted):
         dp.PrivateConformalRegressor(y_bounds="auto").fit(X, y)
     with pytest.raises(ValueError, match="here the range is found privately"):
         dp.PrivateConformalRegressor(y_bounds="private", clip_to_bounds=True).fit(X, y)
-    with pytest.raises(ValueError, match="nothing to find"):
+    with pytest.raises(ValueError, match="needs a feature or a target"):
         PrivateBounds(TRAINING)
 
 

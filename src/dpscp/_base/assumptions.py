@@ -1,4 +1,4 @@
-"""What the promises of a release assume, as typed values with a code and a sentence.
+"""Define what the promises of a release assume, each with a code and a sentence.
 
 Ledgers and certificates carry the values. Code compares values and never sentences. A file holds the code; the
 sentence beside it is for people and is not read back. All sentences are in this module.
@@ -64,7 +64,10 @@ class Assumption:
 
 
 def require_assumptions(values: Any) -> tuple[Assumption, ...]:
-    """Return the values without repetition, code around the fit first; ``TypeError`` for anything else."""
+    """Return the values once each, code around the fit first.
+
+    Raises ``TypeError`` for anything else.
+    """
     found = (values,) if isinstance(values, str) else tuple(values)
     for value in found:
         if not isinstance(value, Assumption):
@@ -76,7 +79,10 @@ def require_assumptions(values: Any) -> tuple[Assumption, ...]:
 
 
 def first_words(assumptions: tuple[Assumption, ...]) -> list[str]:
-    """Return the first sentence about a release that trusts code around the fit, which nothing can see from inside."""
+    """Return the first sentence about a release that trusts code around the fit.
+
+    The fit cannot see this code itself.
+    """
     return [f"Assumed and not checked: {OUTER_STEPS}."] if OUTER_STEPS in assumptions else []
 
 

@@ -31,7 +31,7 @@ def real_number(name: str, value: object) -> float:
 
 
 def check_positive(name: str, value: object) -> float:
-    """Return a finite number above zero by which every number may be divided: 1 / ``value`` is finite too."""
+    """Return a finite number above zero whose inverse is finite too."""
     number = real_number(name, value)
     if number <= 0:
         raise ValueError(f"{name} must be greater than 0, got {number:g}")
@@ -40,7 +40,7 @@ def check_positive(name: str, value: object) -> float:
 
 
 def require_normal(name: str, values: Any) -> None:
-    """Refuse a size or a width, or an array of them, that is smaller than any normal floating-point number.
+    """Refuse a size or width (or array) below the smallest normal float.
 
     Dividing by it gives infinity, and 0 * infinity is NaN: a sum would be NaN because of one record.
     """

@@ -84,7 +84,10 @@ def format_remaining_epsilon(epsilon: float) -> str:
 
 
 def _last_place(epsilon: float) -> int:
-    """Return the power of ten of the last printed digit: three digits of a tiny number."""
+    """Return the power of ten of the last printed digit.
+
+    A tiny number is printed with three digits.
+    """
     return math.floor(math.log10(epsilon)) - 2 if 0 < epsilon < 1e-3 else -3
 
 
@@ -147,7 +150,9 @@ _WARNING = "border-left:4px solid #d97706;background:rgba(217,119,6,.14);padding
 def html_card(
     title: str, headline: str, texts: Sequence[str], warnings: Sequence[str] = (), details: Sequence[str] = ()
 ) -> str:
-    """Return one promise as a card for a notebook; every text is escaped except ``details``, which are elements.
+    """Return one promise as a card for a notebook.
+
+    Every text is escaped, except ``details``, which are elements.
 
     The details are folded.
     """

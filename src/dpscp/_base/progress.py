@@ -1,4 +1,6 @@
-"""Show the progress of long work: a line on a terminal, or with ``verbose`` always and in more words.
+"""Show the progress of long work in a line; with ``verbose``, in more words.
+
+Without ``verbose``, it is shown on a terminal only.
 
 Everything that is shown or logged is public before the work begins: names of stages, numbers of steps, the time.
 """
@@ -27,7 +29,7 @@ _is_inside: ContextVar[bool] = ContextVar("dpscp_inside", default=False)
 
 
 class _ActivityLine:
-    """A line on a terminal that shows the stage and the seconds, while no bar is drawn."""
+    """A terminal line with the stage and the seconds, while no bar is drawn."""
 
     def __init__(self) -> None:
         self.stage, self.is_paused, self.is_shown, self.last_bar = "", False, False, 0.0
@@ -91,7 +93,10 @@ def clear_activity() -> None:
 
 @contextmanager
 def verbosity(verbose: int, delay: float = 0.0) -> Iterator[None]:
-    """Show the progress of all work inside by lines, from ``delay`` seconds on; 0 changes nothing."""
+    """Show the progress of all work inside in lines, after ``delay`` seconds.
+
+    A ``delay`` of 0 changes nothing.
+    """
     before = _verbose.set(verbose or _verbose.get()), _start.set(time.monotonic() + delay if verbose else _start.get())
     try:
         yield
@@ -126,7 +131,7 @@ def progress(items: Iterable[Item], total: int, label: str) -> Iterator[Item]:
 
 
 def show_pass(items: Iterable[Item], share: Callable[[], float], records: int | None = None) -> Iterator[Item]:
-    """Pass the items of one reading of the records through, and show which ``share`` of them was read.
+    """Yield the items of one reading, and show which ``share`` of them was read.
 
     The share is shown with the name of the stage, and of the public number of ``records`` where there is one: a number
     of blocks would reveal that of the records. So a fast reading writes no line, and a slow one writes four.
@@ -148,7 +153,10 @@ def _show(
     lines: int,
     quiet: float = 0.0,
 ) -> Iterator[Item]:
-    """Pass the items through; write so many lines after ``quiet`` seconds where the run is verbose, or draw a bar."""
+    """Yield the items; write lines (verbose) or draw a bar.
+
+    A verbose run writes ``lines`` lines, after ``quiet`` seconds.
+    """
     is_verbose = _verbose.get() > 0
     # a service may have no standard error
     if _is_inside.get() or not (is_verbose or (sys.stderr is not None and sys.stderr.isatty())):

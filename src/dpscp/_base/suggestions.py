@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """Return a question that names the closest of the public ``names``; empty if none is close.
+    """Return a question that names the closest of the public ``names``, if any.
 
     >>> suggest("epsilom", ["epsilon", "delta"]), suggest("x", ["epsilon"])
     (". Did you mean 'epsilon'?", '')

@@ -1,4 +1,4 @@
-"""Counts of what a released model does on labeled records, with noise that a ledger pays for.
+"""Measure a released model on labeled records by noisy counts in a ledger.
 
 ``deployment.evaluate`` counts new records; a fit with ``evaluation_fraction`` counts a part of its own, kept secret.
 Every rate comes from two noisy counts, of the records with and without an outcome. Its interval holds with the noise.
@@ -46,11 +46,11 @@ _ROUNDING = 1e-9
 def rate_interval(
     noisy_count: float, sizes: tuple[int, int], noise: LatticeNoise, tail: float, share: float = 1.0
 ) -> tuple[float, float]:
-    """Return an interval for the rate p of a count M ~ Bin(n, share p), from M + Z and a range that contains n.
+    """Return an interval for the rate p of a count M ~ Bin(n, share p).
 
-    Z is a draw of ``noise``. P(Bin(n, share p) + Z <= m) is inverted in p, at the smallest n for the upper limit and at
-    the largest for the lower one. Each limit fails with probability at most ``tail`` beyond that of the range, for
-    every n and p, however the range depends on Z.
+    M + Z is released, and a range contains n. Z is a draw of ``noise``. P(Bin(n, share p) + Z <= m) is inverted in p,
+    at the smallest n for the upper limit and at the largest for the lower one. Each limit fails with probability at
+    most ``tail`` beyond that of the range, for every n and p, however the range depends on Z.
 
     Theory: Private evaluation
     """
@@ -65,7 +65,7 @@ def rate_interval(
 
 
 def size_reach(noise: LatticeNoise, probability: float, draws: int = 1) -> float:
-    """Return r with P(|Y| > r) at most ``probability`` for the sum Y of independent draws of ``noise``.
+    """Return r with P(|Y| > r) <= ``probability``, for a sum Y of noise draws.
 
     The sum of draws with scales of thousands of lattice units is a discrete Gaussian up to a factor of 1 + 1e-100.
     """
@@ -83,13 +83,13 @@ def _probability_at_most(bound: float, n: int, p: float, noise: LatticeNoise, *,
 
 
 def _largest(holds: Callable[[float], bool]) -> float:
-    """Return the largest rate at which a monotone condition holds, rounded up; 0 if it never holds."""
+    """Return the largest rate of a monotone condition, rounded up; 0 for none."""
     return 1.0 if holds(1.0) else last_where(lambda p: not holds(p), 1.0, 0.0, within=1e-7)
 
 
 @dataclass(frozen=True)
 class PrivateEstimate:
-    """A private estimate and an interval that holds the true mean with the stated confidence.
+    """A private estimate and a confidence interval for the true mean.
 
     Attributes
     ----------
@@ -123,7 +123,9 @@ class PrivateEstimate:
 
 
 def constant_set_size(shares: Iterable[float], level: float) -> float:
-    """Return the mean size of the smallest constant set (the same for every record) that reaches a level.
+    """Return the mean size of the smallest constant set that reaches a level.
+
+    A constant set is the same for every record.
 
     ``shares`` are those of the labels. The last label is in the set as often as the level needs it.
 
@@ -139,14 +141,16 @@ def constant_set_size(shares: Iterable[float], level: float) -> float:
 
 
 def around(rate: PrivateEstimate, size_at: Callable[[float], float]) -> PrivateEstimate:
-    """Return a size that grows with a rate, at the estimate and at both ends of the interval."""
+    """Return a size that grows with a rate, at the estimate and both interval ends."""
     low, high = rate.interval
     return PrivateEstimate(size_at(rate.estimate), (size_at(low), size_at(high)))
 
 
 @dataclass(frozen=True)
 class PrivateEvaluation:
-    """Private estimates of coverage, set size and accuracy of a release on labeled records.
+    """Private estimates of the coverage, set size and accuracy of a release.
+
+    They are computed from labeled records.
 
     Attributes
     ----------
@@ -213,7 +217,7 @@ class PrivateEvaluation:
 
     @property
     def constant_size(self) -> PrivateEstimate | None:
-        """Size of the smallest constant answer (the same for every record) with the same coverage."""
+        """Size of the smallest constant answer (one for all records) of this coverage."""
         if self.constant_width is not None:
             return self.constant_width
         shares = [rate.estimate for rate in self.class_shares.values()]
@@ -245,7 +249,7 @@ class PrivateEvaluation:
         classes: Sequence[Any],
         group_values: Sequence[Any],
     ) -> "PrivateEvaluation":
-        """Return the evaluation that ``to_dict`` wrote; ledger and public names come from its fit."""
+        """Return the evaluation that ``to_dict`` wrote, with names of its fit."""
         read = PrivateEstimate.from_dict
 
         def named(names: Sequence[Any], values: Mapping[str, Any]) -> Mapping[Hashable, PrivateEstimate]:
@@ -306,7 +310,7 @@ def _row(name: str, value: PrivateEstimate, form: str) -> list[str]:
 
 @dataclass(frozen=True)
 class LabeledOutcomes:
-    """Results of a released model on labeled records, one row for each unit of privacy; never released.
+    """Results of a released model, one row for each unit; never released.
 
     ``covered`` is bool (n, levels), ``sizes`` (n, levels) are set sizes as shares of the largest possible one,
     ``hits`` and ``errors`` (n,) whether the prediction is right or how far it lies off, as a share of the range.
@@ -333,7 +337,7 @@ class LabeledOutcomes:
 def outcomes_of_sets(
     sets: Array, predicted: Array, labels: NDArray[np.int64], groups: NDArray[np.int64] | None
 ) -> LabeledOutcomes:
-    """Return the outcomes of label sets, bool (n, n_classes, levels); ``predicted`` and ``labels`` are places."""
+    """Return the outcomes of bool sets (n, n_classes, levels), by class indices."""
     covered = np.take_along_axis(sets, labels[:, None, None], axis=1)[:, 0]
     sizes = sets.sum(axis=1) / sets.shape[1]
     return LabeledOutcomes(covered, sizes, (predicted != labels).astype(float), labels, groups)
@@ -342,10 +346,11 @@ def outcomes_of_sets(
 def outcomes_of_intervals(
     intervals: Array, predicted: Array, truth: Array, bounds: Any, groups: NDArray[np.int64] | None
 ) -> LabeledOutcomes:
-    """Return the outcomes of intervals, (n, 2, levels) or of several targets (n, n_targets, 2, levels).
+    """Return the outcomes of intervals: (n, 2, levels), or with a target axis.
 
-    Sizes and errors are shares of the width of the public bounds, cut there; of several targets their means. An
-    interval with one end is measured from the other end of the bounds.
+    With several targets, the shape is (n, n_targets, 2, levels). Sizes and errors are shares of the width of the public
+    bounds, cut there; of several targets their means. An interval with one end is measured from the other end of the
+    bounds.
     """
     limits = np.reshape(bounds, (-1, 2))
     width = limits[:, 1] - limits[:, 0]
@@ -360,7 +365,7 @@ def outcomes_of_intervals(
 
 
 def require_coverage_release(estimator: Any) -> None:
-    """Refuse an estimator that is not fitted, and a release whose promise is not about coverage."""
+    """Refuse an unfitted estimator, and a promise that is not about coverage."""
     check_is_fitted(estimator)
     if estimator.certificate_.promise is not Promise.COVERAGE:
         raise TypeError(
@@ -370,9 +375,9 @@ def require_coverage_release(estimator: Any) -> None:
 
 
 def separate_release(estimator: Any) -> Any:
-    """Return a copy of a release whose model, if it is the caller's own, gets copies of the records.
+    """Return a copy of a release whose own code gets copies of the records.
 
-    A release without a promise about coverage is refused.
+    This concerns a model that is the caller's own. A release without a promise about coverage is refused.
     """
     require_coverage_release(estimator)
     separate = copy.copy(estimator)
@@ -419,11 +424,11 @@ def sensitive_sums(n_levels: int, n_classes: int, groups_per_record: int) -> int
 
 
 class OutcomeCounts(NamedTuple):
-    """Numbers of records with and without each outcome, (n_outcomes, 2), before and after noise.
+    """Numbers of records with and without each outcome, before and after noise.
 
-    A record is in one cell of each pair, so a pair costs what one count costs, and its sum is a noisy size. The
-    outcomes of ``totals`` are the misses of each level, the size of each set and the error, rounded to 0 or 1.
-    Those of ``classes`` and ``groups`` are the misses at the first level within each part.
+    The shape is (n_outcomes, 2). A record is in one cell of each pair, so a pair costs what one count costs, and its
+    sum is a noisy size. The outcomes of ``totals`` are the misses of each level, the size of each set and the error,
+    rounded to 0 or 1. Those of ``classes`` and ``groups`` are the misses at the first level within each part.
     """
 
     totals: NDArray[np.float64]
@@ -434,7 +439,7 @@ class OutcomeCounts(NamedTuple):
     def of(
         cls, outcomes: LabeledOutcomes, n_classes: int, n_groups: int, drawn: NDArray[np.float64]
     ) -> "OutcomeCounts":
-        """Count outcomes; shares are rounded to 0 or 1 at random, which preserves their mean.
+        """Count outcomes; round shares to 0 or 1 at random with the same mean.
 
         ``drawn`` are secret uniform numbers, (n, n_levels + 1).
         """
@@ -489,7 +494,7 @@ class OutcomeCounts(NamedTuple):
             return PrivateEstimate(share, rate_interval(pair[0], sizes, noise, (1 - _SIZE_TAIL) * error / 2))
 
         def share_of(pair: NDArray[np.float64]) -> PrivateEstimate:
-            """The share of a class: of its records that were missed, and of those that were covered."""
+            """Return the share of a class among the missed and the covered records."""
             missed, kept = (rate(np.array([count]), self.totals, error / 2) for count in pair)
             low, high = (sum(ends) for ends in zip(missed.interval, kept.interval, strict=True))
             return PrivateEstimate(missed.estimate + kept.estimate, (low, min(1.0, high)))
@@ -516,7 +521,10 @@ class OutcomeCounts(NamedTuple):
 
 
 def _noisy_size(pairs: NDArray[np.float64], noise: LatticeNoise, probability: float) -> tuple[float, float]:
-    """Return the mean sum of noisy pairs of the same records, and its reach, exceeded with this probability."""
+    """Return the mean sum of noisy pairs of the same records, and its reach.
+
+    The reach is exceeded with this probability.
+    """
     return float(pairs.sum() / len(pairs)), size_reach(noise, probability, pairs.size) / len(pairs)
 
 
@@ -533,7 +541,7 @@ def _misses_by_part(places: NDArray[np.int64] | None, missed: NDArray[np.bool_],
 
 @dataclass(frozen=True)
 class CountOutcomes:
-    """Count the outcomes of the records of a block, which has one record of each person.
+    """Count the outcomes of the records of a block, one record of each person.
 
     ``thresholds`` is (n_groups, n_levels). ``by_label``: the groups are the classes, each with its own threshold.
     ``places`` are those of the persons; the numbers of ``draws`` at them round the shares. ``by_ratio``: the records
@@ -567,7 +575,7 @@ class CountOutcomes:
         return added(counts)
 
     def _draw_dither(self, block: Block) -> NDArray[np.float64]:
-        """Return the uniform numbers that round the shares of each record, those of its place."""
+        """Return the uniform numbers that round the shares of each record."""
         each = self.thresholds.shape[1] + 1
         places = np.asarray(self.places.persons[block.id], dtype=np.int64)
         return self.draws.uniform((each * places[:, None] + np.arange(each)).ravel()).reshape(-1, each)
@@ -585,7 +593,7 @@ class CountOutcomes:
         return outcomes_of_intervals(intervals, predictions, targets, self.task.y_bounds, groups)
 
     def _row_thresholds(self, groups: Array | None) -> NDArray[np.float64]:
-        """One threshold for each level, for each row and level, or (by label) for each class and level."""
+        """Thresholds for each row and level or, by label, for each class and level."""
         if self.by_label:
             return self.thresholds
         if groups is None:

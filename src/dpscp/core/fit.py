@@ -1,4 +1,4 @@
-"""Train the model and count the scores, before ``core.release`` finds the thresholds.
+"""Train the model and count the scores, before thresholds are searched.
 
 A problem holds public numbers only; records and randomness are separate arguments. This module does not use
 scikit-learn: the estimators check the arguments, call ``release`` and keep its result.
@@ -45,7 +45,7 @@ Observer = Callable[[StepView | SearchView], None]
 
 @dataclass(frozen=True)
 class Fit(ThresholdRelease):
-    """Hold what a fit publishes: a release of thresholds, with the model, the task and the evaluation."""
+    """What a fit publishes: thresholds, with model, task and evaluation."""
 
     model: Model = field(kw_only=True)
     task: Prediction = field(kw_only=True)
@@ -152,7 +152,9 @@ def _evaluate(
     found: ThresholdRelease,
     seed: int | None,
 ) -> PrivateEvaluation:
-    """Evaluate a release by noisy counts on the evaluation part, with the ledger of the whole fit.
+    """Evaluate a release by noisy counts on the evaluation part.
+
+    The ledger is that of the whole fit.
 
     One random record of each person is counted.
 
@@ -182,7 +184,9 @@ def _evaluate(
 def _count_scores(
     problem: FitProblem, plan: FitPlan, trained: Trained, records: RecordSource, spent: Ledger, seed: int | None
 ) -> Counted:
-    """Score each record from that record, its person and the trained model, and count the scores of each public group.
+    """Score each record and count the scores of each public group.
+
+    A score depends on the record, its person and the trained model only.
 
     A record outside all groups is counted in none. One random record of each person is counted, so no person is in two
     groups. Scores stay with their blocks: only counts leave many blocks.
@@ -237,7 +241,10 @@ class BlockCounts:
 
 
 def _count_block(thresholds: NDArray[np.float64], group: int | None, block: Block) -> tuple[NDArray[np.int64], int]:
-    """Count the scores of a block (of one group) at most each threshold, and all of them."""
+    """Count the scores of a block at most each threshold, and all of them.
+
+    The block holds the records of one group.
+    """
     if group is not None:
         assert block.groups is not None
         return count_chunks([block.targets[is_member(block.groups, group)]], thresholds)
@@ -248,7 +255,7 @@ def _count_block(thresholds: NDArray[np.float64], group: int | None, block: Bloc
 
 
 def declare_all(ledger: Ledger, trained: Trained, own: Mapping[str, Any]) -> Ledger:
-    """Declare everything that training and this fit (``own``) make public, as JSON values."""
+    """List as JSON values what training and this fit (``own``) make public."""
     found = trained.public_facts.items()
     facts = {name: str(value) if (shown := plain(value)) is NOT_PLAIN else shown for name, value in found}
     declared = ledger.declare(**(facts | dict(own)))
@@ -257,7 +264,10 @@ def declare_all(ledger: Ledger, trained: Trained, own: Mapping[str, Any]) -> Led
 
 @contextmanager
 def quiet_steps() -> Iterator[None]:
-    """Suppress the warnings of a step, which could reveal a record; the caller has warned about the seed already."""
+    """Suppress the warnings of a step, which could reveal a record.
+
+    The caller has warned about the seed already.
+    """
     with suppress_float_warnings(), warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededWarning)
         yield

@@ -53,7 +53,7 @@ _LEAST_SEARCH_SHARE = 0.8
 
 @dataclass(frozen=True, eq=False)
 class FitPlan(Plan):
-    """Hold the plan of a fit: a plan of its release, with the mechanism, its noise and the held-out part.
+    """Plan of a fit: its release, mechanism, training noise and held-out part.
 
     ``parts`` is None where the model was trained elsewhere.
     """
@@ -75,7 +75,10 @@ class FitPlan(Plan):
         )
 
     def check_source(self, source: RecordSource) -> None:
-        """Refuse a mechanism that cannot train on several blocks, before any budget is spent."""
+        """Refuse a mechanism that cannot train on several blocks, at no cost.
+
+        This happens before any budget is spent.
+        """
         if self.mechanism is not None and not is_in_memory(source):
             require_sources(self.mechanism)
         reader = innermost(source)
@@ -141,7 +144,9 @@ def plan_training(problem: FitProblem) -> FitPlan:
 
 @dataclass(frozen=True)
 class Parts:
-    """How records and budget are divided between training, calibration and evaluation, in public numbers.
+    """Divide records and budget among training, calibration and evaluation.
+
+    All numbers are public.
 
     Without held-out records ``share`` is the share of epsilon for training; with them ``fraction`` calibrates and
     ``measured`` evaluates. ``search_mu`` is about the Gaussian-DP level that is left for the searches.
@@ -180,7 +185,9 @@ def divide(problem: FitProblem, guarantee: Guarantee) -> Parts:
 
 
 def _plan_evaluation(problem: FitProblem, spent: Ledger, secret: float | None, measured: float) -> EvaluationPlan:
-    """Plan the evaluation with the noise that the whole held-out share could afford beside training.
+    """Plan the evaluation with the noise that the held-out share can afford.
+
+    The share is the whole one, beside training.
 
     A search of the same cost then fits as well: the mixture of three parts is at most the mean of two mixtures, each
     with all the held-out records in one part.
@@ -231,7 +238,10 @@ def best_train_share(problem: FitProblem, guarantee: Guarantee) -> float:
 
 
 def _for_private_model(problem: FitProblem, model: PrivateModel) -> FitPlan:
-    """Plan for a model that was trained elsewhere; only ``split`` states that it saw other records."""
+    """Plan for a model that was trained elsewhere.
+
+    Only ``split`` states that the model saw other records.
+    """
     guarantee = UNIVERSAL if problem.guarantee == AUTO else guarantee_of(problem.guarantee)
     if guarantee.needs_stability:
         raise ValueError(
@@ -354,7 +364,7 @@ def _run_dry(problem: FitProblem, mechanism: Mechanism) -> None:
 
 
 def _refuse_scaled_ids(problem: FitProblem) -> None:
-    """Refuse to scale rows whose numbers are ids that a module looks up in an Embedding."""
+    """Refuse to scale rows whose numbers a module looks up as ids (Embedding)."""
     scaling = [] if problem.feature_bounds is None and problem.feature_bound is None else ["feature_bounds"]
     scaling += ["steps before the module"] if isinstance(problem.estimator, list | tuple) else []
     if scaling:
@@ -406,7 +416,10 @@ def _recipe(problem: FitProblem, guarantee: Guarantee, parts: Parts) -> Recipe:
 
 
 def _own_mechanism(problem: FitProblem) -> Mechanism:
-    """Return the caller's mechanism or torch module, with the steps before it and the feature bounds."""
+    """Return the caller's mechanism or torch module, with its steps and bounds.
+
+    These are the steps before it and the feature bounds.
+    """
     steps, mechanism = _separate_steps(problem)
     if comes_from_torch(mechanism):
         mechanism = _train_module(problem, mechanism)
@@ -432,7 +445,9 @@ def _own_mechanism(problem: FitProblem) -> Mechanism:
 
 
 def _train_module(problem: FitProblem, module: Any) -> Mechanism:
-    """Return the training of a caller's own torch module with default settings, on the device of its parameters.
+    """Return the training of a caller's torch module with default settings.
+
+    It runs on the device of the module's parameters.
 
     Outputs of a new module are near zero, so targets are scaled to [-1, 1], as for the models of this library.
     """
@@ -446,7 +461,10 @@ def _train_module(problem: FitProblem, module: Any) -> Mechanism:
 
 
 def _separate_steps(problem: FitProblem) -> tuple[tuple[Any, ...], Any]:
-    """Return the steps of a list and its mechanism; without one, a linear model by DP-SGD."""
+    """Return the steps of a list and its mechanism, by default a linear model.
+
+    The linear model is trained by DP-SGD.
+    """
     if not isinstance(problem.estimator, list | tuple):
         return (), problem.estimator
     *steps, last = problem.estimator or (None,)

@@ -1,4 +1,4 @@
-"""Losses of records at public thresholds, their exact sums, and the multilabel task.
+"""Define losses at public thresholds, their exact sums and the multilabel task.
 
 Losses are never released. A search releases noisy sums of them, and the ledger contains its cost.
 
@@ -39,7 +39,9 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Multilabel(Prediction):
-    """Several labels of each record, as indicators (n, n_labels); the sets bound a mean loss.
+    """Several labels of each record, (n, n_labels); the sets bound a mean loss.
+
+    Labels are indicators.
 
     Attributes
     ----------
@@ -97,12 +99,15 @@ class Multilabel(Prediction):
         return np.asarray(shown > cut if self.loss == DISCOVERIES else 1 - shown <= cut)
 
     def _shown(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probabilities; where a model overflows, each label gets the worst one."""
+        """Return the probabilities; if a model overflows, each label's worst one."""
         return np.nan_to_num(probabilities, nan=0.0 if self.loss == MISSED else 1.0)
 
 
 def even_thresholds(threshold_range: tuple[float, float], steps: int) -> FloatArray:
-    """Return the 2^steps - 1 inner points of an even grid, for losses that are a function of the threshold."""
+    """Return the 2^steps - 1 inner points of an even grid of thresholds.
+
+    The losses are a function of the threshold.
+    """
     low, high = check_range("threshold_range", threshold_range)
     n_parts = 2 ** max(1, steps)
     points: FloatArray = low + (high - low) * (np.arange(1, n_parts) / n_parts)
@@ -125,7 +130,10 @@ def check_thresholds(thresholds: Any) -> FloatArray:
 def counted_losses(
     sums: Sequence[LossSums], thresholds: FloatArray, spent: Ledger, assumptions: tuple[Assumption, ...] = ()
 ) -> Counted:
-    """Return the object that a search of loss sums at increasing public thresholds uses as counts."""
+    """Return an object that gives loss sums to a search as counts.
+
+    The sums are at increasing public thresholds.
+    """
     ends, values = [float(thresholds[0]), float(thresholds[-1])], np.append(thresholds, np.inf)
     return Counted(
         sums,
@@ -150,7 +158,9 @@ def sum_losses(
     running_maximum: bool,
     weights: FloatArray | None = None,
 ) -> list[LossSums]:
-    """Return the exact sums of one minus the loss for each group of units, rounded by one secret uniform a unit.
+    """Return the exact sums of one minus the loss for each group of units.
+
+    One secret uniform number for each unit rounds its losses.
 
     ``column(j)`` has the loss of each row at the j-th of ``n_thresholds`` increasing thresholds.
     ``rows`` are the used rows, person by person as ``owners`` says (None: all); ``groups`` the units of each group
@@ -186,7 +196,10 @@ def sum_losses(
 
 
 def check_losses(losses: Any) -> FloatArray:
-    """Return one column of losses in [0, 1]; ValueError without a value for anything else."""
+    """Return one column of losses in [0, 1].
+
+    A ``ValueError`` for anything else contains no value.
+    """
     column = np.asarray(losses)
     if column.ndim != 1 or column.dtype.kind not in "biuf":
         raise ValueError("losses must be one number for each record at every threshold")
@@ -206,7 +219,10 @@ def _person_means(losses: FloatArray, owners: Persons) -> FloatArray:
 
 
 def _round_gains(losses: FloatArray, dither: FloatArray, resolution: int) -> NDArray[np.int64]:
-    """floor(resolution (1 - loss) + U): never falls as the loss falls, ``resolution`` where there is no loss."""
+    """Return floor(resolution (1 - loss) + U), a rounded complement of the loss.
+
+    It never falls as the loss falls, and is ``resolution`` where there is no loss.
+    """
     return np.minimum(np.floor(resolution * (1 - losses) + dither), resolution).astype(np.int64)
 
 
@@ -220,7 +236,9 @@ def count_losses(
     steps: int,
     seed: int | None,
 ) -> Counted:
-    """Return the counts of a fit that bounds a loss: exact sums over blocks, for each group.
+    """Return the counts of a fit that bounds a loss, for each group.
+
+    They are exact sums over blocks.
 
     Without groups a person's loss is the mean over their rows; with groups one random row of each person counts.
 

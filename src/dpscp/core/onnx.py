@@ -45,7 +45,7 @@ class Graph:
 
 
 class Values:
-    """Values in a graph; operators add nodes, and numbers and arrays beside them become constants."""
+    """Values in a graph; operators add nodes and turn numbers into constants."""
 
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name
@@ -101,7 +101,10 @@ class Values:
         return self.apply("ReduceSumSquare", axes=[1]).apply("Sqrt")
 
     def bounded_rows(self, bound: float, width: int, *, unit: bool = False) -> "Values":
-        """Shorten rows to norm ``bound``, or with ``unit`` give them that norm, as ``scaled_rows`` does."""
+        """Shorten rows to norm ``bound``; with ``unit``, give all rows that norm.
+
+        This is what ``scaled_rows`` does.
+        """
         largest = self.apply("Abs").apply("ReduceMax", axes=[1])
         divisor = (largest > 0.0).where(largest, 1.0)
         short = self / divisor
@@ -284,7 +287,10 @@ def _outputs(model: Any, rows: Values) -> Values:
 
 
 def _label_answers(estimator: Any, outputs: Values) -> list[tuple[str, Any, Sequence[Any]]]:
-    """Add labels, probabilities and sets; return the outputs of the graph with types and shapes."""
+    """Add labels, probabilities and sets, and return the outputs of the graph.
+
+    Outputs have types and shapes.
+    """
     graph, classes, thresholds = outputs.graph, estimator.classes_, np.asarray(estimator.threshold_)
     probabilities = outputs.apply("Softmax", axis=1)
     scores = _label_scores(estimator.task_.score_name, probabilities).cast(np.float64)
@@ -322,7 +328,10 @@ def _label_scores(name: str | None, probabilities: Values) -> Values:
 
 
 def _interval_answers(estimator: Any, outputs: Values) -> list[tuple[str, Any, Sequence[Any]]]:
-    """Add predictions and intervals; return the outputs of the graph with types and shapes."""
+    """Add predictions and intervals, and return the outputs of the graph.
+
+    Outputs have types and shapes.
+    """
     task: Regression = estimator.task_
     low, high = task.scaled_bounds
     pair = outputs.cast(np.float64).clip(low, high)
@@ -349,7 +358,10 @@ def _interval_answers(estimator: Any, outputs: Values) -> list[tuple[str, Any, S
 
 
 def _in_units(values: Values, scale: str) -> Values:
-    """Convert numbers from a scale to their own units; minus infinity is kept, see ``from_scale``."""
+    """Convert numbers from a scale to their own units.
+
+    Minus infinity is kept, see ``from_scale``.
+    """
     if scale == LINEAR:
         return values
     found = values.apply("Exp")
@@ -357,7 +369,10 @@ def _in_units(values: Values, scale: str) -> Values:
 
 
 def write_onnx(estimator: Any, path: str | PathLike[str]) -> None:
-    """Write the graph of a fitted estimator to exactly ``path``, see ``PrivateConformalClassifier.to_onnx``."""
+    """Write the graph of a fitted estimator to exactly ``path``.
+
+    See ``PrivateConformalClassifier.to_onnx``.
+    """
     if estimator.group_values_ is not None and not estimator.as_release().groups_are_classes:
         raise TypeError("to_onnx does not support groups of rows; fit without groups, or with groups='label'")
     if estimator.task_.score_assumptions:

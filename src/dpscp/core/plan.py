@@ -1,4 +1,4 @@
-"""Plan a release from public numbers: levels, ranks, noise and cost of its searches."""
+"""Plan a release: levels, ranks, noise and cost, from public numbers."""
 
 import math
 from collections.abc import Callable
@@ -26,7 +26,7 @@ SIZE_SHARE = 0.12
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """The evaluation part of a fit, in public numbers: its share of the records, and the noise of its counts.
+    """Plan of the evaluation part: its share of the records, and its noise.
 
     ``counts`` is how many sums one record may change. Both are known before any record is used.
 
@@ -181,7 +181,7 @@ class Plan:
 
     @property
     def secret_shares(self) -> tuple[float, ...] | None:
-        """Return the shares of the parts that training does not use, where secret coins drew them."""
+        """Return the shares of the secretly drawn parts that training does not use."""
         if self.secret_part is None:
             return None
         return (self.secret_part,) if self.evaluation is None else (self.secret_part, self.evaluation.fraction)
@@ -196,7 +196,9 @@ class Plan:
         return default_steps(n, unit_noise=unit_noise, graded=self.guarantee.correction.is_graded)
 
     def planned_aim(self, index: int, mu: float) -> Aim:
-        """Return the aim of one level's search when all searches that one record takes part in are mu-GDP.
+        """Return the rank target of one level's search.
+
+        All searches that one record takes part in are mu-GDP together.
 
         The released size is assumed to be the planned one, and the noise to be normal.
         """
@@ -211,7 +213,7 @@ class Plan:
         return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
 
     def _with_sharper_size(self, mu: float) -> Self:
-        """Return the plan without a released size, if the known law of the secret split is sharper.
+        """Return the plan without a released size, if the split's law is sharper.
 
         Both are valid, and public numbers choose. The law of the split is sharper for small parts. Declared numbers,
         groups and the number of records that a likelihood ratio keeps have no such law.
@@ -231,7 +233,9 @@ class Plan:
         return counted if known < released else self
 
     def with_noise(self) -> Self:
-        """Return the plan with the noise that the budget leaves; BudgetError where it leaves none.
+        """Return the plan with the noise that the budget leaves.
+
+        Raises ``BudgetError`` if it leaves none.
 
         Levels share the budget, and so do the groups that one record may be in. Disjoint groups get all of it each.
         Held-out records are disjoint from those of ``spent``. So each part may spend the whole budget, and more if the
@@ -335,7 +339,10 @@ AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 
 def of_one_row(spent: Ledger) -> Ledger:
-    """Return the ledger with its events for one added or removed row; see ``plan_rows``."""
+    """Return the ledger of its events for one added or removed row.
+
+    See ``plan_rows``.
+    """
     entries = (replace(entry, relation=Relation.ADD_OR_REMOVE) for entry in spent.entries)
     return replace(spent, entries=tuple(entries))
 
@@ -343,7 +350,9 @@ def of_one_row(spent: Ledger) -> Ledger:
 def plan_rows(
     problem: Problem, planned: Callable[[Budget], AnyPlan], relation: Relation = Relation.ADD_OR_REMOVE
 ) -> AnyPlan:
-    """Return the plan for one row such that all rows of a person without ids stay within the budget.
+    """Return a plan that protects all rows of a person without ids.
+
+    It is the plan for one row with a smaller budget.
 
     If training protects against replacement, twice as many rows count: the old ones and the new ones.
 

@@ -1,4 +1,7 @@
-"""The public side of a release, checked on creation: what is counted, how many records, and the budget."""
+"""Define the public side of a release: what is counted, n, and the budget.
+
+It is checked on creation.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any

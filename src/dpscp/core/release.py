@@ -1,4 +1,4 @@
-"""Make a release from counts: reserve, count, search, ledger, certificates, commit."""
+"""Make a release from counts: reserve, search, certify, commit."""
 
 import math
 import warnings
@@ -50,7 +50,10 @@ _WEAK_PROOF_ADVICE = "A smaller train_share would prove more; guarantee='split' 
 
 @dataclass(frozen=True)
 class ThresholdRelease:
-    """Hold released thresholds, (n_groups, n_levels), with their ledger and certificates; see ``dpscp.Release``."""
+    """Released thresholds, (n_groups, n_levels), with ledger and certificates.
+
+    See ``dpscp.Release``.
+    """
 
     threshold: Any
     ledger: Ledger
@@ -64,7 +67,7 @@ class ThresholdRelease:
 
 @dataclass(frozen=True)
 class Counted:
-    """Hold the counts of a release, and public facts about them that the plan does not contain.
+    """Counts of a release, and public facts that the plan does not contain.
 
     Attributes
     ----------
@@ -317,7 +320,10 @@ def _make_certificate(
 
 
 def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], terms: Terms) -> tuple[float, str, Terms]:
-    """Return the proven coverage, an advice, and the terms with the searches of one level, one for each group."""
+    """Return the proven coverage, an advice and the terms of one level.
+
+    The level has one search for each group.
+    """
     problem, guarantee, q = plan.problem, plan.guarantee, searches[0]
     size = q.aim.size if isinstance(q.aim.size, NoisySize) else None
     smallest, smallest_part = _find_smallest_sizes(plan, index, q)
@@ -358,7 +364,10 @@ def _read_search(plan: Plan, index: int, searches: Sequence[PrivateQuantile], te
 
 
 def _ideal_miss_bound(plan: Plan, index: int, q: PrivateQuantile) -> float:
-    """Bound the miscoverage that an unproven guarantee would have if reusing the training records had no effect."""
+    """Bound the miscoverage of an unproven guarantee if reuse had no effect.
+
+    Reuse means that training records are scored.
+    """
     if plan.guarantee.correction.keeps_the_level:
         return plan.inner[index]
     # without a correction nothing holds for groups of unknown size

@@ -81,7 +81,7 @@ class OwnScores(Task):
 
 @dataclass(frozen=True)
 class OwnLosses(Task):
-    """Losses of the caller's own; their sums are searched at the places of public thresholds.
+    """Losses of the caller's own, searched at the places of public thresholds.
 
     Theory: Result J
     """
@@ -102,7 +102,9 @@ def _read_truth(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class MissingScore:
-    """Placeholder for the caller's own score of a loaded fit, which files do not contain; every use is refused.
+    """Placeholder for the caller's own score of a loaded fit.
+
+    Files do not contain such a score, so every use is refused.
 
     Attributes
     ----------
@@ -163,13 +165,16 @@ class Prediction(Task):
     """Whether a mechanism's Lipschitz constant is about this score."""
 
     def _derive(self, **values: Any) -> None:
-        """Set what follows from the fields and the score; a task is frozen, so it stays true."""
+        """Set what follows from the fields and the score of this frozen task."""
         name = score_name(self.score, {**LABEL_SCORES, **INTERVAL_SCORES})
         natural, own = bool(self.score.natural), () if name else (OWN_SCORE,)
         vars(self).update({"score_name": name, "natural_score": natural, "score_assumptions": own, **values})
 
     def around(self, mechanism: Mechanism) -> Mechanism:
-        """Return the mechanism that trains the model of this task with the caller's or the recipe's mechanism."""
+        """Return the mechanism that trains the model of this task.
+
+        It is built on the caller's or the recipe's mechanism.
+        """
         return mechanism
 
     def with_found_range(self, trained: Trained) -> Self:  # noqa: ARG002
@@ -177,7 +182,10 @@ class Prediction(Task):
         return self
 
     def with_own_score(self, score: Any) -> Any:
-        """Return the task with the caller's own score in place of a missing one; names of scores change nothing."""
+        """Return the task with the caller's own score in place of a missing one.
+
+        The name of a score changes nothing.
+        """
         if self.read_score is None or not isinstance(self.score, MissingScore) or isinstance(score, str):
             return self
         return replace(cast(Any, self), score=self.read_score(score))
@@ -189,7 +197,7 @@ class Prediction(Task):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], **given: Any) -> Self:
-        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values.
+        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields.
 
         ``given`` are fields that the file keeps elsewhere.
         """
@@ -224,7 +232,7 @@ class Prediction(Task):
             )
 
     def check_outputs(self, n_outputs: int) -> None:
-        """Refuse a model whose number of outputs differs from the number that the score reads."""
+        """Refuse a model with another number of outputs than the score reads."""
         if self.scaled_bounds is not None and n_outputs != self.n_targets * self.score_outputs:
             needs = "one output" if self.score_outputs == 1 else "a pair of quantiles"
             if self.n_targets > 1:
@@ -304,7 +312,7 @@ class Classification(Prediction):
 
     @property
     def fine_near(self) -> tuple[float, float]:
-        """Both ends of the score range, because a model that is nearly certain has scores close to them."""
+        """Both ends of the score range, where the scores of a certain model are."""
         return self.score_range
 
     def try_score(self) -> None:
@@ -398,7 +406,7 @@ class Regression(Prediction):
         check_interval_score(self.score, self.scaled_bounds)
 
     def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
-        """Return the targets on their scale, clipped to the public range unless training has to find one."""
+        """Return the targets on their scale, clipped to the range if it is public."""
         if self.private_range:
             return finite_on_scale(targets, self.y_scale)
         return np.clip(to_scale(targets, self.y_scale), *self.scaled_bounds)
@@ -413,7 +421,9 @@ class Regression(Prediction):
         return from_scale(self.pair(outputs).center, self.y_scale)
 
     def answers(self, outputs: NDArray[Any], thresholds: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        """Return predictions, and the targets whose score is at most the threshold, (n, 2, n_levels), in their units.
+        """Return predictions, and intervals in their units, (n, 2, n_levels).
+
+        An interval holds the targets whose score is at most the threshold.
 
         ``thresholds`` has shape (n_levels,), or (n, n_levels).
         """
@@ -486,7 +496,10 @@ class JointRegression(Prediction):
         return self.each[0].fine_near
 
     def around(self, mechanism: Mechanism) -> Mechanism:
-        """Return the mechanism that trains one model for each target, and finds ranges that are not public."""
+        """Return the mechanism that trains one model for each target.
+
+        It also finds ranges that are not public.
+        """
         first = self.each[0]
         if not first.private_range:
             return SeveralTargets(OneVsRest(mechanism, self.n_targets), tuple(task.scaled_bounds for task in self.each))
@@ -509,7 +522,7 @@ class JointRegression(Prediction):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], **given: Any) -> "JointRegression":
-        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields or values."""
+        """Return the task that ``to_dict`` wrote; ``ValueError`` for other fields."""
         if set(data) != {"each", "spreads"} or not isinstance(data["each"], list) or len(data["each"]) < 2:
             raise ValueError("its task must have the fields each and spreads, of several targets")
         spreads = tuple(check_positive("spreads[i]", spread) for spread in data["spreads"])
@@ -518,7 +531,7 @@ class JointRegression(Prediction):
         return cls(tuple(Regression.from_dict(task, **given) for task in data["each"]), spreads)
 
     def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
-        """Return the targets on their scale, each clipped to its public range unless training has to find one."""
+        """Return the targets on their scale, clipped to ranges that are public."""
         return np.column_stack([task.training_targets(y) for task, y in zip(self.each, targets.T, strict=True)])
 
     def _parts(self, outputs: NDArray[Any]) -> Iterator[tuple[Regression, NDArray[Any], float]]:
@@ -527,11 +540,16 @@ class JointRegression(Prediction):
         return zip(self.each, np.split(outputs, self.n_targets, axis=1), self._divisors, strict=True)
 
     def predictions(self, outputs: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the predicted targets of a model's outputs, in their units, (n, n_targets)."""
+        """Return the predicted targets of a model's outputs, (n, n_targets).
+
+        They are in the units of the targets.
+        """
         return np.column_stack([task.predictions(own) for task, own, _ in self._parts(outputs)])
 
     def answers(self, outputs: NDArray[Any], thresholds: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        """Return predictions, and intervals in which all scores are at most the threshold, (n, n_targets, 2, n_levels).
+        """Return predictions and intervals, (n, n_targets, 2, n_levels).
+
+        In the intervals, all scores are at most the threshold.
 
         ``thresholds`` has shape (n_levels,), or (n, n_levels).
         """

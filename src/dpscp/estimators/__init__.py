@@ -103,7 +103,10 @@ def predict_interval(pipeline: Any, X: Any) -> Any:
 
 
 def _find_last_step(pipeline: Any, X: Any, kind: type[Step], method: str) -> tuple[Step, Any]:
-    """Return the last step of nested pipelines, and the rows as it sees them; refuse another kind of step."""
+    """Return the last step of nested pipelines, and the rows as it sees them.
+
+    Refuses another kind of step.
+    """
     from sklearn.pipeline import Pipeline
 
     while isinstance(pipeline, Pipeline):

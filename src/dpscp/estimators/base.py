@@ -1,4 +1,4 @@
-"""The base class of the estimators: check the arguments, make the release, set the attributes."""
+"""Define the base class of estimators: check arguments, release, set attributes."""
 
 import math
 import warnings
@@ -62,7 +62,7 @@ class PrivateConformal(FittedEstimator):
 
     @property
     def _prefit(self) -> Prefit | None:
-        """The estimator that was trained elsewhere, without privacy; None for a fit that trains."""
+        """The estimator trained elsewhere without privacy; None for a fit that trains."""
         return self.estimator if isinstance(self.estimator, Prefit) else None
 
     @abstractmethod
@@ -289,7 +289,9 @@ class PrivateConformal(FittedEstimator):
         return schema.matrix(X), schema.encode_targets(targets), schema.persons(X)
 
     def _choose_encodings(self, schema: Schema, X: Any) -> Schema:
-        """Return the schema with codes instead of indicators for the categories that the recipe encodes.
+        """Return the schema with codes for the categories that the recipe encodes.
+
+        Codes take the place of indicators.
 
         Public numbers decide before any record is read: the declared number of records, or the number of rows of a
         frame without persons. Without such a number, columns keep their indicators.
@@ -341,7 +343,9 @@ class PrivateConformal(FittedEstimator):
         return _records_from_arrays(fit_input, targets, reader, self.random_state)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
-        """Return checked rows; records with a shape are flattened, in the precision of the module.
+        """Return checked rows; records with a shape are flattened.
+
+        They have the precision of the module.
 
         For a prefit estimator these are its outputs; nothing else of the records is used.
         """
@@ -371,7 +375,7 @@ class PrivateConformal(FittedEstimator):
         return validate_rows(self, flat, reset=reset, finite=finite, dtype=dtype)
 
     def _feature_bounds(self, task: Prediction, width: int, names: Sequence[Any] | None, signal: float) -> Any:
-        """Return the declared bounds, or let the recipe find bounds if that is expected to help.
+        """Return the declared bounds, or let the recipe find bounds if that should help.
 
         ``signal`` is the number of records times mu of the budget.
         """
@@ -458,7 +462,10 @@ class PrivateConformal(FittedEstimator):
             )
 
     def _read_new_rows(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
-        """Return validated rows to predict, and which rows of a frame do not fit the schema (None: all fit)."""
+        """Return validated rows, and which rows of a frame do not fit the schema.
+
+        None means that all fit.
+        """
         check_is_fitted(self)
         if isinstance(X, RecordSource):
             raise TypeError(

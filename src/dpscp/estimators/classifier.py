@@ -231,7 +231,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
         return labels
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy of ``predict`` on labeled records; an exact number, NOT private.
+        """Return the exact accuracy of ``predict`` on labeled records, NOT private.
 
         Parameters
         ----------
@@ -312,7 +312,10 @@ def _indices(y: Any, n: int, *, classes: tuple[Any, ...]) -> NDArray[np.int64]:
 
 
 def list_labels(classes: NDArray[Any], sets: NDArray[np.bool_]) -> NDArray[np.object_]:
-    """Return the labels of each row of ``sets`` as a tuple, built once for each distinct set."""
+    """Return the labels of each row of ``sets`` as a tuple.
+
+    Each distinct set is built once.
+    """
     packed = np.ascontiguousarray(np.packbits(sets, axis=1))
     _, rows, place = np.unique(packed.view(f"V{packed.shape[1]}")[:, 0], return_index=True, return_inverse=True)
     distinct = np.empty(len(rows), dtype=object)

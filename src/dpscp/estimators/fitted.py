@@ -37,7 +37,7 @@ from dpscp.training.prefit import Prefit
 
 @dataclass(frozen=True)
 class MissingEstimator:
-    """Placeholder for the ``estimator`` of a loaded fit, which its file does not contain.
+    """Placeholder for the ``estimator`` of a loaded fit, not stored in its file.
 
     Predictions do not need it. A new fit does, and None would be the library's recipe.
     """
@@ -47,7 +47,7 @@ Predict = TypeVar("Predict", bound=Callable[..., Any])
 
 
 def reads_files(predict: Predict) -> Predict:
-    """Let a method that predicts rows also take the path of a table, which is read block by block."""
+    """Let a method that predicts rows also take a table's path, read in blocks."""
 
     @wraps(predict)
     def of_rows_or_file(self: "FittedEstimator", X: Any) -> Any:
@@ -72,7 +72,10 @@ def is_fitted_name(name: str) -> bool:
 
 
 def _without_answers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a model without outputs on synthetic rows, whose last bits depend on the machine."""
+    """Return the config of a model without its outputs on synthetic rows.
+
+    The last bits of these outputs depend on the machine.
+    """
     kept = {name: value for name, value in config.items() if name != "answers"}
     return kept | ({"inner": _without_answers(config["inner"])} if "inner" in config else {})
 
@@ -141,7 +144,10 @@ class FittedEstimator(Documented, _Parameters, ABC):
         return tags
 
     def _drop_fit(self, store: Any) -> None:
-        """Refuse missing parameters and a wrong store; then drop an earlier fit, so that a failed fit leaves none."""
+        """Refuse missing parameters and a wrong store, then drop an earlier fit.
+
+        So a failed fit leaves no results of the earlier one.
+        """
         if isinstance(self.estimator, MissingEstimator):
             raise ValueError(
                 "this estimator was loaded from a file, which holds the trained model and not the mechanism or module "
@@ -164,7 +170,10 @@ class FittedEstimator(Documented, _Parameters, ABC):
             del attributes[name]
 
     def _task(self) -> Any:
-        """Return the task of the fit, with the caller's own score where it was set again after loading."""
+        """Return the task of the fit, with the caller's own score if it was set again.
+
+        A score must be set again after loading.
+        """
         return self.task_.with_own_score(vars(self).get("conformity_score", ""))
 
     @abstractmethod
@@ -175,7 +184,9 @@ class FittedEstimator(Documented, _Parameters, ABC):
         return "certificate_" in vars(self)
 
     def _select_thresholds(self, X: Any, n: int) -> NDArray[np.float64]:
-        """Select each row's thresholds, the largest of its groups; a row in no known group gets infinite ones.
+        """Return each row's thresholds, the largest of its groups.
+
+        A row in no known group gets infinite ones.
 
         The shape is (n_levels,), or (n, n_levels) with groups.
         """
@@ -184,14 +195,20 @@ class FittedEstimator(Documented, _Parameters, ABC):
         return largest_thresholds(self.group_of(X, n), self.threshold_)
 
     def group_of(self, X: Any, n: int) -> NDArray[np.int64]:
-        """Return the places of each row's groups in ``group_values_``: (n,), or (n, k) for several; -1 for none."""
+        """Return the indices of each row's groups in ``group_values_``.
+
+        The shape is (n,), or (n, k) for several; -1 means none.
+        """
         groups, fitted = self.declared_groups(), [plain(value) for value in self.group_values_ or ()]
         if groups is None or [plain(name) for name in groups.names] != fitted:
             raise ValueError("groups must be those of the fit; after loading, call set_params(groups=...)")
         return groups.places(X, n)
 
     def declared_groups(self) -> RowGroups | None:
-        """Return the groups of rows that the parameters declare; None without groups, and where labels are groups."""
+        """Return the groups of rows that the parameters declare.
+
+        None without groups, and if labels are the groups.
+        """
         groups = None if self.groups is None or self._groups_are_labels else read_groups(self.groups)
         return None if groups is None else groups.of_rows(self.schema_)
 
@@ -206,7 +223,10 @@ class FittedEstimator(Documented, _Parameters, ABC):
 
     @abstractmethod
     def _name_answers(self, predictions: NDArray[Any], answers: NDArray[Any], mark: str) -> dict[str, NDArray[Any]]:
-        """Return predictions and the answers of one level as columns; ``mark`` ends the name of an answer."""
+        """Return predictions and the answers of one level as columns.
+
+        ``mark`` ends the name of an answer.
+        """
 
     def predict_columns(self, X: Any) -> dict[str, NDArray[Any]]:
         """Predict rows as columns of a table.
@@ -307,7 +327,10 @@ class FittedEstimator(Documented, _Parameters, ABC):
         return Table(table, self.schema_.csv).frames("predict", self.schema_)
 
     def _read_targets(self, X: Any, y: Any) -> Any:
-        """Return targets in the form of predictions: a column of a frame by name, or its values by the schema."""
+        """Return targets in the form of predictions.
+
+        They are a column of a frame by name, or its values by the schema.
+        """
         if self.schema_ is not None and is_target_name(y):
             return self.schema_.with_target(y).targets(X)
         if self.schema_ is not None and y is not None and isinstance(X, Frame):
@@ -347,7 +370,9 @@ class FittedEstimator(Documented, _Parameters, ABC):
         persistence.write_file(path, *self._contents(config, self.model_.arrays()))
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
-        """Write predictions and sets as an ONNX graph to exactly ``path``; needs the extra ``dpscp[onnx]``.
+        """Write predictions and sets as an ONNX graph to exactly ``path``.
+
+        Needs the extra ``dpscp[onnx]``.
 
         The input ``X`` has float64 rows: those that ``fit`` takes, or ``schema_.matrix(frame)`` after a fit with a
         schema. A classifier has the outputs ``label``, ``probabilities`` and ``sets``, a regressor ``prediction`` and

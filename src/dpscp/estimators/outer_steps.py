@@ -1,4 +1,4 @@
-"""Detect code around a fit that uses the records, and list the assumptions about it.
+"""Detect code around a fit that uses the records, and list its assumptions.
 
 A ``Pipeline`` calls ``fit`` with rows that its earlier steps have transformed. If such a step learned from the records
 (a mean, a component, the most frequent value), no entry of the ledger pays for it, and the scores of the records depend
@@ -99,7 +99,10 @@ class OuterUse:
             )
 
     def mark_ledger(self, ledger: Ledger) -> Ledger:
-        """Return the ledger with the assumptions, and an entry without privacy if no other entry pays for this use."""
+        """Return the ledger with the assumptions about code around the fit.
+
+        It gets an entry without privacy if no other entry pays for this use.
+        """
         ledger = ledger.assume(*self.assumptions)
         return ledger.add(STAGE, non_private_event(), self.reason, unit=ledger.unit) if self.reason else ledger
 
@@ -146,7 +149,7 @@ def find_outer_use() -> OuterUse:
 
 
 def _owner(frame: FrameType) -> Any:
-    """Return the scikit-learn estimator whose method runs in a frame; None for a function."""
+    """Return the scikit-learn estimator whose method runs in a frame, or None."""
     if frame.f_code.co_varnames[:1] != ("self",):
         return None
     owner = frame.f_locals.get("self")
@@ -179,7 +182,10 @@ def _leaves(steps: Iterable[Any]) -> Iterator[Any]:
 
 
 def _gives_sparse_rows(step: Any) -> bool:
-    """Whether a step returns sparse rows: text hashers always do, other steps if ``sparse_output`` is set."""
+    """Return whether a step returns sparse rows.
+
+    Text hashers always do, other steps if ``sparse_output`` is set.
+    """
     from sklearn.feature_extraction import FeatureHasher
     from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -187,7 +193,10 @@ def _gives_sparse_rows(step: Any) -> bool:
 
 
 def _are_public(columns: Any) -> bool:
-    """Whether columns are declared, or chosen by their names; a missing value changes the type of a column."""
+    """Return whether columns are declared or chosen by name, not by type.
+
+    A missing value changes the type of a column.
+    """
     from sklearn.compose import make_column_selector
 
     if type(columns) is make_column_selector:
@@ -196,13 +205,16 @@ def _are_public(columns: Any) -> bool:
 
 
 def _learns_nothing(step: Any) -> bool:
-    """Whether fitting a step stores nothing of the records, by its class and parameters."""
+    """Return whether fitting a step stores nothing of the records.
+
+    This follows from its class and parameters.
+    """
     condition = _steps_that_learn_nothing().get(type(step))
     return condition is not None and condition(step)
 
 
 def _is_taken_at_word(step: Any) -> bool:
-    """Whether a step of scikit-learn runs a function of the caller, or holds an estimator that the caller fitted."""
+    """Return whether a step runs a caller's function or a fitted estimator."""
     from sklearn.frozen import FrozenEstimator
     from sklearn.preprocessing import FunctionTransformer
 
@@ -211,7 +223,10 @@ def _is_taken_at_word(step: Any) -> bool:
 
 @cache
 def _steps_that_learn_nothing() -> dict[type, Callable[[Any], bool]]:
-    """Return each class whose ``fit`` stores at most the number of columns, with the condition on its parameters."""
+    """Return the classes whose ``fit`` stores at most the number of columns.
+
+    Each comes with the condition on its parameters.
+    """
     from sklearn.feature_extraction import FeatureHasher
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.frozen import FrozenEstimator

@@ -150,7 +150,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateCoverage):
 
     @property
     def y_bounds_(self) -> Any:
-        """The public range of the target, or the range that was found privately; of several, one for each."""
+        """The public or privately found range of the target, or of each target."""
         return self.task_.y_bounds
 
     @property

@@ -242,7 +242,9 @@ def stability_dpsgd_smooth(
     sampling_rate: float,
     smoothness: float,
 ) -> Stability:
-    """Return the paper's bound for smooth losses: shift E_n**(2/3), delta_n E_n**(1/3).
+    """Return the paper's bound for smooth losses.
+
+    Its shift is E_n**(2/3), and its delta_n is E_n**(1/3).
 
     E_n bounds E||theta_{n+1} - theta_n||, and Markov's inequality splits it. The bound is vacuous (delta_n = 1) once
     E_n reaches one, which is the usual case at real sample sizes. The paper's DP-SGD divides by the batch size and

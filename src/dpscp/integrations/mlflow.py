@@ -1,4 +1,6 @@
-"""Log and load fitted estimators as MLflow models (flavor "python_function"); needs the extra ``dpscp[mlflow]``.
+"""Log and load fitted estimators as MLflow models (flavor "python_function").
+
+Needs the extra ``dpscp[mlflow]``.
 
 A logged model is the file of ``estimator.save``, which has no pickle and no record. It predicts the columns of
 ``predict_columns``: ``prediction`` with ``set`` and ``set_size``, or with ``lower`` and ``upper``.
@@ -92,7 +94,7 @@ def _library() -> Any:
 
 @contextmanager
 def _described(estimator: Any) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of MLflow that describe an estimator, whose file exists meanwhile."""
+    """Yield the MLflow arguments that describe an estimator in a temporary file."""
     ledger, delta = estimator.ledger_, float(estimator.delta)
     facts = {
         "dpscp.epsilon": ledger.epsilon(delta),
@@ -115,7 +117,7 @@ def _described(estimator: Any) -> Iterator[dict[str, Any]]:
 
 
 def _signature(estimator: Any) -> Any:
-    """Return the columns that predictions need, from the schema of the fit; None without one."""
+    """Return the columns that predictions need, or None without a schema."""
     from mlflow.models import ModelSignature
     from mlflow.types.schema import AnyType, ColSpec, Schema
 
