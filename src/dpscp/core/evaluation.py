@@ -148,9 +148,7 @@ def around(rate: PrivateEstimate, size_at: Callable[[float], float]) -> PrivateE
 
 @dataclass(frozen=True)
 class PrivateEvaluation:
-    """Private estimates of the coverage, set size and accuracy of a release.
-
-    They are computed from labeled records.
+    """Private estimates of coverage, set size and accuracy on labeled records.
 
     Attributes
     ----------
@@ -521,10 +519,7 @@ class OutcomeCounts(NamedTuple):
 
 
 def _noisy_size(pairs: NDArray[np.float64], noise: LatticeNoise, probability: float) -> tuple[float, float]:
-    """Return the mean sum of noisy pairs of the same records, and its reach.
-
-    The reach is exceeded with this probability.
-    """
+    """Return the mean sum of noisy pairs, and its reach of this failure probability."""
     return float(pairs.sum() / len(pairs)), size_reach(noise, probability, pairs.size) / len(pairs)
 
 

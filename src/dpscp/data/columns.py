@@ -213,7 +213,9 @@ class Feature:
 
 
 class ColumnType:
-    """Define how columns of one type are declared and read. The base class is for ignored columns.
+    """Define how columns of one type are declared and read.
+
+    The base class is for ignored columns.
 
     Attributes
     ----------
@@ -239,12 +241,15 @@ class ColumnType:
         raise NotImplementedError
 
     def outside(self, column: Column, values: Any) -> NDArray[np.float64]:  # noqa: ARG002 (for types with ranges)
-        """Return whether each value lies outside the public bounds, as 0 or 1; NaN where there is no number."""
+        """Return 1 for each value outside the public bounds, 0 inside, NaN for none."""
         return np.full(len(values), np.nan)
 
 
 class _Bounded(ColumnType, ABC):
-    """A column that becomes a number within bounds, and an indicator of missing values if declared."""
+    """A numeric column: a number within bounds and, if declared, a missing mark.
+
+    The mark is an indicator of missing values.
+    """
 
     @abstractmethod
     def number(self, declared: Any) -> float:
@@ -252,7 +257,10 @@ class _Bounded(ColumnType, ABC):
 
     @abstractmethod
     def numbers(self, column: Column, values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return the values as numbers, with NaN for missing and invalid ones, and a mask of the invalid ones."""
+        """Return the values as numbers, and a mask of the invalid ones.
+
+        Missing and invalid values are NaN.
+        """
 
     def outside(self, column: Column, values: Any) -> NDArray[np.float64]:
         numbers, _ = self.numbers(column, values)
@@ -265,7 +273,10 @@ class _Bounded(ColumnType, ABC):
         return (number, Feature(f"{column.name} is missing")) if column.missing == "indicator" else (number,)
 
     def ends(self, column: Column) -> tuple[float, float]:
-        """Return the range that numbers are clipped to; all of them if the fit finds the bounds."""
+        """Return the range that numbers are clipped to.
+
+        It contains all numbers if the fit finds the bounds.
+        """
         if column.bounds in (None, PRIVATE):
             return -_LARGEST, _LARGEST
         low, high = map(self.number, column.bounds)
@@ -274,7 +285,10 @@ class _Bounded(ColumnType, ABC):
     def _fit_to_bounds(
         self, column: Column, numbers: NDArray[np.float64], odd: NDArray[np.bool_], said: str
     ) -> tuple[NDArray[np.float64], Errors]:
-        """Return the features of numbers, with NaN for missing and ``odd`` ones, and the rows with errors."""
+        """Return the features of numbers, and the rows with errors.
+
+        Missing and ``odd`` numbers are NaN.
+        """
         absent = np.isnan(numbers) & ~odd
         low, high = self.ends(column)
         # the middle of the bounds; if the fit finds them, a number on which the scale is defined
@@ -372,7 +386,10 @@ class _Categorical(ColumnType):
 
 
 class _Date(_Bounded):
-    """A date or time becomes the number of days since 1970-01-01; a time with a time zone is converted to UTC."""
+    """A date or time as the number of days since 1970-01-01.
+
+    A time with a time zone is converted to UTC.
+    """
 
     keys = ("bounds", "missing", "format", "parts")
     hints = (
@@ -447,7 +464,10 @@ def check_declaration(check: Callable[[], Any]) -> Any:
 
 
 def collect_errors(readings: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Run all readings and return their results, or raise all their errors as one ``SchemaError``."""
+    """Return the results of all readings, or raise their errors as one error.
+
+    The error is a ``SchemaError``.
+    """
     results, errors = [], []
     for read in readings:
         try:
@@ -467,7 +487,7 @@ def refuse_records(wrong: Errors) -> None:
 
 
 def read_bounds(value: Any, where: str, check: Callable[[str, Any], Any] = check_range) -> Any:
-    """Return (low, high) as ``check`` returns it, or "private"; None if nothing is declared."""
+    """Return (low, high) as ``check`` returns it, "private", or None."""
     if value is None or value in ([], ()):
         return None
     check = check_private if isinstance(value, str) else check
@@ -524,7 +544,7 @@ def _check_cells(column: Column) -> int:
 
 
 def stored_type(values: Any) -> str:
-    """Return the type of a column by its kind of storage alone; "" if that does not decide."""
+    """Return the type that a column's storage alone decides; "" if it does not."""
     import pandas as pd
 
     types = pd.api.types

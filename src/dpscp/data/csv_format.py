@@ -84,7 +84,10 @@ class CSVFormat:
         return self.separator or ("\t" if path.lower().endswith((".tsv", ".tsv.gz")) else ",")
 
     def codec_of(self, start: bytes) -> str:
-        """Return the codec of a file that begins with these bytes: that of its byte-order mark, or the declared one."""
+        """Return the codec of a file that begins with these bytes.
+
+        It is that of the byte-order mark, or the declared one.
+        """
         return next((codec for mark, codec in _BYTE_ORDER_MARKS.items() if start.startswith(mark)), self.encoding)
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,7 +105,10 @@ class CSVFormat:
         return cls(**data)
 
     def read_cells(self, cells: Any, *, are_numbers: bool) -> Any:
-        """Return an Arrow column with null for missing cells; texts become numbers if ``are_numbers``."""
+        """Return an Arrow column with null for missing cells.
+
+        Texts become numbers if ``are_numbers``.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -144,7 +150,7 @@ class CSVFormat:
             return texts if usual else cells
 
     def _to_usual_numbers(self, cells: Any) -> Any:
-        """Rewrite numbers of this format with a decimal point; replace every other cell by a text."""
+        """Rewrite numbers of this format with a decimal point, other cells as text."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""The bounds of the features of a table: declared bounds, and bounds that a fit finds."""
+"""Define the bounds of a table's features, declared or found by a fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ _FLOATS = np.finfo(np.float64)
 
 @dataclass(frozen=True)
 class RowNorm:
-    """Bound the norm of a row, as a value of ``feature_bounds``: longer rows are scaled down to it.
+    """Bound the norm of each row, as ``feature_bounds``: longer rows are shortened.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class FeatureBounds:
 
     @property
     def on_scales(self) -> "FeatureBounds":
-        """The bounds on the public scales of the features; those of private features are found there."""
+        """The bounds on the public scales of the features; private ones are found."""
         scales = self.scales
         if scales is None:
             return self
@@ -93,7 +93,10 @@ class FeatureBounds:
 
 
 def stated_bounds(facts: Mapping[str, Any], width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the (lows, highs) of the features in public facts; -1 and 1 for features without bounds there."""
+    """Return the public (lows, highs) of the features.
+
+    They are -1 and 1 for features without bounds in the public facts.
+    """
     stated = facts.get("feature_bounds", (None, None))
     low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), width) for end in stated)
     return np.where(np.isnan(low), -1.0, low), np.where(np.isnan(high), 1.0, high)
@@ -150,7 +153,10 @@ def _separate_scale(declared: Any) -> tuple[Any, str]:
 
 
 def _with_scales(bounds: FeatureBounds, scales: Sequence[str], columns: Sequence[Any]) -> FeatureBounds:
-    """Return the bounds with a scale for each feature; refuse one that is not defined within declared bounds."""
+    """Return the bounds with a scale for each feature.
+
+    A scale that is not defined within declared bounds is refused.
+    """
     if set(scales) <= {LINEAR}:
         return bounds
     lows, highs = (np.broadcast_to(end, len(scales)).tolist() for end in bounds.pair)

@@ -1,6 +1,6 @@
-"""Read the columns of a frame (pandas, polars, Arrow) as numbers, times or indices.
+"""Read the columns of a frame as numbers, times or indices.
 
-No message contains a value of the frame.
+A frame is from pandas, polars or Arrow. No message contains a value of the frame.
 """
 
 import contextlib
@@ -117,7 +117,7 @@ def label_text(value: Any) -> str:
 
 
 def index_labels(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
-    """Return each value's index in ``labels``, compared as text; -1 for a value that is not there."""
+    """Return each value's index in ``labels``, compared as text; -1 if absent."""
     places = {label: number for number, label in enumerate(labels)}
     return number_labels(values, lambda text: places.get(text, -1))
 
@@ -134,7 +134,10 @@ def number_labels(values: Any, number: Callable[[str], int]) -> NDArray[np.int64
 
 
 def parse_numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Parse numbers, with NaN for missing and invalid ones, and return a mask of the invalid ones."""
+    """Parse numbers, and return a mask of the invalid ones.
+
+    Missing and invalid numbers are NaN.
+    """
     import pandas as pd
 
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
@@ -160,7 +163,7 @@ def describe_non_number(name: str) -> str:
 
 
 def refuse_values(values: Any, name: str, *, dates: bool = False) -> None:
-    """Refuse a column stored as lists or bytes, or, without ``dates``, as dates or times."""
+    """Refuse a column of lists or bytes and, without ``dates``, of dates or times."""
     import pandas as pd
 
     stored = values.cat.categories if isinstance(values.dtype, pd.CategoricalDtype) else values
@@ -180,7 +183,7 @@ def refuse_values(values: Any, name: str, *, dates: bool = False) -> None:
 
 
 def hash_labels(values: Any, cells: int) -> NDArray[np.int64]:
-    """Return the cell of each value, by the SHA-256 hash of its text; -1 for a missing value."""
+    """Return the cell of each value, by the SHA-256 hash of its text; -1: missing."""
 
     def cell(text: str) -> int:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % cells if text else -1
@@ -189,7 +192,10 @@ def hash_labels(values: Any, cells: int) -> NDArray[np.int64]:
 
 
 def parse_times(values: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return microseconds since 1970 (``NO_TIME`` for missing and invalid ones) and a mask of the invalid ones."""
+    """Return microseconds since 1970, and a mask of the invalid values.
+
+    ``NO_TIME`` stands for missing and invalid ones.
+    """
     import pandas as pd
 
     if isinstance(values.dtype, pd.CategoricalDtype):
@@ -207,7 +213,7 @@ def parse_times(values: Any, form: str | None) -> tuple[NDArray[np.int64], NDArr
 
 
 def _read_time(value: Any, form: str | None) -> int | None:
-    """Return microseconds since 1970, a mark for a missing value, or None for an invalid one."""
+    """Return microseconds since 1970, a mark if missing, or None if invalid."""
     if not isinstance(value, date) and label_text(value).lower() in ABSENT:
         return int(NO_TIME)
     try:
@@ -217,7 +223,10 @@ def _read_time(value: Any, form: str | None) -> int | None:
 
 
 def to_microseconds(value: Any, form: str | None) -> int:
-    """Return microseconds since 1970 of a date, an instant or a text; ValueError for another one."""
+    """Return microseconds since 1970 of a date, an instant or a text.
+
+    Raises ``ValueError`` for another value.
+    """
     if not isinstance(value, date):
         text = label_text(value)
         value = datetime.fromisoformat(text) if form is None else datetime.strptime(text, form)

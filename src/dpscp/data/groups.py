@@ -119,7 +119,10 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """The number of groups; ValueError for a column, whose categories only a schema declares."""
+        """The number of groups.
+
+        Raises ``ValueError`` for a column, whose categories only a schema declares.
+        """
         if any(isinstance(item, str) for item in self._items):
             raise ValueError("a plan needs the number of groups, not columns: pass a number, for example groups=9")
         return sum(len(_BOOLEANS if values is None else values) for values in self._split_values())
@@ -130,7 +133,10 @@ class Groups:
         return self.per_record or len(self._items)
 
     def of_rows(self, schema: Schema | None) -> "RowGroups":
-        """Return the groups of rows of X; ValueError for arrays, and for columns without a schema."""
+        """Return the groups of rows of X.
+
+        Raises ``ValueError`` for arrays, and for columns without a schema.
+        """
         for item in self._items:
             if isinstance(item, str) and schema is None:
                 raise ValueError(f"groups={item!r} is a column, which needs a schema; pass schema=dp.Schema...")
@@ -189,7 +195,10 @@ class RowGroups:
         return self.declared.most_per_record
 
     def places(self, X: Any, n: int) -> Index:
-        """Return the places of each row's groups in ``names``: (n,), or (n, per_record) for several; -1 for none."""
+        """Return the indices of each row's groups in ``names``.
+
+        The shape is (n,), or (n, per_record) for several; -1 means none.
+        """
         X, found, per_record = dense_rows(X), [], self.declared.per_record
         for item, values in self.declared.pairs:
             if self.schema is not None and isinstance(item, str):
@@ -202,7 +211,7 @@ class RowGroups:
 
 
 def _read_places(values: tuple[Any, ...] | None, per_record: int | None, groups: Any, n: int) -> Index:
-    """Return the places of the groups that a function returned, or an array has; -1 for none."""
+    """Return the indices of the groups of a function's result or array; -1: none."""
     if per_record is not None and values is not None:
         return places_of_matrix(groups, len(values), per_record, n)
     if values is None and np.asarray(groups).dtype != np.bool_:
@@ -221,7 +230,10 @@ def _check_values(values: Any) -> tuple[Any, ...]:
 
 
 def _name_of(item: Any, place: int) -> str:
-    """Return the public name of a column or function; its place for a function without a name."""
+    """Return the public name of a column or function.
+
+    A function without a name gets its place.
+    """
     if isinstance(item, str):
         return item
     name = getattr(item, "__name__", "")
@@ -240,13 +252,19 @@ def places_of_values(groups: Any, values: Sequence[Any], n: int) -> Index:
 
 
 def name_groups(labels: Sequence[str], values: Sequence[Sequence[Any]]) -> tuple[str, ...]:
-    """Return a name for each value of each grouping, such as ``"sex=f"``; names of groupings are made distinct."""
+    """Return a name for each value of each grouping, such as ``"sex=f"``.
+
+    Names of groupings are made distinct.
+    """
     distinct = labels if len(set(labels)) == len(labels) else [f"groups[{k}]" for k in range(len(labels))]
     return tuple(f"{label}={value}" for label, listed in zip(distinct, values, strict=True) for value in listed)
 
 
 def join_places(found: Sequence[Index], sizes: Sequence[int]) -> Index:
-    """Return the places of several groupings as columns; each grouping is numbered after those before it."""
+    """Return the indices of several groupings as columns.
+
+    Each grouping is numbered after those before it.
+    """
     if len(found) == 1:
         return found[0]
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -255,10 +273,10 @@ def join_places(found: Sequence[Index], sizes: Sequence[int]) -> Index:
 
 
 def places_of_matrix(matrix: Any, n_groups: int, per_record: int, n: int) -> Index:
-    """Return the places of the True columns of each row, (n, per_record), filled up with -1.
+    """Return the indices of each row's True columns, (n, per_record).
 
-    A row with more than ``per_record`` of them is in no group: it is counted in none and gets full sets, so the promise
-    of each group still holds. The rule depends on the row alone.
+    Rows with fewer are filled up with -1. A row with more than ``per_record`` of them is in no group: it is counted in
+    none and gets full sets, so the promise of each group still holds. The rule depends on the row alone.
     """
     member = np.asarray(matrix)
     if member.shape != (n, n_groups) or member.dtype != np.bool_:
@@ -287,7 +305,9 @@ def has_group(places: Index) -> NDArray[np.bool_]:
 
 
 def largest_thresholds(places: Index, thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the largest threshold of each row's groups, (n, n_levels); infinite for a row in no group.
+    """Return the largest threshold of each row's groups, (n, n_levels).
+
+    It is infinite for a row in no group.
 
     Parameters
     ----------

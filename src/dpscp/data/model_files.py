@@ -45,7 +45,7 @@ def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Map
 
 
 def digest_of(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 digest of a header and arrays, whatever the order of their names."""
+    """Return the SHA-256 digest of a header and arrays, for any order of names."""
     members = {name: hashlib.sha256(_array_bytes(array)).hexdigest() for name, array in arrays.items()}
     return hashlib.sha256(json.dumps([header, members], sort_keys=True).encode()).hexdigest()
 
@@ -167,7 +167,10 @@ def plain(value: Any) -> Any:
 
 
 def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of an estimator as JSON values, without those that JSON cannot represent."""
+    """Return an estimator's parameters as JSON values.
+
+    Those that JSON cannot represent are left out.
+    """
     found = {name: _plain_parameter(value) for name, value in parameters.items() if name != "estimator"}
     return {name: value for name, value in found.items() if value is not NOT_PLAIN}
 

@@ -1,9 +1,9 @@
-"""Read person ids, and group rows by person: the unit of privacy if a person may have several records.
+"""Read person ids and group rows by person.
 
-At most ``rows_per_person`` rows of a person are kept, by a uniform private choice. Each kept row has the weight one
-over the number of kept rows, so a person's weights add up to one. A weighted sum of bounded terms then has the same
-sensitivity to a whole person as a plain sum has to one record. A table without ids is the special case of one row for
-each person.
+A person is the unit of privacy if a person may have several records. At most ``rows_per_person`` rows of a person are
+kept, by a uniform private choice. Each kept row has the weight one over the number of kept rows, so a person's weights
+add up to one. A weighted sum of bounded terms then has the same sensitivity to a whole person as a plain sum has to one
+record. A table without ids is the special case of one row for each person.
 
 The number of persons and the number of rows of each are private: they are used inside the fit only.
 
@@ -123,7 +123,10 @@ def read_person_ids(persons: Any) -> PersonIds:
 
 
 def _to_numpy(persons: Any) -> NDArray[Any]:
-    """Return a column of another library as an array; a missing id becomes None, NA or NaN."""
+    """Return a column of another library as an array.
+
+    A missing id becomes None, NA or NaN.
+    """
     if not hasattr(persons, "detach") and not hasattr(persons, "to_numpy"):
         raise TypeError(f"persons must have one id for each row of X: {_ALLOWED}, or a torch tensor of integers")
     # a category of pandas, for which True and 1 are equal
@@ -231,7 +234,7 @@ def require_unit(ledger: Ledger, unit: Unit) -> Ledger:
 
 
 def choose_unit(persons: Any, rows_per_person: int | None, *, n_records: int | None, n_persons: int | None) -> Unit:
-    """Return the unit that the arguments define; refuse arguments that contradict each other."""
+    """Return the unit that the arguments define; refuse contradictions."""
     if rows_per_person is not None:
         rows_per_person = check_count("rows_per_person", rows_per_person)
     if persons is None:

@@ -1,7 +1,7 @@
-"""A promise for another population: a public likelihood ratio, and secret coins that keep records by it.
+"""Define promises for another population, by a public likelihood ratio.
 
-Each held-out record is kept with probability w / W, where w is its likelihood ratio and W the public bound. The kept
-records are independent draws of the declared population.
+Secret coins keep records by this ratio. Each held-out record is kept with probability w / W, where w is its likelihood
+ratio and W the public bound. The kept records are independent draws of the declared population.
 
 Theory: Result K
 """
@@ -26,7 +26,7 @@ _PRIOR_ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Population:
-    """Declare another population than that of the records, by a public likelihood ratio.
+    """Declare another population than the records', by a public likelihood ratio.
 
     Parameters
     ----------
@@ -66,7 +66,9 @@ class Population:
 
     @classmethod
     def from_class_priors(cls, target: Mapping[Any, float], source: Mapping[Any, float]) -> "Population":
-        """Declare other public probabilities of the classes; within a class, both populations have one distribution.
+        """Declare other public probabilities of the classes.
+
+        Within a class, both populations have one distribution.
 
         Parameters
         ----------
@@ -84,7 +86,7 @@ class Population:
 
     @property
     def class_shares(self) -> dict[Any, float]:
-        """The declared probability of each class among new records; empty where none were declared."""
+        """The declared probability of each class among new records; may be empty."""
         declared = self.likelihood_ratio
         if not isinstance(declared, ClassRatios):
             return {}
@@ -96,7 +98,10 @@ class Population:
         return not callable(self.likelihood_ratio)
 
     def check_classes(self, classes: tuple[Any, ...] | None) -> None:
-        """Refuse class probabilities that do not match the public classes (None for a regression)."""
+        """Refuse class probabilities that do not match the public classes.
+
+        The classes are None for a regression.
+        """
         ratios = self.likelihood_ratio
         if isinstance(ratios, ClassRatios) and (classes is None or set(ratios.classes) != set(classes)):
             raise ValueError(
@@ -105,7 +110,10 @@ class Population:
             )
 
     def ratios_of(self, rows: Any, targets: Any, n: int) -> FloatArray:
-        """Return each record's ratio; refuse a function that uses more than the record itself."""
+        """Return each record's ratio, computed from that record alone.
+
+        A function that uses more is refused.
+        """
         if self.is_array:
             raise ValueError(
                 "population needs a function of X (or of X and y) here; an array of ratios is for calibrate and "
@@ -123,7 +131,10 @@ class Population:
         return self._read(self.likelihood_ratio, n)
 
     def _read(self, ratios: Any, n: int) -> FloatArray:
-        """Return one ratio for each record; an error about a ratio outside its bounds contains no value."""
+        """Return one ratio for each record.
+
+        An error about a ratio outside its bounds contains no value.
+        """
         found = np.asarray(ratios)
         if found.shape != (n,) or found.dtype.kind not in "biuf":
             raise ValueError("population must have one number for each record")
@@ -138,7 +149,7 @@ class Population:
 
 
 def read_population(population: Any) -> Population | None:
-    """Return the declared population; TypeError for anything except a Population or None."""
+    """Return the declared population; ``TypeError`` for another type."""
     if population is None or isinstance(population, Population):
         return population
     raise TypeError(f"population must be a dp.Population, got {type(population).__name__}")
@@ -153,7 +164,9 @@ def check_ratio_bound(bound: object) -> float:
 
 
 def keep_by_ratio(ratios: FloatArray, bound: float, coins: FloatArray) -> NDArray[np.bool_]:
-    """Return which records are kept, with probability ratio / bound; ``coins`` are uniform in [0, 1).
+    """Return which records are kept, with probability ratio / bound.
+
+    ``coins`` are uniform in [0, 1).
 
     Theory: Result K
     """
@@ -161,7 +174,10 @@ def keep_by_ratio(ratios: FloatArray, bound: float, coins: FloatArray) -> NDArra
 
 
 def _takes_targets(function: Callable[..., Any]) -> bool:
-    """Whether a function takes targets beside rows: it has two parameters without a default."""
+    """Return whether a function takes targets beside rows.
+
+    It then has two parameters without a default.
+    """
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a compiled function has no readable signature
@@ -172,7 +188,10 @@ def _takes_targets(function: Callable[..., Any]) -> bool:
 
 @dataclass(frozen=True)
 class ClassRatios:
-    """The likelihood ratio of each public label, and its probability in the population of new records."""
+    """The likelihood ratio and the new probability of each public label.
+
+    The probability is that in the population of new records.
+    """
 
     classes: tuple[Any, ...]
     ratios: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Public scales of a column or target: linear, logarithm, or logarithm of one plus the value."""
+"""Define scales of a column or target: linear, log and log1p."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,10 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def check_scale(name: str, scale: Any, bounds: tuple[float, float] | None) -> str:
-    """Return the scale; ValueError for an unknown one, or for declared bounds where it is not defined."""
+    """Return the scale; refuse one that is unknown or not defined in the bounds.
+
+    The bounds are the declared ones.
+    """
     chosen: str = check_choice(name, scale, SCALES)
     if bounds is not None and not bounds[0] > _ENDS[chosen]:
         raise ValueError(
@@ -50,7 +53,7 @@ def bounds_on_scales(bounds: tuple[Any, Any], scales: tuple[str, ...]) -> tuple[
 
 
 def to_scale(values: ArrayLike, scale: str) -> FloatArray:
-    """Return numbers on the scale; values for which it is not defined become minus infinity."""
+    """Return numbers on the scale; minus infinity where it is not defined."""
     numbers = np.asarray(values, dtype=np.float64)
     if scale == LINEAR:
         return numbers
@@ -71,13 +74,17 @@ def from_scale(values: ArrayLike, scale: str) -> FloatArray:
 
 
 def finite_on_scale(values: ArrayLike, scale: str) -> FloatArray:
-    """Return finite numbers on the scale; values for which it is not defined become its smallest number."""
+    """Return finite numbers on the scale.
+
+    Values for which it is not defined become its smallest number.
+    """
     return np.asarray(np.maximum(to_scale(values, scale), _LIMITS[scale][0]))
 
 
 def scale_limits(scale: str) -> tuple[float, float]:
-    """Return the smallest and the largest number on the scale; ranges within them have finite, different ends in units.
+    """Return the smallest and the largest number on the scale.
 
-    The smallest one also replaces values for which the scale is not defined, see ``finite_on_scale``.
+    Ranges within them have finite, different ends in units. The smallest one also replaces values for which the scale
+    is not defined, see ``finite_on_scale``.
     """
     return _LIMITS[scale]

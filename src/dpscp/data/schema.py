@@ -207,7 +207,10 @@ class Schema:
         return ((self.target,) if self.target else ()) if isinstance(self.target, str) else self.target
 
     def _check_person(self) -> None:
-        """Refuse a column of person ids that is the target or a feature, and counts that contradict it."""
+        """Refuse a column of person ids that is also a target or a feature.
+
+        Counts that contradict it are refused too.
+        """
         person = self.person
         if person is not None and (not isinstance(person, str) or not person or person in self.target_names):
             raise SchemaError("person must be the name of the column of person ids, and not the target")
@@ -239,7 +242,10 @@ class Schema:
         return tuple(needed)
 
     def require_complete(self) -> "Schema":
-        """Return this schema; raise ``SchemaError`` for missing declarations or two features with one name."""
+        """Return this schema, or raise ``SchemaError`` if declarations are missing.
+
+        Two features with one name are refused too.
+        """
         if self.lacks:
             raise SchemaError(
                 f"the schema lacks {'; '.join(self.lacks)}. Add them to the schema from public knowledge; they are "
@@ -258,14 +264,14 @@ class Schema:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether a declaration is a pattern for several columns of a table that is not known yet."""
+        """Whether a declaration is a pattern for several columns of a later table."""
         return any(column.is_pattern for column in self.columns)
 
     def for_columns(self, names: Sequence[str]) -> "Schema":
-        """Return the schema of a table with these columns: each pattern becomes the columns that it matches.
+        """Return the schema of a table with these columns.
 
-        A column belongs to the declaration with its name, or to the first pattern that matches. Column names are
-        public.
+        Each pattern becomes the columns that it matches. A column belongs to the declaration with its name, or to the
+        first pattern that matches. Column names are public.
         """
         if not self.has_patterns:
             return self
@@ -354,7 +360,10 @@ class Schema:
         return features
 
     def encode(self, frame: Any) -> tuple[NDArray[np.float64], NDArray[Any], Any]:
-        """Return matrix, targets and person ids of a frame, or raise one error for all of them."""
+        """Return matrix, targets and person ids of a frame.
+
+        All errors are raised as one.
+        """
         rows, targets, persons = collect_errors(
             [partial(read, frame) for read in (self.matrix, self.targets, self.persons)]
         )
@@ -414,7 +423,10 @@ class Schema:
         return found
 
     def read_targets(self, columns: Mapping[str, Any]) -> tuple[NDArray[Any], Errors]:
-        """Return the targets in these columns (pandas Series), and the rows with errors, see ``Column.read``."""
+        """Return the targets in these columns, and the rows with errors.
+
+        Columns are pandas Series, see ``Column.read``.
+        """
         for name, values in columns.items():
             refuse_values(values, name)
         if isinstance(self.target, str) and self.task != "regression":
@@ -438,7 +450,7 @@ class Schema:
         return np.where(is_other[:, None], 0, np.nan_to_num(found)).astype(np.int64), wrong | {said: is_other}
 
     def encode_targets(self, values: Any) -> NDArray[Any]:
-        """Return the values of a target column (or of several) as ``targets`` returns them."""
+        """Return the values of the target columns as ``targets`` returns them."""
         import pandas as pd
 
         columns = np.asarray(values) if isinstance(self.target, str) else np.asarray(values).T
@@ -451,14 +463,14 @@ class Schema:
         return None if self.person is None else require_column(frame, self.person, "person")
 
     def category_column(self, name: str) -> Column:
-        """Return a categorical column with listed categories, or raise SchemaError for another one."""
+        """Return a categorical column with listed categories, or raise SchemaError."""
         column = next((c for c in self.feature_columns if c.name == name and c.type == "categorical"), None)
         if column is None or column.categories in (None, HASH):
             raise SchemaError(f"groups={name!r} must be a categorical column whose categories the schema lists")
         return column
 
     def groups(self, table: Any, name: str) -> NDArray[np.int64]:
-        """Find the place of each row's category in a categorical column, -1 for another value.
+        """Return the index of each row's category in a column; -1 for another value.
 
         Parameters
         ----------

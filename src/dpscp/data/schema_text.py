@@ -1,4 +1,7 @@
-"""Read and write the text of a schema: TOML, with comments for missing declarations, or JSON."""
+"""Read and write the text of a schema: TOML or JSON.
+
+In TOML, comments stand for missing declarations.
+"""
 
 import json
 import tomllib
@@ -61,7 +64,7 @@ def parse_text(text: str, name: str) -> Any:
 
 
 def merge_shared(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the declarations of each column, completed by ``[defaults]`` and ``[categories]``."""
+    """Return each column's declarations with ``[defaults]`` and ``[categories]``."""
     columns, defaults, lists = (data.get(name, {}) for name in ("columns", "defaults", "categories"))
     for name, table in (("columns", columns), ("defaults", defaults), ("categories", lists)):
         if not isinstance(table, Mapping):
@@ -89,7 +92,10 @@ def _merge_column(name: str, column: Any, defaults: Mapping[str, Any], lists: Ma
 
 
 def check_metadata(metadata: Any) -> dict[str, str]:
-    """Return the declarations about a release as texts; raise ``SchemaError`` for an unknown key or another value."""
+    """Return the declarations about a release as texts.
+
+    Raises ``SchemaError`` for an unknown key or another value.
+    """
     if not isinstance(metadata, Mapping):
         raise SchemaError("metadata must be a table of texts")
     refuse_unknown_keys(metadata, METADATA_KEYS, "metadata")
@@ -100,7 +106,10 @@ def check_metadata(metadata: Any) -> dict[str, str]:
 
 
 def format_schema(declared: Mapping[str, Any]) -> str:
-    """Return the text of a schema file with these declarations, see ``Schema.to_dict``."""
+    """Return the text of a schema file.
+
+    See ``Schema.to_dict`` for the declarations.
+    """
     irrelevant = {"classification": ["bounds"], "regression": ["classes"], "multilabel": ["classes", "bounds"]}
     left_out = irrelevant.get(declared["task"], [])
     lines = list(_HEAD)
@@ -138,7 +147,10 @@ def _format_value(value: Any) -> str:
 
 
 def bounds_of_targets(columns: Sequence[Any], target: str | tuple[str, ...]) -> Any:
-    """Return the declared bounds of the targets: one pair, or one for each; None if the fit finds them."""
+    """Return the declared bounds of the targets: one pair, or one for each.
+
+    None means that the fit finds them.
+    """
     found = [column.bounds for column in columns if isinstance(column.bounds, tuple)]
     if isinstance(target, str):
         return columns[0].bounds if columns else None

@@ -1,7 +1,7 @@
-"""Check a table against a schema before a fit: problems with their numbers of records, and hints for the curator.
+"""Check a table against a schema before a fit.
 
-The result is computed from the records without noise. It is for the curator of the records, is in no release, and must
-not be published.
+The curator sees problems with their numbers of records, and hints. The result is computed from the records without
+noise. It is for the curator of the records, is in no release, and must not be published.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ class TableProblem:
 
 @dataclass(frozen=True)
 class TableCheck:
-    """The problems of a table that a fit would refuse, and hints. NOT private: do not publish it.
+    """Hints, and problems that a fit would refuse; NOT private: do not publish them.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class TableCheck:
 
 
 def check_table(table: Any, schema: Schema) -> TableCheck:
-    """Read a table, spend nothing, and list what a fit would refuse, with hints for the curator.
+    """List what a fit would refuse in a table, and hints; spend no budget.
 
     The result is NOT private. It is for the curator of the records.
 
@@ -120,7 +120,7 @@ class _Checking:
         self._clipped: dict[str, NDArray[np.int64]] = {}
 
     def read_parts(self, table: Table) -> None:
-        """Check all files; a file that cannot be read becomes a problem, and the next one is read."""
+        """Check all files; a file that cannot be read becomes a problem."""
         for part in table.parts:
             first = 0
             try:

@@ -24,7 +24,7 @@ _FORMULA = r"^'*[=+\-@\t\r]"
 def open_writer(
     path: Path, csv_format: CSVFormat | None = None, *, raw: bool = False
 ) -> Iterator[Callable[[Any], None]]:
-    """Yield a function that writes Arrow batches as CSV or Parquet, by the name of the file.
+    """Yield a function that writes Arrow batches as CSV or Parquet, by file name.
 
     The file appears when it is complete; a failure leaves no file. Without ``raw``, a text in CSV that a spreadsheet
     would run as a formula gets a leading apostrophe; a number does not.
@@ -110,7 +110,10 @@ def _as_text(name: str, column: Any, csv_format: CSVFormat) -> Any:
 
 
 def _join_labels(sets: Any) -> Any:
-    """Write each list of labels as one text, ``a|b``; a ``|`` inside a label gets a backslash."""
+    """Write each list of labels as one text, ``a|b``.
+
+    A ``|`` inside a label gets a backslash.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -122,7 +125,10 @@ def _join_labels(sets: Any) -> Any:
 
 
 def _without_formulas(texts: Any, csv_format: CSVFormat) -> Any:
-    """Put an apostrophe before each text that a spreadsheet would run as a formula, except numbers."""
+    """Put an apostrophe before each text that a spreadsheet runs as a formula.
+
+    Numbers get none.
+    """
     import pyarrow.compute as pc
 
     is_formula = pc.match_substring_regex(texts, _FORMULA)

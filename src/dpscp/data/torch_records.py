@@ -1,4 +1,4 @@
-"""Read records as torch users hold them: tensors, inputs by name, or a ``Dataset``, into rows of numbers.
+"""Read tensors, inputs by name, or a ``Dataset`` of torch into rows of numbers.
 
 A record is one item of the data set. A ``DataLoader`` is refused: batches are drawn privately, and its sampler and its
 ``collate_fn`` could drop, repeat or mix records.
@@ -86,7 +86,10 @@ class NamedInputs:
 
 
 def as_numbers(values: Any, name: str) -> NDArray[Any]:
-    """Return numbers in equal shapes as an array; whole numbers must be exact in float32."""
+    """Return numbers in equal shapes as an array.
+
+    Whole numbers must be exact in float32.
+    """
     try:
         found = np.asarray(to_array(values))
     except Exception:  # the message of the library may describe records
@@ -102,14 +105,20 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
 
 
 def split_target(columns: Mapping[str, Any], target: Any = None) -> tuple[dict[str, Any], Any]:
-    """Return the inputs and the target: the column with this name or one of ``TARGETS``; None without such a column."""
+    """Return the inputs and the target, which is a column; None without one.
+
+    The column has this name, or one of ``TARGETS``.
+    """
     known = (target,) if isinstance(target, str) else TARGETS
     name = next((name for name in known if name in columns), None)
     return {key: value for key, value in columns.items() if key != name}, None if name is None else columns[name]
 
 
 def read_shape(written: Any) -> tuple[Any, ...]:
-    """Return the shape of a record from a file: sizes, or (name, shape, kind) of each input."""
+    """Return the shape of a record as written in a file.
+
+    It has sizes, or (name, shape, kind) of each input.
+    """
     kinds, named = tuple(_KINDS.values()), is_named(written)
     parts: list[Any] = [_read_input(part, kinds) if named else check_count("input_shape", part) for part in written]
     if not parts or count_numbers(parts) > _LONGEST_RECORD:
@@ -123,12 +132,15 @@ def _read_input(part: Any, kinds: tuple[str, ...]) -> tuple[str, tuple[int, ...]
 
 
 def comes_from_torch(value: Any) -> bool:
-    """Return whether an object's class comes from torch, which is not imported for that."""
+    """Return whether an object's class comes from torch, without its import."""
     return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
 
 
 def _has_names(X: Any) -> bool:
-    """Return whether records have inputs by name; some sparse matrices are mappings of places."""
+    """Return whether records have inputs by name.
+
+    Some sparse matrices are mappings of places.
+    """
     return _is_table_of_columns(X) or (isinstance(X, Mapping) and not issparse(X))
 
 
@@ -155,7 +167,10 @@ def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def inputs_of(X: Any) -> Any:
-    """Return the inputs alone, as an array or as inputs by name: of a ``Dataset`` the first part of each item."""
+    """Return the inputs alone, as an array or by name.
+
+    In a ``Dataset``, they are the first part of each item.
+    """
     if _has_names(X):
         return NamedInputs.of(split_target(_columns_of(X))[0])
     return _read_items(X)[0] if _holds_items(X) else to_array(X)
@@ -173,7 +188,10 @@ def has_own_items(value: Any) -> bool:
 
 
 def takes_float64(owner: Any) -> bool:
-    """Return whether a torch module inside an estimator, a mechanism or a model takes float64 rows."""
+    """Return whether a torch module inside this object takes float64 rows.
+
+    The object is an estimator, a mechanism or a model.
+    """
     while owner is not None and not comes_from_torch(owner):
         if isinstance(owner, list | tuple):
             owner = owner[-1] if owner else None
@@ -215,7 +233,10 @@ def _holds_items(value: Any) -> bool:
 
 
 def to_array(value: Any) -> Any:
-    """Return a tensor, or a list of tensors, one for each record, as an array; other values stay as they are."""
+    """Return a tensor, or a list of one tensor for each record, as an array.
+
+    Other values stay as they are.
+    """
     if isinstance(value, list | tuple) and len(value) and comes_from_torch(value[0]):
         return _stacked(value)
     if not comes_from_torch(value) or not isinstance(value, _torch().Tensor):
@@ -237,7 +258,10 @@ def _stacked(tensors: Sequence[Any]) -> NDArray[Any]:
 
 
 def _read_items(dataset: Any) -> tuple[Any, NDArray[Any] | None]:
-    """Return the inputs of all items as an array or as inputs by name, and the targets, if they have any."""
+    """Return the inputs of all items, as an array or by name, and their targets.
+
+    Targets are None if items have none.
+    """
     if type(dataset) is _torch().utils.data.TensorDataset:  # its items are rows of its tensors, which may have none
         inputs, *others = (np.asarray(to_array(part)) for part in dataset.tensors)
         return inputs, others[0] if len(others) == 1 else None
@@ -269,7 +293,7 @@ def read_item(item: Any) -> Item:
 
 
 def stack_items(items: Sequence[Item], shape: tuple[Any, ...]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return the inputs, (n, ...), and the targets, (n, ...), of items that all have this shape of inputs."""
+    """Return inputs and targets, (n, ...), of items with this shape of inputs."""
     targets = [target for _, target, _ in items if target is not None]
     if any(one != shape for *_, one in items) or len({target.shape for target in targets}) > 1:
         raise ValueError(ITEMS)
@@ -277,7 +301,10 @@ def stack_items(items: Sequence[Item], shape: tuple[Any, ...]) -> tuple[NDArray[
 
 
 def record_shape(dataset: Any) -> tuple[Any, ...]:
-    """Return the public shape of a record: that of the first item, or of the tensors of a ``TensorDataset``."""
+    """Return the public shape of a record.
+
+    It is that of the first item, or of the tensors of a ``TensorDataset``.
+    """
     if len(dataset):
         return read_item(dataset[0])[2]
     tensors: Any = getattr(dataset, "tensors", ())

@@ -49,7 +49,7 @@ _KEY = os.urandom(32)
 
 @dataclass(frozen=True)
 class Sketch:
-    """The digests of the rows of a table, at most ``_MOST_OF_A_TABLE`` of them; in memory only.
+    """Digests of a table's rows, at most ``_MOST_OF_A_TABLE``; in memory only.
 
     ``limit`` is the largest digest that is kept; ``total`` the sum of all digests.
     """
@@ -93,7 +93,10 @@ class Sketch:
 
 @dataclass(frozen=True)
 class RowDigests:
-    """Make the sketch of a block, in the process that has the block; the key belongs to the trusted side."""
+    """Make the sketch of a block, in the process that has the block.
+
+    The key belongs to the trusted side.
+    """
 
     key: bytes = field(default=_KEY, repr=False)
 
@@ -117,7 +120,10 @@ class RowDigests:
 
 
 def sketch_rows(rows: Any) -> Sketch:
-    """Return the sketch of rows in memory; the sketch is empty for a table without numbers."""
+    """Return the sketch of rows in memory.
+
+    It is empty for a table without numbers.
+    """
     table = np.asarray(rows)
     if table.ndim < 2 or table.dtype.kind not in "fiub":
         table = np.empty((0, 1))
@@ -134,7 +140,7 @@ class _Use:
     parameters: str | None = None
 
     def trained(self, model: Any, parameters: str | None) -> bool:
-        """Return whether this is the fit that made a model, or the file that it was loaded from."""
+        """Return whether this is the fit that made a model, or its file."""
         same = self.model is not None and self.model() is model
         return same or (parameters is not None and parameters == self.parameters)
 
@@ -150,12 +156,12 @@ def remember_use(sketch: Sketch, *, is_private: bool, model: Any = None, paramet
 
 
 def has_trained(sketch: Sketch, model: Any, parameters: str | None) -> bool:
-    """Return whether the fit of this model is known to have used some of these records."""
+    """Return whether this model's fit is known to have used some of the records."""
     return any(use.trained(model, parameters) and sketch.shares_records(use.sketch) for use in list(_USES))
 
 
 def warn_if_used(sketch: Sketch, what: str, *, stacklevel: int) -> None:
-    """Warn if a private use in this process is known to have used some of these records."""
+    """Warn if a use in this process is known to have used some of the records."""
     if any(use.is_private and sketch.shares_records(use.sketch) for use in list(_USES)):
         warnings.warn(
             f"{what} records that this process used before: {_ADVICE}", ReuseWarning, stacklevel=stacklevel + 1
@@ -163,7 +169,10 @@ def warn_if_used(sketch: Sketch, what: str, *, stacklevel: int) -> None:
 
 
 def warn_if_refit(sketch: Sketch, *, stacklevel: int) -> None:
-    """Warn about a fit inside a search of scikit-learn, whose folds overlap, or on records that were used before."""
+    """Warn about a fit inside a search, or on records that were used before.
+
+    The folds of a search of scikit-learn overlap.
+    """
     if _is_inside_search():
         warnings.warn(
             "this fit runs inside a search or cross-validation of scikit-learn. The folds overlap, and the scores on "

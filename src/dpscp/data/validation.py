@@ -67,7 +67,10 @@ def validate_rows(
 
 
 def dense_rows(X: Any) -> Any:
-    """Convert a sparse matrix to a dense array, so that both give the same fit; return other tables unchanged."""
+    """Convert a sparse matrix to a dense array; return other tables unchanged.
+
+    So both give the same fit.
+    """
     if not sparse.issparse(X):
         return X
     if math.prod(X.shape) > _MOST_DENSE_NUMBERS:
@@ -135,7 +138,10 @@ def _is_finite(values: Any) -> bool:
 
 
 def validate_targets(y: Any, n: int, n_targets: int | None = 1) -> NDArray[np.float64]:
-    """Return finite real targets, (n,) or of several (n, n_targets); ``n_targets`` None takes any number."""
+    """Return finite real targets: (n,), or (n, n_targets) for several.
+
+    With ``n_targets`` None, any number is allowed.
+    """
     values = _validate_shape(y, n, several=n_targets != 1)
     if n_targets is not None and values.shape[1:] != ((n_targets,) if n_targets > 1 else ()):
         raise ValueError(f"y must have {n_targets} columns, one for each target")
@@ -167,7 +173,10 @@ def validate_labels(y: Any, n: int) -> NDArray[Any]:
 
 
 def validate_indicators(y: Any, n: int) -> NDArray[np.int64]:
-    """Return indicators of true labels, (n, n_labels); ValueError without a value for anything else."""
+    """Return indicators of true labels, (n, n_labels).
+
+    A ``ValueError`` for anything else contains no value.
+    """
     if y is None:
         raise ValueError("This estimator requires y to be passed, but the target y is None")
     try:
@@ -250,7 +259,10 @@ def label_index(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.in
 
 
 def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
-    """Return the miscoverage of each level, and whether ``confidence_level`` is a single number."""
+    """Return the miscoverage of each level, and whether there is a single level.
+
+    Levels come from ``confidence_level``.
+    """
     single = isinstance(confidence_level, numbers.Real) or not np.iterable(confidence_level)
     levels = [confidence_level] if single else list(confidence_level)
     if not levels:

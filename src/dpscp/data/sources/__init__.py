@@ -1,4 +1,4 @@
-"""Sources of records: blocks of rows, targets and owners, processed where they are stored.
+"""Process blocks of rows, targets and owners where they are stored.
 
 Every computation on records is a sum (moments, clipped gradients, counts). So it works the same way on an array, on a
 file larger than memory and on a cluster. Only totals reach the driver, which alone draws noise and spends budget.
@@ -31,7 +31,10 @@ __all__ = [
 
 
 def find_source(X: Any, y: Any = None, schema: Schema | None = None) -> RecordSource | None:
-    """Return the source of a table or Spark frame that a schema reads, or of Dask collections; None for others."""
+    """Return the source of a table, a Spark frame or Dask collections, or None.
+
+    A schema reads the table or the Spark frame.
+    """
     is_data = schema is None and y is not None and are_paths(X)  # a list of texts may be for the caller's own estimator
     if is_table(X) and not is_data:
         if schema is None:

@@ -1,4 +1,4 @@
-"""Define the base class of sources: blocks, a lazy ``map`` and a ``sum``. Read records from arrays.
+"""Define the base class of sources: blocks, lazy ``map``, ``sum``; read arrays.
 
 Your own source (files, a cluster, a database) is a subclass of ``RecordSource`` with two members:
 
@@ -303,9 +303,10 @@ def unwrap_results(results: Iterable[Total | Failure]) -> list[Total]:
 
 
 def hide_message(work: Callable[[], Total], where: str) -> Total:
-    """Return the result of ``work``, which computes records in a library, or raise an error without its text.
+    """Return the result of a library's work, or raise an error without its text.
 
-    The text may contain a cell, such as one that cannot be converted.
+    The work computes records, so the text could contain some. The text may contain a cell, such as one that cannot be
+    converted.
     """
     failure = ""
     try:
@@ -442,7 +443,7 @@ class FirstReading(Generic[Found]):
 
 @dataclass(frozen=True)
 class SameBlocks:
-    """Return the block unchanged if it equals that of the first reading; otherwise refuse it."""
+    """Return the block if it equals that of the first reading, else refuse it."""
 
     digests: Mapping[int, bytes] = field(repr=False)
     key: bytes = field(repr=False)

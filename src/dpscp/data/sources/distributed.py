@@ -229,7 +229,10 @@ class _Group:
 
 
 def _as_list(function: Callable[[Block], Any], block: Block) -> list[Any]:
-    """Return the result as a list: results are joined, and process 0 adds them in its own order."""
+    """Return the result as a list, so that results of processes are joined.
+
+    Process 0 adds them in its own order.
+    """
     return [function(block)]
 
 

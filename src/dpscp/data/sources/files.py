@@ -68,12 +68,15 @@ def are_paths(table: Any) -> bool:
 
 
 def is_url(table: str | PathLike[str]) -> bool:
-    """Return whether this names a file system: ``s3://bucket/name``, also as a Path, which keeps one slash only."""
+    """Return whether this names a file system, such as ``s3://bucket/name``.
+
+    A ``Path`` of it keeps one slash only.
+    """
     return _URL.fullmatch(str(table)) is not None
 
 
 def without_keys(table: str | PathLike[str]) -> str:
-    """Return the text of a path, or of a URL without parts that may be a key, for messages and files."""
+    """Return a path, or a URL without parts that may be a key, for messages."""
     return _SECRETS.sub("", _usual_url(table)) if is_url(table) else str(table)
 
 
@@ -84,7 +87,10 @@ def _usual_url(table: str | PathLike[str]) -> str:
 
 
 def find_kind(name: str) -> str:
-    """Return the kind of a file by its name: "csv", "parquet", "ipc", "orc" or "excel"; refuse another one."""
+    """Return the kind of a file by its name, or refuse it.
+
+    Kinds are "csv", "parquet", "ipc", "orc" and "excel".
+    """
     found = [kind for ending, kind in _KINDS.items() if name.lower().endswith(ending)]
     if not found:
         raise TableError(
@@ -113,7 +119,7 @@ class TableFile:
 
     @property
     def is_csv(self) -> bool:
-        """Whether the types and marks of cells are declared, because the file does not contain them."""
+        """Whether cell types and marks are declared because the file has none."""
         return find_kind(self.path) == "csv"
 
     @property
@@ -156,9 +162,9 @@ class TableFile:
         return kind.make_fragment(self.path, self.system)
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
-        """Yield the share of the file that was read, and the next Arrow batch of at most ``rows`` rows.
+        """Yield the share of the file that was read, and the next Arrow batch.
 
-        CSV cells stay texts (an empty one is missing).
+        A batch has at most ``rows`` rows. CSV cells stay texts (an empty one is missing).
         """
         import pyarrow as pa
 
@@ -221,7 +227,10 @@ class TableFile:
         yield 1.0, pa.RecordBatch.from_pandas(self._sheet()[list(names)], texts, preserve_index=False)
 
     def _sheet(self) -> Any:
-        """Return the lines of the only sheet after the first one, cells as texts, without empty lines."""
+        """Return the lines of the only sheet after the first one, cells as text.
+
+        Empty lines are left out.
+        """
         import pandas as pd
 
         with self.system.open_input_file(self.path) as file:
@@ -239,7 +248,7 @@ class TableFile:
             yield n_rows / total, batch
 
     def _guard(self, work: Callable[[], Any]) -> Any:
-        """Return the result of ``work``, or raise an error without anything from the records."""
+        """Return the result of ``work``, or raise an error without any record."""
         failure: Exception
         try:
             return work()
@@ -267,7 +276,7 @@ class TableFile:
         raise unreadable
 
     def find_damage(self) -> str:
-        """Return the line, or the row group and column, that cannot be read; "" if unknown.
+        """Return the line, or row group and column, with the error; "" if unknown.
 
         The result depends on the records and is for the curator only.
         """
@@ -302,7 +311,7 @@ def _cell_text(cell: Any) -> str | None:
 
 
 def list_files(table: Any, csv_format: CSVFormat) -> list[TableFile]:
-    """Return the files of a path, URL, pattern, folder or list of these, in a fixed order.
+    """Return the files of a path, URL, pattern, folder or list, in a fixed order.
 
     Files of a folder or pattern are in the order of their names, and all have one format.
     """
@@ -319,7 +328,7 @@ def list_files(table: Any, csv_format: CSVFormat) -> list[TableFile]:
 
 
 def _locate(table: str | PathLike[str]) -> tuple[Any, str, str]:
-    """Return the file system and the path in it, and the text that names both in messages."""
+    """Return the file system, the path in it, and the text of both in messages."""
     try:
         from pyarrow import fs
     except ImportError:  # pragma: no cover (the test environment has it)
@@ -385,12 +394,18 @@ def _find_files(system: Any, path: str, said: str) -> list[tuple[str, dict[str, 
 
 
 def _is_marker(file: str, parts: Sequence[str]) -> bool:
-    """Return whether a file contains no records by convention: ``_SUCCESS``, ``_metadata``, ``.part.crc``."""
+    """Return whether a file contains no records by convention.
+
+    Examples: ``_SUCCESS``, ``_metadata``, ``.part.crc``.
+    """
     is_hidden = any(part.startswith((".", "_")) for part in parts)
     return is_hidden and not any(file.lower().endswith(ending) for ending in _KINDS)
 
 
 def _folder_keys(folders: Sequence[str]) -> dict[str, str | None]:
-    """Return the columns of folders such as ``year=2024``; Hive has a special name for a missing value."""
+    """Return the columns of folders such as ``year=2024``.
+
+    Hive has a special name for a missing value.
+    """
     pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
     return {unquote(name): None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value) for name, value in pairs}

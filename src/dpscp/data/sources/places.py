@@ -1,11 +1,11 @@
-"""Join the rows of each person in one block, and number the persons of all blocks: draws belong to these places.
+"""Join the rows of each person in one block, and number all persons.
 
-Rows of a table are in any order. They are first split into blocks by a hash of the person's id, so that all rows of a
-person are in one block. The number of blocks depends on the number of rows. So adding or removing a person may move
-others to other blocks. Privacy does not depend on that. There are three reasons. The draws of persons (kept rows,
-batches, held-out parts) belong to their places in the order of their first rows in the table, for any division into
-blocks. The cap and the weights bound what a person adds to a sum, in any block. The rounding of sums is bounded, and
-charged, for any order of records.
+Random draws belong to these numbers. Rows of a table are in any order. They are first split into blocks by a hash of
+the person's id, so that all rows of a person are in one block. The number of blocks depends on the number of rows. So
+adding or removing a person may move others to other blocks. Privacy does not depend on that. There are three reasons.
+The draws of persons (kept rows, batches, held-out parts) belong to their places in the order of their first rows in the
+table, for any division into blocks. The cap and the weights bound what a person adds to a sum, in any block. The
+rounding of sums is bounded, and charged, for any order of records.
 
 A source is read once to count the persons of each block. The counts stay inside the fit and are never released. They
 give every person a place 0, 1, 2, ..., block after block. Each random choice for a person (the coin of the secret
@@ -43,13 +43,19 @@ PersonRows = tuple[Array, Array, PersonIds]
 
 
 def take_census(block: Block) -> list[tuple[int, int, int]]:
-    """Return the number of a block, and its private numbers of persons and rows, in a form that ``sum`` joins."""
+    """Return a block's number and its private numbers of persons and rows.
+
+    ``sum`` can join the result.
+    """
     return [(block.id, block.owners.count, len(block))]
 
 
 @dataclass(frozen=True)
 class Places:
-    """Give the persons and the rows of each block their places among all; blocks follow one another."""
+    """Number the persons and the rows of each block among all.
+
+    Blocks follow one another.
+    """
 
     persons: Mapping[int, range]
     rows: Mapping[int, range]
@@ -77,10 +83,11 @@ class Places:
 
 @dataclass(frozen=True)
 class UnitSource(RecordSource):
-    """A source with its unit of privacy and, if known, its places and the width of its rows after a step.
+    """A source with its unit of privacy and, if known, places and row width.
 
-    Where the unit is a person, every person has all their rows in one block, side by side, at most ``unit.cap`` of
-    them. The places after ``map`` are not known, because a mapped source may have fewer persons.
+    The width is that of its rows after a step. Where the unit is a person, every person has all their rows in one
+    block, side by side, at most ``unit.cap`` of them. The places after ``map`` are not known, because a mapped source
+    may have fewer persons.
     """
 
     source: RecordSource
@@ -161,7 +168,10 @@ def as_one_block(source: RecordSource) -> Block | None:
 
 
 def nominal_count(source: RecordSource, n_records: int | None) -> int:
-    """Return the public nominal number of records or persons; None declares the true number public."""
+    """Return the public nominal number of records or persons.
+
+    None declares the true number public.
+    """
     name = unit_of_blocks(source).count_name
     if n_records is not None:
         return check_count(name, n_records)
@@ -208,7 +218,7 @@ def choose_one_row(draws: PlacedDraws, places: Places, block: Block) -> Block:
 
 
 def split_by_person(rows: Array, targets: Array, persons: Any, count: int) -> list[PersonRows]:
-    """Split rows, targets and ids into places by a hash of the ids; the order of rows is kept."""
+    """Split rows, targets and ids by a hash of the ids, in the order of rows."""
     ids = read_person_ids(persons)
     if not len(ids) == len(rows) == len(targets):
         raise ValueError("persons must contain one id for each row")

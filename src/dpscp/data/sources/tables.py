@@ -1,6 +1,7 @@
-"""Read tables (files, folders, URLs, data sets of other libraries), and keep blocks in memory or in a scratch file.
+"""Read tables, and keep blocks in memory or in a scratch file.
 
-Small blocks stay in memory. Others are written to an unnamed temporary file that is read again for every sum.
+Tables are files, folders, URLs, and data sets of other libraries. Small blocks stay in memory. Others are written to an
+unnamed temporary file that is read again for every sum.
 """
 
 import mmap
@@ -57,7 +58,10 @@ _LIBRARIES = {
 
 
 def is_table(table: Any) -> bool:
-    """Return whether ``TableSource`` reads this: a path or a data set of another library, but not a frame."""
+    """Return whether ``TableSource`` reads this, which is not a frame.
+
+    It reads a path or a data set of another library.
+    """
     if is_path(table) or are_paths(table):
         return True
     for kind in type(table).__mro__:
@@ -94,7 +98,10 @@ class TableStream:
         return ""
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[tuple[float, Any]]:
-        """Yield the chosen columns of all records as Arrow batches; the share that was read is unknown."""
+        """Yield the chosen columns of all records as Arrow batches.
+
+        The share that was read is unknown.
+        """
         self._require_same_fragments(names)
         stream = self._read(list(names), rows)
         while (batch := hide_message(lambda: next(stream, None), self.said)) is not None:
@@ -117,7 +124,10 @@ class TableStream:
                 yield batch.select(names)
 
     def _require_same_fragments(self, names: Sequence[str]) -> None:
-        """Refuse an Arrow dataset with a file that lacks a column: otherwise Arrow fills it with missing values."""
+        """Refuse an Arrow dataset with a file that lacks a column.
+
+        Arrow would fill it with missing values.
+        """
         import pyarrow.dataset as ds
 
         fragments: list[Any] = []
@@ -171,7 +181,7 @@ class Table:
     def batches(
         self, stage: str, names: Sequence[str] | None = None, rows: int | None = None, records: int | None = None
     ) -> Iterator[Any]:
-        """Yield the columns of all records, and show the progress with the name of the stage.
+        """Yield the columns of all records, and show the progress of the stage.
 
         A table without records has one batch without a row: an error would reveal that the only record is missing.
 
@@ -285,7 +295,10 @@ def as_frame(block: Any, schema: Schema, csv_format: CSVFormat | None = None) ->
 
 @contextmanager
 def _named_folder(folder: str | PathLike[str] | None) -> Iterator[None]:
-    """Name the folder in a write error, such as a full disk, because the file has no name."""
+    """Name the folder in a write error, such as a full disk.
+
+    The file itself has no name.
+    """
     try:
         yield
     except OSError as error:
@@ -347,7 +360,7 @@ class Scratch(Generic[Item]):
 
 
 class LocalSource(RecordSource):
-    """The base class of sources that hold one block at a time, and keep blocks in a scratch file."""
+    """Base class of sources with one block at a time and a scratch file for blocks."""
 
     is_fixed = True
     folder: str | PathLike[str] | None
@@ -369,10 +382,10 @@ class ReadSource(LocalSource):
 def keep_or_spill(
     items: Iterable[Item], folder: str | PathLike[str] | None, public_size: int = 0
 ) -> list[Item] | Scratch[Item]:
-    """Return blocks, or pieces that begin with their rows, in memory if small, otherwise in a scratch file.
+    """Return blocks, or pieces that begin with their rows, for reading again.
 
-    If the public number of bytes is known and large, all blocks go to the file at once. The place of a block affects
-    speed only, not results.
+    They are in memory if small, otherwise in a scratch file. If the public number of bytes is known and large, all
+    blocks go to the file at once. The place of a block affects speed only, not results.
     """
     first, size, more = list[Item](), 0, iter(items)
     for item in more:
@@ -442,7 +455,7 @@ class TableSource(LocalSource):
 
     @contextmanager
     def _naming_file(self) -> Iterator[None]:
-        """Add the file name to an error about its records as a note; the message does not change."""
+        """Add the file name as a note to an error, whose message does not change."""
         try:
             yield
         except TableError:  # its message already names the file
@@ -453,7 +466,7 @@ class TableSource(LocalSource):
             raise
 
     def _table(self) -> Iterator[Block]:
-        """Yield blocks of the public number of records, for any division into files and batches."""
+        """Yield blocks of the public number of records, for any division into files."""
         number, waiting = 0, []
         for rows, targets, _ in self._encoded():
             waiting.append((rows, targets))
@@ -473,7 +486,7 @@ class TableSource(LocalSource):
         return self.stored().read()
 
     def stored(self) -> RecordSource:
-        """Return the source of the same blocks in memory or in a scratch file, by their size."""
+        """Return the source of the same blocks, in memory if small, else on disk."""
         if not self._stored and self._schema.person is not None:
             self._stored.append(store_blocks(self._person_blocks(), self.width, self.folder, self._public_size))
         elif not self._stored:
