@@ -1,4 +1,4 @@
-"""Private training mechanisms, each with its event, its stability and its public facts."""
+"""Train privately; each mechanism has an event, a stability and public facts."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Define the base class of private training mechanisms, with the input and the outcome of a training.
+"""Define the base class of mechanisms, with input and outcome of a training.
 
 A mechanism is a frozen set of public constants. Its privacy cost (`event`) is a function of these constants alone and
 is known before any record is used. Records in memory are a source of one block. Only the base class defines `train` and
@@ -174,11 +174,11 @@ class TrainingRun:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Return the weight of each row, of shape (n,): those of one person add up to at most one."""
+        """Return the weight of each row, (n,); those of one person add up to <= 1."""
         return self.block.owners.weights
 
     def generator(self) -> np.random.Generator:
-        """Return the random generator of this run: from the system's entropy, or repeatable with ``random_state``."""
+        """Return this run's random generator: repeatable only with ``random_state``."""
         return secure_generator(self.random_state)
 
     def train_inner(self, mechanism: "Mechanism", source: RecordSource) -> Trained:
@@ -194,7 +194,9 @@ class TrainingRun:
         trajectory: Trajectory | None = None,
         taken_from_data: tuple[str, ...] = (),
     ) -> Trained:
-        """Return the outcome of this run: ``model`` with the cost that the mechanism stated before training.
+        """Return the outcome of this run: ``model`` with the cost stated before training.
+
+        The mechanism stated the cost.
 
         ``facts`` are further public facts of the training, for the ledger. ``taken_from_data`` names the facts that
         were read from the records. A mechanism around another one changes the inner outcome instead.
@@ -206,9 +208,9 @@ class TrainingRun:
 
 
 class Mechanism(ABC):
-    """The base class of private training algorithms: frozen dataclasses of public constants.
+    """Base class of private training algorithms: frozen public constants.
 
-    Define `event` and `train_on`. Everything else has a default:
+    A subclass is a frozen dataclass. Define `event` and `train_on`. Everything else has a default:
 
     - ``with_noise`` replaces the field ``noise_multiplier``, and ``calibrated`` searches the noise for a budget by it.
     - ``configured`` gets the labels of a release, ``check`` the shape of a record, both before any budget is reserved.
@@ -235,7 +237,7 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def event(self) -> "DpEvent | None":
-        """Return the cost of one run, from public constants only; None while the noise is not set."""
+        """Return the cost of one run, from public constants; None without noise."""
 
     @abstractmethod
     def train_on(self, run: TrainingRun) -> Trained:
@@ -246,17 +248,20 @@ class Mechanism(ABC):
 
     @property
     def trains_persons(self) -> bool:
-        """Return whether a person may have several rows: sums then use ``run.weights``, and batches draw persons."""
+        """Return whether a person may have several rows, by weights or batches.
+
+        Sums then use ``run.weights``, and batches draw persons.
+        """
         return False
 
     @property
     def trains_sources(self) -> bool:
-        """Return whether records may be in several blocks, outside this process: all work on them is sums."""
+        """Return whether training needs only sums over blocks, which may be elsewhere."""
         return False
 
     @property
     def task(self) -> str | None:
-        """Return "classification" or "regression"; None where it is not known before training."""
+        """Return "classification" or "regression"; None if training decides it."""
         return None
 
     @property
@@ -271,7 +276,7 @@ class Mechanism(ABC):
 
     @property
     def stages(self) -> Stages:
-        """Return the entries of a ledger for one run; ValueError while some noise is not set."""
+        """Return the entries of a ledger for one run; ValueError without noise."""
         return (("training", paid_event(self)),)
 
     def configured(self, needs: Needs) -> Self:  # noqa: ARG002
@@ -283,9 +288,10 @@ class Mechanism(ABC):
         return self
 
     def check(self, input_shape: tuple[Any, ...]) -> Checked | None:
-        """Check the mechanism for records of this shape, before any budget is reserved or any record is used.
+        """Check the mechanism for records of this shape, at no cost.
 
-        The result has facts about the caller's own code; None without such code. A ValueError states what is wrong.
+        This happens before any budget is reserved or any record is used. The result has facts about the caller's own
+        code; None without such code. A ValueError states what is wrong.
         """
         check_width(self, count_numbers(input_shape))
         return None
@@ -296,11 +302,11 @@ class Mechanism(ABC):
         n_records: int,  # noqa: ARG002
         classes: tuple[Any, ...] | None = None,  # noqa: ARG002
     ) -> "Stability | None":
-        """Return the bound on the shift by one record under shared noise; None if none is proven."""
+        """Return the proven bound on the shift by one record at equal noise, or None."""
         return None
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """Return a copy with this noise, in units of the sensitivity; more noise must cost less."""
+        """Return a copy with this noise / sensitivity; more noise must cost less."""
         if "noise_multiplier" not in getattr(self, "__dataclass_fields__", ()):
             raise TypeError(
                 f"{type(self).__name__} has no field noise_multiplier, so its noise cannot be found for a budget; set "
@@ -309,7 +315,9 @@ class Mechanism(ABC):
         return replace(self, noise_multiplier=noise_multiplier)  # type: ignore[type-var]  # a dataclass
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> Self:
-        """Return a new mechanism whose whole event is (epsilon, delta)-DP, with nearly the smallest noise.
+        """Return a mechanism whose event is (epsilon, delta)-DP at little noise.
+
+        The noise is nearly the smallest.
 
         Raises: BudgetError if no finite noise meets the budget.
         """
@@ -325,7 +333,7 @@ class Mechanism(ABC):
         return ready.with_noise(noise)
 
     def with_shares(self, mu: float) -> Self:  # noqa: ARG002
-        """Return the mechanism with noise for all parts that have a fixed share of the Gaussian-DP budget ``mu``."""
+        """Return the mechanism with the noise that fixed shares of ``mu`` determine."""
         return self
 
     def guess_noise(self, mu: float) -> float:
@@ -378,7 +386,7 @@ class Mechanism(ABC):
         n_records: int | None = None,
         observer: "StepObserver | None" = None,
     ) -> Trained:
-        """Train on the records of a source; the division into blocks changes the order of sums only."""
+        """Train on a source; its division into blocks changes the order of sums only."""
         # all refusals come before the first release
         if observer is not None and not self.takes_observer:
             raise TypeError(f"observer needs DPSGD, the only mechanism that shows its steps, not {type(self).__name__}")
@@ -422,7 +430,7 @@ class Around(Mechanism):
 
     @property
     def event(self) -> "DpEvent | None":
-        """Return the composition of its own releases and the inner event; None while some noise is not set."""
+        """Return the event of its own releases and the inner ones; None without noise."""
         own, inner = [event for _, event in self.own_parts], self.mechanism.event
         parts = [inner, *own] if self.releases_last else [*own, inner]
         known = [event for event in parts if event is not None]
@@ -430,7 +438,7 @@ class Around(Mechanism):
 
     @property
     def stages(self) -> Stages:
-        """Return the entries of a ledger: its own and those of the inner mechanism, in the order of their releases."""
+        """Return the ledger entries, its own and the inner ones, in order of release."""
         paid_event(self)
         own = tuple((name, event) for name, event in self.own_parts if event is not None)
         inner = self.mechanism.stages
@@ -438,7 +446,7 @@ class Around(Mechanism):
 
     @property
     def own_share(self) -> float:
-        """Return the part of the squared Gaussian-DP budget for the own releases: the field ``share``, if any."""
+        """Return the share of mu^2 for its own releases: the field ``share``, if any."""
         return float(getattr(self, "share", 0.0)) if self.own_parts else 0.0
 
     def with_own_noise(self, mu: float) -> Self:  # noqa: ARG002
@@ -484,9 +492,9 @@ class Around(Mechanism):
 
 
 class GaussianSums(Mechanism):
-    """The base class of mechanisms that release sums with Gaussian noise, of one multiplier for all.
+    """Base class of mechanisms that release sums with Gaussian noise.
 
-    Define ``releases``, the field ``noise_multiplier`` and ``train_on``.
+    One multiplier sets the noise of all sums. Define ``releases``, the field ``noise_multiplier`` and ``train_on``.
 
     Privacy: ``event`` is a DP-SGD event of the releases. The noise of each sum must be ``noise_multiplier`` times its
     sensitivity. 0 means no noise and no privacy, and the event states that.
@@ -500,7 +508,7 @@ class GaussianSums(Mechanism):
 
     @property
     def releases(self) -> tuple[float, int]:
-        """Return the sampling rate of each sum and the number of sums; by default one sum over all records."""
+        """Return the sampling rate and the number of sums; by default (1.0, 1)."""
         return 1.0, 1
 
     @property
@@ -539,7 +547,7 @@ def check_width(part: Any, width: int) -> None:
 
 
 def require_mechanism(value: Any, name: str = "mechanism") -> Mechanism:
-    """Return the value, or raise TypeError if it is not a mechanism, for example a function or a class."""
+    """Return the value, or raise TypeError if it is not a mechanism."""
     if isinstance(value, Mechanism):
         return value
     kind = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
@@ -573,7 +581,7 @@ def require_noise(noise_multiplier: float | None) -> float:
 
 
 def paid_event(part: Any) -> "DpEvent":
-    """Return the event of a mechanism or step, or raise ValueError if its noise is not set."""
+    """Return the event of a mechanism or step; ValueError without its noise."""
     event: DpEvent | None = part.event
     if event is None:
         raise ValueError(

@@ -1,4 +1,6 @@
-"""Define the base class of released models, their file format, and models that were trained elsewhere.
+"""Define the base class of released models and their file format.
+
+Also wraps models that were trained elsewhere.
 
 `Model` has a default for everything except the outputs. A model around another one forwards the other methods to it.
 Nothing here imports torch; ``PrivateModel.from_opacus`` imports it when it is called.
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class NoInfluenceFormError(TypeError, ValueError):
-    """Raised if no valid form of the correction is known for this model or this training.
+    """Raised if no valid form of the correction is known for model or training.
 
     It is both a TypeError and a ValueError, for a model of the wrong kind and for a missing trajectory.
     """
@@ -38,7 +40,9 @@ class NoInfluenceFormError(TypeError, ValueError):
 
 @dataclass(frozen=True)
 class InfluenceForm:
-    """Describe the linear head inside a model, whose outputs can be corrected for each record's own influence.
+    """The linear head inside a model, for the self-influence correction.
+
+    Its outputs can be corrected for each record's own influence.
 
     Parameters
     ----------
@@ -98,10 +102,16 @@ class Model(ABC):
 
     @abstractmethod
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Return logits (n, classes), or real outputs (n, k), where k is 1 or the number of quantiles."""
+        """Return logits (n, classes), or real outputs (n, k).
+
+        k is 1 or the number of quantiles.
+        """
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Return class probabilities (n, classes), the softmax of the outputs; TypeError for regression."""
+        """Return class probabilities (n, classes), the softmax of the outputs.
+
+        Raises ``TypeError`` for a regression.
+        """
         if self.task != "classification":
             raise TypeError("predict_proba needs a classification model; this one was trained for regression")
         return softmax(np.asarray(self.outputs(X), dtype=np.float64))
@@ -111,12 +121,15 @@ class Model(ABC):
         raise self._not_saved()
 
     def config(self) -> dict[str, Any]:
-        """Return the public constants as JSON values, with the name of `saved_as` as "model"."""
+        """Return the public constants as JSON values.
+
+        The name of `saved_as` is stored as "model".
+        """
         raise self._not_saved()
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:  # noqa: ARG003
-        """Rebuild the model that `config` and `arrays` came from; nothing of a file is executed."""
+        """Rebuild the model of `config` and `arrays`; nothing of a file is executed."""
         raise cls._not_saved()
 
     @classmethod
@@ -132,7 +145,9 @@ class Model(ABC):
         return False
 
     def influence_form(self) -> InfluenceForm:
-        """Return the linear head and the steps around it; NoInfluenceFormError if no valid form is known.
+        """Return the linear head and the steps around it.
+
+        Raises ``NoInfluenceFormError`` if no valid form is known.
 
         Theory: Result D
         """
@@ -141,7 +156,9 @@ class Model(ABC):
         )
 
     def with_output_scale(self, scale: float, shift: ArrayLike) -> Self:  # noqa: ARG002
-        """Return the model with every output z as shift + scale * z; both go into its last layer.
+        """Return the model with every output z as shift + scale * z.
+
+        Both numbers go into its last layer.
 
         Raises: TypeError for a model without a last layer.
         """
@@ -193,7 +210,10 @@ AnyModel = TypeVar("AnyModel", bound=type[Any])
 
 
 def digest_parameters(model: Model) -> str | None:
-    """Return a checksum of a released model: its public constants and parameters; None for a model that is code."""
+    """Return a checksum of a released model; None for a model that is code.
+
+    It covers public constants and parameters.
+    """
     try:
         config, arrays = model.config(), model.arrays()
     except Exception:  # code of the caller, or a model that is a function
@@ -288,7 +308,10 @@ class FunctionModel(Model):
             raise ValueError("classes is required for classification, and must be None for regression")
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the checked result of the function: logits (n, classes), or real outputs (n, k)."""
+        """Return the function's checked result: logits or real outputs.
+
+        Logits are (n, classes), real outputs are (n, k).
+        """
         return call_model(self.function, check_rows(X, self.n_features), self.classes)
 
     @classmethod
@@ -327,7 +350,7 @@ class CallersModel(Model):
 
 
 def model_for_records(model: Model) -> Model:
-    """Wrap a model that contains code of the caller, so that this code gets copies of the records.
+    """Wrap a model with code of the caller, which gets copies of the records.
 
     It is called twice, on two different divisions into blocks, and the results are compared.
     """
@@ -340,7 +363,7 @@ def model_for_records(model: Model) -> Model:
 
 
 def call_model(function: Callable[[Any], Any], rows: Any, classes: tuple[Any, ...] | None) -> NDArray[np.float64]:
-    """Return the outputs of a caller's function for each row, one column for each class."""
+    """Return a caller's function of each row, with one column for each class."""
 
     def read(found: Any, size: int) -> NDArray[np.float64]:
         values = np.asarray(found, dtype=np.float64)

@@ -41,11 +41,12 @@ class PrecomputedOutputs(Model):
 
 @dataclass(frozen=True)
 class Prefit:
-    """A fitted scikit-learn estimator that was trained elsewhere, without the records of the fit that it is passed to.
+    """A fitted scikit-learn estimator that was trained on other records.
 
-    Pass it as ``estimator`` of `PrivateConformalClassifier` or `PrivateConformalRegressor`. All records then calibrate
-    (guarantee ``"split"``), and the ledger contains the search only. X goes to the estimator unchanged, and
-    ``classes_`` are the public labels. The release cannot be saved.
+    Training was elsewhere, without the records of the fit that it is passed to. Pass it as ``estimator`` of
+    `PrivateConformalClassifier` or `PrivateConformalRegressor`. All records then calibrate (guarantee ``"split"``), and
+    the ledger contains the search only. X goes to the estimator unchanged, and ``classes_`` are the public labels. The
+    release cannot be saved.
 
     Assumes: the estimator was trained without these records, and computes the outputs of each row from that row alone.
     Every certificate states it. The records that trained the estimator are not protected.
@@ -81,7 +82,10 @@ class Prefit:
                 ) from None
 
     def predictor(self, task: str) -> "Predictor":
-        """Return the prediction function for a task; TypeError names what the estimator lacks."""
+        """Return the prediction function for a task; TypeError if it is missing.
+
+        The message names what the estimator lacks.
+        """
         try:  # attribute access also finds methods that a wrapper delegates to another estimator
             if task == "regression":
                 return Predictor(self.estimator.predict, None)
@@ -108,7 +112,10 @@ class Predictor:
     classes: tuple[Any, ...] | None
 
     def outputs(self, X: Any) -> NDArray[np.float64]:
-        """Return probabilities (n, n_classes) or real outputs (n, k), from copies of the rows."""
+        """Return probabilities (n, n_classes) or real outputs (n, k).
+
+        They are computed from copies of the rows.
+        """
         found = call_model(self.answer, X, self.classes)
         # an invalid probability counts as 0, which gives its label the worst score
         return found if self.classes is None else np.clip(np.nan_to_num(found, nan=0.0), 0.0, 1.0)

@@ -1,10 +1,11 @@
-"""Choose everything about private training from public numbers, so that nothing is tuned on the user's records.
+"""Choose everything about private training from public numbers.
 
-Tuning on the records costs privacy and voids the guarantees, so model and hyperparameters are fixed functions of the
-nominal number of records, the width of a row, the number of classes and the budget. One number governs most of them:
-the signal s = n * mu, records times the Gaussian-DP parameter of the training budget. Noise in the released parameters
-is about clip_norm * (sum of step sizes) / s in every coordinate, whatever the number of steps, so the recipe fixes that
-ratio. How the constants were found, what they give and where they are weak: docs/recipe.md.
+So nothing is tuned on the user's records. Tuning on the records costs privacy and voids the guarantees, so model and
+hyperparameters are fixed functions of the nominal number of records, the width of a row, the number of classes and the
+budget. One number governs most of them: the signal s = n * mu, records times the Gaussian-DP parameter of the training
+budget. Noise in the released parameters is about clip_norm * (sum of step sizes) / s in every coordinate, whatever the
+number of steps, so the recipe fixes that ratio. How the constants were found, what they give and where they are weak:
+docs/recipe.md.
 """
 
 import math
@@ -95,7 +96,7 @@ CLEAR_PAIR_SIGNAL = 7_500
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hold the choices of the recipe, with a reason for each; all of them follow from public numbers.
+    """The choices of the recipe, each with a reason, from public numbers only.
 
     `mechanism` has no noise yet: `calibrated` solves it from the training budget (`train_epsilon`, `delta`).
     `n_training` is the nominal number of records that training sees: pass it to `train` as n_records.
@@ -124,7 +125,7 @@ class Recipe:
 
 
 def train_share(guarantee: str | Guarantee, epsilon: float, delta: float, n_records: int | None = None) -> float:
-    """Return the share of the squared Gaussian-DP budget (mu^2) for training on the full data.
+    """Return the share of mu^2 (Gaussian DP) for training on the full data.
 
     `universal` certifies a wider level the more training may learn about one record, so its share falls with
     the budget; the other guarantees pay no coverage for training. The search keeps what one threshold needs: with
@@ -146,11 +147,11 @@ def train_share(guarantee: str | Guarantee, epsilon: float, delta: float, n_reco
 
 
 def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
-    """Return the part of the records held out under `split`: sqrt(20 / (n * mu)), from an eighth to one half.
+    """Return the held-out fraction under `split`: sqrt(20 / (n * mu)).
 
-    The search overshoots by 1.1 to 2 / (fraction * n * mu) in coverage (released size, minimax offset), which costs
-    about three times as much in size; training loses a few percent for each doubling of the records that are taken
-    from it. The sum of the two is least at a fraction that falls with the root of n * mu.
+    It is between one eighth and one half. The search overshoots by 1.1 to 2 / (fraction * n * mu) in coverage (released
+    size, minimax offset), which costs about three times as much in size; training loses a few percent for each doubling
+    of the records that are taken from it. The sum of the two is least at a fraction that falls with the root of n * mu.
 
     >>> round(calibration_fraction(4_000, 0.5, 1e-5), 2), calibration_fraction(20_000, 1.0, 1e-5)
     (0.19, 0.125)
@@ -162,7 +163,7 @@ def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
 
 
 def pays_as_pair(signal: float, n_features: int) -> bool:
-    """Return whether intervals from a private pair of quantiles are expected to be narrower than those of one width.
+    """Return whether two private quantiles are likely to beat intervals of one width.
 
     ``signal`` is records times mu of the whole budget. Measured for dense nets on tables: docs/recipe.md.
     """
@@ -170,7 +171,7 @@ def pays_as_pair(signal: float, n_features: int) -> bool:
 
 
 def pays_as_quantiles(signal: float, n_features: int, share: float = TABLE_SHARE) -> bool:
-    """Return whether quantiles of the features are expected to be worth the noise of their distribution functions.
+    """Return whether feature quantiles are likely to be worth the noise in them.
 
     ``signal`` is records times mu of the training budget, ``share`` the part of its mu^2 for the counts.
 
@@ -182,7 +183,7 @@ def pays_as_quantiles(signal: float, n_features: int, share: float = TABLE_SHARE
 
 
 def encoded_columns(task: str, sizes: Mapping[str, int], width: int, signal: float) -> list[str]:
-    """Return the columns whose categories are expected to do better as shares of the target than as indicators.
+    """Return the columns that likely do better as target shares than as indicators.
 
     ``sizes`` are the numbers of their categories, ``width`` is the width of a row of indicators, ``signal`` records
     times mu of the whole budget.
@@ -308,7 +309,7 @@ class _Problem:
     standardized: tuple[int, ...] = ()
 
     def encoded(self, encoding: PrivateTargetEncoding) -> "_Problem":
-        """Return the problem of the rows behind an encoding of categories, which come last there."""
+        """Return the problem of the rows after an encoding, whose columns come last."""
         if self.guarantee.needs_stability or self.guarantee.needs_trajectory or not isinstance(self.bounds, tuple):
             raise ValueError(
                 f"columns of category codes need public or found bounds of the other columns, and guarantee='split' or "
@@ -336,7 +337,7 @@ class _Problem:
 
     @property
     def norm(self) -> float:
-        """Return the bound on the norm of a row behind `public_steps`; for standardized rows it rarely acts."""
+        """Return the bound on a row's norm after `public_steps`."""
         if isinstance(self.bounds, RowNorm):
             return self.bounds.bound
         if self.bounds is None:
@@ -380,7 +381,7 @@ class _Problem:
         return Preprocessed(steps, engine, share)
 
     def table(self) -> Mechanism:
-        """Return a small dense net (a linear head where the signal is too weak) on standardized features."""
+        """Return a small net, or a linear head for a weak signal, for tables."""
         s, n_classes = self.signal, len(self.classes or ())
         weakest = _LEAST_CLASS_SIGNAL * n_classes
         if self.task == "regression" and s < WEAK_SIGNAL:
@@ -408,7 +409,7 @@ class _Problem:
         return self.behind(steps, engine((hidden, "relu")), share)
 
     def by_inputs(self, engine: Callable[[Layers], DPSGD], fewest: int, most: int) -> Mechanism:
-        """Return the engine of a regression; what is released decides how many inputs between these two there are."""
+        """Return a regression engine whose layers follow from the released width."""
         possible = [(widest, layers) for widest, layers in self.regression_layers() if widest >= fewest]
         last = next(place for place, (widest, _) in enumerate(possible) if widest >= most)
         possible, layers = possible[: last + 1], possible[last][1]
@@ -435,7 +436,7 @@ class _Problem:
         return (_FEW_INPUTS, few), (_WIDE_REGRESSION - 1, narrow), (math.inf, wide)
 
     def weak_regression(self) -> Mechanism:
-        """Return a linear model whose steps and random features follow from the signal for each of its weights."""
+        """Return a linear model with steps and features for the signal per weight."""
         inputs = self.width + 1
         signal = self.signal / inputs
         # beside the signal steps are longest at twice the learned one, there 0.9: below it noise is more than what is
@@ -446,7 +447,7 @@ class _Problem:
         return self.linear_model(0.9 / shorter, round(0.5 * clarity / (1 + clarity), 2))
 
     def linear_model(self, ratio: float, weight: float) -> Mechanism:
-        """Return a linear model on standardized features and, with a positive weight, random features.
+        """Return a linear model on standardized and, if weighted, random features.
 
         ``ratio`` times the signal is the sum of the step sizes times the length of a row: the noise in an output is
         that of a parameter times this length.
@@ -466,7 +467,7 @@ class _Problem:
         return self.behind((*self.standardizing_steps(), *features), engine, TABLE_SHARE)
 
     def table_engine(self, layers: Layers, total: float, reason: str, bound: float) -> DPSGD:
-        """Return DP-SGD on standardized features; ``total`` is the sum of the step sizes before decay."""
+        """Return DP-SGD on a table; ``total`` adds up its step sizes before decay."""
         momentum, largest = 0.9, 8.0
         steps = max(500, min(1500, math.ceil(total / largest)))
         noted = {
@@ -488,10 +489,10 @@ class _Problem:
         )
 
     def standardizing_steps(self) -> tuple[Step, ...]:
-        """Return steps after which numbers have about mean 0 and spread 1; with quantiles where they pay.
+        """Return steps that give numbers about mean 0 and spread 1.
 
-        Indicators stay 0 or 1 where the other columns get quantiles: standardized, an indicator of a rare category
-        would be the longest number of its rows.
+        They add quantiles where these pay. Indicators stay 0 or 1 where the other columns get quantiles: standardized,
+        an indicator of a rare category would be the longest number of its rows.
         """
         if self.bounds == "standardized":
             return ()
@@ -520,7 +521,7 @@ class _Problem:
         return (UnitNorm(),) if self.bounds is None else (NormClip(self.norm),)
 
     def embedding(self) -> Mechanism:
-        """Return a linear head on centered and whitened rows of norm one, by full-batch private gradient descent."""
+        """Return a linear head on centered and whitened rows of norm one."""
         whiten, clip, noise = self.width <= WIDEST_WHITENING, 0.5, 0.9
         if self.guarantee.needs_trajectory:
             # a record's own pull on its logits grows with clip_norm * sum(step sizes) / n; longer training does not
@@ -553,9 +554,10 @@ class _Problem:
         return self.behind(self.direction_steps(whiten), engine, EMBEDDING_SHARE)
 
     def direction_steps(self, whiten: bool) -> tuple[Step, ...]:
-        """Return steps after which rows have norm one and no common direction; the length of a wide row says little.
+        """Return steps that give rows norm one and no common direction.
 
-        Numeric columns beside indicators are scaled and get their quantiles first, where these pay.
+        The length of a wide row says little. Numeric columns beside indicators are scaled and get their quantiles
+        first, where these pay.
         """
         private = [] if self.bounds == "standardized" else [PrivateCentering(), UnitNorm()]
         last: list[Step] = [UnitNorm(), *private, *([PrivateWhitening()] if whiten else [])]
@@ -575,7 +577,7 @@ class _Problem:
         return (*self.public_steps(), *last)
 
     def stable(self) -> Mechanism:
-        """Return a linear model with a proven shift bound: full batches, plain SGD, public preprocessing."""
+        """Return a linear model with a proven shift bound, by full-batch SGD."""
         bound = self.norm
         reach2 = bound**2 + 1
         if self.task == "classification":

@@ -65,7 +65,10 @@ class ClippedGradient(AlikeBlocks):
     """
 
     def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float = math.inf) -> None:
-        """Allocate memory for blocks of at most about `batch` records, their public expected number."""
+        """Allocate memory for blocks of about `batch` records.
+
+        This is their public expected number.
+        """
         self.loss, self._batch = loss, batch
         self.second: SecondThread | None = None
         self.thread = threading.get_ident()
@@ -100,7 +103,10 @@ class ClippedGradient(AlikeBlocks):
         return self.chunk
 
     def _allocate_views(self, units: int) -> None:
-        """Allocate what is cut anew for each number of records, and the constants that reduce it."""
+        """Allocate memory that is divided again for each number of records.
+
+        Also allocates the constants that reduce it.
+        """
         # rows of zeros and ones: one product sums the squares of every layer
         n, hidden = len(self._outs), self._ins[1:]
         self._error_layer = np.repeat(np.eye(n), self._outs, axis=1)
@@ -131,7 +137,10 @@ class ClippedGradient(AlikeBlocks):
         self.parameters[:] = kept
 
     def errors(self, records: EngineBlock, start: int) -> Array:
-        """Return the first layer's clipped weighted errors of a chunk of records, (units, records), in float64."""
+        """Return the first layer's clipped weighted errors of a chunk of records.
+
+        They have the shape (units, records), in float64.
+        """
         part = slice(start, min(len(records), start + self.chunk))
         rows, squared_norms, target, weights = self._read(records, part, aligned=self._has_aligned(records))
         v = self._backward(self.loss, rows, target)
@@ -140,9 +149,9 @@ class ClippedGradient(AlikeBlocks):
         return v.wide_errors[0][:, : len(weights)]
 
     def sum(self, records: EngineBlock, persons: NDArray[np.int64] | None) -> tuple[Array, int]:
-        """Return the weighted sum over the batch, and its number of records; the next call overwrites the sum.
+        """Return the weighted sum over the batch, and its number of records.
 
-        None stands for all persons.
+        The next call overwrites the sum. None stands for all persons.
         """
         batch = None if persons is None else records.owners.rows_of(persons)
         size = len(records) if batch is None else len(batch)
@@ -166,7 +175,7 @@ class ClippedGradient(AlikeBlocks):
     def _read(
         self, records: EngineBlock, where: slice | NDArray[np.int64], *, aligned: bool
     ) -> tuple[Array, Array, Array, Array]:
-        """Return rows, squared norms and targets of a block of these records, padded, and their weights."""
+        """Return padded rows, squared norms, targets and weights of these records."""
         if isinstance(where, slice):
             m, weights = where.stop - where.start, records.owners.weights[where]
             if aligned and m == self.size(m):
@@ -183,7 +192,10 @@ class ClippedGradient(AlikeBlocks):
         return self._rows[:size], self._norms[:size], self._target[:size], weights
 
     def _backward(self, loss: Loss, rows: Array, target: Array) -> "_Views":
-        """Compute the errors of all layers, which take the place of the outputs, and the inputs of the later ones."""
+        """Compute the errors of all layers, and the inputs of the later layers.
+
+        The errors take the place of the outputs.
+        """
         m, last = len(rows), len(self._layers) - 1
         if m not in self._views:
             self._views[m] = _Views(
@@ -254,7 +266,10 @@ class ClippedGradient(AlikeBlocks):
             self._total += self._extra
 
     def _first_product(self, errors: Array, rows: Array, m: int, into: Array) -> None:
-        """Compute the first layer's part of the sum, in parts of equal length, each turned into float64."""
+        """Compute the first layer's part of the sum in float64.
+
+        It is computed in parts of equal length.
+        """
         is_wide = rows.dtype == np.float64
         most = self._rows_a_product if is_wide else min(self._rows_a_product, len(self._wide_rows))
         # equal parts, because a short product takes nearly as long as a long one; padding is left out
@@ -287,7 +302,10 @@ def _copy_records(values: Array, where: slice | NDArray[np.int64], out: Array) -
 
 
 class _Views(LayerValues):
-    """The memory of `ClippedGradient` cut for one number of records; the lists are views, one a layer."""
+    """The memory of `ClippedGradient`, divided for one number of records.
+
+    The lists are views, one for each layer.
+    """
 
     def __init__(self, network: Network, arrays: dict[str, Array]) -> None:
         outs, inputs = [out for out, _ in network.shapes], [into for _, into in network.shapes[1:]]

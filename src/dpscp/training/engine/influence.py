@@ -43,16 +43,16 @@ def corrected_outputs(
     persons: Persons | None = None,
     y_bounds: tuple[float, float] | None = None,
 ) -> Array:
-    """Return the outputs of a linear head for its training records, without each record's own influence (first order).
+    """Return a linear head's outputs without each record's own influence.
 
-    A record x with errors e_t (derivative of its loss in the outputs at iterate t, clipped as in training)
-    moved the released parameters by -sum_t w_t e_t x / n_records in expectation over the sampling, w_t the
-    trajectory's weights if later gradients are held fixed. They are not: each change alters the other records' later
-    gradients back. Where all rows have one known length (behind `UnitNorm` or `PrivateWhitening`), corrected outputs
-    are outputs + (sum_t u_t e_t + |x|^2 sum_t v_t e_t) / n_records, u_t and v_t the weights of the intercept and of a
-    feature after that response; its curvature is that of synthetic records under the released iterates, taken at half.
-    Elsewhere, for quantile pairs, and for regression without ``y_bounds`` (the public range of the targets) the
-    response is left out, and corrected scores are larger than they need be.
+    They are for its training records, and correct to first order. A record x with errors e_t (derivative of its loss in
+    the outputs at iterate t, clipped as in training) moved the released parameters by -sum_t w_t e_t x / n_records in
+    expectation over the sampling, w_t the trajectory's weights if later gradients are held fixed. They are not: each
+    change alters the other records' later gradients back. Where all rows have one known length (behind `UnitNorm` or
+    `PrivateWhitening`), corrected outputs are outputs + (sum_t u_t e_t + |x|^2 sum_t v_t e_t) / n_records, u_t and v_t
+    the weights of the intercept and of a feature after that response; its curvature is that of synthetic records under
+    the released iterates, taken at half. Elsewhere, for quantile pairs, and for regression without ``y_bounds`` (the
+    public range of the targets) the response is left out, and corrected scores are larger than they need be.
 
     Where the rows belong to `persons`, the whole person is taken out: a record's outputs move by the sum over the
     person's records r' of weight(r') times the same with <x, x_r'> for |x|^2 and the errors of r'.
@@ -114,7 +114,9 @@ def has_influence_form(model: Model, trajectory: Trajectory | None) -> bool:
 
 
 def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) -> Array:
-    """Return how far the records of a person, the record itself included, moved each record's outputs.
+    """Return how far the records of a person moved each record's outputs.
+
+    The record itself is included.
 
     ``summed`` holds the sums of errors that moved the intercept and those that moved the features.
     """
@@ -158,7 +160,9 @@ def _step_weights(trajectory: Trajectory, curvature: Array) -> Array:
 def _curvature(
     head: DenseModel, trajectory: Trajectory, points: Array, length: float, y_bounds: tuple[float, float] | None
 ) -> Array:
-    """Return the mean derivative of a clipped error at each point, from synthetic rows and released numbers only.
+    """Return the mean derivative of a clipped error at each point.
+
+    It uses synthetic rows and released numbers only.
 
     Theory: Result D
     """
@@ -177,10 +181,11 @@ def _curvature(
 
 
 def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float] | None) -> float:
-    """Return the mean derivative of an error in its output, where errors longer than ``reach`` are clipped.
+    """Return the mean derivative of a clipped error in its output.
 
-    Labels follow the model's own probabilities p, targets are uniform over their public range. A clipped error e of
-    several outputs still turns: its derivative is reach / |e| times what is orthogonal to e of diag(p) - p p^T.
+    Errors longer than ``reach`` are clipped. Labels follow the model's own probabilities p, targets are uniform over
+    their public range. A clipped error e of several outputs still turns: its derivative is reach / |e| times what is
+    orthogonal to e of diag(p) - p p^T.
     """
     if loss.name in ("squared", "huber"):
         if y_bounds is None:
@@ -203,7 +208,10 @@ def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float]
 def _summed_errors(
     model: DenseModel, trajectory: Trajectory, X: ArrayLike, y: ArrayLike, points: Array, weights: Array
 ) -> tuple[Array, Array]:
-    """Return rows and sums of errors per record, over the points, with each row of weights, over n_records."""
+    """Return rows and sums of errors of each record, divided by n_records.
+
+    A sum is over the points, with each row of weights.
+    """
     rows = model.rows(X)
     target = encode_targets(y, model.loss.name, model.classes, str(rows.dtype))
     if len(target) != len(rows):

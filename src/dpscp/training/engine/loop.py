@@ -1,4 +1,4 @@
-"""Run noisy gradient steps: Poisson batches, sums over blocks, rounded Gaussian noise, updates.
+"""Run noisy gradient steps: Poisson batches, sums, rounded noise, updates.
 
 Floating point. The clipped sum plus noise leaves this module only after rounding to a public grid of 2**-20
 noise standard deviations, and everything later is a function of grid points. The noise is drawn in float64,
@@ -49,11 +49,11 @@ _GAPS_PER_BLOCK = 1 << 12
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
-    """Yield batches of n persons without end; each person is in each batch with probability `sampling_rate`.
+    """Yield batches of n persons without end, by Poisson sampling.
 
-    The masks of all batches laid end to end are one Bernoulli sequence. The gaps between its ones are geometric, so
-    drawing gaps is exact, and takes time for the persons drawn, not for n. A batch has no maximal size, because cutting
-    it would break the accounting.
+    Each person is in each batch with probability `sampling_rate`. The masks of all batches laid end to end are one
+    Bernoulli sequence. The gaps between its ones are geometric, so drawing gaps is exact, and takes time for the
+    persons drawn, not for n. A batch has no maximal size, because cutting it would break the accounting.
     """
     first = 0  # position of the current batch's first person
     block = np.empty(0, dtype=np.int64)  # positions drawn and not yet handed out
@@ -76,7 +76,7 @@ def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> I
 
 
 def _draw_gaps(rng: np.random.Generator, sampling_rate: float) -> NDArray[np.int64]:
-    """Draw geometric gaps: exponential numbers rounded up. A sum of them cannot overflow."""
+    """Draw geometric gaps: exponential numbers rounded up, whose sum is finite."""
     gaps = rng.standard_exponential(_GAPS_PER_BLOCK)
     gaps /= -math.log1p(-sampling_rate)
     return np.minimum(np.ceil(gaps, out=gaps), 2.0**50, out=gaps).astype(np.int64)
@@ -120,7 +120,10 @@ class Setup:
         return places_of(self.source)
 
     def draw_steps(self, rng: np.random.Generator) -> "Iterator[Step]":
-        """Yield the noise of each step, None for a run without noise, and then its batch over the persons."""
+        """Yield the noise of each step, or None, and then its batch of persons.
+
+        A run without noise yields None.
+        """
         rate = self.mechanism.sampling_rate
         batches = repeat(None) if rate == 1 else poisson_batches(rng, self.places.count, rate)
         stream = GridNoise(rng, self.network.n_parameters) if self.mechanism.noise_multiplier else None
@@ -225,9 +228,9 @@ class Descent:
         self.step_count = 0
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:
-        """Return the weighted sum of clipped gradients at the current parameters, over the persons at these places.
+        """Return the weighted sum of clipped gradients over these persons.
 
-        None stands for all persons.
+        The gradients are at the current parameters. None stands for all persons.
         """
         last = self.step_count == self.rule.steps - 1
         shares = None if persons is None else self._places.shares(persons)
@@ -268,9 +271,9 @@ class Descent:
             self._sum += self.parameters
 
     def _release(self, total: Array, noise: Array | None) -> Array:
-        """Return the sum with its noise, rounded to the grid and divided by the public normalizer.
+        """Return the noisy sum, rounded to the grid and divided by the normalizer.
 
-        The next call overwrites it.
+        The normalizer is public. The next call overwrites it.
         """
         noisy = self._noisy
         if noise is None:

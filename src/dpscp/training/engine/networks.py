@@ -1,9 +1,9 @@
-"""Define dense networks: their outputs, losses and the released model. A linear head has no hidden layers.
+"""Define dense networks: outputs, losses and the released model.
 
-How a matrix product rounds a record depends on the size of the block, the place in it and the number of threads. A
-record's result must be a function of that record alone. Otherwise one more record would change the results of all
-others, and near a jump or a threshold by more than any sensitivity states. `AlikeBlocks` chooses sizes of blocks for
-which a product rounds a record in the same way in every place.
+A linear head has no hidden layers. How a matrix product rounds a record depends on the size of the block, the place in
+it and the number of threads. A record's result must be a function of that record alone. Otherwise one more record would
+change the results of all others, and near a jump or a threshold by more than any sensitivity states. `AlikeBlocks`
+chooses sizes of blocks for which a product rounds a record in the same way in every place.
 """
 
 import math
@@ -40,7 +40,7 @@ MOST_ROWS = 8192
 
 @lru_cache(maxsize=256)
 def _known_sizes(_what: Hashable) -> tuple[dict[int, bool], list[Array]]:
-    """Return which sizes round alike, and the results of synthetic records in a full block."""
+    """Return which sizes round alike, and results of synthetic full blocks."""
     return {}, []
 
 
@@ -51,7 +51,10 @@ def whole_lanes(m: float) -> int:
 
 @dataclass(frozen=True)
 class Network:
-    """The public shape of a dense network: widths from input to output, activation, and whether layers have a bias."""
+    """The public shape of a dense network: widths, activation and bias.
+
+    Widths are listed from input to output.
+    """
 
     widths: tuple[int, ...]
     activation: str = "relu"
@@ -76,7 +79,9 @@ class Network:
         return views
 
     def initial(self, seed: int, scale: float | None) -> Array:
-        """Return the public starting point, uniform on +-scale / sqrt(fan-in) from PCG64(seed).
+        """Return the public starting point, from PCG64(seed).
+
+        Weights are uniform on +-scale / sqrt(fan-in).
 
         `scale=None` is 0 for a linear head (its loss is convex) and 1 for a network with hidden layers.
         """
@@ -90,12 +95,12 @@ class Network:
 
 
 class AlikeBlocks(ABC):
-    """The layers of a network, for blocks of sizes in which a record gets the same bits in every place.
+    """The layers of a network for certain block sizes.
 
-    How a product rounds depends on sizes, places, alignment and threads, not on values. So a size is used only if
-    synthetic records get the same bits in every place as in a block of `chunk`. A record's results are then a function
-    of that record. If a full block fails in float32, blocks are float64. If it fails in both, records go one at a time
-    (`chunk` is 1).
+    In these sizes, a record gets the same bits in every place. How a product rounds depends on sizes, places, alignment
+    and threads, not on values. So a size is used only if synthetic records get the same bits in every place as in a
+    block of `chunk`. A record's results are then a function of that record. If a full block fails in float32, blocks
+    are float64. If it fails in both, records go one at a time (`chunk` is 1).
     """
 
     def __init__(self, network: Network, dtype: str, *what: Hashable) -> None:
@@ -117,11 +122,17 @@ class AlikeBlocks(ABC):
 
     @abstractmethod
     def _allocate(self) -> float:
-        """Allocate what depends on the precision, and return the largest number of records of a block."""
+        """Allocate memory, and return the largest number of records of a block.
+
+        Both depend on the precision.
+        """
 
     @abstractmethod
     def _synthetic_results(self, size: int) -> Iterator[Array]:
-        """Put each synthetic record in every place of a block, and yield arrays (units, places)."""
+        """Put each synthetic record in every place of a block.
+
+        Yields arrays (units, places).
+        """
 
     def size(self, m: int) -> int:
         """Return the number of places, padding included, of a block for m records."""
@@ -160,7 +171,9 @@ class AlikeBlocks(ABC):
 
 
 class LayerValues:
-    """Memory of a forward pass: the outputs of all layers, (units, records), and views of it, one a layer.
+    """Memory of a forward pass: the outputs of all layers, (units, records).
+
+    It has views of this memory, one for each layer.
 
     ``hidden`` are the inputs of the later layers, each with its bias coordinate, ``last`` the outputs of the last one.
     """
@@ -175,9 +188,10 @@ class LayerValues:
 
 
 class RowOutputs(AlikeBlocks):
-    """The outputs of a network: those of a row have the same bits whatever the other rows are.
+    """The outputs of a network; those of a row do not depend on other rows.
 
-    Several threads may use it at once. Where the layers are float64 instead of float32, the outputs are rounded.
+    They have the same bits whatever the other rows are. Several threads may use it at once. Where the layers are
+    float64 instead of float32, the outputs are rounded.
 
     Theory: Result B
     """
@@ -204,7 +218,7 @@ class RowOutputs(AlikeBlocks):
             yield softmax(with_zero_column(z.T)).T
 
     def _memory(self, size: int) -> tuple[Array, LayerValues]:
-        """Return memory for rows, which have their bias coordinate, and for the values of the layers."""
+        """Return memory for rows with bias coordinate and for layer values."""
         network = self.network
         (_, width), *later = network.shapes
         rows = aligned_empty((size, width), self.dtype)
@@ -213,7 +227,9 @@ class RowOutputs(AlikeBlocks):
         return rows, LayerValues(network, values[:-1], values[-1])
 
     def parts(self, n: int, fill: Callable[[slice, Array], None]) -> Iterator[tuple[slice, Array]]:
-        """Yield, for each block of the n rows, their slice and their outputs (places, units) with padding behind them.
+        """Yield each block's slice and its outputs (places, units).
+
+        The outputs have padding after the places of the slice.
 
         `fill(part, into)` writes these rows, without bias coordinate, into a block. The next block overwrites outputs.
         """
@@ -342,7 +358,10 @@ class DenseModel(Model):
         )
 
     def outputs(self, X: ArrayLike) -> Array:
-        """Return logits (n, classes), or real outputs (n, 1) or (n, quantiles), each a function of its row."""
+        """Return logits (n, classes), or real outputs (n, 1) or (n, quantiles).
+
+        Each row of the result is a function of its row.
+        """
         return self._in_parts(X, lambda z: z)
 
     def predict_proba(self, X: ArrayLike) -> Array:

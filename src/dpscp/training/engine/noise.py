@@ -1,7 +1,8 @@
-"""Add Gaussian noise to a sum over records and release grid points only, or integer noise to counts.
+"""Add Gaussian noise to a sum on a grid, or integer noise to counts.
 
-Floating-point noise has a fine structure that depends on the value it was added to (Mironov 2012). The sum of statistic
-and noise is therefore rounded to a public grid, far finer than the noise and far coarser than the floats.
+Only grid points are released. Floating-point noise has a fine structure that depends on the value it was added to
+(Mironov 2012). The sum of statistic and noise is therefore rounded to a public grid, far finer than the noise and far
+coarser than the floats.
 
 The statistic itself is a rounded sum over records. `sum_in_parts` and `source_sum` keep the rounding below `sum_slack`
 of one record's share. Callers scale their noise by 1 + sum_slack.
@@ -33,7 +34,9 @@ _RECORDS_PER_PART = 1 << 10
 
 
 def sum_slack(n_records: int) -> float:
-    """Return by which part of its bound rounding may increase the effect of one record or person on a sum.
+    """Return by which share rounding may increase the effect of one unit on a sum.
+
+    A unit is a record or a person, and the share is one of its bound.
 
     ``n_records`` is the public nominal number.
 
@@ -46,9 +49,10 @@ def sum_slack(n_records: int) -> float:
 def source_sum(
     part_sum: Callable[..., NDArray[np.float64]], source: RecordSource, n_records: int, *, with_targets: bool = False
 ) -> NDArray[np.float64]:
-    """Return the total of ``part_sum(rows, weights)``, or of ``part_sum(rows, weights, targets)``, over a source.
+    """Return the total of ``part_sum`` over a source.
 
-    One record or person changes it by at most 1 + `sum_slack` times its bound.
+    Its arguments are ``(rows, weights)`` or ``(rows, weights, targets)``. One record or person changes it by at most 1
+    + `sum_slack` times its bound.
     """
     return total_of_blocks(partial(_sum_block, part_sum, with_targets), source, n_records)
 
@@ -132,9 +136,10 @@ def gaussian_release(
 def release_symmetric(
     exact: NDArray[np.float64], noise_std: float, rng: np.random.Generator, n_records: int = 0
 ) -> NDArray[np.float64]:
-    """Return a symmetric matrix plus Gaussian noise of this scale in an orthonormal basis of the symmetric matrices.
+    """Return a symmetric matrix plus Gaussian noise of this scale.
 
-    The coordinates are the upper triangle with its off-diagonal entries times sqrt(2).
+    The noise is in an orthonormal basis of the symmetric matrices. The coordinates are the upper triangle with its
+    off-diagonal entries times sqrt(2).
     """
     upper = np.triu_indices(len(exact))
     units = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
@@ -144,7 +149,9 @@ def release_symmetric(
 
 
 def grid_slack(noise_std: float, n_parameters: int) -> float:
-    """Return the largest distance that rounding adds between two releases with the same noise.
+    """Return the largest distance that rounding adds to two releases.
+
+    Both have the same noise.
 
     Theory: Result C
     """
@@ -152,7 +159,10 @@ def grid_slack(noise_std: float, n_parameters: int) -> float:
 
 
 def release_counts(counts: Counts, noise: LatticeNoise | None, source: IntegerSource) -> Counts:
-    """Return counts with exact discrete Gaussian noise, in units of 1 / ``noise.scale``."""
+    """Return counts with discrete Gaussian noise in units of 1 / ``noise.scale``.
+
+    The noise is exact.
+    """
     if noise is None:
         raise ValueError("noise is not set; call with_noise, or calibrate the mechanism")
     drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)

@@ -1,6 +1,6 @@
-"""Check rows and targets, bound rows, and hold a block as the engine reads it; messages contain no data.
+"""Check rows and targets, bound rows, and convert blocks for the engine.
 
-A result for a row has the same bits in every place of an array.
+Messages contain no data. A result for a row has the same bits in every place of an array.
 
 Training reads the transformed rows at every step, and transforming them again takes as long as the step or longer. So
 they are kept. Of a large table they are most of a fit's memory, so there a row is kept as 16-bit integers times a
@@ -44,7 +44,10 @@ _SMALLEST = 2.0**-100
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
-    """Return an empty array that starts at a cache line, so that products run in the same way for every array."""
+    """Return an empty array that starts at a cache line.
+
+    So products run in the same way for every array.
+    """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size + _CACHE_LINE, dtype=np.uint8)
     start = -raw.ctypes.data % _CACHE_LINE
@@ -52,7 +55,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def is_aligned(array: Array, step: int) -> bool:
-    """Return whether slices that start at multiples of ``step`` rows start at cache lines."""
+    """Return whether slices at multiples of ``step`` rows start at cache lines."""
     return array.ctypes.data % _CACHE_LINE == 0 and step * array.strides[0] % _CACHE_LINE == 0
 
 
@@ -82,7 +85,10 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
 
 
 def require_finite(rows: Array) -> None:
-    """Refuse NaN and infinity; single numbers are checked only if the sum of all is not finite."""
+    """Refuse NaN and infinity.
+
+    Single numbers are checked only if the sum of all is not finite.
+    """
     if rows.dtype.kind != "f":
         return
     with np.errstate(over="ignore", invalid="ignore"):
@@ -94,7 +100,7 @@ def require_finite(rows: Array) -> None:
 
 
 def is_small(rows: Array, end: float) -> bool:
-    """Return whether one sum of squares shows that every number is finite and at most `end`.
+    """Return whether a sum of squares shows all numbers finite and at most `end`.
 
     This is faster than a check and a clip, which then change nothing. Half of `end` is compared, since the sum is
     rounded.
@@ -108,12 +114,15 @@ def is_small(rows: Array, end: float) -> bool:
 
 
 def squared_norms(rows: Array) -> Array:
-    """Return the squared norm of every row in float64, with the same bits in every place."""
+    """Return each row's squared norm in float64, with the same bits in all places."""
     return inner_products(rows, rows)
 
 
 def inner_products(rows: Array, others: Array) -> Array:
-    """Return the inner product of each pair of rows in float64, with the same bits in every place."""
+    """Return the inner product of each pair of rows in float64.
+
+    It has the same bits in every place.
+    """
     n, d = rows.shape
     out, step = np.empty(n), max(1, CHUNK_NUMBERS // d)
     for start in range(0, n, step):
@@ -126,7 +135,10 @@ def inner_products(rows: Array, others: Array) -> Array:
 
 
 def _whole_lines(rows: Array) -> Array:
-    """Return the rows in float64, padded to whole cache lines, so that each is summed in the same way."""
+    """Return the rows in float64, padded to whole cache lines.
+
+    So each row is summed in the same way.
+    """
     n, d = rows.shape
     if d % 8 == 0 and rows.dtype == np.float64 and rows.flags.c_contiguous and is_aligned(rows, 1):
         return rows
@@ -136,17 +148,21 @@ def _whole_lines(rows: Array) -> Array:
 
 
 def largest_entries(rows: Array) -> Array:
-    """Return the largest absolute value of each row; short rows are transposed first, which is faster."""
+    """Return the largest absolute value of each row.
+
+    Short rows are transposed first, which is faster.
+    """
     if rows.shape[1] < _SHORT_ROW:
         return np.asarray(np.maximum.reduce(np.abs(rows.T, order="C"), axis=0))
     return np.asarray(np.maximum.reduce(np.abs(rows), axis=1))
 
 
 def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, dtype: str) -> Array:
-    """Return rows as the engine reads them: finite, clipped to `feature_bound`, with the bias coordinate 1 appended.
+    """Return rows as the engine reads them: finite, clipped, with a bias of 1.
 
-    A row longer than the bound is scaled onto it before it is cast, a function of that row alone. The bound does not
-    count the bias coordinate. Numbers beyond `ROW_END` become that, so that outputs hardly ever overflow.
+    They are clipped to `feature_bound`, and the bias coordinate comes last. A row longer than the bound is scaled onto
+    it before it is cast, a function of that row alone. The bound does not count the bias coordinate. Numbers beyond
+    `ROW_END` become that, so that outputs hardly ever overflow.
     """
     require_finite(rows)
     n, d = rows.shape
@@ -172,10 +188,10 @@ def fill_features(rows: Array, feature_bound: float | None, out: Array) -> None:
 
 
 def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> NDArray[np.float64]:
-    """Return a float64 copy with every row scaled or shortened to ``bound``, and none longer after rounding.
+    """Return a float64 copy with every row scaled or shortened to ``bound``.
 
-    A row whose squares overflow or underflow is divided by its largest entry first. A row's result has the same bits in
-    every place.
+    No row is longer after rounding. A row whose squares overflow or underflow is divided by its largest entry first. A
+    row's result has the same bits in every place.
     """
     out = aligned_empty(rows.shape, "float64")
     _cast(rows, out, float(np.finfo(np.float64).max))
@@ -208,7 +224,10 @@ def _cast(values: Array, into: Array, end: float) -> None:
 
 
 def check_classes(classes: Any, loss: str) -> tuple[Any, ...]:
-    """Return a public class list as a tuple of plain labels: at least two, exactly two for the logistic loss."""
+    """Return a public class list as a tuple of plain labels.
+
+    It has at least two, and exactly two for the logistic loss.
+    """
     if isinstance(classes, str) or not np.iterable(classes):
         raise TypeError(f"classes must be a sequence of labels, got {type(classes).__name__}")
     labels = tuple(c.item() if isinstance(c, np.generic) else c for c in classes)
@@ -247,12 +266,18 @@ def observed_labels(y: ArrayLike) -> list[Any]:
 
 
 def encode_labels(y: ArrayLike, classes: tuple[Any, ...]) -> NDArray[np.int64]:
-    """Return the positions of the labels in the public class list; the message about an unknown one omits it."""
+    """Return the positions of the labels in the public class list.
+
+    The message about an unknown label omits it.
+    """
     return label_index(_label_array(y), classes)
 
 
 def encode_targets(y: ArrayLike, loss: str, classes: tuple[Any, ...] | None, dtype: str) -> Array:
-    """Return the targets as the loss reads them: class positions, 0/1 for the logistic loss, or real numbers."""
+    """Return the targets as the loss reads them.
+
+    They are class positions, 0/1 for the logistic loss, or real numbers.
+    """
     if classes is None:
         return real_targets(y, dtype)
     positions = encode_labels(y, classes)
@@ -291,13 +316,16 @@ def unit_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.floa
 
 
 def target_units(outputs: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.float64]:
-    """Return outputs for targets in [-1, 1] in the units of the target: the inverse of ``unit_targets``."""
+    """Return outputs in the units of the target: the inverse of ``unit_targets``.
+
+    The outputs are for targets in [-1, 1].
+    """
     low, high = y_bounds
     return np.asarray((low + high) / 2 + (high - low) / 2 * np.asarray(outputs, dtype=np.float64))
 
 
 def observed_source_labels(source: RecordSource) -> list[Any]:
-    """Return the labels of the records in this process, which the caller declares public."""
+    """Return the labels in this process, which the caller declares public."""
     blocks = blocks_in_memory(source)
     if not blocks:
         raise ValueError("classes must be declared for records outside this process; pass classes=(...)")
@@ -306,7 +334,7 @@ def observed_source_labels(source: RecordSource) -> list[Any]:
 
 @dataclass(frozen=True)
 class EngineBlock(Block):
-    """A block as the engine reads it, bias coordinate included; it exists only while training runs."""
+    """A block as the engine reads it, with bias; exists during training only."""
 
     squared_norms: Array = field(default_factory=lambda: np.empty(0), repr=False)
     """Of every row, for the ghost norms."""
@@ -324,7 +352,10 @@ def build_engine_block(
     dtype: str,
     short: bool,
 ) -> EngineBlock:
-    """Convert the rows of a block part by part into one array, of 16 bits a number if they are ``short``."""
+    """Convert the rows of a block part by part into one array.
+
+    It has 16 bits for each number if they are ``short``.
+    """
     n, width = len(block), block.width
     target = encode_targets(block.targets, loss, classes, dtype)
     rows = np.empty((n, width), dtype=np.int16) if short else aligned_empty((n, width + intercept), dtype)
@@ -356,7 +387,10 @@ def shorten_rows(values: Array, integers: NDArray[np.int16]) -> Array:
 
 
 def restore_rows(integers: NDArray[np.int16], scales: Array, out: Array) -> None:
-    """Write integers times scales into ``out``, and 1 into the bias coordinate behind them, if it has one."""
+    """Write integers times scales into ``out``, and 1 into its bias, if any.
+
+    The bias coordinate comes last.
+    """
     width = integers.shape[1]
     np.multiply(integers, scales[:, None], out=out[:, :width])
     out[:, width:] = 1

@@ -1,4 +1,4 @@
-"""Limit the threads of the matrix library, run work in a second thread, and keep memory for each thread."""
+"""Limit matrix threads, run work in a second thread, keep memory per thread."""
 
 import threading
 from collections import deque
@@ -38,11 +38,11 @@ def _libraries() -> ThreadpoolController:
 
 
 class SecondThread:
-    """One thread beside the caller's, for work that releases the interpreter lock: draws and matrix products.
+    """One more thread for work that releases the interpreter lock.
 
-    A step of a wide network then draws its noise while its gradient is computed. The matrix library itself keeps one
-    thread for each product. Its own threads would share one product, whose rounding then depends on their number, and
-    they wait for each other in a busy loop.
+    Such work is draws and matrix products. A step of a wide network then draws its noise while its gradient is
+    computed. The matrix library itself keeps one thread for each product. Its own threads would share one product,
+    whose rounding then depends on their number, and they wait for each other in a busy loop.
     """
 
     def __init__(self) -> None:

@@ -215,15 +215,16 @@ class DPSGD(GaussianSums):
 
     @property
     def averaged_steps(self) -> int:
-        """Return the number of last iterates whose average is released; 1 releases the last iterate."""
+        """Return how many last iterates are averaged; 1 releases the last one."""
         return 1 if self.averaging is None else max(1, math.ceil(self.averaging * self.steps - 1e-9))
 
     def influence_weights(self, curvature: Array) -> Array:
-        """Return minus the derivative of the released parameters in each step's gradient, for the optimizer "sgd".
+        """Return minus the derivative of the result in each step's gradient.
 
-        Along a direction in which the mean loss has second derivative ``curvature[t]`` at step t, a gradient's push
-        changes each later gradient by the curvature times what is left of the push. For plain SGD that is
-        learning_rates[t] * prod_{s > t} (1 - learning_rates[s] * curvature[s]).
+        The result is the released parameters, for the optimizer "sgd". Along a direction in which the mean loss has
+        second derivative ``curvature[t]`` at step t, a gradient's push changes each later gradient by the curvature
+        times what is left of the push. For plain SGD that is learning_rates[t] * prod_{s > t} (1 - learning_rates[s] *
+        curvature[s]).
 
         Theory: Result D
         """
@@ -270,7 +271,10 @@ class DPSGD(GaussianSums):
         return self.prepare_source(source, nominal_count(source, n_records))
 
     def prepare_source(self, source: RecordSource, n_records: int) -> Setup:
-        """Return a run on a source; each block is converted for the engine in the process that has it."""
+        """Return a run on a source.
+
+        Each block is converted for the engine in the process that has it.
+        """
         unit = unit_of_blocks(source)
         expected = self.sampling_rate * n_records * unit.cap
         if expected > MOST_RECORDS / 2:
@@ -304,14 +308,14 @@ class DPSGD(GaussianSums):
         return facts if self.feature_bound is None else {**facts, "feature_bound": self.feature_bound}
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
-        """Return the proven bound on ||theta_{n+1} - theta_n|| of two runs that share masks and noise, or None.
+        """Return the proven bound on ||theta_{n+1} - theta_n||, or None.
 
-        Proven for linear heads with a feature bound, plain SGD (no momentum, no Adam), a smooth loss, and
-        clipping that keeps the loss convex: never active for cross_entropy, any clip_norm for one-output
-        losses. Averaging and projection keep the bound. Rounding to the grid moves the two runs apart by at
+        The two runs share masks and noise. Proven for linear heads with a feature bound, plain SGD (no momentum, no
+        Adam), a smooth loss, and clipping that keeps the loss convex: never active for cross_entropy, any clip_norm for
+        one-output losses. Averaging and projection keep the bound. Rounding to the grid moves the two runs apart by at
         most sqrt(parameters) * grid a step, the rounding of the two sums by `CLIP_SLACK` of a record's influence for
-        each of MOST_RECORDS records: both are added. Poisson batches need a learning rate at which
-        steps are nonexpansive except with probability delta_n / 2, else there is no bound.
+        each of MOST_RECORDS records: both are added. Poisson batches need a learning rate at which steps are
+        nonexpansive except with probability delta_n / 2, else there is no bound.
 
         Theory: Result C
         """

@@ -40,7 +40,10 @@ _LEAST_SPREAD = 1e-3
 @saved_as("heads")
 @dataclass(frozen=True)
 class Heads(Model):
-    """Models of the same rows: a binary one for each label, with the classes 0 and 1, or one for each real target."""
+    """Models of the same rows, one for each label or for each real target.
+
+    A label's model is binary, with the classes 0 and 1.
+    """
 
     heads: tuple[Model, ...]
 
@@ -62,11 +65,17 @@ class Heads(Model):
 
     @property
     def is_row_wise(self) -> bool:
-        """Return whether only code of this package reads the rows, so that they may come in parts."""
+        """Whether only code of this package reads the rows, so that parts will do.
+
+        Rows may then come in parts.
+        """
         return all(head.is_row_wise for head in self.heads)
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the probability of each label, (n, n_labels), or the outputs for each target, side by side."""
+        """Return each label's probability, (n, n_labels), or each target's outputs.
+
+        The outputs are side by side.
+        """
         # a head with code of the caller gets copies of the rows
         heads = map(model_for_records, self.heads)
         if self.task == "regression":
@@ -159,11 +168,11 @@ def _one_column(block: Block, place: int) -> Block:
 
 @dataclass(frozen=True)
 class SeveralTargets(Around):
-    """Train one model for each real target, then release the mean distance between targets and predictions.
+    """Train one model for each real target, then release mean residuals.
 
-    These spreads make the residuals of several targets comparable, so that one threshold serves all of them. The
-    public ``ranges`` of the targets, if any, are scaled to [-1, 1] for training; without them the inner mechanism finds
-    a range of each.
+    A mean residual is the mean distance between targets and predictions. These spreads make the residuals of several
+    targets comparable, so that one threshold serves all of them. The public ``ranges`` of the targets, if any, are
+    scaled to [-1, 1] for training; without them the inner mechanism finds a range of each.
 
     Privacy: besides training, one Gaussian release of the sums of the residuals over the records, each in units of half
     the range of its target and cut at 1: one record or person adds a vector of norm at most sqrt(n_targets). The cost
@@ -224,7 +233,10 @@ def _scale_columns(block: Block, ranges: tuple[tuple[float, float], ...]) -> Blo
 
 
 def residual_sums(block: Block, model: Model, ranges: tuple[tuple[float, float], ...]) -> NDArray[np.float64]:
-    """Return the exact weighted sums of the residuals in units of half the ranges, which are never released so."""
+    """Return the exact weighted sums of the residuals in half ranges.
+
+    They are never released without noise.
+    """
     low, high = np.array(ranges).T
     residuals = np.empty((len(block), len(ranges)))
     own, model = not model.is_row_wise, model_for_records(model)

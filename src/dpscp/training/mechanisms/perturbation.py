@@ -43,7 +43,7 @@ _LIKELY_MARGIN = 10.0
 
 @dataclass(frozen=True)
 class _Perturbation(Mechanism):
-    """The constants and the parts of training that both mechanisms have; see ``OutputPerturbation``."""
+    """Constants and training steps of both mechanisms; see ``OutputPerturbation``."""
 
     feature_bound: float = 1.0
     _: KW_ONLY
@@ -73,7 +73,7 @@ class _Perturbation(Mechanism):
 
     @abstractmethod
     def _output_noise(self, risk: "LinearRisk") -> float:
-        """Return the standard deviation of the noise that is added to the computed minimizer."""
+        """Return the standard deviation of the noise on the computed minimizer."""
 
     @abstractmethod
     def _draw_linear_term(self, rng: np.random.Generator, gradient_bound: float, size: int) -> FloatArray:
@@ -92,7 +92,7 @@ class _Perturbation(Mechanism):
 
     @property
     def _likely_norm(self) -> float:
-        """Return a public guess of the norm of good parameters, for the rules of ``strength``."""
+        """Return a public guess of the norm of good parameters, for ``strength``."""
         return (_LIKELY_MARGIN if self.y_bounds is None else 2 * self._half_range) / float(self.feature_bound)
 
     def _risk(self, n_outputs: int, strength: float) -> "LinearRisk":
@@ -184,10 +184,10 @@ class OutputPerturbation(GaussianSums, _Perturbation):
         super().__post_init__()
 
     def strength(self, n_records: int, n_features: int) -> float:  # noqa: ARG002
-        """Return the penalty on the sum of losses: regularization * n_records, or the public rule.
+        """Return the penalty on the sum of losses.
 
-        The rule balances the expected excess loss caused by the noise, about n * curvature * noise^2 / 2,
-        against the penalty at parameters of a likely norm.
+        It is regularization * n_records, or the public rule. The rule balances the expected excess loss caused by the
+        noise, about n * curvature * noise^2 / 2, against the penalty at parameters of a likely norm.
         """
         if self.regularization is not None:
             return self.regularization * n_records
@@ -240,7 +240,10 @@ class ObjectivePerturbation(_Perturbation):
 
     @property
     def event(self) -> DpEvent | None:
-        """Return the Gaussian event of the minimizer and of the noise that covers the solver."""
+        """Return the Gaussian event of the minimizer and of the solver's noise.
+
+        The latter noise covers the error of the solver.
+        """
         noise = self.noise_multiplier
         if noise is None:
             return None
@@ -267,7 +270,7 @@ class ObjectivePerturbation(_Perturbation):
 
 
 def dominating_mu(mu: float, expansion: float) -> float:
-    """Return the parameter of the Gaussian mechanism that dominates the exact minimizer.
+    """Return mu of the Gaussian mechanism that dominates the exact minimizer.
 
     ``mu`` is the gradient bound over the noise of the linear term, ``expansion`` the smoothness over the strength. The
     result is -2 Phi^-1(Phi(-mu / 2) / (1 + expansion / 2)).
@@ -297,7 +300,7 @@ class LinearRisk:
 
     @property
     def head(self) -> LinearHead:
-        """Return the constants of the loss of one record, which do not depend on the number of outputs."""
+        """Return the constants of one record's loss, for any number of outputs."""
         return LinearHead(self.loss, self.row_bound, self.huber_delta)
 
     def value_and_gradient(

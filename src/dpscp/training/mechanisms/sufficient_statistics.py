@@ -62,12 +62,12 @@ class SufficientStatistics(GaussianSums):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Return the bounds on the norm of a row, bias coordinate included, and on a centered target."""
+        """Return the bounds on a row's norm (with bias) and on a centered target."""
         return math.hypot(self.feature_bound, 1.0), (self.y_bounds[1] - self.y_bounds[0]) / 2
 
     @property
     def noises(self) -> tuple[float, float]:
-        """Return the noise scales of a diagonal entry of the Gram matrix and of a cross moment."""
+        """Return the noise scales of a Gram diagonal entry and of a cross moment."""
         noise, (row, target) = require_noise(self.noise_multiplier) * (1 + SUM_SLACK), self.bounds
         return noise * row**2 / _HALF, noise * row * target / _HALF
 

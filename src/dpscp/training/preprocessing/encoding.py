@@ -1,4 +1,4 @@
-"""Replace columns of many categories by private shares of the target in each category.
+"""Replace columns of many categories by private shares of the target.
 
 As indicators, a column of 700 categories becomes 700 inputs, and the noise of their weights hides their effect. Here it
 becomes a few numbers: the shares of the classes, or of ranges of a numeric target, in the record's category. Counts of
@@ -34,7 +34,7 @@ _LIMIT = 5.0
 
 @dataclass(frozen=True)
 class EncodedRows(Transform):
-    """Rows without their columns of category codes, and behind them the encoded numbers.
+    """Rows with encoded numbers, last, in place of columns of category codes.
 
     Code j of the column ``columns[i]``, which has ``sizes[i]`` categories, becomes a row of ``values``: all categories
     of the first column come first. Other codes, and numbers that are no codes, become zeros, which stand for the
@@ -70,7 +70,7 @@ class EncodedRows(Transform):
 
 @dataclass(frozen=True)
 class PrivateTargetEncoding(Step):
-    """Replace columns of category codes by private shares of the target in each category.
+    """Replace category codes by private shares of the target in each category.
 
     A column with k categories has the codes 0 to k - 1. The release contains, for each category, the count of each
     class. A regression target, which has about mean 0 and spread 1 as behind `PrivateTarget`, has four classes: the
@@ -137,14 +137,17 @@ class PrivateTargetEncoding(Step):
         return None if self.noise is None else self.noise.event(len(self.categories))
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """Return the same step with this noise, in units of the sensitivity of all counts together."""
+        """Return the step with this noise, in units of the sensitivity.
+
+        It is the sensitivity of all counts together.
+        """
         check_positive("noise_multiplier", noise_multiplier)
         return replace(self, noise=lattice_noise(noise_multiplier * math.sqrt(len(self.categories))))
 
     def counts(self, block: Block) -> Counts:
-        """Return the number of records of each class in each category, of shape (categories, classes).
+        """Return the counts of each class in each category.
 
-        Never released as they are.
+        The shape is (categories, classes). Never released as they are.
         """
         n_classes = len(_TARGET_CUTS) + 1 if self.classes is None else len(self.classes)
         total = np.zeros((sum(self._sizes) + 1, n_classes), dtype=np.int64)
@@ -186,7 +189,9 @@ def encoded_numbers(classes: tuple[Any, ...] | None) -> int:
 
 
 def category_places(rows: NDArray[Any], columns: tuple[int, ...], sizes: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return the place of each number of these columns among the categories of all of them, the last one for others.
+    """Return each number's place among the categories of all these columns.
+
+    The last category of a column is for others.
 
     >>> category_places(np.array([[1.0, 0.0], [0.5, 7.0]]), (0, 1), (2, 3)).tolist()
     [[1, 2], [5, 5]]
@@ -199,10 +204,11 @@ def category_places(rows: NDArray[Any], columns: tuple[int, ...], sizes: tuple[i
 
 
 def encode(noisy: FloatArray, noise: float) -> FloatArray:
-    """Return the encoded numbers of the categories of one column, from their noisy counts of each class.
+    """Return the encoded numbers of the categories of one column.
 
-    The shares of categories are taken as normal around the overall ones. Their variance is estimated from how far the
-    counts lie apart beyond what noise and the classes of single records explain.
+    They follow from noisy counts of each class. The shares of categories are taken as normal around the overall ones.
+    Their variance is estimated from how far the counts lie apart beyond what noise and the classes of single records
+    explain.
     """
     n_classes = noisy.shape[1]
     counts = np.maximum(noisy.sum(axis=1, keepdims=True), 0.0)

@@ -1,4 +1,4 @@
-"""Put preprocessing steps in front of a mechanism, and transforms in front of its model.
+"""Put preprocessing before a mechanism, and transforms before its model.
 
 `Preprocessed` puts steps in front of any mechanism and is itself a mechanism. The cost of its steps counts as training.
 `PreprocessedModel` is its released model.
@@ -48,7 +48,9 @@ from dpscp.training.preprocessing.steps import TRANSFORMS, Step, Transform
 @saved_as("preprocessed")
 @dataclass(frozen=True)
 class PreprocessedModel(Model):
-    """A model behind fitted transforms, on a scaled target, or both: parameters and released numbers only.
+    """A model after fitted transforms, with a scaled target, or both.
+
+    It has parameters and released numbers only.
 
     Parameters
     ----------
@@ -85,7 +87,7 @@ class PreprocessedModel(Model):
         return rows
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the inner model's outputs on the transformed rows, in the units of the target."""
+        """Return the inner model's outputs on transformed rows, in target units."""
         found = self._in_parts(X, self.inner.outputs) if self.transforms else self.inner.outputs(X)
         return found if self.y_bounds is None else target_units(found, self.y_bounds)
 
@@ -113,7 +115,10 @@ class PreprocessedModel(Model):
         return replace(self, inner=self.inner.with_output_scale(scale, shift))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the parameters, for saving: keys "inner/..." and "step0/...", "step1/..."."""
+        """Return the parameters, for saving.
+
+        The keys are "inner/..." and "step0/...", "step1/...".
+        """
         parts = {f"inner/{name}": value for name, value in self.inner.arrays().items()}
         for i, step in enumerate(self.transforms):
             parts |= {f"step{i}/{name}": value for name, value in step.arrays().items()}
@@ -144,7 +149,10 @@ class PreprocessedModel(Model):
 
 
 def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
-    """Return the model behind all preprocessing of rows, and the functions of its rows, which are finite."""
+    """Return the model after all preprocessing, and the functions of its rows.
+
+    The results of these functions are finite.
+    """
     steps: tuple[Rows, ...] = ()
     while isinstance(model, PreprocessedModel) and model.y_bounds is None:
         for transform in model.transforms:
@@ -234,9 +242,10 @@ class Preprocessed(Around):
         return None
 
     def _shape_after(self, input_shape: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the shape of a record behind the steps; ValueError for a step that is for another width.
+        """Return the shape of a record after the steps.
 
-        Behind a step whose release decides the width, this is the width without what it adds.
+        Raises ``ValueError`` for a step that is for another width. Behind a step whose release decides the width, this
+        is the width without what it adds.
         """
         width = before = count_numbers(input_shape)
         adding: Step | None = None

@@ -125,7 +125,10 @@ class PrivateBounds(Around):
 
     @property
     def input_width(self) -> int | None:
-        """Return the number of features of a row; None where no bounds of features are found."""
+        """Return the number of features of a row, or None if no bounds are found.
+
+        This concerns bounds of features.
+        """
         return self.n_features or None
 
     @property
@@ -212,7 +215,10 @@ class PrivateBounds(Around):
         return replace(inner, model=model, stability=None, public_facts=public, found_privately=found)
 
     def _scale_features(self, low: FloatArray, high: FloatArray) -> FeatureTransform:
-        """Return the transform that puts the counted features into [-1, 1] and leaves the others as they are."""
+        """Return the transform that puts the counted features into [-1, 1].
+
+        Other features do not change.
+        """
         numbers = np.array([[-math.inf], [math.inf], [0.0], [1.0]]).repeat(self.n_features, axis=1)
         columns = list(self.columns)
         low, high = low[: len(columns)], high[: len(columns)]
@@ -239,9 +245,10 @@ def grid_cells(values: ArrayLike) -> Counts:
 
 
 def _outermost(noisy: Counts, share: float, alarm: float, likely: float, far: float) -> tuple[int, int]:
-    """Return the first and last cell that noisy counts show to be occupied, without a few numbers far outside.
+    """Return the first and last occupied cell, by noisy counts.
 
-    Where many numbers are near zero, all others are far from them, so these do not count as near.
+    A few numbers far outside are ignored. Where many numbers are near zero, all others are far from them, so these do
+    not count as near.
     """
     # where no cell stands out, the largest count is the best guess
     beyond = np.flatnonzero(noisy >= min(int(noisy.max()), alarm))

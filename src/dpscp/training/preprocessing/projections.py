@@ -1,4 +1,4 @@
-"""Multiply rows by a matrix: a private one that whitens them, or random public directions.
+"""Multiply rows by a private whitening matrix or random public directions.
 
 Second moment. Noise in a linear head affects every direction of the rows alike. Features of pretrained networks have
 most of their length in a few directions that say little about the label. Shrinking these (and scaling rows back to norm
@@ -34,7 +34,10 @@ _SPREAD = math.sqrt(1 - 2 / math.pi)
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """Multiply rows by a matrix of shape (n_features, width), for the transforms that have one."""
+    """Base class of transforms that multiply rows by a matrix.
+
+    The matrix has the shape (n_features, width).
+    """
 
     matrix: FloatArray
 
@@ -131,9 +134,10 @@ class PrivateWhitening(SummedStep):
 
 @dataclass(frozen=True)
 class RandomFeatureRows(MatrixProduct, Transform):
-    """Shorten a row x to norm ``bound`` and add ``scale`` * (|x . v| - m) for each column v of the matrix.
+    """Shorten a row x and add ``scale`` * (|x . v| - m) for each column v.
 
-    m is about the mean of |x . v| over all directions.
+    The row is shortened to norm ``bound``, and the columns are those of the matrix. m is about the mean of |x . v| over
+    all directions.
 
     Theory: Fact 5
     """
@@ -162,11 +166,11 @@ class RandomFeatureRows(MatrixProduct, Transform):
 
 @dataclass(frozen=True)
 class RandomFeatures(PublicStep):
-    """Add ``count`` absolute values of projections on random public directions to each row.
+    """Add ``count`` absolute random projections to each row.
 
-    Put a step before it after which features have about mean 0 and spread 1, and a linear mechanism behind it. Products
-    and bends of the features are then linear in the rows, as far as ``count`` directions show them. No privacy cost:
-    the directions are drawn from ``seed`` alone.
+    The directions are random and public. Put a step before it after which features have about mean 0 and spread 1, and
+    a linear mechanism behind it. Products and bends of the features are then linear in the rows, as far as ``count``
+    directions show them. No privacy cost: the directions are drawn from ``seed`` alone.
 
     Parameters
     ----------

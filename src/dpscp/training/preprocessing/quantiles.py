@@ -1,4 +1,4 @@
-"""Scale columns and add their quantiles, by noisy counts of the records in public cells.
+"""Scale columns and add their quantiles, by noisy counts in public cells.
 
 A few large values, or public bounds far wider than the values, leave a scaled column nearly constant. Its
 quantile, the share of the records below its value, is spread evenly whatever the column is like. A column's cells form
@@ -53,7 +53,9 @@ _BUCKET_OCTAVES, _MANTISSA_BITS, _MOST_BUCKET_BITS = _OCTAVES + 1, 23, 14
 
 @dataclass(frozen=True)
 class QuantileRows(Transform):
-    """Rows with features scaled as by `FeatureTransform`, and behind them the quantiles of some ``columns``.
+    """Rows with scaled features, then the quantiles of some ``columns``.
+
+    Features are scaled as by `FeatureTransform`.
 
     ``features`` are those that rows keep; (): all. Of the records, ``levels[i, j]`` lie below edge j of the cells of
     ``columns[i]``, see ``cell_edges``. Quantiles lie in [-sqrt(3), sqrt(3)]: those of a column spread evenly have mean
@@ -85,7 +87,10 @@ class QuantileRows(Transform):
         return replace(self, features=features, columns=columns, levels=self.levels[places])
 
     def middle_ranks(self, X: ArrayLike) -> FloatArray:
-        """Return, for each number of ``columns``, the middle rank of its cell in [-1, 1]; the mean is 0."""
+        """Return the middle rank in [-1, 1] of each number's cell; the mean is 0.
+
+        The numbers are those of ``columns``.
+        """
         rows, lookup = np.clip(X, self.low, self.high, dtype=np.float64), CellLookup.of(self.levels.shape[1] - 1)
         cells = lookup.cells(unit_places(rows, self.low, self.high, self.columns))
         return self.cell_ranks.take(cells + lookup.offsets(len(self.columns)))
@@ -135,7 +140,7 @@ class QuantileRows(Transform):
 
 @dataclass(frozen=True)
 class QuantileTransform(Step):
-    """Scale each feature and add its quantile, from privately released distribution functions.
+    """Scale each feature and add its quantile, by private distribution functions.
 
     Each feature is clipped to public bounds ``low`` and ``high`` (numbers, or one number a feature). Its range has
     ``math.prod(branching)`` cells in ``len(branching)`` levels. One record, or one random record of each person, lies
@@ -216,14 +221,17 @@ class QuantileTransform(Step):
         return None if self.noise is None else self.noise.event(self.n_releases)
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """Return the same step with this noise, in units of the sensitivity of all counts together."""
+        """Return the step with this noise, in units of the sensitivity.
+
+        It is the sensitivity of all counts together.
+        """
         check_positive("noise_multiplier", noise_multiplier)
         return replace(self, noise=lattice_noise(noise_multiplier * math.sqrt(self.n_releases)))
 
     def counts(self, block: Block) -> Counts:
-        """Return the number of records in each cell, of shape (counted features, cells of all levels).
+        """Return the number of records in each cell.
 
-        Never released as they are.
+        The shape is (counted features, cells of all levels). Never released as they are.
         """
         lookup, n_columns = CellLookup.of(math.prod(self.branching)), len(self.columns)
         low, high = broadcast_bounds(self, self.n_features)
@@ -245,7 +253,10 @@ class QuantileTransform(Step):
         return cell_edges(low[counted], high[counted], math.prod(self.branching))
 
     def release(self, counts: Counts, *, n_records: int, source: IntegerSource) -> tuple[QuantileRows, QuantileRows]:
-        """Return the transform, from noisy counts, and one with the quantiles of all counted features."""
+        """Return the transform, and one with quantiles of all counted features.
+
+        Both follow from noisy counts.
+        """
         lattice, n = self.noise, check_count("n_records", n_records)
         released = release_counts(counts, lattice, source)
         assert lattice is not None
@@ -279,9 +290,9 @@ class QuantileTransform(Step):
 
 
 def unit_places(rows: Array, low: FloatArray, high: FloatArray, columns: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return where numbers lie between the public bounds of these columns: -1 at the lower, 1 at the upper one.
+    """Return the position of numbers between public bounds: -1 lower, 1 upper.
 
-    The rows were clipped to the bounds before.
+    The bounds are those of these columns. The rows were clipped to the bounds before.
     """
     if len(columns) < rows.shape[1]:
         rows, low, high = rows[:, columns], low[list(columns)], high[list(columns)]
@@ -351,9 +362,9 @@ def _bucket(shift: int) -> int:
 
 
 def cell_edges(low: FloatArray, high: FloatArray, n_cells: int) -> FloatArray:
-    """Return the edges of cells between public bounds, closer together at the ends and in the middle.
+    """Return the edges of cells between public bounds.
 
-    The result has the shape (columns, n_cells + 1).
+    Edges are closer together at the ends and in the middle. The result has the shape (columns, n_cells + 1).
 
     >>> cell_edges(np.array([-1.0]), np.array([1.0]), 4).tolist()
     [[-1.0, -0.5, 0.0, 0.5, 1.0]]
@@ -371,7 +382,9 @@ def cell_edges(low: FloatArray, high: FloatArray, n_cells: int) -> FloatArray:
 
 
 def lies_at_ends(noisy: FloatArray, noise: float, total: float, branching: tuple[int, ...]) -> bool:
-    """Return whether the noisy counts of one column show records in its first and its last cell only.
+    """Return whether noisy counts show records in the first and last cell only.
+
+    The counts are those of one column.
 
     ``noise`` is the standard deviation of one count.
     """
@@ -382,11 +395,12 @@ def lies_at_ends(noisy: FloatArray, noise: float, total: float, branching: tuple
 def distribution_functions(
     noisy: FloatArray, noise: float, total: float, branching: tuple[int, ...], edges: FloatArray
 ) -> FloatArray:
-    """Return the share of the records below each edge, of the shape of ``edges``, from noisy counts of each column.
+    """Return the share of the records below each edge, from noisy counts.
 
-    Every count is first combined with the sum of its parts, weighted by their variances. Then, from the top, each
-    count is divided among its parts: the nearest non-negative numbers that add up to it. So no function decreases. A
-    count that is mostly noise is spread evenly. ``total`` is the public nominal number of records.
+    The shape is that of ``edges``; each column has its counts. Every count is first combined with the sum of its parts,
+    weighted by their variances. Then, from the top, each count is divided among its parts: the nearest non-negative
+    numbers that add up to it. So no function decreases. A count that is mostly noise is spread evenly. ``total`` is the
+    public nominal number of records.
     """
     sizes = np.cumprod(branching)
     levels, variances = np.split(noisy, np.cumsum(sizes)[:-1], axis=1), [1.0] * len(sizes)
@@ -420,10 +434,11 @@ def project_on_simplex(values: FloatArray, totals: FloatArray) -> FloatArray:
 
 
 def scale_column(knots: FloatArray, levels: FloatArray, noise: float, limit: float) -> tuple[float, float, float]:
-    """Return mean and scale of a column without its tails, and how far its quantile is from the scaled column.
+    """Return mean and scale of a column without tails, and its quantile's distance.
 
-    The distance is the part of the quantile's spread that no linear function of the scaled column gives. ``noise`` is
-    the standard deviation of one count, as a share of the records.
+    This is how far the quantile is from the scaled column. The distance is the part of the quantile's spread that no
+    linear function of the scaled column gives. ``noise`` is the standard deviation of one count, as a share of the
+    records.
     """
     tail = min(0.25, max(_TAIL, 2 * noise))
     # in units of half the range: squares of the numbers themselves may overflow

@@ -1,4 +1,4 @@
-"""Drop columns that are not related to the target, by private statistics of every column.
+"""Drop columns that are not related to the target, by private statistics.
 
 On wide tables, noise in the weights of unrelated columns widens intervals. The released statistics detect a column with
 a linear or a quadratic relation to the target, and a pair of columns whose product is related to it. A column is
@@ -44,7 +44,7 @@ _MOST_LOST, _UNSURE, _LEAST_EXPLAINED = 0.012, 3.0, 0.18
 
 @dataclass(frozen=True)
 class PrivateRelevance(Step):
-    """Scale columns and add their quantiles, then keep the columns that are related to the target.
+    """Scale columns, add quantiles, and keep columns related to the target.
 
     With the ranks u and w in [-1, 1] of two counted columns by the released distribution functions, and the target v,
     of about mean 0 and spread 1, cut at 2 and halved, the statistics are the sums of u v, (u^2 - its mean) v, u w v and
@@ -101,7 +101,10 @@ class PrivateRelevance(Step):
         return compose(counts, gaussian_event(self.noise_multiplier))
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """Return the same step with this noise, in units of the sensitivity of all releases together."""
+        """Return the step with this noise, in units of the sensitivity.
+
+        It is the sensitivity of all releases together.
+        """
         quantiles = self.quantiles.with_noise(noise_multiplier / math.sqrt(1 - self.share))
         return replace(self, quantiles=quantiles, noise_multiplier=noise_multiplier / math.sqrt(self.share))
 
@@ -121,7 +124,7 @@ class PrivateRelevance(Step):
         return found.keeping(tuple(i for i in range(len(found.shift)) if i in relevant or i not in counted))
 
     def relevant(self, means: FloatArray, noise: float, ranks: QuantileRows) -> list[int]:
-        """Return the places of the counted columns to keep, from noisy means of the statistics."""
+        """Return the counted columns to keep, from noisy means of the statistics."""
         lines, bends = rank_spreads(ranks)
         d = len(lines)
         i, j = np.triu_indices(d, 1)
@@ -143,7 +146,10 @@ class PrivateRelevance(Step):
 
 
 def class_correlations(means: FloatArray, noise: float, spreads: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the correlation of each statistic with the class that stands out most, and the noise in it."""
+    """Return each statistic's largest class correlation, and its noise.
+
+    The class is the one that stands out most.
+    """
     sizes = np.maximum(means[:, :1], _LEAST_TARGET_SPREAD**2 * max(float(means[:, 0].sum()), noise))
     shares = sizes / sizes.sum()
     # less the mean over all records, which is not zero where records were shortened
@@ -155,7 +161,10 @@ def class_correlations(means: FloatArray, noise: float, spreads: FloatArray) -> 
 
 
 def rank_spreads(ranks: QuantileRows) -> tuple[FloatArray, FloatArray]:
-    """Return the standard deviations of the ranks of each column, and of their bends, by the released functions."""
+    """Return the standard deviations of each column's ranks and bends.
+
+    They follow from the released functions.
+    """
     masses, squares = np.diff(ranks.levels, axis=1), ranks.cell_ranks**2
     mean = (masses * squares).sum(axis=1)
     bend = (masses * squares**2).sum(axis=1) - mean**2
@@ -164,7 +173,10 @@ def rank_spreads(ranks: QuantileRows) -> tuple[FloatArray, FloatArray]:
 
 
 def product_weight(d: int) -> float:
-    """Return the weight of products, with which all of them are about as long as the other statistics."""
+    """Return the weight that makes products as long as other statistics.
+
+    This holds for all products together, about.
+    """
     return math.sqrt(9.6 / max(1, d - 1))
 
 
@@ -175,9 +187,10 @@ def relevance_sums(
     ranks: QuantileRows,
     classes: tuple[Any, ...] | None = None,
 ) -> FloatArray:
-    """Return the weighted sums of the shortened vectors of records: v^2, lines, bends and products of the columns.
+    """Return the weighted sums of the shortened vectors of records.
 
-    The result has one row, or one for each class, to which only the records of this class add.
+    A vector has v^2, lines, bends and products of the columns. The result has one row, or one for each class, to which
+    only the records of this class add.
     """
     u, d = ranks.middle_ranks(rows), len(ranks.columns)
     v = np.ones(len(u))

@@ -1,9 +1,10 @@
-"""Rescale targets to a public or private scale, and recalibrate class probabilities privately.
+"""Rescale targets, and recalibrate class probabilities privately.
 
-Recalibration. Clipping shortens the gradients of confident wrong predictions. So the probabilities of the model are too
-near 0 and 1. A few noisy Newton steps on the training records find a common factor of the logits (the inverse
-temperature) and an intercept for each class. Both are folded into the last layer, so the released model is an ordinary
-one. For two classes the new probability is an increasing function of the old one.
+The scale of the target is public or private. Recalibration. Clipping shortens the gradients of confident wrong
+predictions. So the probabilities of the model are too near 0 and 1. A few noisy Newton steps on the training records
+find a common factor of the logits (the inverse temperature) and an intercept for each class. Both are folded into the
+last layer, so the released model is an ordinary one. For two classes the new probability is an increasing function of
+the old one.
 
 The steps solve the equations sum_i (p_i - e_i) = 0 and sum_i <p_i - e_i, h_i> = 0. Here e_i is the indicator of the
 label, and h_i are the logits below the largest one, cut at -2. Wherever the recalibrated probabilities are right, both
@@ -58,7 +59,10 @@ _LONGEST_STEP = 1.0
 
 
 def scale_targets(block: Block, y_bounds: tuple[float, float], mean: float = 0.0, scale: float = 1.0) -> Block:
-    """Return the block with targets scaled from ``y_bounds`` to [-1, 1], less ``mean``, over ``scale``."""
+    """Return the block with scaled targets, less ``mean``, over ``scale``.
+
+    Targets are first scaled from ``y_bounds`` to [-1, 1].
+    """
     return block.with_targets((unit_targets(block.targets, y_bounds) - mean) / scale)
 
 
@@ -96,7 +100,10 @@ class ScaledTarget(Around):
         return super().configured(replace(needs, y_bounds=None))
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
-        """Return the inner bound; the score's Lipschitz constant is in the target's own units."""
+        """Return the inner bound, with the score in the target's own units.
+
+        This concerns the score's Lipschitz constant.
+        """
         return self._in_target_units(self.mechanism.stability(n_features, n_records, classes))
 
     def _in_target_units(self, bound: Stability | None) -> Stability | None:
@@ -156,7 +163,7 @@ class PrivateTarget(Around):
         return replace(self, noise_multiplier=1 / mu)
 
     def moments(self, block: Block) -> NDArray[np.float64]:
-        """Return the exact weighted sums over a block, which are never released as they are."""
+        """Return a block's exact weighted sums, never released without noise."""
         v = unit_targets(block.targets, self.y_bounds)
         return sum_in_parts(unit_moments, v, block.owners.weights)
 
@@ -276,7 +283,9 @@ def block_outputs(block: Block, model: Model) -> Block:
 
 
 def block_sums(block: Block, classes: tuple[Any, ...], place: FloatArray) -> FloatArray:
-    """Return the exact weighted sums of one step over a block of outputs, which are never released as they are.
+    """Return the exact weighted sums of one step over a block of outputs.
+
+    They are never released without noise.
 
     ``place`` is the logarithm of the factor, then the intercepts, all released before.
     """
@@ -285,9 +294,10 @@ def block_sums(block: Block, classes: tuple[Any, ...], place: FloatArray) -> Flo
 
 
 def record_sums(logits: FloatArray, labels: NDArray[np.int64], place: FloatArray) -> FloatArray:
-    """Return what each record adds to the sums of a step, one row each, of norm at most `RECALIBRATION_SENSITIVITY`.
+    """Return what each record adds to the sums of a step, one row each.
 
-    With u = factor * logits + intercepts less the largest, p = softmax(u), h = max(u, -2) and the label y, these are
+    Its norm is at most `RECALIBRATION_SENSITIVITY`. With u = factor * logits + intercepts less the largest, p =
+    softmax(u), h = max(u, -2) and the label y, these are
 
     - <p - e_y, h>, of size at most 2 because h lies in [-2, 0] and p adds up to one;
     - p - e_y, of norm at most sqrt(2); it is left out where there are no intercepts;
@@ -328,7 +338,10 @@ def record_sums(logits: FloatArray, labels: NDArray[np.int64], place: FloatArray
 
 @dataclass(frozen=True)
 class _Search:
-    """The estimate between two steps: a normal distribution of the place, from released numbers only."""
+    """The estimate between two steps: a normal distribution of the parameters.
+
+    It follows from released numbers only.
+    """
 
     place: FloatArray
     mean: FloatArray

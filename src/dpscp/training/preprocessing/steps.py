@@ -1,4 +1,4 @@
-"""Define preprocessing steps and fitted transforms, and the steps that bound or standardize rows.
+"""Define preprocessing steps and transforms; bound or standardize rows.
 
 Standardizing with the data's own mean and scale leaks, because the released predictor contains them. A step either uses
 public constants and the row itself only (`PublicStep`: no cost), or it releases something of the records with noise
@@ -48,9 +48,10 @@ TRANSFORMS: dict[str, type["Transform"]] = {}
 
 
 class Transform(ABC):
-    """The base class of fitted steps: a fixed function of one row that contains released or public numbers only.
+    """Base class of fitted steps: a fixed function of one row.
 
-    Define `apply`. A dataclass with ``kind`` is saved by its fields: arrays, and JSON values.
+    It contains released or public numbers only. Define `apply`. A dataclass with ``kind`` is saved by its fields:
+    arrays, and JSON values.
 
     Assumes: a transformed row is computed from that row alone. So a transform leaves what one record adds to a later
     sum where the later step bounds it.
@@ -82,7 +83,10 @@ class Transform(ABC):
         """
 
     def apply_to_records(self, X: ArrayLike) -> FloatArray:
-        """Return the transformed rows; code of the caller gets copies of them, in two different blockings."""
+        """Return the transformed rows.
+
+        Code of the caller gets copies of them, in two different divisions into blocks.
+        """
         if not is_of_caller(self):
             return self.apply(X)
         rows = np.asarray(X)
@@ -109,18 +113,21 @@ class Transform(ABC):
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
-        """Rebuild the transform that `config` and `arrays` came from; the class checks its own fields."""
+        """Rebuild the transform of `config` and `arrays`; its class checks fields."""
         constants = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items() if name != "kind"}
         return cls(**constants, **{name: np.asarray(value, dtype=np.float64) for name, value in arrays.items()})
 
     @property
     def origins(self) -> tuple[int, ...]:
-        """Return the column before this transform of each column behind it; (): the first ones keep their places."""
+        """Return the column before this transform of each column after it.
+
+        An empty tuple means that the first columns keep their places.
+        """
         return ()
 
     @property
     def row_length(self) -> float | None:
-        """Return the length that every row has but rows of zeros; None where rows differ in length."""
+        """Return the length of every row but rows of zeros; None if it varies."""
         return None
 
     @property
@@ -130,9 +137,10 @@ class Transform(ABC):
 
 
 class Step(ABC):
-    """The base class of preprocessing steps: frozen dataclasses of public constants, before they have seen data.
+    """Base class of preprocessing steps: public constants before a fit.
 
-    Define `event` and `fit_source`, or inherit `PublicStep` or `SummedStep`, which define them.
+    A subclass is a frozen dataclass. Define `event` and `fit_source`, or inherit `PublicStep` or `SummedStep`, which
+    define them.
 
     Privacy: ``event`` pays for everything that the transform contains of the records. State in the docstring of the
     class what one record, or one person with all their rows, can change (the sensitivity), and why.
@@ -158,7 +166,7 @@ class Step(ABC):
     @property
     @abstractmethod
     def event(self) -> DpEvent | None:
-        """Return the cost of fitting, from public constants only; None while the noise is not set."""
+        """Return the cost of fitting, from public constants; None without noise."""
 
     @abstractmethod
     def fit_source(
@@ -176,7 +184,7 @@ class Step(ABC):
         return None
 
     def width_after(self, width: int) -> int | None:
-        """Return the number of columns behind this step; None where the release decides it."""
+        """Return the number of columns after this step; None if released later."""
         return width
 
     def with_noise(self, noise_multiplier: float) -> Self:
@@ -192,7 +200,7 @@ class Step(ABC):
 
 
 class PublicStep(Step):
-    """A step of public constants: it uses only the width of the data, and costs nothing.
+    """A step of public constants and the data's width, at no privacy cost.
 
     Also inherit `Transform` and define `apply`, or define `transform_of`.
     """
@@ -229,7 +237,7 @@ class SummedStep(Step):
 
     @abstractmethod
     def part_moments(self, rows: NDArray[Any], weights: FloatArray) -> FloatArray:
-        """Return the exact weighted sums over some rows, which are never released as they are.
+        """Return the exact weighted sums of some rows, never released without noise.
 
         A function of them alone, and so of each row alone. The weights of one person add up to at most one.
         """
@@ -248,7 +256,9 @@ class SummedStep(Step):
 
 @dataclass(frozen=True)
 class FeatureTransform(Transform):
-    """Clip each feature to [low, high], subtract ``shift``, divide by ``scale`` and clip to +-``limit``, if any.
+    """Clip each feature, subtract ``shift``, divide by ``scale``, clip again.
+
+    The first range is [low, high], the second one +-``limit``, if any.
 
     Theory: Fact 5
     """
@@ -295,7 +305,7 @@ class PublicBounds(PublicStep):
 
     @property
     def input_width(self) -> int | None:
-        """Return the number of features with bounds of their own; None where all have the same."""
+        """Return how many features have bounds of their own; None if all share them."""
         return width_of_bounds(self)
 
     def transform_of(self, width: int) -> FeatureTransform:
@@ -343,7 +353,7 @@ class ColumnScales(PublicStep, Transform):
 
 @dataclass(frozen=True)
 class UnitNorm(PublicStep, Transform):
-    """Scale every row to norm one; no constant and no privacy cost. A row of zeros stays one.
+    """Scale every row to norm one, at no privacy cost; a row of zeros stays one.
 
     Theory: Fact 1
     """
@@ -472,7 +482,7 @@ class PrivateStandardize(SummedStep):
 
     @property
     def input_width(self) -> int | None:
-        """Return the number of features with bounds of their own; None where all have the same."""
+        """Return how many features have bounds of their own; None if all share them."""
         return width_of_bounds(self)
 
     def part_moments(self, rows: NDArray[Any], weights: FloatArray) -> FloatArray:
@@ -481,7 +491,10 @@ class PrivateStandardize(SummedStep):
         return unit_moments(unit, weights)
 
     def sensitivity(self, n_features: int) -> float:
-        """Return the largest change of the sums by one record or person, in Euclidean norm."""
+        """Return the sensitivity of the sums, in Euclidean norm.
+
+        It is the largest change by one record or person.
+        """
         return MOMENT_SENSITIVITY * math.sqrt(n_features)
 
     def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
@@ -495,14 +508,20 @@ class PrivateStandardize(SummedStep):
 
 
 def unit_moments(v: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return the weighted sums of (v, v^2 - 1/2) over records with numbers v in [-1, 1], shape (2, ...)."""
+    """Return the weighted sums of (v, v^2 - 1/2), for numbers v in [-1, 1].
+
+    The sums are over records, with the shape (2, ...).
+    """
     return np.stack([weights @ v, weights @ (v**2 - 0.5)])
 
 
 def release_mean_and_scale(
     total: FloatArray, noise: float, n_records: int, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Return the private mean and scale of numbers in [-1, 1] from their `unit_moments`, and the least scale."""
+    """Return the private mean and scale of numbers in [-1, 1].
+
+    They follow from their `unit_moments` and the least scale.
+    """
     mean, square = gaussian_release(total, noise, rng, n_records) / n_records
     mean = np.clip(mean, -1.0, 1.0)
     # below this the variance would be mostly noise
@@ -511,7 +530,7 @@ def release_mean_and_scale(
 
 
 def check_bounds(step: Any) -> None:
-    """Check the bounds of a frozen step and turn them into numbers or tuples of numbers."""
+    """Check the bounds of a frozen step and convert them to (tuples of) floats."""
     try:
         low, high = np.asarray(step.low, dtype=np.float64), np.asarray(step.high, dtype=np.float64)
     except (TypeError, ValueError):
@@ -529,7 +548,7 @@ def check_bounds(step: Any) -> None:
 
 
 def width_of_bounds(step: Any) -> int | None:
-    """Return the number of features of checked bounds; None for one number that holds for all."""
+    """Return the number of features of checked bounds; None for a single number."""
     return next((len(bound) for bound in (step.low, step.high) if np.ndim(bound) == 1), None)
 
 
@@ -541,7 +560,7 @@ def broadcast_bounds(step: Any, width: int) -> tuple[FloatArray, FloatArray]:
 
 
 def check_columns(columns: tuple[int, ...], n_features: int) -> tuple[int, ...]:
-    """Return different numbers of features, all of them for (); ValueError for anything else."""
+    """Return distinct feature indices, all of them for (); else ValueError."""
     if not columns:
         return tuple(range(n_features))
     found = tuple(check_count("columns[i]", column, minimum=0) for column in columns)
