@@ -60,7 +60,10 @@ _QUIET_SECONDS = 15.0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a command, print its result as text or JSON, and return its exit code; print an error as one line."""
+    """Run a command, print its result or one-line error, and return the exit code.
+
+    A result is printed as text or JSON.
+    """
     # a terminal shows bars; a log gets lines if the work is long
     is_log = not sys.stderr.isatty()
     with warnings.catch_warnings(), verbosity(int(is_log), delay=_QUIET_SECONDS):
@@ -105,7 +108,10 @@ def _print_error(text: str, code: int = REFUSED) -> int:
 
 
 def _describe_interrupt(options: argparse.Namespace) -> str:
-    """Describe the state after Ctrl-C: there are no partial files, and reserved budget stays spent."""
+    """Describe the state after Ctrl-C.
+
+    There are no partial files, and reserved budget stays spent.
+    """
     text = "interrupted; no output file was left incomplete"
     if options.command in ("fit", "evaluate", "monitor", "recalibrate") and options.budget is not None:
         text += (
@@ -137,7 +143,10 @@ def _predict(options: argparse.Namespace) -> Result:
 
 
 def _report(options: argparse.Namespace) -> Result:
-    """Write a report; with --epsilon its evaluation is private, and the report may be published."""
+    """Write a report.
+
+    With --epsilon its evaluation is private, and the report may be published.
+    """
     check_output(options.output, options.model)
     if options.evaluate is None and options.epsilon is not None:
         raise CommandError("--epsilon pays for a private evaluation; add --evaluate with labeled records, or remove it")
@@ -158,13 +167,16 @@ def _report(options: argparse.Namespace) -> Result:
 
 
 def _new_records(options: argparse.Namespace, path: Path, estimator: Estimator) -> tuple[Any, Any, Any]:
-    """Return features, targets and person ids of labeled records; refuse the table of the fit."""
+    """Return features, targets and person ids of labeled records.
+
+    The table of the fit is refused.
+    """
     schema = require_schema(estimator)
     return read_new_records(path, choose_csv_format(options, schema.csv), schema, read_note(options.model))
 
 
 def _pay(options: argparse.Namespace, path: Path, estimator: Estimator) -> dict[str, Any]:
-    """Return the labeled records of a table and the budget that pays for them, as arguments."""
+    """Return the labeled records and the budget that pays, as arguments."""
     X, y, persons = _new_records(options, path, estimator)
     cost = {"epsilon": options.epsilon, "delta": options.delta, "budget": open_store(options)}
     return {"X": X, "y": y, "persons": persons, "random_state": options.seed, **cost}
@@ -238,7 +250,10 @@ def _cost_line(ledger: Ledger, epsilon: float, delta: float, payer: str) -> str:
 
 
 def _open_monitor(options: argparse.Namespace, estimator: Any) -> CoverageMonitor:
-    """Read the monitor from its state file, or create one; refuse options that would change it."""
+    """Read the monitor from its state file, or create one.
+
+    Options that would change it are refused.
+    """
     new = {name: getattr(options, name) for name in ("epsilon", "delta", "tolerated", "level", "follow", "seed")}
     chosen = {name: value for name, value in new.items() if value is not None}
     if options.state.exists():

@@ -52,11 +52,12 @@ SCHEMA = Schema(
 
 
 def load_demo_tables() -> tuple[Any, Any]:
-    """Load the records for the fit and those of 1,200 other persons for the evaluation.
+    """Load the records for the fit, and other persons for the evaluation.
 
-    The data contain no person ids. Years of one person are consecutive and repeat the answers of the first interview,
-    so a change of these answers marks the next person. Runs of more than five years are several persons who cannot be
-    separated; these runs are dropped. The random choice of persons is the same in every call.
+    The evaluation has 1,200 persons. The data contain no person ids. Years of one person are consecutive and repeat the
+    answers of the first interview, so a change of these answers marks the next person. Runs of more than five years are
+    several persons who cannot be separated; these runs are dropped. The random choice of persons is the same in every
+    call.
     """
     import pandas as pd
     import statsmodels.api as sm
@@ -88,7 +89,7 @@ def load_demo_tables() -> tuple[Any, Any]:
 
 
 def find_unused_folder(folder: Path) -> Path:
-    """Return the first of ``folder``, ``folder-2``, ``folder-3``, ... that does not exist."""
+    """Return the first of ``folder``, ``folder-2``, ... that does not exist."""
     numbered = (folder if k == 1 else folder.with_name(f"{folder.name}-{k}") for k in itertools.count(1))
     return next(path for path in numbered if not path.exists())
 

@@ -1,4 +1,6 @@
-"""The files of a command: tables, models, outputs, and a note with the name of a model's training table.
+"""Read and write the files of a command: tables, models, outputs, notes.
+
+A note names a model's training table.
 
 ``dpscp fit`` writes the note beside the model, so that no evaluation uses the records of the fit by mistake. It
 contains nothing computed from the records, so no checksum of the table: with a checksum, somebody who knows all records
@@ -39,11 +41,17 @@ _NOTE_FORMAT, _NOTE_VERSION = "dpscp-origin", 1
 
 
 class CommandError(Exception):
-    """Raised if a command refuses. The message has the reason and the remedy, and nothing from the records."""
+    """Raised if a command refuses.
+
+    The message has the reason and the remedy, and nothing from the records.
+    """
 
 
 def describe_os_error(error: OSError) -> str:
-    """Describe an error of the operating system with the name of its file, and a remedy for a full disk."""
+    """Describe an error of the operating system with its file and a remedy.
+
+    The remedy is for a full disk.
+    """
     file = "" if error.filename is None else repr(str(error.filename))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full: {file or 'a file'} cannot be written. Free space, then run the command again"
@@ -66,7 +74,10 @@ def check_output(path: Path | None, *inputs: Path) -> None:
 
 
 def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
-    """Refuse to replace existing files without ``force``, so that no model is lost for which budget was spent."""
+    """Refuse to replace existing files without ``force``.
+
+    So no model is lost for which budget was spent.
+    """
     for path in paths:
         if path.exists() and not force:
             raise CommandError(f"{str(path)!r} already exists; use another name, or --force to replace it")
@@ -91,7 +102,10 @@ def public_names(table: Table, *, known: Collection[str] = (), confirmed: bool =
 
 
 def require_columns(table: Table, names: Collection[str], what: str = "the schema declares") -> None:
-    """Refuse a table without these columns; suggest similar names if the first line is a header."""
+    """Refuse a table without these columns.
+
+    Similar names are suggested if the first line is a header.
+    """
     missing = [name for name in names if name not in table.names]
     if not missing:
         return
@@ -102,7 +116,10 @@ def require_columns(table: Table, names: Collection[str], what: str = "the schem
 
 
 def read_labeled(table: Table, schema: Schema) -> tuple[Any, Any, PersonIds | None]:
-    """Return features (n, n_features), targets (n,), and the ids of the persons if the schema has a column."""
+    """Return features (n, n_features), targets (n,), and any person ids.
+
+    The schema declares the column of ids.
+    """
     require_columns(table, schema.column_names)
     try:
         X, y, persons = zip(*(schema.encode(frame) for frame in table.frames("read the table", schema)), strict=True)
@@ -120,7 +137,10 @@ def choose_csv_format(options: argparse.Namespace, declared: CSVFormat | None = 
 
 
 def open_table(path: Path, csv_format: CSVFormat) -> Table:
-    """Open a file, folder, pattern or URL and read its column names; refuse a table without any."""
+    """Open a file, folder, pattern or URL and read its column names.
+
+    A table without columns is refused.
+    """
     table = Table(path, csv_format)
     if isinstance(table.first, TableFile) and table.first.is_csv:
         _check_header(table.first)
@@ -180,7 +200,10 @@ def note_path(model: Path) -> Path:
 
 
 def write_note(model: Path, table: Path) -> None:
-    """Write a note beside a model file with the path of its training table, or its URL without keys."""
+    """Write a note beside a model file that names its training table.
+
+    The note has its path, or its URL without keys.
+    """
     note = {
         "format": _NOTE_FORMAT,
         "version": _NOTE_VERSION,
@@ -191,7 +214,7 @@ def write_note(model: Path, table: Path) -> None:
 
 
 def read_note(model: Path) -> Path | None:
-    """Return the training table of a model file; None if no note of this model names one."""
+    """Return the training table of a model file; None if no note names one."""
     try:
         data = json.loads(note_path(model).read_text(encoding="utf-8"))
         is_own = data["model_sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
@@ -219,7 +242,7 @@ def _is_there(table: Path) -> bool:
 def read_new_records(
     path: Path, csv_format: CSVFormat, schema: Schema, fitted: Path | None
 ) -> tuple[Any, Any, PersonIds | None]:
-    """Read labeled records; refuse those of the fit, which are in the table ``fitted``.
+    """Read labeled records; refuse those of the fit, in the table ``fitted``.
 
     Records are refused, in any order, if more of them equal training records than chance explains.
     """

@@ -1,4 +1,7 @@
-"""Run ``dpscp schema`` and ``dpscp fit``: complete the declarations, fit as in Python, write model and report."""
+"""Run ``dpscp schema`` and ``dpscp fit``.
+
+These commands complete the declarations, fit as in Python, and write model and report.
+"""
 
 import argparse
 import shlex
@@ -62,7 +65,10 @@ def write_schema(options: argparse.Namespace) -> Result:
 
 
 def check_records(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
-    """List what a fit on a table would refuse; the exit code is 1 if the list is not empty."""
+    """List what a fit on a table would refuse.
+
+    The exit code is 1 if the list is not empty.
+    """
     schema = read_schema(options.schema)
     table = open_table(options.table, choose_csv_format(options, schema.csv))
     public_names(table, known=_known_names(schema))
@@ -74,7 +80,10 @@ def check_records(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
 
 
 def fit_table(options: argparse.Namespace) -> Result:
-    """Fit on a table and write the model; check everything that can fail before budget is spent."""
+    """Fit on a table and write the model.
+
+    Everything that can fail is checked before budget is spent.
+    """
     for path in (options.output, options.report):
         check_output(path, options.table)
     outputs = [options.output, note_path(options.output), *([] if options.report is None else [options.report])]
@@ -121,14 +130,20 @@ def open_store(options: argparse.Namespace) -> BudgetStore | None:
 
 
 def describe_release(options: argparse.Namespace, store: BudgetStore | None) -> dict[str, Any]:
-    """Return the declarations about a release, and the store that pays, as arguments of report and statement."""
+    """Return the declarations about a release and its store, as arguments.
+
+    They are arguments of report and statement.
+    """
     data = options.data_name or (None if store is None else store.to_dict()["dataset"])
     declared = {"purpose": options.purpose, "responsible": options.responsible, "data": data}
     return {"metadata": {name: text for name, text in declared.items() if text}, "study": study_budget(store)}
 
 
 def _describe_earlier_fits(options: argparse.Namespace) -> str | None:
-    """Return a warning if a note beside a model names this table, and no store adds up the costs."""
+    """Return a warning if a note beside a model names this table.
+
+    There is none if a store adds up the costs.
+    """
     if options.budget is not None or options.seed is not None:
         return None
     notes = {note for folder in (options.output, options.table) for note in folder.parent.glob("*.origin.json")}
@@ -178,7 +193,7 @@ def _estimator_options(options: argparse.Namespace, schema: Schema) -> dict[str,
 
 
 def _save_model(estimator: Estimator, path: Path) -> Path:
-    """Save a model; if its folder fails now, save it elsewhere, because its budget is spent."""
+    """Save a model, elsewhere if its folder fails, because its budget is spent."""
     try:
         estimator.save(path)
         return path
@@ -203,7 +218,10 @@ def _require_target(options: argparse.Namespace, names: Collection[str]) -> None
 
 
 def _read_complete_schema(options: argparse.Namespace) -> tuple[Schema, Table]:
-    """Read the schema of a fit, and open its table; refuse a schema that leaves a column undeclared."""
+    """Read the schema of a fit, and open its table.
+
+    A schema that leaves a column undeclared is refused.
+    """
     schema = read_schema(options.schema)
     table = open_table(options.table, choose_csv_format(options, schema.csv))
     if options.target:
@@ -221,7 +239,10 @@ def _known_names(schema: Schema) -> list[str]:
 
 
 def _add_columns(schema: Schema, names: Collection[str]) -> Schema:
-    """Return the schema with all columns of a table; those that it does not declare are open."""
+    """Return the schema with all columns of a table.
+
+    Those that it does not declare are open.
+    """
     columns = tuple(column for column in schema.columns if column.name not in schema.target_names)
     others = {*schema.target_names, schema.person, *(column.name for column in columns)}
     return replace(schema, columns=(*columns, *template([name for name in names if name not in others]).columns))

@@ -1,4 +1,7 @@
-"""Describe a release as JSON values and as lines for a terminal, from its verdict and its statement."""
+"""Describe a release as JSON values and as lines for a terminal.
+
+Both come from its verdict and its statement.
+"""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -56,7 +59,10 @@ def brief(verdict: Verdict) -> list[str]:
 
 
 def verdict_lines(line: Line) -> list[str]:
-    """Return a line of a verdict as texts, one for each sentence; a bad one is red on a terminal."""
+    """Return a verdict line as texts, one for each sentence; red if bad.
+
+    Color is used on a terminal only.
+    """
     is_bad = line.grade.tone == "bad"
     first = _named(line.title, f"{line.grade.upper() if is_bad else line.grade}.")
     return [_highlight(first) if is_bad else first, *(" " * _WIDTH + sentence for sentence in line.sentences)]

@@ -1,4 +1,4 @@
-"""Parse the arguments before the import of the libraries, which takes a second; then run the command."""
+"""Parse the arguments before the slow import of libraries; run the command."""
 
 import argparse
 import sys
@@ -136,7 +136,10 @@ _FIT = "dpscp fit people.csv --schema people.schema.toml"
 
 @dataclass(frozen=True)
 class _Command:
-    """Describe a command: its purpose, options, defaults (an ellipsis: the option is required) and examples."""
+    """Describe a command: purpose, options, defaults and examples.
+
+    An ellipsis as default means that the option is required.
+    """
 
     purpose: str
     options: str

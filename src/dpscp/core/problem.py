@@ -66,7 +66,9 @@ class Problem:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether a likelihood ratio weights the misses of all records (normalized); otherwise it drops records.
+        """Whether a likelihood ratio weights misses (normalized), not drops records.
+
+        A ratio that is not normalized drops records.
 
         Theory: Result K
         """
@@ -83,12 +85,15 @@ class Problem:
         return tuple(alpha / self.weight_bound for alpha in self.alphas)
 
     def covered_level(self, level: float) -> float:
-        """Return the lowest coverage of new records if weighted records are covered at ``level``."""
+        """Return the least coverage of new records, given that of weighted records.
+
+        Weighted records are covered at ``level``.
+        """
         return max(0.0, 1 - self.weight_bound * (1 - level)) if self.is_weighted else level
 
     @property
     def group_facts(self) -> dict[str, Any]:
-        """The public facts about the groups; labels that are groups are declared as classes."""
+        """The public facts about groups; labels that are groups appear as classes."""
         if self.group_values is None or self.groups_are_labels:
             return {}
         return group_facts(self.group_values, self.groups_per_record)

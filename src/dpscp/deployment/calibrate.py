@@ -1,4 +1,4 @@
-"""Private calibration of your own scores: a threshold with its ledger and certificate."""
+"""Calibrate your own scores privately, with a ledger and a certificate."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -183,7 +183,9 @@ class UsedRecords:
         one_each: bool,
         seed: int | None,
     ) -> "UsedRecords":
-        """Choose the counted rows of each person; with another population, secret coins keep some of them.
+        """Choose the counted rows of each person.
+
+        With another population, secret coins keep some of them.
 
         Theory: Results H and K
         """
@@ -212,9 +214,10 @@ class UsedRecords:
         return None if self.groups is None else [np.flatnonzero(member) for member in self.groups.members]
 
     def scores_of_groups(self, scores: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return the scores of each group, of one row each unit; all of them as one group without groups.
+        """Return the scores of each group, one row for each unit.
 
-        A record that the coins of a weighting ratio reject gets the lowest score, so it is never missed.
+        Without groups, all scores are one group. A record that the coins of a weighting ratio reject gets the lowest
+        score, so it is never missed.
         """
         found = scores if self.rows is None else scores[self.rows]
         found = found if self.kept is None else np.where(self.kept, found, -np.inf)

@@ -125,7 +125,10 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
 
 
 def _find_groups(estimator: Any, groups: Any) -> RowGroups | None:
-    """Return the caller's groups, or those of the fit; None without groups, and if the classes are the groups."""
+    """Return the caller's groups, or those of the fit.
+
+    None without groups, and if the classes are the groups.
+    """
     declared = read_groups(groups)
     found: RowGroups | None = estimator.declared_groups() if declared is None else declared.of_rows(estimator.schema_)
     return found
@@ -140,17 +143,26 @@ def evaluated_unit(persons: Any) -> Unit:
 
 
 def sketch_records(estimator: Any, X: Any) -> Sketch:
-    """Return the sketch of these records, computed as in the fit, to recognize them in this process."""
+    """Return the sketch of these records, to recognize them in this process.
+
+    It is computed as in the fit.
+    """
     return sketch_rows(X if isinstance(estimator.estimator, Prefit) else estimator._read_new_rows(X)[0])
 
 
 def has_trained_release(estimator: Any, sketch: Sketch) -> bool:
-    """Return whether this process knows that the fit of a release used some of these records."""
+    """Return whether the fit of a release is known to have used these records.
+
+    Only this process and some of the records are known.
+    """
     return has_trained(sketch, estimator.model_, digest_parameters(estimator.model_))
 
 
 def warn_if_not_new(estimator: Any, sketch: Sketch, what: str, *, adds_up: bool) -> None:
-    """Warn about training records; warn about records used before, unless a store or a seed makes that needless."""
+    """Warn about training records, and about records that were used before.
+
+    A store or a seed makes the second warning needless.
+    """
     if has_trained_release(estimator, sketch):
         warnings.warn(
             f"{what} records that trained this release, so their coverage says nothing about new records. Use labeled "

@@ -1,4 +1,6 @@
-"""Thresholds that follow new records, with a bound on the misses over time for any sequence of records.
+"""Let thresholds follow new records, with a bound on the misses over time.
+
+The bound holds for any sequence of records.
 
 Theory: Result M
 """
@@ -24,7 +26,7 @@ _FOLLOWS = "its thresholds follow new records: CoverageMonitor.long_run() states
 
 @dataclass(frozen=True)
 class NoisyPair:
-    """Noisy numbers of covered and of missed records; each has the noise of so many ``draws``."""
+    """Noisy numbers of covered and missed records, with their ``draws`` of noise."""
 
     covered: float
     missed: float
@@ -37,7 +39,10 @@ class NoisyPair:
 
     @property
     def coverage(self) -> float:
-        """The noisy share of covered records; NaN if the noisy number of records is not positive."""
+        """The noisy share of covered records.
+
+        NaN if the noisy number of records is not positive.
+        """
         return min(1.0, max(0.0, self.covered / self.size)) if self.size > 0 else math.nan
 
     def balance(self, share: float) -> float:
@@ -45,7 +50,7 @@ class NoisyPair:
         return (1 - share) * self.missed - share * self.covered
 
     def spread(self, share: float) -> float:
-        """Return the parameter of the noise of ``balance``, in units of the noise of one count."""
+        """Return the noise parameter of ``balance``, in units of one count's noise."""
         return math.hypot(share * math.sqrt(self.draws[0]), (1 - share) * math.sqrt(self.draws[1]))
 
 
@@ -115,14 +120,20 @@ class FollowPlan:
         return self.step / self.expected_batch
 
     def in_force(self, places: Sequence[float]) -> NDArray[np.float64]:
-        """Return the thresholds of sets; at the end of the range they are infinite, and sets contain everything."""
+        """Return the thresholds of sets.
+
+        At the end of the range they are infinite, and sets contain everything.
+        """
         found = np.array(places, dtype=float)
         values = np.minimum(found, self.end)
         back = np.sign(values) * self.knee * np.expm1(np.abs(values)) if self.knee else np.exp(values)
         return np.where(found >= self.end, np.inf, back)
 
     def release(self, estimator: Any, thresholds: Sequence[float], *, is_first: bool) -> Any:
-        """Return the estimator with these thresholds; its first promise holds for the first thresholds only."""
+        """Return the estimator with these thresholds.
+
+        Its first promise holds for the first thresholds only.
+        """
         if is_first:
             return estimator
         new, values = copy.copy(estimator), self.in_force(thresholds)
@@ -141,7 +152,9 @@ class FollowPlan:
     def count(
         self, covered: NDArray[np.bool_], groups: NDArray[np.int64] | None, thresholds: Sequence[float]
     ) -> NDArray[np.int64]:
-        """Return the exact counts of a batch, of which a record changes ``n_counts`` by one; private.
+        """Return the exact, private counts of a batch.
+
+        A record changes ``n_counts`` of them by one.
 
         ``covered`` is (n, 2), by the first thresholds and by those in force. Without groups these are the records in
         the cells below both thresholds, between them and above both. With groups they are the covered and the missed
@@ -157,7 +170,10 @@ class FollowPlan:
         return np.concatenate([[first.sum(), (~first).sum()], np.bincount(places, minlength=2 * len(self.first))])
 
     def read(self, counts: Sequence[float], thresholds: Sequence[float]) -> tuple[NoisyPair, list[NoisyPair]]:
-        """Return the pair by the first thresholds, and that of each group by the thresholds in force."""
+        """Return the pair by the first thresholds, and each group's in force.
+
+        The latter is the pair by the thresholds in force.
+        """
         if self.is_grouped:
             pairs = [NoisyPair(counts[k], counts[k + 1], (1, 1)) for k in range(0, len(counts), 2)]
             return pairs[0], pairs[1:]
@@ -171,7 +187,10 @@ class FollowPlan:
 
     @property
     def possible_draws(self) -> tuple[tuple[int, int], ...]:
-        """The possible numbers of draws in a pair by the thresholds in force; the past decides which one applies."""
+        """The possible numbers of draws in a pair by the thresholds in force.
+
+        The past decides which one applies.
+        """
         return ((1, 1),) if self.is_grouped else ((1, 1), (2, 1), (1, 2))
 
     def n_cells(self, thresholds: Sequence[float]) -> int:
@@ -179,7 +198,10 @@ class FollowPlan:
         return 2 + 2 * len(self.first) if self.is_grouped else 2 + (thresholds[0] != self.first[0])
 
     def next(self, thresholds: Sequence[float], pairs: Sequence[NoisyPair]) -> tuple[float, ...]:
-        """Return the thresholds after a batch: each moves by the misses beyond the promised share."""
+        """Return the thresholds after a batch, each moved by its excess misses.
+
+        The excess is over the promised share.
+        """
         return tuple(old + self.gain * pair.balance(self.alpha) for old, pair in zip(thresholds, pairs, strict=True))
 
 
@@ -195,10 +217,11 @@ def noisy_counts(exact: NDArray[np.int64], noise: LatticeNoise, source: IntegerS
 
 @dataclass(frozen=True)
 class LongRun:
-    """The promise of thresholds that follow, about the batches so far, for any sequence of records.
+    """The promise of thresholds that follow, for any sequence of records.
 
-    With probability at least ``1 - beta`` over the noise, at most ``rate`` of the records were missed, whatever the
-    records are, also if somebody chose them looking at past thresholds. ``str()`` returns a paragraph.
+    It is about the batches so far. With probability at least ``1 - beta`` over the noise, at most ``rate`` of the
+    records were missed, whatever the records are, also if somebody chose them looking at past thresholds. ``str()``
+    returns a paragraph.
 
     Attributes
     ----------
@@ -257,7 +280,9 @@ def long_run_bound(
     n_records: int | None,
     largest_batch: int | None,
 ) -> LongRun:
-    """Return the bound for one group from the pairs of its batches; sizes are released unless they are declared.
+    """Return the bound for one group from the pairs of its batches.
+
+    Sizes are released unless they are declared.
 
     ``delay`` is the largest number of batches between prediction and label.
 

@@ -1,4 +1,6 @@
-"""Monitor the coverage of a release: noisy counts of each batch, and evidence that is valid at all times.
+"""Monitor the coverage of a release by noisy counts of each batch.
+
+The evidence is valid at all times.
 
 Theory: Result L
 """
@@ -61,7 +63,9 @@ class MonitorStep:
 
 @dataclass(frozen=True)
 class _Bet:
-    """Hold the public constants of the evidence, eta (misses - share records), and the noise of a count.
+    """Public constants of the evidence, eta (misses - share records).
+
+    They include the noise of a count.
 
     Theory: Result L
     """
@@ -79,19 +83,23 @@ class _Bet:
         return cls(eta, kappa / eta * (1 + 1e-12), noise)
 
     def log_factor(self, pair: NoisyPair) -> float:
-        """Return the log evidence of a batch; without a change, the mean of its exponential is at most one."""
+        """Return the log evidence of a batch.
+
+        Without a change, the mean of its exponential is at most one.
+        """
         return self.eta * pair.balance(self.share) - self._noise_parameter(pair.draws) ** 2 / 2
 
     def _noise_parameter(self, draws: tuple[int, int]) -> float:
-        """Return the parameter of the noise on the evidence, from the draws in a pair of counts."""
+        """Return the noise parameter of the evidence, from a pair's noise draws."""
         return self.eta * self.noise.count_noise * NoisyPair(0, 0, draws).spread(self.share)
 
     def smallest_rate(
         self, n: int, limit: float, batches: int, power: float, draws: tuple[int, int] = (1, 1)
     ) -> float | None:
-        """Return the smallest miss rate whose alarm comes within these batches with this probability.
+        """Return the smallest miss rate that raises the alarm in time.
 
-        The evidence of a change in the first batch alone, as a normal number; None if no rate is detected so soon.
+        The alarm comes within these batches with this probability. The evidence of a change in the first batch alone,
+        as a normal number; None if no rate is detected so soon.
         """
         parameter = self._noise_parameter(draws)
 
@@ -110,12 +118,12 @@ class _Bet:
 
 
 def log_evidence(log_factors: Sequence[float]) -> tuple[float, ...]:
-    """Compute the log evidence after each batch: a mixture over the batch of the change.
+    """Compute the log evidence after each batch, a mixture over the change.
 
-    Without a change, the product of all factors falls. This would delay the alarm after a later change. The mixture has
-    weight 1/2 on a change in the first batch and 1 / (2 j (j - 1)) on a change in batch j. Each product from batch j on
-    is an e-process, and so is the mixture. By Ville's inequality, the probability that it ever reaches 1 / level is at
-    most ``level``.
+    The mixture is over the batch of the change. Without a change, the product of all factors falls. This would delay
+    the alarm after a later change. The mixture has weight 1/2 on a change in the first batch and 1 / (2 j (j - 1)) on a
+    change in batch j. Each product from batch j on is an e-process, and so is the mixture. By Ville's inequality, the
+    probability that it ever reaches 1 / level is at most ``level``.
 
     Theory: Result L
     """
@@ -193,20 +201,29 @@ class CoverageMonitor:
 
     @property
     def estimator(self) -> Any:
-        """The estimator with the thresholds in force; the released one if thresholds do not follow."""
+        """The estimator with the thresholds in force.
+
+        It is the released one if thresholds do not follow.
+        """
         if self._plan is None:
             return self._release
         return self._plan.release(self._release, self._thresholds[-1], is_first=not self._names)
 
     @property
     def thresholds(self) -> tuple[Any, ...]:
-        """The thresholds in force before the first batch and after each one; empty if thresholds do not follow."""
+        """The thresholds in force before the first batch and after each one.
+
+        Empty if thresholds do not follow.
+        """
         plan = self._plan
         return () if plan is None else tuple(self._shaped(plan.in_force(one)) for one in self._thresholds)
 
     @property
     def released_coverage(self) -> tuple[tuple[float, ...], ...]:
-        """The noisy coverage of each batch under the thresholds in force; one number for each group that follows."""
+        """The noisy coverage of each batch under the thresholds in force.
+
+        It has one number for each group that follows.
+        """
         return tuple(tuple(pair.coverage for pair in pairs) for pairs in self._pairs)
 
     def _shaped(self, values: NDArray[np.float64]) -> Any:
@@ -214,7 +231,10 @@ class CoverageMonitor:
 
     @property
     def smallest_rise(self) -> float | None:
-        """The smallest miss rate that raises the alarm within 12 expected batches with probability .9 (None: none)."""
+        """The smallest miss rate that raises the alarm in 12 expected batches.
+
+        The alarm has probability .9; None if no rate raises it.
+        """
         draws = (1, 1) if self._plan is None or self._plan.is_grouped else (1, 2)
         return self._bet.smallest_rate(self.expected_batch, self.alarm_limit, 12, 0.9, draws)
 
@@ -307,7 +327,7 @@ class CoverageMonitor:
         return MonitorStep(self.evidence[-1], self.alarm, self.n_batches, ledger, threshold)
 
     def _threshold_before(self, predicted_after: int | None) -> tuple[float, ...]:
-        """Return the thresholds that were in force when the records of a batch were predicted."""
+        """Return the thresholds in force when a batch's records were predicted."""
         if predicted_after is None:
             return self._thresholds[-1]
         if self._plan is None:
@@ -317,7 +337,10 @@ class CoverageMonitor:
         return self._thresholds[predicted_after]
 
     def _add(self, name: str, counts: tuple[float, ...], delay: int) -> None:
-        """Add the released counts of a batch; they determine the evidence and the next thresholds."""
+        """Add the released counts of a batch.
+
+        They determine the evidence and the next thresholds.
+        """
         plan = self._plan
         if delay not in range(self.n_batches + 1):
             raise ValueError(f"batch {name!r} has a wrong delay")
@@ -339,7 +362,9 @@ class CoverageMonitor:
     def long_run(
         self, beta: float = 0.05, *, n_records: int | None = None, largest_batch: int | None = None
     ) -> LongRun | tuple[LongRun, ...]:
-        """Return the promise of the thresholds in force over all batches so far, for any sequence of records.
+        """Return the promise of the thresholds in force over all batches so far.
+
+        It holds for any sequence of records.
 
         Parameters
         ----------
@@ -375,7 +400,9 @@ class CoverageMonitor:
         return found if self._plan.is_grouped else found[0]
 
     def plot(self) -> "Figure":
-        """Plot the evidence after each batch, and thresholds that follow; needs ``dpscp[report]``.
+        """Plot the evidence after each batch, and any thresholds that follow.
+
+        Needs ``dpscp[report]``.
 
         Returns
         -------
@@ -386,7 +413,7 @@ class CoverageMonitor:
         return monitor_figure(self)
 
     def to_json(self) -> str:
-        """Return the state as JSON; it contains public constants and released numbers only.
+        """Return the state as JSON: public constants and released numbers only.
 
         A checksum detects a changed state. It is not a signature: it does not show who wrote the state.
         """
@@ -410,7 +437,7 @@ class CoverageMonitor:
 
     @classmethod
     def from_json(cls, text: str, estimator: Any) -> Self:
-        """Create the monitor from the result of ``to_json``; refuse the state of another model."""
+        """Create the monitor from ``to_json``; refuse the state of another model."""
         try:
             state = json.loads(text)
         except (TypeError, ValueError, RecursionError):
@@ -438,7 +465,9 @@ def _checksum(state: Mapping[str, Any]) -> str:
 
 
 def _tolerated(estimator: Any) -> float:
-    """Return one minus the level that this release covers with confidence .95, at most 1.5 times the promised rate.
+    """Return one minus the level that this release covers with confidence .95.
+
+    It is at most 1.5 times the promised rate.
 
     Theory: Result I
     """
@@ -452,7 +481,10 @@ def _tolerated(estimator: Any) -> float:
 
 
 def _choose_bet(tolerated: float, budget: Budget, expected_batch: int, counts: int = 1) -> _Bet:
-    """Choose the eta with the fastest growth of evidence after a rise; from public numbers, for continuous noise."""
+    """Choose the eta with the fastest growth of evidence after a rise.
+
+    It follows from public numbers, for continuous noise.
+    """
     mu, n = gdp_mu(budget.epsilon, budget.delta), expected_batch
     rise = tolerated + (_RISE - 1) * min(tolerated, 1 - tolerated)
 

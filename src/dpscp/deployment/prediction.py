@@ -13,7 +13,7 @@ from dpscp.data.table_writer import open_writer
 
 
 def predict_block(estimator: Any, schema: Schema, frame: Any, first: int = 1) -> tuple[dict[str, Any], int]:
-    """Return the new columns of a block of rows, and the number of rows without a prediction.
+    """Return the new columns of a block, and its number of unpredicted rows.
 
     A row that violates the schema has no prediction. The last column, ``errors``, gives its row number and the reason.
     The privacy promise is about the records of the fit, not about rows to predict.

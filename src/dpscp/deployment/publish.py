@@ -151,7 +151,10 @@ def model_card(statement: Mapping[str, Any], language: str = "en") -> str:
 
 
 def _yaml_lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Yield the lines of a mapping in YAML; texts are written as in JSON, which YAML contains."""
+    """Yield the lines of a mapping in YAML.
+
+    Texts are written as in JSON, which YAML contains.
+    """
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield f"{indent}{name}:"
@@ -164,7 +167,7 @@ def _yaml_lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 
 
 def _yaml_value(value: Any) -> str:
-    """Return a value in YAML, where a number needs a decimal point before its exponent."""
+    """Return a value in YAML, where an exponent needs a decimal point before it."""
     text = json.dumps(value, ensure_ascii=False)
     is_short = isinstance(value, float) and "e" in text and "." not in text
     return text.replace("e", ".0e") if is_short else text

@@ -1,4 +1,6 @@
-"""Calibrate a released model again on new labeled records, such as the newest batch after an alarm.
+"""Calibrate a released model again on new labeled records.
+
+An example is the newest batch after an alarm.
 
 Theory: Results E and L
 """
@@ -112,7 +114,10 @@ def recalibrate(
 
 
 def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> tuple[NDArray[Any], RecordGroups | None]:
-    """Return scores and groups of new records, one of each person; refuse wrong ones before anything is spent."""
+    """Return scores and groups of new records, one of each person.
+
+    Wrong records are refused before anything is spent.
+    """
     fitted = estimator.ledger_.unit
     if fitted.group > 1 or fitted.by_person != (persons is not None):
         raise ValueError(
@@ -167,7 +172,10 @@ def _join(fitted: Ledger, added: Ledger, size: dict[str, int], *, counted: bool)
 def _with_thresholds(
     estimator: Any, values: NDArray[np.float64], certificates: tuple[Certificate, ...], ledger: Ledger, limit: Budget
 ) -> Any:
-    """Return a copy of the estimator with other thresholds and their promises; warn if its sets are full."""
+    """Return a copy of the estimator with other thresholds and promises.
+
+    Warns if its sets are full.
+    """
     new = copy.copy(estimator)
     new.threshold_ = values if estimator.group_values_ is not None else values[0]
     new.certificates_, new.certificate_, new.ledger_, new.evaluation_ = certificates, certificates[0], ledger, None

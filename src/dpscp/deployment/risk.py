@@ -1,7 +1,7 @@
-"""Control any bounded loss that falls with a threshold, privately and in finite samples.
+"""Control any bounded loss that falls with a threshold, privately.
 
-Coverage is one such loss. Others are the share of a scan's positive pixels or of a patient's diagnoses that a set
-misses, or a cost that depends on the class.
+The promise holds in finite samples. Coverage is one such loss. Others are the share of a scan's positive pixels or of a
+patient's diagnoses that a set misses, or a cost that depends on the class.
 
 Theory: Result J
 """
@@ -60,7 +60,9 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
 ) -> Release:
-    """Find a private threshold at which the mean loss of a new record is at most ``alpha``.
+    """Find a private threshold with a mean loss of at most ``alpha``.
+
+    The mean is that of a new record.
 
     Parameters
     ----------
@@ -151,7 +153,10 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
 
 
 def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guarantee:
-    """Return the guarantee: ``split`` for held-out records, otherwise the privacy of training (Result B)."""
+    """Return the guarantee: ``split`` or the privacy of training (Result B).
+
+    ``split`` is for held-out records.
+    """
     if training is None and held_out is False:
         raise ValueError("held_out=False needs training=, the event or ledger of all that the model learned from")
     is_held_out = training is None if held_out is None else bool(held_out)
@@ -159,7 +164,10 @@ def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guar
 
 
 def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, float] | None) -> int:
-    """The number of rows of a table, or of the losses that a function returns at the end of its range."""
+    """The number of rows of a table or of the losses of a function.
+
+    A function is called at the end of its range.
+    """
     if callable(losses) != (threshold_range is not None) or (thresholds is not None) == callable(losses):
         raise ValueError("losses must be an (n, m) array with thresholds=, or a function with threshold_range=")
     if threshold_range is not None:

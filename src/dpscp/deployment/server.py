@@ -67,9 +67,9 @@ class RequestError(Exception):
 
 
 class OutcomeFile:
-    """Append labeled records to a CSV file that ``dpscp monitor`` reads; the file may be moved at any time.
+    """Append labeled records to a CSV file that ``dpscp monitor`` reads.
 
-    Collecting releases nothing: only ``dpscp monitor`` does, from its own budget.
+    The file may be moved at any time. Collecting releases nothing: only ``dpscp monitor`` does, from its own budget.
     """
 
     def __init__(self, path: str | os.PathLike[str], schema: Schema) -> None:
@@ -81,7 +81,10 @@ class OutcomeFile:
             raise ValueError(f"{str(path)!r} does not have the columns of the model's schema; use another file")
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Write records as the monitor can read them; refuse all if one of them is not readable."""
+        """Write records as the monitor can read them.
+
+        All are refused if one of them is not readable.
+        """
         names, text = self._schema.column_names, io.StringIO()
         # with this line end the writer also quotes a cell with a single CR, which readers treat as the end of a line
         lines = csv.writer(text, delimiter=self._schema.csv.separator_in(self.path.name), lineterminator="\r\n")
@@ -100,7 +103,10 @@ class OutcomeFile:
                 os.fsync(handle)
 
     def _check(self, content: bytes, n_records: int) -> None:
-        """Check the new lines as the monitor would read them, because one bad record makes it refuse the whole file."""
+        """Check the new lines as the monitor would read them.
+
+        One bad record makes the monitor refuse the whole file.
+        """
         with tempfile.TemporaryDirectory(prefix="dpscp-serve-") as folder:
             table = Path(folder, self.path.name)
             table.write_bytes(content)
@@ -131,7 +137,7 @@ class _Service:
         self._workers = asyncio.Semaphore(_WORKERS)
 
     async def compute(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the result of work that runs in a thread, so that other requests are answered meanwhile."""
+        """Return the result of work in a thread, so that other requests can proceed."""
         async with self._workers:
             return await asyncio.to_thread(work, *arguments)
 
@@ -206,7 +212,9 @@ def create_app(
     token: str | None = None,
     hosts: tuple[str, ...] = LOOPBACK,
 ) -> FastAPI:
-    """Return an application that serves a fitted estimator; needs the extra ``dpscp[serve]``.
+    """Return an application that serves a fitted estimator.
+
+    Needs the extra ``dpscp[serve]``.
 
     Parameters
     ----------
@@ -260,7 +268,10 @@ def serve(app: Any, host: str, port: int) -> None:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Protocol(H11Protocol):
-        """Close a connection whose request header does not arrive in time; uvicorn would wait."""
+        """Close a connection whose request header does not arrive in time.
+
+        Uvicorn would wait.
+        """
 
         def connection_made(self, transport: Any) -> None:
             """Start the clock."""
@@ -285,7 +296,10 @@ def serve(app: Any, host: str, port: int) -> None:
 
 
 class _Guard:
-    """Refuse other hosts and wrong tokens, and answer each error with a text that contains no record."""
+    """Refuse other hosts and wrong tokens, and answer errors without a record.
+
+    Each error is answered with a text.
+    """
 
     def __init__(self, app: Any, *, token: str | None, hosts: tuple[str, ...]) -> None:
         self.app, self.token, self.hosts = app, token, hosts
@@ -336,7 +350,10 @@ def _host_name(host: str) -> str:
 
 
 def _servable_schema(estimator: Any) -> Schema:
-    """Return the schema of a fit; refuse an estimator that cannot predict records of requests."""
+    """Return the schema of a fit; refuse a fit that cannot predict requests.
+
+    Requests contain records.
+    """
     schema: Schema | None = getattr(estimator, "schema_", None)
     if schema is None:
         raise ValueError("a server needs a model with a schema; fit with schema=dp.Schema.read(...) or 'dpscp fit'")
@@ -351,7 +368,10 @@ def _servable_schema(estimator: Any) -> Schema:
 
 
 def _content_type(request: Any) -> str:
-    """Return the type of the body; refuse others, such as those that a page of another site may send."""
+    """Return the type of the body, or refuse it.
+
+    A page of another site may send other types.
+    """
     found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if found not in ("application/json", "text/csv"):
         raise RequestError(415, "send records with 'Content-Type: application/json' or 'text/csv'")
@@ -392,7 +412,10 @@ def _refuse_constant(name: str) -> None:
 
 
 def _read_records(data: Any, schema: Schema, *, labeled: bool) -> list[dict[str, Any]]:
-    """Return the records of a JSON body, each with all columns; None stands for a missing value."""
+    """Return the records of a JSON body, each with all columns.
+
+    None stands for a missing value.
+    """
     records = data if isinstance(data, list) else [data]
     if not all(isinstance(record, dict) for record in records):
         raise RequestError(400, 'send a record {"column": value, ...}, or a list of records')
@@ -417,7 +440,10 @@ def _as_frame(records: list[dict[str, Any]], names: list[str]) -> Any:
 
 
 def _predict_records(estimator: Any, schema: Schema, records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the answers to records as JSON values; null is an infinite end of an interval."""
+    """Return the answers to records as JSON values.
+
+    Null is an infinite end of an interval.
+    """
     if not records:
         return {"predictions": [], "errors": 0}
     frame = _as_frame(records, [column.name for column in schema.feature_columns])

@@ -1,4 +1,4 @@
-"""Write a self-contained HTML report about a fitted estimator, and draw its figures.
+"""Write a self-contained HTML report on a fitted estimator, with figures.
 
 matplotlib and jinja2 are imported only when a page or a figure is made (``pip install 'dpscp[report]'``).
 """

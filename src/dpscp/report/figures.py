@@ -67,7 +67,9 @@ def put_legend(axis: "Axes", **options: Any) -> None:
 
 
 def monitor_figure(monitor: "CoverageMonitor") -> "Figure":
-    """Plot the evidence after each batch; with ``follow``, also the coverage of each batch and the thresholds in force.
+    """Plot the evidence after each batch.
+
+    With ``follow``, also plots the coverage of each batch and the thresholds in force.
 
     Parameters
     ----------
@@ -114,7 +116,7 @@ def _name_batches(axis: "Axes", names: Sequence[str], label: str, most: int) -> 
 
 
 def inline_svg(figure: "Figure", name: str, label: str) -> str:
-    """Convert a figure to an SVG element with text as text and the page's color variables."""
+    """Convert a figure to SVG, with text as text and the page's color variables."""
     import matplotlib as mpl
 
     buffer = io.StringIO()

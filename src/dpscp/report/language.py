@@ -1,7 +1,8 @@
-"""Write reports and statements in another language, from one table of sentences: ``LANGUAGE.toml`` beside this file.
+"""Write reports and statements in another language, from one table.
 
-A key of the table is an English text of a page, with gaps. The text in ``{}`` is translated too, ``{#}`` is a number,
-and ``{=}`` a name that does not change. The longest text in the table is replaced first; other text stays English.
+The table of sentences is ``LANGUAGE.toml`` beside this file. A key of the table is an English text of a page, with
+gaps. The text in ``{}`` is translated too, ``{#}`` is a number, and ``{=}`` a name that does not change. The longest
+text in the table is replaced first; other text stays English.
 """
 
 import re
@@ -33,7 +34,10 @@ _LABELS = re.compile(r'(?<= aria-label=")[^"]*|(?<= data-of=")[^"]*')
 
 @cache
 def _table(language: str) -> tuple[dict[str, str], tuple[tuple[re.Pattern[str], tuple[str, ...], str], ...]]:
-    """Return the texts of a table, and the pattern, gaps and translation of those with gaps: the longest one first."""
+    """Return the texts of a table, and its patterns with gaps, the longest first.
+
+    Each pattern comes with its gaps and its translation.
+    """
     texts: dict[str, str] = tomllib.loads((_FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
     patterns = []
     for key in sorted(texts, key=lambda key: -len(key)):
@@ -85,7 +89,10 @@ def _translate(text: str, language: str) -> str:
 
 
 def _write_numbers(text: str) -> str:
-    """Return a text with a decimal comma and points between thousands; tags and JSON values do not change."""
+    """Return a text with a decimal comma and points between thousands.
+
+    Tags and JSON values do not change.
+    """
     parts = re.split(r"(<[^>]*>)", text)
     parts[::2] = [
         part if re.search(r'["\[{]', part) else _NUMBER.sub(lambda found: found[0].translate(_SWAPPED), part)
@@ -95,7 +102,10 @@ def _write_numbers(text: str) -> str:
 
 
 def translate_page(page: str, language: str) -> str:
-    """Return an HTML page in a language; the text after a tag with ``translate="no"`` does not change."""
+    """Return an HTML page in a language.
+
+    The text after a tag with ``translate="no"`` does not change.
+    """
     if language == "en":
         return page
     pieces = _TAGS.split(page.replace('<html lang="en">', f'<html lang="{language}">'))

@@ -1,4 +1,4 @@
-"""Compute the numbers of a report: spending, promises, evaluation on labeled records."""
+"""Compute the numbers of a report: spending, promises, evaluation."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,10 @@ class Evaluation(PrivateEvaluation):
 
 
 def nominal_size(release: Release) -> dict[str, Any] | None:
-    """Return the public number of records or persons, and whether it was declared; None if there is none."""
+    """Return the public number of units, and whether it was declared.
+
+    Units are records or persons; None if there is no public number.
+    """
     terms = release.certificate.terms
     if terms.n_units is None:
         return None
@@ -78,7 +81,7 @@ def nominal_size(release: Release) -> dict[str, Any] | None:
 
 
 def study_budget(store: BudgetStore | None) -> dict[str, Any] | None:
-    """Return the budget of a store and what its releases have spent, for a report or a statement.
+    """Return the budget of a store and what its releases have spent.
 
     Parameters
     ----------
@@ -168,7 +171,10 @@ def _mean(values: NDArray[np.float64]) -> PrivateEstimate:
 def _by_part(
     names: Sequence[Any], places: NDArray[np.int64] | None, covered: NDArray[np.bool_]
 ) -> dict[Any, PrivateEstimate]:
-    """Return the coverage of each part that has records; place -1 is in no part, and a record may be in several."""
+    """Return the coverage of each part that has records.
+
+    Place -1 is in no part, and a record may be in several.
+    """
     members = {name: is_member(places, part) for part, name in enumerate(names) if places is not None}
     return {name: _rate(covered[member]) for name, member in members.items() if member.any()}
 

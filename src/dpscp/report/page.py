@@ -100,7 +100,7 @@ def _title(released: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _page_template() -> Any:
-    """Return the template, compiled once in a process, because that takes as long as filling it."""
+    """Return the template, compiled once in a process because that is slow."""
     try:
         import jinja2
     except ImportError:  # pragma: no cover (the test environment has it)
@@ -161,7 +161,7 @@ def format_value(value: Any) -> str:
 
 
 def _number(name: str, value: Any, text: str | Callable[[Any], str] = format_value) -> Any:
-    """Write a number as an element with its exact value, so that a program can check the page.
+    """Write a number as an element with its exact value, for checks of the page.
 
     ``text`` is a format, or a function that writes the value as text.
     """
@@ -249,7 +249,7 @@ def _list_thresholds(release: Release) -> list[tuple[str, float, float]]:
 
 
 def monitor_page(monitor: "CoverageMonitor") -> str:
-    """Return an HTML page with the state of a monitor: all of it is released, or public."""
+    """Return an HTML page with the state of a monitor, without private values."""
     budget, limit = monitor.budget, monitor.alarm_limit
     rows = [
         [name, f"{value:.2f}", "yes" if value >= limit else "no"]

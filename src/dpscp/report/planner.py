@@ -1,7 +1,8 @@
-"""Write the interactive planner: one HTML file with sliders that needs no server and loads no other file.
+"""Write the interactive planner, a single HTML file with sliders.
 
-The page computes the division of the budget itself and reads two tables: the offset of the threshold search, computed
-here from the library's own formulas (seconds), and set sizes that ``python -m experiments set_sizes`` measured.
+It needs no server and loads no other file. The page computes the division of the budget itself and reads two tables:
+the offset of the threshold search, computed here from the library's own formulas (seconds), and set sizes that ``python
+-m experiments set_sizes`` measured.
 """
 
 import csv
@@ -113,7 +114,10 @@ def offset_times_mu(level: float, log_signal: float) -> float:
 
 
 def _plan_search(level: float, log_signal: float) -> tuple[Any, float]:
-    """Return the aim of a search over held-out scores whose number is released, and its mu."""
+    """Return the aim of a search over held-out scores, and its mu.
+
+    The number of scores is released.
+    """
     scores = max(_TABLE_SCORES, round(math.exp(log_signal)))
     mu = math.exp(log_signal) / (scores + 1)
     task, alphas = OwnScores((0.0, 1.0)), (round(1 - level, 12),)
@@ -122,14 +126,17 @@ def _plan_search(level: float, log_signal: float) -> tuple[Any, float]:
 
 
 def _signal_grid() -> list[float]:
-    """Return the logarithms of the signals of the table, with two points around each jump of the number of steps."""
+    """Return the logarithms of the signals of the table.
+
+    There are two points around each jump of the number of steps.
+    """
     jumps = [_find_jump(left, right) for left, right in pairwise(_LOG_SIGNALS)]
     around = [x + side * _JUMP for x in jumps if x is not None for side in (-1, 1)]
     return sorted([*_LOG_SIGNALS, *around])
 
 
 def _find_jump(left: float, right: float) -> float | None:
-    """Return where the number of steps of a search changes between two signals; None if it does not."""
+    """Return where the steps of a search change between two signals, or None."""
 
     def steps(log_signal: float) -> int:
         return int(_plan_search(LEVELS[0], log_signal)[0].steps)  # it is the same at all levels
@@ -141,9 +148,10 @@ def _find_jump(left: float, right: float) -> float | None:
 
 
 def nearest_set_size(classes: int, n: int, epsilon: float, level: float) -> tuple[float, int, str]:
-    """Return the measured mean set size of the nearest task, its number of classes and its name.
+    """Return the measured mean set size of the nearest task.
 
-    Between measurements it is linear in log n, log epsilon and the level; outside, the nearest measurement counts.
+    Also returns its number of classes and its name. Between measurements it is linear in log n, log epsilon and the
+    level; outside, the nearest measurement counts.
     """
     task = min(_read_set_sizes(), key=lambda task: abs(math.log(task["classes"] / classes)))
     by_n = []

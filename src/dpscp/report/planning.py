@@ -201,7 +201,10 @@ class BudgetPlan:
         return html_paragraph(head) + html_table(titles, lines) + "".join(map(html_paragraph, notes))
 
     def _measured_size(self) -> tuple[str, str] | None:
-        """Return the mean set size of the nearest measured fit, and a note; None where there is none."""
+        """Return the mean set size of the nearest measured fit, and a note.
+
+        None if there is no such fit.
+        """
         labels, row = self.problem.task.classes, self.row(SPLIT.name)
         if labels is None or not row.useful or self.n is None or self.epsilon is None or self.problem.n_groups:
             return None
@@ -443,7 +446,7 @@ def plan_row(guarantee: str, problem: FitProblem, *, bare: bool = False) -> Plan
 
 
 def _outline(problem: FitProblem, guarantee: str) -> tuple[Plan, Parts]:
-    """Return the plan of one guarantee without its noise, and how it divides records and budget."""
+    """Return a guarantee's plan without noise, and its shares of records and budget."""
     chosen = guarantee_of(guarantee)
     problem = replace(problem, guarantee=chosen) if chosen.held_out else without_held_out(problem, chosen)
     parts, stability, spent = divide(problem, chosen), None, Ledger()
@@ -457,7 +460,10 @@ def _outline(problem: FitProblem, guarantee: str) -> tuple[Plan, Parts]:
 
 
 def without_held_out(problem: FitProblem, guarantee: Guarantee) -> FitProblem:
-    """Return the problem without options that need held-out records, to show another guarantee for comparison."""
+    """Return the problem without options that need held-out records.
+
+    It shows another guarantee for comparison.
+    """
     return replace(problem, guarantee=guarantee, release_confidence=None, population=None)
 
 

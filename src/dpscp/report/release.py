@@ -22,7 +22,7 @@ __all__ = ["Documented", "Release"]
 
 
 class Documented(ABC):
-    """Base class of releases and fitted estimators, with statement, report and notebook cards."""
+    """Base class of releases and fitted estimators: statement, report and cards."""
 
     @abstractmethod
     def as_release(self) -> "Release":
@@ -31,7 +31,9 @@ class Documented(ABC):
     def statement(
         self, *, study: Mapping[str, Any] | None = None, metadata: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Return the privacy statement as JSON values: the promise, its mechanisms, what is not protected.
+        """Return the privacy statement as JSON values.
+
+        It contains the promise, its mechanisms, and what is not protected.
 
         Parameters
         ----------
@@ -110,7 +112,10 @@ class Release(ThresholdRelease, Documented):
 
     @property
     def quantile(self) -> PrivateQuantile | None:
-        """The search of a single threshold; None if the level is impossible, and with groups or several levels."""
+        """The search of a single threshold, or None.
+
+        None if the level is impossible, and with groups or several levels.
+        """
         return self.quantiles[0] if len(self.quantiles) == 1 == np.size(self.threshold) else None
 
     def __repr__(self) -> str:

@@ -1,8 +1,9 @@
-"""A machine-readable privacy statement: the promise, its mechanisms, and what is not protected.
+"""Make a machine-readable privacy statement of a release.
 
-Its fields answer the questions of NIST SP 800-226 (parameters, unit of privacy, algorithms, trust model, side channels,
-security, data collection) and those that registries of deployments ask. Everything in it is part of the release or
-declared; nothing is computed from records. ``statement.schema.json`` beside this file is its JSON Schema.
+It contains the promise, its mechanisms, and what is not protected. Its fields answer the questions of NIST SP 800-226
+(parameters, unit of privacy, algorithms, trust model, side channels, security, data collection) and those that
+registries of deployments ask. Everything in it is part of the release or declared; nothing is computed from records.
+``statement.schema.json`` beside this file is its JSON Schema.
 """
 
 import json
@@ -212,7 +213,7 @@ def _above(epsilon: float) -> float | None:
 
 
 def _finite(value: Any) -> Any:
-    """The value as a JSON value: lists for tuples, None for numbers that are not finite."""
+    """Return a JSON value: lists for tuples, None for infinity and NaN."""
     if isinstance(value, Mapping):
         return {str(name): _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -259,18 +260,27 @@ def _privacy(release: Release, spent: float) -> dict[str, Any]:
 
 
 def _mu(epsilon: float, delta: float) -> float | None:
-    """Return the mu of Gaussian DP with this epsilon at delta, rounded up; None without privacy."""
+    """Return the Gaussian-DP mu of this epsilon and delta, rounded up, or None.
+
+    None means that there is no privacy.
+    """
     return math.ceil(1000 * gdp_mu(epsilon, delta)) / 1000 if 0 < epsilon < math.inf else None if epsilon else 0.0
 
 
 def _attacks(ledger: Ledger) -> list[dict[str, float]]:
-    """Return how many members the best attacker finds at each false-alarm rate, rounded up."""
+    """Return the share of members that the best attacker finds, rounded up.
+
+    There is one share for each false-alarm rate.
+    """
     found = [(rate, 1 - float(ledger.tradeoff(rate))) for rate in ATTACKS]
     return [{"false_alarms": rate, "found_at_most": min(1.0, math.ceil(1e4 * share) / 1e4)} for rate, share in found]
 
 
 def _composition(ledger: Ledger) -> tuple[str, str]:
-    """Explain how the costs of the steps add up, and why the epsilon of a part may exceed the total."""
+    """Explain how the costs of steps add up to the total epsilon.
+
+    Also explains why the epsilon of a part may exceed the total.
+    """
     if any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries):
         return (
             "disjoint parts drawn by secret coins, the mixture counts",
@@ -299,7 +309,10 @@ def _mechanisms(ledger: Ledger, delta: float) -> Iterator[dict[str, Any]]:
 
 
 def part_fractions(event: DpEvent) -> list[float | None]:
-    """The share of the records in each part that secret coins drew; None: all of them, or a part of unknown size."""
+    """The share of the records in each secretly drawn part.
+
+    None means all records, or a part of unknown size.
+    """
     if not isinstance(event, SecretSplitDpEvent):
         return [None] * len(parallel_parts(event))
     inner = part_fractions(event.held_out) if len(parallel_parts(event)) > 2 else [1.0]
@@ -307,7 +320,7 @@ def part_fractions(event: DpEvent) -> list[float | None]:
 
 
 def _described(event: DpEvent) -> dict[str, Any]:
-    """One mechanism: its name, how often it ran, on which share of the records, and its noise."""
+    """One mechanism: name, runs, share of the records, and noise."""
     written = event_to_dict(event)
     inner, releases, rate = written, 1, 1.0
     while inner["type"] in ("repeated", "poisson_sampled"):
@@ -335,7 +348,10 @@ def _column_names(released: Any) -> Sequence[str] | None:
 
 
 def _name_columns(used: Any, names: Sequence[str]) -> Any:
-    """Return the names of columns in place of their numbers; several targets have columns of their own."""
+    """Return the names of columns in place of their numbers.
+
+    Several targets have columns of their own.
+    """
     if isinstance(used, int):
         return names[used]
     return None if used is None else [_name_columns(each, names) for each in used]

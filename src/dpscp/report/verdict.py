@@ -1,7 +1,7 @@
-"""Judge a release in four lines: proof, strength of privacy, usefulness, and groups that are served worse.
+"""Judge a release: proof, strength of privacy, usefulness, weak groups.
 
-The lines follow from the ledger, the certificates and public numbers. With an evaluation, they also follow from its
-numbers, which are private or marked as not private.
+The verdict has one line for each of these. The lines follow from the ledger, the certificates and public numbers. With
+an evaluation, they also follow from its numbers, which are private or marked as not private.
 """
 
 from collections.abc import Iterator
@@ -198,9 +198,10 @@ def loss_name(release: Release) -> str:
 
 
 def _contradictions(release: Release, found: PrivateEvaluation) -> Iterator[str]:
-    """Return a sentence for each level whose whole interval is below the level of a single release.
+    """Return a sentence for each level that an evaluation shows to be missed.
 
-    The promise is an average. If no level of a single release is known, the average is used instead.
+    Its whole interval is below the level of a single release. The promise is an average. If no level of a single
+    release is known, the average is used instead.
     """
     for certificate, rate in zip(release.certificates, found.coverages, strict=True):
         proven, level = certificate.coverage, certificate.terms.release_level
@@ -261,7 +262,7 @@ def _judge_usefulness(release: Release, found: tuple[PrivateEvaluation, ...]) ->
 
 
 def _explain_useless(release: Release) -> str | None:
-    """Return the reason why a promise of the release is useless; None if all may be useful."""
+    """Return the reason why a promise is useless; None if all may be useful."""
     for certificate, thresholds in zip(release.certificates, release.thresholds.T, strict=True):
         if certificate.void_because or not certificate.classes_declared:
             continue  # the first line states that nothing is proven
@@ -273,7 +274,10 @@ def _explain_useless(release: Release) -> str | None:
 
 
 def _constant_size(release: Release, found: PrivateEvaluation) -> PrivateEstimate | None:
-    """Return the size of the constant answer with the same coverage, in each class if classes are the groups."""
+    """Return the size of the constant answer with the same coverage.
+
+    It is that of each class if classes are the groups.
+    """
     if not release.groups_are_classes:
         return found.constant_size
     rates = found.by_class.values()
@@ -292,7 +296,10 @@ def _grade_usefulness(found: PrivateEvaluation, constant: PrivateEstimate | None
 
 
 def _comparisons(found: PrivateEvaluation, constant: PrivateEstimate | None) -> Iterator[str]:
-    """Return sentences that compare the sets of an evaluation with the constant answer for every record."""
+    """Return sentences that compare the sets with one constant answer.
+
+    The constant answer is the same for every record of the evaluation.
+    """
     if found.accuracy is not None and found.most_frequent is not None:
         right, most = format_rate(found.accuracy.estimate), format_rate(found.most_frequent.estimate)
         yield f"The prediction is right for {right}; the most frequent label would be right for {most}."
@@ -340,7 +347,10 @@ def _judge_parts(release: Release, found: tuple[PrivateEvaluation, ...]) -> Line
 
 
 def _reached(release: Release, kind: str) -> float:
-    """Return the coverage that a class or group must reach: the promised level, or the target without a promise."""
+    """Return the coverage that a class or group must reach.
+
+    It is the promised level, or the target without a promise.
+    """
     certificate = release.certificate
     is_promised = release.group_values is not None and release.groups_are_classes == (kind == "class")
     level = certificate.terms.release_level if is_promised else None
