@@ -78,7 +78,7 @@ _ERRORS = {
 
 _SEEDED = (
     "a budget store accepts private runs only, but the noise of this run comes from a seed: use random_state=None (no "
-    "--seed), or run it without the store and release nothing of it"
+    "--seed), or run it without the store and do not release its results"
 )
 _REPLACED = "a budget store is about adding or removing a record, but this ledger is about replacing one; remove budget"
 _GROUPED = (

@@ -43,7 +43,7 @@ class PrecomputedOutputs(Model):
 class Prefit:
     """A fitted scikit-learn estimator that was trained on other records.
 
-    Training was elsewhere, without the records of the fit that it is passed to. Pass it as ``estimator`` of
+    Training must not have used the records of the fit that it is passed to. Pass it as ``estimator`` of
     `PrivateConformalClassifier` or `PrivateConformalRegressor`. All records then calibrate (guarantee ``"split"``), and
     the ledger contains the search only. X goes to the estimator unchanged, and ``classes_`` are the public labels. The
     release cannot be saved.
