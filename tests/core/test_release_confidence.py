@@ -173,7 +173,7 @@ def test_without_it_they_do_not(law, releases):
 def test_it_needs_a_number_of_scores():
     search = {"alpha": 0.1, "count_noise": 2.0, "score_range": (0, 1), "release_confidence": 0.9, "random_state": 0}
     for wrong in ({"size": KnownSize(100, 10)}, {"correction": "none"}, {"correction": "union"}):
-        with pytest.raises(ValueError, match=r"release_confidence=0\.9 needs a public or released number of scores"):
+        with pytest.raises(ValueError, match=r"release_confidence=0\.9 needs a known number of scores"):
             dp.private_quantile(SCORES, **search, **wrong)
 
 

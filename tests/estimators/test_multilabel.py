@@ -63,8 +63,8 @@ def test_losses_by_hand():
     [
         (lambda: missed_labels(np.zeros((2, 3)), np.zeros((2, 2))), "indicator for each record"),
         (lambda: missed_labels(np.zeros((2, 3)), np.full((2, 3), 2)), "0 or 1"),
-        (lambda: class_costs(np.zeros((2, 3)), [0.0, 1.0], [1, 1, 1]), "one place of a class"),
-        (lambda: class_costs(np.zeros((2, 3)), [0, 3], [1, 1, 1]), "some record is none"),
+        (lambda: class_costs(np.zeros((2, 3)), [0.0, 1.0], [1, 1, 1]), "one class index"),
+        (lambda: class_costs(np.zeros((2, 3)), [0, 3], [1, 1, 1]), "class indices from 0"),
         (lambda: class_costs(np.zeros((2, 3)), [0, 1], [1, 2, 1]), "between 0 and 1"),
     ],
 )

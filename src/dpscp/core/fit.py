@@ -139,7 +139,7 @@ def _parts(records: RecordSource, plan: FitPlan, seed: int | None) -> tuple[Reco
 
 
 def _part(coins: PlacedDraws, places: Places, low: float, high: float, block: Block) -> Block:
-    """Select the persons of a block whose uniform number is at least ``low`` and below ``high``."""
+    """Select the persons of a block whose uniform number is in [low, high)."""
     drawn = coins.uniform(places.persons[block.id])
     return block.part((low <= drawn) & (drawn < high))
 

@@ -256,7 +256,7 @@ def count_losses(
 def _sum_block_losses(
     task: Multilabel, model: Model, n_groups: int, steps: int, draws: PlacedDraws, places: Places, block: Block
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Add up the rounded losses of the units of a block at every threshold, for each group.
+    """Add up the rounded losses of a block at every threshold, for each group.
 
     Return the number of units of each group, and their sums, (n_groups, n_thresholds).
     """

@@ -139,7 +139,7 @@ def records_from_source(given: FitInput, reading: BlockReader, random_state: int
 def _look_first(
     reading: BlockReader, by_person: bool, digests: RowDigests, block: Block
 ) -> tuple[list[tuple[int, int, int]], Sketch]:
-    """Check all numbers of a block, count its records and persons, and make the sketch of its rows."""
+    """Check a block's numbers, count its records and persons, sketch its rows."""
     block = reading(block)
     if len(block) and (block.persons is not None) != by_person:
         raise ValueError(

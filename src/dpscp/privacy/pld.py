@@ -427,10 +427,11 @@ def _mixture_pmf(event: SecretSplitDpEvent, direction: Direction, bucket: float)
 
 @lru_cache(maxsize=64)
 def _ratios(event: DpEvent, direction: Direction) -> tuple[FloatArray, FloatArray, float]:
-    """Return the discrete pair of laws that dominates the event in one direction: ratios, masses and mass beyond.
+    """Return the discrete pair of laws that dominates the event in one direction.
 
-    The ratios are densities of the law with the record relative to the law without, and the masses belong to the law
-    without. The mass beyond is that of the law with the record where the other law has none.
+    Returns ratios, masses and mass beyond. The ratios are densities of the law with the record relative to the law
+    without, and the masses belong to the law without. The mass beyond is that of the law with the record where the
+    other law has none.
     """
     # the mass beyond the last point counts in full as delta
     top = max(1e-3, largest_loss(event, _LARGEST_PART_LOSS))

@@ -108,7 +108,10 @@ class DistributedSource(RecordSource):
         return kept
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """Return the total over the blocks of all processes in one round, see ``RecordSource``."""
+        """Return the total over the blocks of all processes in one round.
+
+        See ``RecordSource``.
+        """
         result: Total = added(self._group.request_results(self._number, (*self._functions, function)))
         return result
 
@@ -160,7 +163,7 @@ class _Group:
             self._gather_answers(request)
 
     def request_results(self, number: int, functions: Functions, keep_as: int | None = None) -> list[Any]:
-        """Return the results of functions of the blocks of a kept source, in the order of the ids.
+        """Return results of functions of a kept source's blocks, in order of ids.
 
         ``keep_as``: the number under which each process keeps its results, blocks; then none come to process 0.
         """

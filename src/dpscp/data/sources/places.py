@@ -200,9 +200,9 @@ def keep_rows(draws: PlacedDraws, places: Places, rows_per_person: int, block: B
 def one_row_of_each(
     source: RecordSource, seed: int | None, places: Places | None = None, *, keep: bool = False
 ) -> RecordSource:
-    """Choose one row of each person of a source uniformly, with this seed; keep all rows where each is a record.
+    """Choose one row of each person of a source uniformly, with this seed.
 
-    A count of these rows changes by at most one with a person.
+    All rows are kept where each is a record. A count of these rows changes by at most one with a person.
 
     Theory: Result H
     """
