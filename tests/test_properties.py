@@ -25,7 +25,7 @@ from dpscp.privacy import (
     gdp_mu,
     lattice_noise,
 )
-from dpscp.privacy.noise import sample_discrete_gaussian
+from dpscp.privacy.random_streams import sample_discrete_gaussian
 from dpscp.training import DPSGD
 
 quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -21,7 +21,7 @@ from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Regression
 from dpscp.data.sources import ArraySource
 from dpscp.privacy import gaussian_event, gdp_epsilon
-from dpscp.privacy.noise import LatticeNoise
+from dpscp.privacy.random_streams import LatticeNoise
 from dpscp.threshold.counts import ArrayCounts
 from dpscp.training.engine import loop
 from dpscp.training.engine.gradients import ClippedGradient

@@ -10,7 +10,7 @@ import pytest
 import dpscp as dp
 
 # Reached so far. The goal is 45 files and 420 functions; lower these numbers with the code, and never raise them.
-MOST_FILES, MOST_FUNCTIONS = 52, 657
+MOST_FILES, MOST_FUNCTIONS = 48, 657
 
 
 @pytest.mark.no_cover

@@ -197,14 +197,14 @@ def test_no_single_record_decides():
 def test_digests_stay_in_memory_and_their_number_is_bounded(monkeypatch, tmp_path):
     clf = small().fit(*records())
     clf.save(tmp_path / "m.dpscp")
-    use = used_records._USES[-1]
+    sketch, *_ = used_records._USES[-1]
     for written in (pickle.dumps(clf), (tmp_path / "m.dpscp").read_bytes()):
-        assert not any(digest.tobytes() in written for digest in use.sketch.digests)
-    assert repr(use.sketch) == "Sketch()"
+        assert not any(digest.tobytes() in written for digest in sketch.digests)
+    assert repr(sketch) == "Sketch()"
     monkeypatch.setattr(used_records, "_MOST_IN_ALL", 2_000)
     for _ in range(5):
         warned(*records())
-    assert sum(len(known.sketch.digests) for known in used_records._USES) <= 2_000
+    assert sum(len(sketch.digests) for sketch, *_ in used_records._USES) <= 2_000
 
 
 def test_searches_are_told_and_a_store_stops_them(tmp_path):

@@ -14,7 +14,7 @@ import dpscp as dp
 from dpscp.deployment.following import NoisyPair
 from dpscp.deployment.monitoring import _checksum, _choose_bet, log_evidence
 from dpscp.privacy import Budget, IntegerSource
-from dpscp.privacy.noise import sample_discrete_gaussian
+from dpscp.privacy.random_streams import sample_discrete_gaussian
 from dpscp.report.page import monitor_page
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning")

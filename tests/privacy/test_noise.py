@@ -11,10 +11,9 @@ import pytest
 from scipy import stats
 
 from dpscp import SeededWarning
-from dpscp.privacy import IntegerSource, LatticeNoise, epsilon_of, lattice_noise, noise
+from dpscp.privacy import IntegerSource, LatticeNoise, epsilon_of, lattice_noise, random_streams
 from dpscp.privacy import secure_generator as make_generator
-from dpscp.privacy.noise import sample_discrete_gaussian, sensitivity_fraction
-from dpscp.privacy.random_streams import seed_of
+from dpscp.privacy.random_streams import sample_discrete_gaussian, seed_of, sensitivity_fraction
 
 # One false alarm in a million for each test of a right sampler.
 ALARM = 1e-6
@@ -77,7 +76,7 @@ def test_each_candidate_is_accepted_with_its_exact_probability(sigma, monkeypatc
         scales.append(t)
         return next(waiting)
 
-    monkeypatch.setattr(noise, "_discrete_laplace", propose)
+    monkeypatch.setattr(random_streams, "_discrete_laplace", propose)
     assert sample_discrete_gaussian(sigma, len(candidates), Source()) == candidates
     rest = {
         Fraction(abs(x), t) + cost - Fraction(x**2, 2 * sigma**2)
@@ -159,7 +158,7 @@ def test_coins_of_an_exponential(numerator, denominator):
 @pytest.mark.parametrize("t", [1, 4, 300])
 def test_discrete_laplace(t):
     size = 30_000
-    draws = several(noise._discrete_laplace, size, t, IntegerSource(t))
+    draws = several(random_streams._discrete_laplace, size, t, IntegerSource(t))
     reach = 5 * t
     support = np.arange(-reach, reach + 1)
     q = math.exp(-1 / t)

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
-from dpscp.privacy import random_streams as normals
 from dpscp.privacy import secure_generator as make_generator
-from dpscp.privacy.random_streams import NormalNumbers
+from dpscp.training.engine import noise as normals
+from dpscp.training.engine.noise import NormalNumbers
 
 # One false alarm in a million for each test of a right sampler; all but one are seeded anyway.
 ALARM = 1e-6

@@ -23,7 +23,7 @@ from dpscp.privacy import (
     sized_lattice_noise,
     smallest_noise,
 )
-from dpscp.privacy.noise import sensitivity_fraction
+from dpscp.privacy.random_streams import sensitivity_fraction
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=8)
 DELTA = 1e-5

@@ -1,4 +1,4 @@
-"""Range checks and their messages.
+"""Checks of numbers with their messages, and searches for the last number at which a condition holds.
 
 A message about a parameter names the argument, its value, the bound and what to do. A message about the records
 (scores, features, labels) never contains a value, a label, a row or a count.
@@ -8,7 +8,7 @@ import contextlib
 import math
 import numbers
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -127,3 +127,29 @@ def check_scores(scores: Any, *, name: str = "scores") -> NDArray[Any]:
 def is_of_caller(value: Any) -> bool:
     """Return whether an object's class is the caller's and not of this package."""
     return type(value).__module__.partition(".")[0] != "dpscp"
+
+
+def last_where(holds: Callable[[float], bool], good: float, bad: float, *, within: float = 0.0) -> float:
+    """Bisect from ``good``, where ``holds`` is true, to ``bad``, where it is false.
+
+    Returns a point where it is true that lies at most ``within`` from one where it is false. With 0 they are adjacent
+    floats.
+    """
+    while abs(good - bad) > within:
+        middle = 0.5 * (bad + good)
+        if middle in (bad, good):
+            return good
+        bad, good = (bad, middle) if holds(middle) else (middle, good)
+    return good
+
+
+def smallest_where(holds: Callable[[int], bool]) -> int:
+    """Return the smallest positive integer from which on ``holds`` is true."""
+    high = 1
+    while not holds(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

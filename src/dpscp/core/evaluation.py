@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp import metrics
 from dpscp._base.arrays import Array
+from dpscp._base.checks import last_where
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp.core.tasks import Classification, JointRegression, Prediction, Regression
 from dpscp.data.groups import RowGroups, has_group, largest_thresholds
@@ -30,7 +31,6 @@ from dpscp.guarantees.certificate import Promise
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.pld import discrete_gaussian_cdf
 from dpscp.privacy.random_streams import PlacedDraws
-from dpscp.privacy.tradeoff import last_where
 from dpscp.scores.labels import score_labels
 from dpscp.threshold.sizes import binomial_law
 from dpscp.training.model import Model, model_for_records

@@ -24,10 +24,9 @@ from dpscp.core.problem import FitProblem
 from dpscp.core.release import Counted, ThresholdRelease, release_counts
 from dpscp.core.tasks import Prediction
 from dpscp.data.groups import is_member
-from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.places import Places, is_in_memory, one_row_of_each, places_of
-from dpscp.data.validation import suppress_float_warnings
+from dpscp.data.validation import NOT_PLAIN, plain, suppress_float_warnings
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy import IntegerSource, Ledger
 from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, child_seeds, stream_seed

@@ -22,7 +22,7 @@ from dpscp._base.assumptions import (
     PERSONS_OF_ANOTHER,
     Assumption,
 )
-from dpscp._base.checks import check_range
+from dpscp._base.checks import check_range, smallest_where
 from dpscp._base.progress import announce
 from dpscp.core.plan import Plan, plan_release
 from dpscp.core.problem import Problem
@@ -33,7 +33,6 @@ from dpscp.guarantees.formulas import minimax_miss_bound, universal_floor
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
-from dpscp.privacy.tradeoff import smallest_where
 from dpscp.privacy.units import BudgetCheck, check_budget, warn_of_failures
 from dpscp.threshold import PrivateQuantile, private_quantile
 from dpscp.threshold.search import SearchObserver, SharedCounts

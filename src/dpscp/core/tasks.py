@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dpscp._base.assumptions import ALL_LABELS, HARD_BOUNDS, OWN_SCORE, Assumption
 from dpscp._base.checks import check_count, check_positive, check_range
-from dpscp.data.model_files import plain
 from dpscp.data.persons import Persons
 from dpscp.data.scales import LINEAR, check_scale, finite_on_scale, from_scale, to_scale
+from dpscp.data.validation import plain
 from dpscp.guarantees.certificate import Promise
 from dpscp.scores import INTERVAL_SCORES, LABEL_SCORES, IntervalScore, LabelScore, Pair, interval_score, label_score
 from dpscp.scores.intervals import ONE_SIDED_SCORES, check_interval_score, score_intervals, score_targets

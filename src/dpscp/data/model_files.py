@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.data.feature_bounds import RowNorm
+from dpscp.data.validation import NOT_PLAIN, plain
 from dpscp.privacy.random_streams import secure_bytes
 
 FORMAT = "dpscp-model"
@@ -151,19 +152,6 @@ def _array_bytes(array: NDArray[Any]) -> bytes:
 
 # The one key of a mapping, and of a bound on row norms, in a file.
 _PAIRS, _ROW_NORM = "pairs", "row_norm"
-NOT_PLAIN = object()
-
-
-def plain(value: Any) -> Any:
-    """Return an equal JSON value; ``NOT_PLAIN`` if there is none (functions)."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, tuple | list):
-        items = [plain(v) for v in value]
-        return NOT_PLAIN if any(i is NOT_PLAIN for i in items) else items
-    return value if value is None or isinstance(value, str | int | float | bool) else NOT_PLAIN
 
 
 def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:

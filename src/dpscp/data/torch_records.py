@@ -9,7 +9,6 @@ where the kind is "real", "integer" or "boolean". That of other records is a tup
 This module does not import torch.
 """
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from dpscp._base.checks import check_choice, check_count
+from dpscp.data.validation import count_numbers, is_named
 
 # Names of the target in libraries of tokens and data sets.
 TARGETS = ("labels", "label")
@@ -40,16 +40,6 @@ ITEMS = (
 )
 Item = tuple[NDArray[Any], NDArray[Any] | None, tuple[Any, ...]]
 """The input of an item, its target if it has one, and the shape of the input."""
-
-
-def count_numbers(input_shape: Sequence[Any]) -> int:
-    """Return how many numbers a record of this shape has."""
-    return sum(math.prod(part[1]) for part in input_shape) if is_named(input_shape) else math.prod(input_shape)
-
-
-def is_named(input_shape: Sequence[Any]) -> bool:
-    """Return whether this is the shape of a record with several inputs by name."""
-    return bool(input_shape) and isinstance(input_shape[0], tuple | list)
 
 
 @dataclass(frozen=True)

@@ -130,39 +130,30 @@ def sketch_rows(rows: Any) -> Sketch:
     return RowDigests()(Block(0, table, np.empty(len(table))))
 
 
-@dataclass(frozen=True)
-class _Use:
-    """One use of records. ``model`` and its ``parameters`` are those of a fit."""
-
-    sketch: Sketch
-    is_private: bool
-    model: "weakref.ref[Any] | None" = None
-    parameters: str | None = None
-
-    def trained(self, model: Any, parameters: str | None) -> bool:
-        """Return whether this is the fit that made a model, or its file."""
-        same = self.model is not None and self.model() is model
-        return same or (parameters is not None and parameters == self.parameters)
-
-
-_USES: list[_Use] = []
+# Each use: the sketch of its records, whether it is private, and the model of a fit with the digest of its parameters.
+_USES: list[tuple[Sketch, bool, "weakref.ref[Any] | None", str | None]] = []
 
 
 def remember_use(sketch: Sketch, *, is_private: bool, model: Any = None, parameters: str | None = None) -> None:
     """Remember that records were used; forget the oldest tables if there are too many."""
-    _USES.append(_Use(sketch, is_private, None if model is None else weakref.ref(model), parameters))
-    while len(_USES) > 1 and sum(len(use.sketch.digests) for use in _USES) > _MOST_IN_ALL:
+    _USES.append((sketch, is_private, None if model is None else weakref.ref(model), parameters))
+    while len(_USES) > 1 and sum(len(known.digests) for known, *_ in _USES) > _MOST_IN_ALL:
         del _USES[0]
 
 
 def has_trained(sketch: Sketch, model: Any, parameters: str | None) -> bool:
     """Return whether this model's fit is known to have used some of the records."""
-    return any(use.trained(model, parameters) and sketch.shares_records(use.sketch) for use in list(_USES))
+    for known, _, used, own in _USES.copy():
+        is_its_fit = used is not None and used() is model
+        is_its_file = parameters is not None and parameters == own
+        if (is_its_fit or is_its_file) and sketch.shares_records(known):
+            return True
+    return False
 
 
 def warn_if_used(sketch: Sketch, what: str, *, stacklevel: int) -> None:
     """Warn if a use in this process is known to have used some of the records."""
-    if any(use.is_private and sketch.shares_records(use.sketch) for use in list(_USES)):
+    if any(is_private and sketch.shares_records(known) for known, is_private, *_ in list(_USES)):
         warnings.warn(
             f"{what} records that this process used before: {_ADVICE}", ReuseWarning, stacklevel=stacklevel + 1
         )

@@ -1,4 +1,4 @@
-"""Check rows, targets, levels and groups that a caller passes.
+"""Check and convert rows, targets, levels, groups, shapes and other values that a caller passes.
 
 scikit-learn's checks are used where their messages are harmless. A message that would print a value, a label or a
 count of the records is replaced.
@@ -23,6 +23,7 @@ from dpscp._base.checks import check_probability
 _MOST_DENSE_NUMBERS = 2**28
 # Beginnings of the scikit-learn messages that contain nothing from the records.
 _HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
+NOT_PLAIN = object()
 
 
 @contextmanager
@@ -269,3 +270,25 @@ def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
         raise ValueError("confidence_level must have at least one level")
     # 1 - 0.9 is slightly below 0.1 in binary; round it to the decimal number
     return tuple(round(1 - check_probability("confidence_level", level), 12) for level in levels), single
+
+
+def plain(value: Any) -> Any:
+    """Return an equal JSON value; ``NOT_PLAIN`` if there is none (functions)."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        items = [plain(v) for v in value]
+        return NOT_PLAIN if any(i is NOT_PLAIN for i in items) else items
+    return value if value is None or isinstance(value, str | int | float | bool) else NOT_PLAIN
+
+
+def count_numbers(input_shape: Sequence[Any]) -> int:
+    """Return how many numbers a record of this shape has."""
+    return sum(math.prod(part[1]) for part in input_shape) if is_named(input_shape) else math.prod(input_shape)
+
+
+def is_named(input_shape: Sequence[Any]) -> bool:
+    """Return whether this is the shape of a record with several inputs by name."""
+    return bool(input_shape) and isinstance(input_shape[0], tuple | list)

@@ -29,9 +29,9 @@ from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource, find_source
 from dpscp.data.sources.places import UnitSource
 from dpscp.data.sources.tables import is_table, replace_patterns
-from dpscp.data.torch_records import NamedInputs, count_numbers, inputs_of, labeled_arrays, takes_float64
+from dpscp.data.torch_records import NamedInputs, inputs_of, labeled_arrays, takes_float64
 from dpscp.data.used_records import remember_use, sketch_rows, warn_if_refit
-from dpscp.data.validation import check_levels, require_counted, validate_rows
+from dpscp.data.validation import check_levels, count_numbers, require_counted, validate_rows
 from dpscp.estimators.fitted import FittedEstimator, is_fitted_name, is_target_name
 from dpscp.estimators.ingest import (
     BlockReader,

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.core.problem import FitProblem
 from dpscp.core.tasks import Classification
-from dpscp.data.model_files import plain
 from dpscp.data.torch_records import inputs_of
-from dpscp.data.validation import class_list, label_index, validate_labels
+from dpscp.data.validation import class_list, label_index, plain, validate_labels
 from dpscp.estimators.base import PrivateCoverage
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords

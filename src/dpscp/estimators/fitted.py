@@ -19,14 +19,14 @@ from dpscp.core.evaluation import PrivateEvaluation
 from dpscp.core.tasks import Prediction
 from dpscp.data import model_files as persistence
 from dpscp.data.groups import LABEL, Groups, RowGroups, largest_thresholds, read_groups
-from dpscp.data.model_files import plain, plain_parameters
+from dpscp.data.model_files import plain_parameters
 from dpscp.data.populations import Population
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources.files import is_path
 from dpscp.data.sources.tables import Table, is_table
 from dpscp.data.table_writer import open_writer
-from dpscp.data.torch_records import count_numbers, read_shape
-from dpscp.data.validation import dense_rows
+from dpscp.data.torch_records import read_shape
+from dpscp.data.validation import count_numbers, dense_rows, plain
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.store import BudgetStore

@@ -11,9 +11,8 @@ from dpscp._base.checks import check_probability
 from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.core.losses import MISSED, Multilabel
 from dpscp.core.problem import FitProblem
-from dpscp.data.model_files import plain
 from dpscp.data.torch_records import inputs_of
-from dpscp.data.validation import validate_indicators
+from dpscp.data.validation import plain, validate_indicators
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.fitted import reads_files
 from dpscp.estimators.ingest import FitInput, FitRecords

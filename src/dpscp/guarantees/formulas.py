@@ -13,10 +13,11 @@ from dpscp._base.checks import (
     check_nonnegative,
     check_positive,
     check_probability,
+    last_where,
     real_number,
 )
 from dpscp.guarantees.stability import Stability, ever_sampled
-from dpscp.privacy.tradeoff import Tradeoff, last_where
+from dpscp.privacy.tradeoff import Tradeoff
 from dpscp.threshold import worst_final_gap
 
 # ---- privacy statements of the paper

@@ -45,8 +45,8 @@ from dpscp._base.checks import (
     check_positive,
     check_probability,
     real_number,
+    smallest_where,
 )
-from dpscp.privacy.tradeoff import smallest_where
 
 _GRID = 1 << 14  # cells of the convolution; weights are rounded up, so the result is an upper bound for any grid
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
-from dpscp._base.checks import check_nonnegative, check_positive
-from dpscp.privacy.tradeoff import Tradeoff, last_where
+from dpscp._base.checks import check_nonnegative, check_positive, last_where
+from dpscp.privacy.tradeoff import Tradeoff
 
 
 @dataclass(frozen=True)

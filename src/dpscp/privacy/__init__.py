@@ -23,7 +23,6 @@ from dpscp.privacy.events import (
     secret_split,
 )
 from dpscp.privacy.ledger import Entry, Ledger
-from dpscp.privacy.noise import IntegerSource, LatticeNoise, lattice_noise
 from dpscp.privacy.noise_search import (
     as_event,
     count_noise,
@@ -34,7 +33,7 @@ from dpscp.privacy.noise_search import (
     smallest_noise,
 )
 from dpscp.privacy.pld import register_loss
-from dpscp.privacy.random_streams import secure_generator
+from dpscp.privacy.random_streams import IntegerSource, LatticeNoise, lattice_noise, secure_generator
 from dpscp.privacy.tradeoff import (
     Tradeoff,
     epsilon_delta_tradeoff,

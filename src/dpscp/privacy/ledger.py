@@ -16,7 +16,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from numpy.typing import ArrayLike
 
 from dpscp._base.assumptions import Assumption, first_words, require_assumptions
-from dpscp._base.checks import check_nonnegative, check_probability
+from dpscp._base.checks import check_nonnegative, check_probability, last_where
 from dpscp._base.format import at_most, format_epsilon, format_level, html_card, html_table, text_table
 from dpscp.privacy.accounting import (
     Accountant,
@@ -37,7 +37,7 @@ from dpscp.privacy.events import (
     parallel_parts,
     secret_parts,
 )
-from dpscp.privacy.tradeoff import Tradeoff, chained_misses, last_where
+from dpscp.privacy.tradeoff import Tradeoff, chained_misses
 from dpscp.privacy.units import RECORDS, Relation, Unit, join_units
 
 _FORMAT = "dpscp-ledger"

@@ -15,7 +15,7 @@ from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 from numpy.typing import NDArray
 from scipy import special
 
-from dpscp._base.checks import check_count, check_fraction, check_positive, check_probability
+from dpscp._base.checks import check_count, check_fraction, check_positive, check_probability, last_where
 from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, as_accountant, epsilon_of, is_private
@@ -26,8 +26,8 @@ from dpscp.privacy.events import (
     secret_parts,
 )
 from dpscp.privacy.ledger import Ledger
-from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fraction
-from dpscp.privacy.tradeoff import gdp_epsilon, gdp_mu, last_where
+from dpscp.privacy.random_streams import LatticeNoise, lattice_noise, sensitivity_fraction
+from dpscp.privacy.tradeoff import gdp_epsilon, gdp_mu
 from dpscp.privacy.units import Relation
 
 _PRECISION = 2e-4

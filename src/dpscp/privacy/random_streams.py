@@ -1,11 +1,14 @@
-"""All sources of random bits, and all derivations of seeds.
+"""All sources of random bits, all derivations of seeds, and exact integer noise.
 
 * ``secure_generator``: a NumPy ``Generator`` on a cryptographic stream, for masks and Gaussian noise.
-* ``NormalNumbers``: normal numbers from such a generator, thousands at a time.
 * ``secure_bytes``: bytes of the operating system, for exact integer noise.
 * ``PlacedDraws``: one uniform number for each place of a table, the same at every reading.
 * ``BlockStreams``: draws that belong to a block of records, the same on every machine and at every reading.
 * ``child_seeds``, ``stream_seed``: seeds for the parts of a seeded run; no two parts share a stream.
+* ``sample_discrete_gaussian``: the algorithm of Canonne, Kamath and Steinke (2020). Every decision compares integers
+  drawn from operating-system entropy. No floating-point number takes part.
+* ``LatticeNoise``: integer noise for a statistic of rational sensitivity. The object that the accountant charged is the
+  one that is sampled from. It is passed on and never built a second time.
 
 Anyone who knows a seed can recompute the draws. Seeds are for tests and experiments, and they warn.
 """
@@ -15,14 +18,16 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from fractions import Fraction
 from typing import Self
 
 import numpy as np
+from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
-from dpscp._base.checks import check_count
+from dpscp._base.checks import check_count, check_positive
 from dpscp.exceptions import SeededWarning
+from dpscp.privacy.events import discrete_gaussian_event
 
 # Streams other than that of the seed itself, which a training mechanism uses.
 PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, BOUNDS, LAYERS = 1, 2, 3, 4, 5, 7, 8
@@ -30,14 +35,10 @@ THINNING, QUANTILES, EVALUATED, RECALIBRATION, RESIDUALS, ENCODINGS = 9, 10, 11,
 _INTEGER_NOISE = 2
 # Numbers that are drawn at once where only some of them are wanted.
 _DRAWN_AT_ONCE = 1 << 16
-# Parts of the ziggurat, and those of them that are rectangles.
-_PARTS = 1 << 10
-_RECTANGLES = _PARTS - 8
-# All parts together, over the area under the curve: shapes around pieces are larger than the pieces.
-_EXCESS = 1.004
-_PLACE_BITS = 53
-# So many numbers stay in the cache from one operation to the next. For fewer the ziggurat is as fast.
-_AT_ONCE = 1 << 14
+# At this scale, rounding the noise scale up to an integer costs less than 0.03 %.
+_LATTICE_SCALE = 4096
+# Bytes that are drawn at once: a draw of noise needs a few hundred, a few at a time.
+_BYTES_AT_ONCE = 2048
 
 
 def seed_of(random_state: object) -> int | None:
@@ -179,114 +180,166 @@ def secure_bytes(random_state: int | None = None) -> Callable[[int], bytes]:
     return os.urandom if seed is None else np.random.default_rng([seed, _INTEGER_NOISE]).bytes
 
 
-@dataclass(frozen=True)
-class _Cover:
-    """Cover the area under exp(-x^2 / 2), x > 0, by rectangles and other shapes.
-
-    The rectangles are ordered from the widest one up. The other shapes bound what is left."""
-
-    widths: NDArray[np.float64]
-    floor: NDArray[np.float64]
-    """Height at which the piece beside each rectangle begins: the top of the rectangle."""
-    ceiling: NDArray[np.float64]
-    """Height at which its bounding rectangle ends: the top of the next rectangle, and 1 above the last."""
-    inner: NDArray[np.float64]
-    """Width of the next rectangle, where the piece begins; 0 above the last."""
-    ends: NDArray[np.float64]
-    """Where the share of each piece ends, and at last that of the tail, if the last parts together are one."""
-
-
-@cache
-def _cover() -> _Cover:
-    area = _EXCESS * math.sqrt(math.pi / 2) / _PARTS
-    widths, floor = np.empty(_RECTANGLES), np.empty(_RECTANGLES)
-    height, width = 0.0, 6.0
-    for part in range(_RECTANGLES):
-        # the corner lies on the curve: width = curve^-1(height + area / width), which converges from above
-        while (smaller := math.sqrt(-2 * math.log(height + area / width))) < width:
-            width = smaller
-        height += area / width
-        widths[part], floor[part] = width, height
-    inner = np.append(widths[1:], 0.0)
-    ceiling = np.exp(-0.5 * inner * inner)
-    pieces = (widths - inner) * (ceiling - floor)
-    tail = math.exp(-0.5 * widths[0] ** 2) / widths[0]
-    return _Cover(widths, floor, ceiling, inner, np.append(pieces, tail).cumsum() / (area * (_PARTS - _RECTANGLES)))
-
-
-class NormalNumbers:
-    """Fill arrays with independent normal numbers, thousands at a time.
-
-    NumPy decides for each number whether a rectangle under the curve holds it. This takes longer than the cipher that
-    makes the bits. Here few numbers need a decision. The half under exp(-x^2 / 2), x > 0, is divided into
-
-    * 1016 rectangles of equal area: a number in one of them is uniform up to its width,
-    * pieces between the rectangles and the curve, and the tail beyond the widest rectangle.
-
-    One of 1024 parts is drawn. The first 1016 are the rectangles. The last eight are shapes around the pieces and the
-    tail, and a remainder that is always rejected. A point under the curve is taken; else the number is drawn anew, by
-    NumPy. So the law is the normal one up to the rounding of the tables, which is below 2**-40 of the density.
-
-    Bits: ten choose the part, 54 the sign and the place in a rectangle. The spacing is at most 2**-50.9 standard
-    deviations before the number is rounded to float64, where that of NumPy is 2**-50.1. The tail ends where NumPy's
-    exponential numbers end, beyond 13 standard deviations.
-
-    Reference: Marsaglia and Tsang (2000), The ziggurat method for generating random variables
+class IntegerSource:
+    """Uniform integers from operating-system entropy, or from a seed (not private).
 
     Parameters
     ----------
-    rng : numpy.random.Generator
-        Its bit generator returns 64 random bits at a time, as that of `secure_generator` does.
-    scale : float
-        The standard deviation.
+    random_state : int, optional
+        A seed for tests; warns.
     """
 
-    def __init__(self, rng: np.random.Generator, scale: float = 1.0) -> None:
-        self._rng, self._scale, self._cover = rng, scale, _cover()
-        self._factors = np.full(_PARTS, scale * 2.0**-_PLACE_BITS)
-        self._factors[:_RECTANGLES] *= self._cover.widths
-        self._part, self._factor = np.empty(_AT_ONCE, dtype=np.int64), np.empty(_AT_ONCE)
+    def __init__(self, random_state: int | None = None) -> None:
+        self._bytes = secure_bytes(random_state)
+        self._drawn, self._used = b"", 0
 
-    def fill(self, out: NDArray[np.float64]) -> None:
-        """Overwrite an array of one dimension with new numbers."""
-        if out.size < _AT_ONCE:
-            self._rng.standard_normal(out=out)
-            out *= self._scale
-            return
-        rest = np.concatenate([self._fill_rectangles(out, start) for start in range(0, out.size, _AT_ONCE)])
-        out[rest] = np.copysign(self._draw_rest(rest.size), out[rest])
+    def below(self, bound: int) -> int:
+        """Return an integer that is exactly uniform on 0 .. bound - 1, by rejection."""
+        bits = (bound - 1).bit_length()
+        width, mask = (bits + 7) // 8, (1 << bits) - 1
+        while True:
+            start = self._used
+            if start + width > len(self._drawn):
+                self._drawn, start = self._bytes(max(width, _BYTES_AT_ONCE)), 0
+            self._used = start + width  # each byte is used once
+            value = int.from_bytes(self._drawn[start : start + width], "little") & mask
+            if value < bound:
+                return value
 
-    def _fill_rectangles(self, out: NDArray[np.float64], start: int) -> NDArray[np.intp]:
-        """Fill numbers from ``start`` on; return the places of those in no rectangle.
+    def bernoulli_exp(self, numerator: int, denominator: int) -> bool:
+        """Return a Bernoulli(exp(-numerator / denominator)) draw (von Neumann)."""
+        # a Bernoulli(exp(-k)) draw is true if k draws of Bernoulli(exp(-1)) are true
+        while numerator > denominator:
+            if not self.bernoulli_exp(1, 1):
+                return False
+            numerator -= denominator
+        # draw Bernoulli(g / k) for k = 1, 2, ... until one fails: true if that k is odd
+        k = 1
+        while self.below(k * denominator) < numerator:
+            k += 1
+        return k % 2 == 1
 
-        Those have their sign only.
-        """
-        numbers = out[start : start + _AT_ONCE]
-        # the words of the bit generator as they are; its own `random_raw` takes twice as long
-        words = self._rng.integers(0, 2**64, numbers.size, dtype=np.uint64).view(np.int64)
-        part, factor = self._part[: numbers.size], self._factor[: numbers.size]
-        np.bitwise_and(words, _PARTS - 1, out=part)
-        words >>= 63 - _PLACE_BITS
-        np.copyto(numbers, words)
-        # mode="clip" writes straight into `out`; every part is one of the table
-        self._factors.take(part, out=factor, mode="clip")
-        numbers *= factor
-        return (part >= _RECTANGLES).nonzero()[0] + start
 
-    def _draw_rest(self, count: int) -> NDArray[np.float64]:
-        """Return absolute values of numbers whose part is no rectangle."""
-        rng, cover = self._rng, self._cover
-        piece = cover.ends.searchsorted(rng.random(count), side="right")
-        beside = np.minimum(piece, _RECTANGLES - 1)
-        inner, floor = cover.inner[beside], cover.floor[beside]
-        size = inner + rng.random(count) * (cover.widths[beside] - inner)
-        height = floor + rng.random(count) * (cover.ceiling[beside] - floor)
-        is_taken = (piece < _RECTANGLES) & (height < np.exp(-0.5 * size * size))
-        # beyond the widest rectangle the curve is an exponential one times exp(-over^2 / 2)
-        tail = np.flatnonzero(piece == _RECTANGLES)
-        over = rng.standard_exponential(tail.size) / cover.widths[0]
-        size[tail] = cover.widths[0] + over
-        is_taken[tail] = 2 * rng.standard_exponential(tail.size) > over * over
-        again = np.flatnonzero(~is_taken)
-        size[again] = np.abs(rng.standard_normal(again.size))
-        return size * self._scale
+def sample_discrete_gaussian(sigma: int, size: int, source: IntegerSource) -> list[int]:
+    """Return exact draws of the discrete Gaussian.
+
+    P(x) is proportional to exp(-x^2 / (2 sigma^2)) on the integers. Only arithmetic of Python integers is used.
+
+    Parameters
+    ----------
+    sigma : int
+        The noise scale.
+    size : int
+    source : IntegerSource
+
+    Returns
+    -------
+    list of int
+
+    Paper: Canonne, Kamath and Steinke (2020), The Discrete Gaussian for Differential Privacy
+    """
+    sigma = check_count("sigma", sigma)
+    t, drawn = sigma + 1, list[int]()
+    while len(drawn) < size:
+        candidate = _discrete_laplace(t, source)
+        if source.bernoulli_exp((abs(candidate) * t - sigma * sigma) ** 2, 2 * (sigma * t) ** 2):
+            drawn.append(candidate)
+    return drawn
+
+
+def _discrete_laplace(t: int, source: IntegerSource) -> int:
+    """Return an exact draw with P(x) proportional to exp(-|x| / t)."""
+    while True:
+        magnitude = source.below(t)
+        if not source.bernoulli_exp(magnitude, t):
+            continue
+        while source.bernoulli_exp(1, 1):
+            magnitude += t
+        is_negative = source.below(2) == 1
+        # zero would be drawn twice as often, once for each sign: reject one of them
+        if magnitude or not is_negative:
+            return -magnitude if is_negative else magnitude
+
+
+@dataclass(frozen=True)
+class LatticeNoise:
+    """Integer noise for a statistic of rational sensitivity.
+
+    Multiply the statistic by ``scale`` and add the noise.
+
+    Attributes
+    ----------
+    scale : int
+    sigma : int
+        The noise scale on the integers. It is never below the requested one.
+    sensitivity : int
+        The sensitivity of the scaled statistic.
+
+    Privacy: ``event(count)`` for ``count`` releases.
+    """
+
+    scale: int
+    sigma: int
+    sensitivity: int
+
+    @classmethod
+    def of(cls, count_noise: "float | LatticeNoise", sensitivity: Fraction) -> "LatticeNoise":
+        """Return a ``LatticeNoise`` as it is, or make one of this standard deviation."""
+        if not isinstance(count_noise, LatticeNoise):
+            return lattice_noise(count_noise, sensitivity)
+        if count_noise.scale * sensitivity != count_noise.sensitivity:
+            made_for = Fraction(count_noise.sensitivity, count_noise.scale)
+            raise ValueError(
+                f"count_noise was made for a statistic of sensitivity {made_for}, this one has {sensitivity}; "
+                "call lattice_noise(count_noise, sensitivity) for this statistic"
+            )
+        return count_noise
+
+    @property
+    def count_noise(self) -> float:
+        """The standard deviation of the noise, in units of the statistic."""
+        return self.sigma / self.scale
+
+    def event(self, count: int) -> DpEvent:
+        """Return the event of ``count`` releases."""
+        return discrete_gaussian_event(self.sigma, self.sensitivity, count)
+
+    def sample(self, size: int, source: IntegerSource) -> list[int]:
+        """Return ``size`` draws, in units of 1 / scale."""
+        return sample_discrete_gaussian(self.sigma, size, source)
+
+
+def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1, multiple: int = 1) -> LatticeNoise:
+    """Return integer noise of standard deviation ``count_noise``.
+
+    Parameters
+    ----------
+    count_noise : float
+        It is rounded up by less than 0.03 %.
+    sensitivity : float or Fraction
+    multiple : int
+        The scale is a multiple of it: a statistic in units of 1 / ``multiple`` is an integer on this lattice.
+
+    Returns
+    -------
+    LatticeNoise
+
+    >>> noise = lattice_noise(40, Fraction(1, 2))
+    >>> noise.sensitivity / noise.scale, noise.count_noise
+    (0.5, 40.0)
+    """
+    count_noise = check_positive("count_noise", count_noise)
+    exact = sensitivity_fraction(sensitivity)
+    base = math.lcm(exact.denominator, multiple)
+    refine = max(1, math.ceil(Fraction(_LATTICE_SCALE) / (Fraction(count_noise) * base)))
+    scale = base * refine
+    sigma = math.ceil(Fraction(count_noise) * scale)
+    return LatticeNoise(scale, sigma, int(exact * scale))
+
+
+def sensitivity_fraction(sensitivity: float | Fraction) -> Fraction:
+    """Return the sensitivity as a fraction; floats are rounded up to 1e-6."""
+    check_positive("sensitivity", sensitivity)
+    if isinstance(sensitivity, Fraction):
+        return sensitivity
+    return Fraction(max(1, math.ceil(Fraction(sensitivity).limit_denominator(10**9) * 10**6)), 10**6)

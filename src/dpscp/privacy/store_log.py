@@ -24,12 +24,12 @@ from dp_accounting.dp_event import DpEvent
 from scipy import special
 
 from dpscp._base.arrays import FloatArray
-from dpscp._base.checks import check_probability
+from dpscp._base.checks import check_probability, last_where
 from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import as_accountant, epsilon_of, is_private
 from dpscp.privacy.ledger import Ledger
-from dpscp.privacy.tradeoff import gdp_epsilon, last_where
+from dpscp.privacy.tradeoff import gdp_epsilon
 from dpscp.privacy.units import Budget, join_units
 
 _FIRST_DIGEST = "0" * 64

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from dpscp._base.checks import check_nonnegative, check_probability, real_number
+from dpscp._base.checks import check_nonnegative, check_probability, last_where, real_number
 
 Tradeoff = Callable[[Any], Any]
 
@@ -227,29 +227,3 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     while _gdp_delta(epsilon, high) <= delta:
         high *= 2
     return last_where(lambda mu: _gdp_delta(epsilon, mu) <= delta, 0.0, high)
-
-
-def last_where(holds: Callable[[float], bool], good: float, bad: float, *, within: float = 0.0) -> float:
-    """Bisect from ``good``, where ``holds`` is true, to ``bad``, where it is false.
-
-    Returns a point where it is true that lies at most ``within`` from one where it is false. With 0 they are adjacent
-    floats.
-    """
-    while abs(good - bad) > within:
-        middle = 0.5 * (bad + good)
-        if middle in (bad, good):
-            return good
-        bad, good = (bad, middle) if holds(middle) else (middle, good)
-    return good
-
-
-def smallest_where(holds: Callable[[int], bool]) -> int:
-    """Return the smallest positive integer from which on ``holds`` is true."""
-    high = 1
-    while not holds(high):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high

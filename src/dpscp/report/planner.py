@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpscp._base.checks import last_where
 from dpscp.core.plan import Plan
 from dpscp.core.problem import Problem
 from dpscp.core.tasks import OwnScores
 from dpscp.guarantees import guarantee_of
 from dpscp.privacy import Budget, Ledger
 from dpscp.privacy.noise_search import GIVEN_UP, LARGEST_MIXED, OVERSHOOT, SIZE_OF_OVERSHOOT, TRAINING_GAIN
-from dpscp.privacy.tradeoff import last_where
 from dpscp.report.planning import SEARCH_MARGIN
 from dpscp.training.recipe import LEAST_HELD_OUT, SEARCH_COST
 

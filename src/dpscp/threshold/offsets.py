@@ -35,19 +35,18 @@ _NODES, _WEIGHTS = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 2 / 3, 1 / 6)
 _UNIT_SHARE = 1e-3
 
 
-class _Choice(StrEnum):
-    """Base class of names that a caller may give."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        check_choice(cls.__name__.lower(), value, list(cls))
+def _refuse_name(kind: type[StrEnum], value: object) -> None:
+    """Refuse a name that a caller gave and that is none of this kind."""
+    check_choice(kind.__name__.lower(), value, list(kind))
 
 
-class Rank(_Choice):
+class Rank(StrEnum):
     """The rank statistic of a search: the count C minus a function of the size n.
 
     Theory: Fact 2
     """
+
+    _missing_ = classmethod(_refuse_name)
 
     CENTERED = "centered"
     """C - (n + 1)/2."""
@@ -74,8 +73,10 @@ class Rank(_Choice):
         return (Fraction(1, 2) if self is Rank.CENTERED else 1 - level) * (size + 1)
 
 
-class Correction(_Choice):
+class Correction(StrEnum):
     """What a search adds to the wanted rank, so that its noise costs no coverage."""
+
+    _missing_ = classmethod(_refuse_name)
 
     MINIMAX = "minimax"
     """The smallest offsets that keep the level for any scores; earlier steps aim higher (Result F)."""

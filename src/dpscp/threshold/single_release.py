@@ -24,8 +24,7 @@ from itertools import pairwise
 import numpy as np
 from scipy import special
 
-from dpscp._base.checks import check_count, check_positive, check_probability, real_number
-from dpscp.privacy.tradeoff import last_where
+from dpscp._base.checks import check_count, check_positive, check_probability, last_where, real_number
 from dpscp.threshold.minimax import step_rises
 from dpscp.threshold.sizes import LEFT_OUT, SIZE_SHARE, NoisySize, Numbers, Size, binomial_law
 

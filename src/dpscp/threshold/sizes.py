@@ -42,10 +42,10 @@ from dpscp._base.checks import (
     check_nonnegative,
     check_positive,
     check_probability,
+    last_where,
     real_number,
 )
 from dpscp.privacy import IntegerSource, LatticeNoise
-from dpscp.privacy.tradeoff import last_where
 from dpscp.threshold.minimax import worst_excess
 
 # The part of alpha that is charged for a released size that is far too large.

@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice
 from dpscp.data.sources import Block
-from dpscp.data.torch_records import count_numbers, read_shape
+from dpscp.data.torch_records import read_shape
+from dpscp.data.validation import count_numbers
 from dpscp.torch.blocks import Scorer, check_ranges
 from dpscp.torch.forms import RecordForm
 from dpscp.torch.library import on_processor, torch

@@ -24,7 +24,7 @@ from dpscp._base.progress import announce, progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
-from dpscp.data.torch_records import count_numbers
+from dpscp.data.validation import count_numbers
 from dpscp.privacy import secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
 from dpscp.torch import settings

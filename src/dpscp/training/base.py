@@ -26,7 +26,7 @@ from dpscp.data.sources.places import (
     nominal_count,
     unit_of_blocks,
 )
-from dpscp.data.torch_records import count_numbers
+from dpscp.data.validation import count_numbers
 from dpscp.privacy import (
     RECORDS,
     Unit,

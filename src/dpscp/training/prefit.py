@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.sklearn_compat import BaseEstimator
-from dpscp.data.model_files import plain
+from dpscp.data.validation import plain
 from dpscp.exceptions import NotFittedError
 from dpscp.privacy import Ledger
 from dpscp.training.model import Model, PrivateModel, call_model

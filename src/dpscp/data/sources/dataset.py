@@ -16,13 +16,12 @@ from dpscp.data.torch_records import (
     CHANGE_REMEDY,
     ITEMS,
     Item,
-    count_numbers,
-    is_named,
     read_item,
     record_shape,
     refuse_changing_items,
     stack_items,
 )
+from dpscp.data.validation import count_numbers, is_named
 
 
 class DatasetSource(LocalSource):

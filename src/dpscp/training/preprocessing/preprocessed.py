@@ -26,7 +26,7 @@ from dpscp._base.progress import announce
 from dpscp.data.sources import Block
 from dpscp.data.sources.base import Rows
 from dpscp.data.sources.places import resize_rows
-from dpscp.data.torch_records import count_numbers
+from dpscp.data.validation import count_numbers
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant, compose, epsilon_of, secure_generator
