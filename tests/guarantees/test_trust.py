@@ -9,10 +9,11 @@ import pytest
 import dpscp as dp
 from dpscp._base import assumptions as _trust
 from dpscp._base.assumptions import Assumption
-from dpscp.data.sources import ArraySource
+from dpscp.data.sources import ArraySource, Block
+from dpscp.estimators.outer_steps import list_record_assumptions, list_training_assumptions
 from dpscp.privacy import gaussian_event
 from dpscp.report import html_report
-from dpscp.training import DPSGD, Preprocessed, UnitNorm
+from dpscp.training import DPSGD, Preprocessed, TorchDPSGD, UnitNorm
 
 torch = pytest.importorskip("torch")
 da = pytest.importorskip("dask.array")
@@ -116,6 +117,25 @@ def test_the_report_shows_what_is_trusted():
     page = html_report(model.fit(OwnData(X, Y))).replace("&#39;", "'")
     expected = {_trust.OWN_MECHANISM, _trust.OWN_DATASET}
     assert {value for value in ASSUMED if value.sentence in page} == expected
+
+
+class Fixed:
+    """A model that was trained elsewhere."""
+
+    def predict(self, rows):
+        return rows[:, 0]
+
+
+def test_torch_modules_are_found_behind_every_wrapper():
+    module = torch.nn.Linear(2, 2)
+    training = TorchDPSGD(module, sampling_rate=0.5, steps=2, learning_rate=1.0)
+    for estimator in (module, training, Preprocessed((UnitNorm(),), training)):
+        assert list(list_training_assumptions(estimator)) == [_trust.TORCH_MODULE]
+    assert list(list_training_assumptions(dp.Prefit(Fixed()))) == [_trust.PREFIT]
+    both = Preprocessed((OwnNorm(),), training)
+    assert list(list_training_assumptions(both)) == [_trust.OWN_STEP, _trust.TORCH_MODULE]
+    assert list(list_training_assumptions(None)) == []
+    assert list(list_record_assumptions([Block(0, X, Y)])) == []
 
 
 def test_scores_from_elsewhere_are_on_record_once():
