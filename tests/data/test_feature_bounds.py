@@ -141,14 +141,6 @@ def test_found_bounds_are_in_units_whatever_the_scale(tmp_path):
     assert again.fit(rows, frame["y"]).ledger_.public_facts == by_index.ledger_.public_facts
 
 
-def test_a_missing_value_has_a_place_on_its_scale():
-    frame = pd.DataFrame({"cost": [2.0, np.nan]})
-    for scale, place in (("log", 1.0), ("log1p", 0.0), ("linear", 0.0)):
-        column = Column("cost", "numeric", scale=scale, missing="indicator")
-        assert column.read(frame["cost"])[0].tolist() == [[2, 0], [place, 1]]
-    assert Column("cost", "numeric", (1.0, 9.0), "indicator").read(frame["cost"])[0][1].tolist() == [5, 1]
-
-
 def test_bounds_that_must_be_public_are_refused_where_a_fit_cannot_find_them():
     frame, schema = visits(200), schema_of("ill")
     with pytest.raises(ValueError, match=r"feature_bounds would depend on the records .*guarantee='stability' needs"):

@@ -130,38 +130,12 @@ def test_targets_have_the_precision_of_the_module_in_the_dry_run_and_in_training
 
 
 class Tokens(nn.Module):
-    def __init__(self, shift=0, change=lambda x: x):
-        super().__init__()
-        self.table, self.last, self.shift, self.change = nn.Embedding(12, 5), nn.Linear(5, 3), shift, change
-
-    def forward(self, x):
-        return self.last(self.table(self.change(x).long() + self.shift).mean(1))
-
-
-class Positions(nn.Module):
     def __init__(self):
         super().__init__()
-        self.table, self.first, self.last = nn.Embedding(6, 4), nn.Linear(1, 4), nn.Linear(4, 3)
+        self.table, self.last = nn.Embedding(12, 5), nn.Linear(5, 3)
 
     def forward(self, x):
-        places = torch.arange(6).expand(len(x), -1)
-        return self.last((self.first(x[:, :, None]) + self.table(places)).tanh().mean(1))
-
-
-@pytest.mark.parametrize(
-    ("module", "looked_up"),
-    [
-        (Tokens(), True),
-        (Tokens(shift=2), True),
-        (Tokens(change=lambda x: x.clamp(0, 8)), True),
-        (Tokens(change=lambda x: (x + 1) / 2 * 9), False),  # it undoes bounds of (0, 9)
-        (Tokens(change=lambda x: x > 0), False),
-        (Positions(), False),
-        (nn.Linear(6, 3), False),
-    ],
-)
-def test_modules_that_look_numbers_of_a_row_up_are_noticed(module, looked_up):
-    assert training(module, classes=(0, 1, 2)).check((6,)).looks_up_rows == looked_up
+        return self.last(self.table(x.long()).mean(1))
 
 
 @pytest.mark.parametrize(

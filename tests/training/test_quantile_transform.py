@@ -24,8 +24,6 @@ from dpscp.training import (
 )
 from dpscp.training.preprocessing.quantiles import (
     CellLookup,
-    cell_edges,
-    distribution_functions,
     lies_at_ends,
 )
 from dpscp.training.recipe import recipe
@@ -106,19 +104,6 @@ def test_the_lookup_finds_the_cell_that_a_search_finds(n_cells):
     assert_array_equal(lookup.cells(places), np.searchsorted(inner, places, side="right"))
     assert n_cells != 512 or lookup.depth == 1
     assert 0 <= lookup.cells(np.float32([np.nan]))[0] < n_cells  # refused elsewhere
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(("low", "high"), [(1.0, np.nextafter(1.0, 2)), (1.6e18, 1.6e18 + 256), (0.0, 5e-324)])
-def test_bounds_that_are_neighboring_floats_keep_every_record(low, high, seed):
-    """Most edges are equal, and noise may put all records between two of them."""
-    noisy = np.random.default_rng(seed).normal(size=(1, 8 + 64 + 512)) * 30
-    noisy[0, 0] += 1000
-    edges = cell_edges(np.array([low]), np.array([high]), 512)
-    (levels,) = distribution_functions(noisy, 30.0, 1000.0, (8, 8, 8), edges)
-    assert (levels[0], levels[-1]) == (0.0, 1.0)
-    assert (np.diff(levels) >= 0).all()
-    assert np.interp([low, high], edges[0], levels)[1] == 1
 
 
 def test_without_noise_the_functions_are_those_of_the_counts():

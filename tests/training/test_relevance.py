@@ -77,11 +77,6 @@ def test_columns_that_matter_to_classes_are_kept(n_classes):
     assert rows.features == (3, 5, 7, 9)
 
 
-def test_columns_that_are_not_counted_are_kept():
-    rows = fitted(lambda X: X[:, 3], columns=tuple(range(2, D)))
-    assert rows.features == (0, 1, 3)
-
-
 @pytest.mark.parametrize(
     "y_of",
     [

@@ -13,7 +13,6 @@ from dpscp.privacy import gdp_mu
 from dpscp.training import DPSGD, Preprocessed, PrivateTargetEncoding
 from dpscp.training.base import array_source, one_block
 from dpscp.training.preprocessing.encoding import category_places
-from dpscp.training.recipe import encoded_columns
 
 RNG = np.random.default_rng
 CATEGORIES = ((1, 7), (2, 4))
@@ -229,11 +228,6 @@ def test_under_split_the_counts_are_those_of_the_training_part(monkeypatch):
         assert has_encoding(reg)
         # binomial: five standard deviations
         assert abs(seen.pop() - expected) <= (5 * math.sqrt(1_000) if guarantee == "split" else 0)
-
-
-def test_the_choice_follows_public_numbers():
-    assert encoded_columns("regression", {"code": 700}, 800, 100) == []
-    assert encoded_columns("regression", {"code": 700, "sex": 2}, 800, 3_000) == ["code"]
 
 
 def test_an_estimator_of_the_caller_gets_indicators_or_its_own_step():
