@@ -298,6 +298,76 @@ def test_no_record_is_longer_than_the_clip_norm_at_any_scale(scale, clip_norm):
         assert finite.all()
 
 
+@pytest.fixture
+def singly(monkeypatch):
+    """Float32 products of single records also where they are small."""
+    monkeypatch.setattr(terms_module, "_FEWEST_SINGLE_PLACES", 2)
+    monkeypatch.setattr(terms_module, "_LARGE_PRODUCT", 1)
+
+
+def coarse(x, weight, bias=None):
+    """A product in 16 bits, as libraries compute it where a setting or a variable asks for it, and too long."""
+    return 1.5 * functional.linear(x.bfloat16(), weight.bfloat16()).float()
+
+
+@pytest.mark.usefixtures("singly")
+@pytest.mark.parametrize("product", [terms_module.linear, coarse])
+@pytest.mark.parametrize("size", [1e-43, 1e-22, 1.0, 1e18])
+def test_float32_products_move_by_one_clip_norm_when_a_record_is_replaced(monkeypatch, product, size):
+    """Whatever they round: places that cancel, numbers that underflow, and a product of low precision."""
+    monkeypatch.setattr(terms_module, "linear", product)
+    torch.manual_seed(6)
+    n, places = 24, 8
+    errors, inputs = torch.randn(n, places, 3), torch.randn(n, places, 5)
+    for i, scale in enumerate(np.geomspace(1, 1e9, n)):
+        errors[i] *= float(scale * size)
+        if i % 2:  # pairs of places that cancel but for the last bits
+            errors[i, 1::2], inputs[i, 1::2] = -errors[i, ::2], inputs[i, ::2] * (1 + 2.0**-20)
+    terms = [ProductTerm((3, 5), errors, inputs), SampleTerm((3,), errors.sum(1))]
+    assert terms[0].has_single_products
+    rule = ClipRule(1e-30 if size < 1 else 1.0, 4096.0, 64)
+    factors, finite = rule.factors(terms, None)
+    assert finite.all()
+
+    def exact(numbers):
+        return [Fraction(float(value)) for value in numbers.flatten()]
+
+    alone = []  # what each record adds, all parameters
+    for i in range(n):
+        own = torch.where(torch.arange(n) == i, factors, 0.0)
+        alone.append([value for term in terms for value in exact(term.weighted_sum(own, None))])
+        assert sum(value**2 for value in alone[-1]) <= 1
+    whole = [value for term in terms for value in exact(term.weighted_sum(factors, None))]
+    off = [value - sum(column) for value, column in zip(whole, zip(*alone, strict=True), strict=True)]
+    assert sum(value**2 for value in off) <= Fraction(CLIP_SLACK / 2) ** 2
+    for out in range(0, n, 5):  # the others move by the rounding of the float64 sum alone, also in other places
+        rest = [i for i in range(n) if i != out][::-1]
+        fewer = [ProductTerm((3, 5), errors[rest], inputs[rest]), SampleTerm((3,), errors[rest].sum(1))]
+        moved = [v for term in fewer for v in exact(term.weighted_sum(rule.factors(fewer, None)[0], None))]
+        change = sum((a - b) ** 2 for a, b in zip(whole, moved, strict=True))
+        assert change <= Fraction(1 + CLIP_SLACK) ** 2
+
+
+@pytest.mark.usefixtures("singly")
+def test_a_float32_product_beyond_its_range_adds_nothing():
+    errors, inputs = torch.ones(2, 4, 3), torch.ones(2, 4, 5)
+    errors[0], inputs[0] = 1e25, 1e25
+    term = ProductTerm((3, 5), errors, inputs)
+    factors, finite = ClipRule(1.0, 100.0, 16).factors([term], None)
+    assert finite.all()
+    torch.testing.assert_close(term.weighted_sum(factors, None).norm(), torch.tensor(1.0, dtype=torch.float64))
+    assert not term.weighted_sum(factors * torch.tensor([1, 0]), None).any()
+
+
+@pytest.mark.usefixtures("singly")
+def test_float32_and_float64_products_agree():
+    errors, inputs, factors = torch.randn(5, 6, 3), torch.randn(5, 6, 7), torch.rand(5, dtype=torch.float64)
+    wanted = torch.einsum("i,ita,itb->ab", factors, errors.double(), inputs.double())
+    torch.testing.assert_close(
+        ProductTerm((3, 7), errors, inputs).weighted_sum(factors, None), wanted, rtol=1e-5, atol=1e-6
+    )
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_a_record_that_is_not_finite_adds_nothing(wrong):
     torch.manual_seed(5)

@@ -32,6 +32,8 @@ _SUM_SLACK = 9e-5
 _AT_ONCE, _AT_ONCE_ON_GPU = 1 << 18, 1 << 26
 # Products from here on are worth a call of oneDNN, which ``torch.compile`` uses in the same way.
 _LARGE_PRODUCT = 1 << 20
+# With so many places a float32 product for each record takes less time than one float64 product of all.
+_FEWEST_SINGLE_PLACES = 32
 _multiply_float32 = torch.ops.mkldnn._linear_pointwise if torch.backends.mkldnn.is_available() else None
 
 
@@ -230,8 +232,17 @@ class ProductTerm(PairTerm):
     def roundings(self) -> int:
         return int(self.errors.shape[2] + self.inputs.shape[2])
 
+    @property
+    def has_single_products(self) -> bool:
+        """Return whether a record's places are added in float32, which depends on that record alone."""
+        (_, places, units), inputs = self.errors.shape, self.inputs.shape[2]
+        return (
+            self.errors.device.type == "cpu" and self.errors.dtype == torch.float32 == self.inputs.dtype
+            and places >= _FEWEST_SINGLE_PLACES and places * units * inputs >= _LARGE_PRODUCT
+        )  # fmt: skip
+
     def additions(self, block: int) -> int:
-        return _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1])))
+        return max(block, _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1]))))
 
     def squares_of_inputs(self) -> Any:
         return _squares(self.inputs)
@@ -244,6 +255,8 @@ class ProductTerm(PairTerm):
         return products.reshape(len(products), *self.shape)
 
     def weighted_sum(self, factors: Any, counted: Any) -> Any:
+        if self.has_single_products:
+            return self._sum_of_single_products(factors)
         product: Any = None
         at_once = _PRODUCT_ROWS // self.errors.shape[1]
         for start in range(0, len(factors), at_once):
@@ -255,6 +268,23 @@ class ProductTerm(PairTerm):
             # added as a whole: inside a product the earlier ones would be rounded many times
             product = more if product is None else product.add_(more)
         return product.reshape(self.shape)
+
+    def _sum_of_single_products(self, factors: Any) -> Any:
+        """Return the sum, with a float32 product for each record, from the same memory for all.
+
+        Its rounding moves no other record. Its float64 norm is compared with the one that the factor was made for: a
+        product that is longer is shortened, and one that is not finite adds nothing.
+        """
+        total = self.errors.new_zeros((self.errors.shape[2], self.inputs.shape[2]), dtype=torch.float64)
+        product, slack = torch.empty_like(total), 1 + total.numel() * ROUNDING
+        left, right = (torch.empty_like(side[0].T) for side in (self.errors, self.inputs))
+        longest = self.squared_norms().sqrt().tolist()
+        for errors, inputs, factor, most in zip(self.errors, self.inputs, factors.tolist(), longest, strict=False):
+            product.copy_(linear(left.copy_(errors.T), right.copy_(inputs.T)))
+            length = torch.linalg.vector_norm(product).item() * slack
+            if factor and 0 < length < math.inf:
+                total.add_(product, alpha=factor * min(1.0, most / length))
+        return total.reshape(self.shape)
 
 
 @dataclass(frozen=True)
