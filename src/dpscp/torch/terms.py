@@ -236,10 +236,9 @@ class ProductTerm(PairTerm):
     def has_single_products(self) -> bool:
         """Return whether a record's places are added in float32, which depends on that record alone."""
         (_, places, units), inputs = self.errors.shape, self.inputs.shape[2]
-        return (
-            self.errors.device.type == "cpu" and self.errors.dtype == torch.float32 == self.inputs.dtype
-            and places >= _FEWEST_SINGLE_PLACES and places * units * inputs >= _LARGE_PRODUCT
-        )  # fmt: skip
+        if self.errors.device.type != "cpu" or not self.errors.dtype == self.inputs.dtype == torch.float32:
+            return False
+        return bool(places >= _FEWEST_SINGLE_PLACES and places * units * inputs >= _LARGE_PRODUCT)
 
     def additions(self, block: int) -> int:
         return max(block, _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1]))))

@@ -54,7 +54,7 @@ from dpscp.training.engine.rows import check_classes, observed_source_labels
 __all__ = ["TorchDPSGD", "TorchModel"]
 
 # Records that go through the graph at once, at most; what it returns for them, so many numbers, stays in cache.
-_AT_ONCE, _FEWEST_AT_ONCE, _CACHED_NUMBERS = 320, 32, 2**21
+_AT_ONCE, _FEWEST_AT_ONCE, _CACHED_NUMBERS = 320, 32, 2**22
 # Standard deviations of the size of a batch that blocks allow for: more is more padding, less one more block. On a GPU
 # padding is multiplied too, and a batch is one block.
 _SPREAD, _SPREAD_ON_GPU = 1.5, 2.5
