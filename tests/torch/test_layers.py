@@ -313,7 +313,7 @@ def coarse(x, weight, bias=None):
 @pytest.mark.usefixtures("singly")
 @pytest.mark.parametrize("product", [terms_module.linear, coarse])
 @pytest.mark.parametrize("size", [1e-43, 1e-22, 1.0, 1e18])
-def test_float32_products_move_by_one_clip_norm_when_a_record_is_replaced(monkeypatch, product, size):
+def test_sums_of_float32_products_move_by_one_clip_norm_without_a_record(monkeypatch, product, size):
     """Whatever they round: places that cancel, numbers that underflow, and a product of low precision."""
     monkeypatch.setattr(terms_module, "linear", product)
     torch.manual_seed(6)
