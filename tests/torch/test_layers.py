@@ -307,7 +307,7 @@ def singly(monkeypatch):
 
 def coarse(x, weight, bias=None):
     """A product in 16 bits, as libraries compute it where a setting or a variable asks for it, and too long."""
-    return 1.5 * functional.linear(x.bfloat16(), weight.bfloat16()).float()
+    return 1.5 * nn.functional.linear(x.bfloat16(), weight.bfloat16()).float()
 
 
 @pytest.mark.usefixtures("singly")
