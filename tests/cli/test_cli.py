@@ -480,6 +480,16 @@ def test_plan(run, folder):
     refused(run("plan --n 5000 --epsilon 1 --regression --classes 3"), "not both")
 
 
+def test_a_broken_promise_fails_the_audit_command(run, monkeypatch):
+    from dpscp.audit import Audit
+
+    broken = Audit("search", "white-box", 10, 0.99, (0.01,), (1.0,), (2.0,))
+    monkeypatch.setattr(sys.modules["dpscp.audit"], "audit", lambda *_, **__: broken)
+    monkeypatch.setattr("dpscp.cli.commands.load_model", lambda _: None)
+    code, out, _ = run("audit model.dpscp")
+    assert (code, "BROKEN" in out) == (1, True)
+
+
 # ---- terminals and processes
 
 
