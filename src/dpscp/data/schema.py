@@ -122,7 +122,8 @@ class Schema:
     ----------
     task : ``"classification"``, ``"regression"`` or ``"multilabel"``, or ``""`` if not declared yet
     target : str, or tuple of str
-        The target column. A multilabel task has several, of 0 and 1, a regression may: the key ``targets`` of a file.
+        The target column. A multilabel task has several columns of 0 and 1, and a regression may have several. A file
+        lists them under the key ``targets``.
     columns : tuple of Column
     classes : tuple of str, optional
         The public labels of a classification.

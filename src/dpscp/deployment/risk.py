@@ -62,7 +62,7 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
 ) -> Release:
     """Find a private threshold with a mean loss of at most ``alpha``.
 
-    The mean is that of a new record.
+    The mean loss is that of a new record, on average over repeated studies.
 
     Parameters
     ----------

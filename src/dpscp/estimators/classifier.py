@@ -40,9 +40,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateCoverage):
     ----------
     estimator : None, mechanism, torch.nn.Module, PrivateModel or Prefit
         None is the library's recipe. A mechanism is, for example, ``dpscp.training.DPSGD``. A ``PrivateModel`` was
-        trained elsewhere. A ``Prefit`` wraps an estimator that was trained without privacy on other records. A list has
-        private steps before a mechanism or module, such as ``[PrivateStandardize(0, 9), PrivateWhitening(), DPSGD()]``
-        (``dpscp.training``); without a mechanism, DP-SGD trains a linear model.
+        trained elsewhere. A ``Prefit`` wraps an estimator that was trained without privacy on other records. A list
+        contains private steps and then a mechanism or module (``dpscp.training``), such as
+        ``[PrivateStandardize(0, 9), PrivateWhitening(), DPSGD()]``. Without a mechanism, DP-SGD trains a linear model.
     epsilon : float, default 1.0
         The privacy budget of training and calibration together.
     delta : float, default 1e-5

@@ -316,6 +316,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     groups : int or Groups, optional
         The number of groups with their own thresholds, or the ``Groups`` that the fit will declare. They are planned
         with equal sizes; the rows are for one group.
+
     Returns
     -------
     BudgetPlan

@@ -224,7 +224,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     score_range : tuple of float
         The public (low, high).
     mu : float, optional
-        The GDP level of the whole search; the noise is then sensitivity * sqrt(steps) / mu. Give this or
+        The GDP level of the whole search; the noise is then sensitivity * sqrt(steps) / mu. Pass this or
         ``count_noise``.
     count_noise : float or LatticeNoise, optional
         The standard deviation of the noise on each count, or the noise that the accountant charged.
