@@ -111,7 +111,7 @@ def test_groups_and_rows_without_ids_are_those_of_a_fit():
     fraction = alone["fraction"]
     given = {"task": OwnScores(), "budget": Budget(1.0, 1e-5), "guarantee": "split", "group_values": range(10)}
     plan = Plan.outline(Problem(alphas=(0.1,), n_records=20_000, **given), Ledger(), part=fraction)
-    mu = split_budget(1.0, 1e-5, fraction, 20_000).held_out_mu
+    mu = split_budget(1.0, 1e-5, fraction, 20_000)[1]
     aim = plan.planned_aim(0, mu)
     offset = float(aim.whole_offset(plan.guarantee.rank_buffer)) + aim.mean_rise
     assert grouped["scores"] == plan.n_nominal == 250
