@@ -37,9 +37,9 @@ _SQUARED_LENGTH = 0.15
 _BEND, _LEAST_SPREAD = 1.9, 0.05
 # The least correlation with the target for which a column is kept, however clear it is: a weaker one costs more noise.
 _LEAST_CORRELATION = 0.08
-# All columns are kept where those that would be left out explain more than the first part of the target's variance
-# (and than so much noise), or the others less than the second.
-_MOST_LOST, _UNSURE, _LEAST_EXPLAINED = 0.012, 3.0, 0.18
+# All columns are kept where those that would be left out explain more than the first part of the target's variance for
+# each of them (and than so much noise), or the others less than the second.
+_MOST_LOST, _UNSURE, _LEAST_EXPLAINED = 0.0008, 3.0, 0.18
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,10 @@ class PrivateRelevance(Step):
         is_kept[i[pairs]] = is_kept[j[pairs]] = True
         weak, explained = np.flatnonzero(~is_kept), found**2 - noises**2
         lost, unsure = explained[weak].sum(), math.sqrt(2 * (noises[weak] ** 4).sum())
-        if lost > max(_MOST_LOST, _UNSURE * unsure) or explained[is_clear].sum() < _LEAST_EXPLAINED:
+        if (
+            lost > max(_MOST_LOST * (d - is_kept.sum()), _UNSURE * unsure)
+            or explained[is_clear].sum() < _LEAST_EXPLAINED
+        ):
             return list(range(d))
         return np.flatnonzero(is_kept).tolist()
 
