@@ -150,7 +150,7 @@ def test_bounds_that_must_be_public_are_refused_where_a_fit_cannot_find_them():
     )
     with pytest.raises(ValueError, match="feature_bounds must be public"):
         dp.PrivateConformalClassifier(model, random_state=0).fit(frame, "ill", schema=schema)
-    with pytest.raises(ValueError, match=r"feature_bounds is declared by the schema .* change the schema"):
+    with pytest.raises(ValueError, match=r"feature_bounds is declared by the schema .* correct the schema"):
         dp.PrivateConformalClassifier(feature_bounds=(0, 1), random_state=0).fit(frame, "ill", schema=schema)
 
 
