@@ -31,7 +31,7 @@ from dpscp.privacy import (
     dpsgd_event,
     epsilon_of,
     gaussian_event,
-    noise,
+    random_streams,
 )
 from dpscp.privacy.accounting import tradeoff_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, ParallelDpEvent, possible_histories
@@ -66,7 +66,7 @@ def regressor(estimator, **changes):
 @pytest.fixture
 def drawn(everywhere):
     """Every use of the integer sampler: its scale and the values it gave."""
-    honest, seen = noise.sample_discrete_gaussian, []
+    honest, seen = random_streams.sample_discrete_gaussian, []
 
     def listening(sigma, size, source):
         values = honest(sigma, size, source)
