@@ -340,6 +340,41 @@ class AboveMean(dp.training.SummedStep):
         return Signs((total + noise) / n_records)
 
 
+@dataclass(frozen=True)
+class Doubled(dp.training.PublicStep):
+    """Each row twice: of the records only their width is used."""
+
+    def width_after(self, width):
+        return 2 * width
+
+    def transform_of(self, width):
+        return Twice(width)
+
+
+@dataclass(frozen=True)
+class Twice(dp.training.Transform):
+    """A transform with a width of its own; files do not hold it, because it has no kind."""
+
+    before: int
+
+    @property
+    def width(self):
+        return 2 * self.before
+
+    def apply(self, X):
+        return np.hstack([X, X]).astype(float)
+
+
+@dataclass(frozen=True)
+class Halved(dp.training.PublicStep, dp.training.Transform):
+    """A public step that is its own transform."""
+
+    kind = "halved"
+
+    def apply(self, X):
+        return np.asarray(X, float) / 2
+
+
 def test_a_preprocessing_step(tmp_path):
     X, y = records()
     mechanism = [AboveMean(), dp.training.DPSGD(steps=20)]
@@ -354,6 +389,16 @@ def test_a_preprocessing_step(tmp_path):
     np.testing.assert_array_equal(dp.load(path).predict_set(X)[1], clf.predict_set(X)[1])
     with pytest.raises(ValueError, match="another class already saves its transforms as 'signs'"):
         type("Other", (dp.training.Transform,), {"kind": "signs"})
+
+
+def test_a_public_step_costs_nothing_and_may_change_the_width():
+    X, y = records(300)
+    inner = dp.training.DPSGD(steps=5, classes=(0, 1), noise_multiplier=2.0)
+    mechanism = dp.training.Preprocessed((Doubled(), Halved()), inner)
+    assert mechanism.stages == inner.stages
+    trained = mechanism.train(X, y, n_records=300, random_state=0)
+    assert trained.model.inner.n_features == 4
+    assert trained.event == inner.event
 
 
 def test_a_step_on_persons_takes_their_weights():

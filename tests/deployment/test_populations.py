@@ -1,6 +1,7 @@
 """Another population: held-out records are thinned by secret coins, and the promise is for the declared one."""
 
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -247,6 +248,19 @@ def test_known_class_shares_are_a_ratio_of_labels():
     fitted = classifier(population=priors).fit(X, y)
     assert fitted.certificate_.terms.ratio_bound == pytest.approx(1.6)
     assert np.allclose(priors.ratios_of(X[:4], np.array([0, 1, 1, 0]), 4), [1.6, 0.4, 0.4, 1.6])
+
+
+def test_a_class_that_is_declared_rare_gets_a_hint_at_its_own_promise():
+    X, y = data(1_000)
+    rare = Population.from_class_priors({0: 0.95, 1: 0.05}, {0: 0.5, 1: 0.5})
+    with pytest.warns(dp.HintWarning, match=r"declared under 10% of new records: 1\..*groups=\"label\""):
+        classifier(population=rare).fit(X, y)
+    tenth = Population.from_class_priors({0: 0.9, 1: 0.1}, {0: 0.5, 1: 0.5})
+    for options in ({"groups": "label"}, {"population": tenth}):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            classifier(**{"population": rare} | options).fit(X, y)
+        assert not [one for one in seen if "declared under" in str(one.message)]
 
 
 @pytest.mark.parametrize(

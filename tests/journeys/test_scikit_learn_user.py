@@ -1,6 +1,9 @@
 """A scikit-learn user with a frame and a Pipeline: from a leak that is named to a release that is private."""
 
+import dataclasses
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import dpscp as dp
+from dpscp.data import used_records
 from dpscp.training import DPSGD, PrivateStandardize, PrivateWhitening
 
 FEATURES = [f"lab{i}" for i in range(6)]
@@ -111,6 +115,22 @@ def test_sets_and_intervals_as_a_frame(fitted, library):
     assert np.array_equal(clf.predict_set(new)[1], sets)
 
 
+def test_only_a_torch_fit_has_a_module(fitted):
+    with pytest.raises(AttributeError, match="module_ needs a torch module"):
+        _ = fitted[1].module_
+
+
+def test_a_fit_gives_a_schema_its_task():
+    frame = patients(1500, 2)[[*FEATURES[1:], "ill"]]
+    by_estimator = dp.Schema.from_frame(frame, "ill", task=classifier())
+    assert by_estimator.task == "classification"
+    by_estimator = dataclasses.replace(by_estimator, classes=("no", "yes"))
+    clf = classifier(DPSGD(steps=20), n_records=1500)
+    assert clf.fit(frame, "ill", schema=dataclasses.replace(by_estimator, task="")).schema_.task == "classification"
+    with pytest.raises(ValueError, match="PrivateConformalRegressor is for regression"):
+        dp.PrivateConformalRegressor().fit(frame, "ill", schema=by_estimator)
+
+
 def test_a_frame_with_a_schema_needs_no_pipeline():
     frame, new = patients(3000, 0), patients(400, 1)
     template = dp.Schema.from_frame(frame, "ill", task="classification")
@@ -131,3 +151,21 @@ def test_a_frame_with_a_schema_needs_no_pipeline():
     with pytest.warns(dp.GuaranteeWarning, match="inside a search or cross-validation"):
         scores = cross_val_score(classifier(DPSGD()), frame, frame["ill"], cv=2, params={"schema": half})
     assert (scores > 0.8).all()
+
+
+def test_a_mapie_notebook_is_ported_line_by_line(capsys, monkeypatch):
+    """The second example of docs/mapie.md runs against the installed MAPIE; both columns keep their promises."""
+    pytest.importorskip("mapie")
+    monkeypatch.setattr(used_records, "_USES", [])
+    page = (Path(__file__).resolve().parents[2] / "docs" / "mapie.md").read_text()
+    (block,) = re.findall(r"```py\n(.*?)```", page, flags=re.DOTALL)
+    found: dict = {}
+    exec(compile(block, "mapie.md", "exec"), found)
+    assert found["sets"].shape == found["private_sets"].shape == (3000, 4, 1)
+    assert found["kept"].shape == found["private_kept"].shape == (3000, 4)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    truth = found["Y"][found["new"]] == 1
+    for one in (found["kept"], found["private_kept"]):
+        assert ((one & truth).sum(axis=1) / truth.sum(axis=1)).mean() > 0.88
+    for one in (found["sets"], found["private_sets"]):
+        assert dp.metrics.coverage(found["y"][found["new"]], one[:, :, 0]) > 0.87

@@ -103,6 +103,28 @@ def test_one_step_by_hand():
     assert np.all(worst_final_gap(start, 1) <= exact + 1 / 64)
 
 
+@pytest.mark.parametrize("steps", [1, 3, 12, 22, 32, 40])
+def test_monotone_and_never_faster_than_its_argument(steps):
+    start = np.concatenate([[-1e6, -5000], np.linspace(-300, -10, 50), np.linspace(-10, 9, 4000), [20.0, 60.0]])
+    value = worst_final_gap(start, steps)
+    rise = np.diff(value)
+    assert np.all(rise >= -1e-12)
+    assert np.all(rise <= np.diff(start) + 1e-12)
+    assert np.all(value >= start)
+
+
+def test_beyond_the_grid_the_excess_is_below_one_overshoot_for_each_step():
+    """Far above the target a step adds E[(Z - l)+] at most, of which the game takes its best part."""
+    for start in (7.5, 9.0):
+        g = start + np.linspace(0, 2, 2001)
+        one = np.max(special.ndtr(-g) * (g - start))
+        most = stats.norm.pdf(start) - start * special.ndtr(-start)
+        for steps in (1, 4):
+            found = worst_excess(start, steps)
+            assert one < found
+            assert steps * most <= found <= 1.1 * steps * most
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 35), st.floats(0.001, 0.9), st.floats(0, 1e6), st.floats(0.01, 1e4))
 def test_the_offset_is_valid_and_monotone(steps, alpha, n_min, noise):
