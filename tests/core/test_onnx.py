@@ -1,7 +1,9 @@
 """Graphs of fitted estimators, run by onnxruntime: the answers of the estimator."""
 
 import numpy as np
+import onnx
 import onnxruntime
+import pandas as pd
 import pytest
 
 import dpscp as dp
@@ -92,6 +94,20 @@ def test_intervals_are_those_of_the_estimator(choices, tmp_path):
     found, width = answers(reg, new, tmp_path / "m.onnx"), np.ptp(y)
     np.testing.assert_allclose(found["prediction"], prediction, atol=TOLERANCE * width)
     np.testing.assert_allclose(found["intervals"], intervals, atol=TOLERANCE * width)
+
+
+def test_a_graph_takes_the_rows_of_a_schema_and_names_them(tmp_path):
+    columns = {"age": {"type": "numeric", "bounds": [0, 9]}, "ward": {"type": "categorical", "categories": ["a", "b"]}}
+    declared = {"task": "classification", "target": "ill", "classes": ["no", "yes"], "columns": columns}
+    schema, age = dp.Schema.from_dict(declared), np.random.default_rng(0).uniform(0, 9, N)
+    frame = pd.DataFrame({"age": age, "ward": np.where(age > 3, "a", "b"), "ill": np.where(age > 5, "yes", "no")})
+    clf = dp.PrivateConformalClassifier(epsilon=4.0, n_records=N, random_state=0).fit(frame, "ill", schema=schema)
+    found = answers(clf, schema.matrix(frame), tmp_path / "m.onnx")
+    assert found["label"].tolist() == clf.predict(frame).tolist()
+    facts = {prop.key: prop.value for prop in onnx.load(tmp_path / "m.onnx").metadata_props}
+    assert facts["dpscp.features"].split("\n") == list(schema.feature_names)
+    assert facts["dpscp.model"] == clf.digest()
+    assert "90%" in facts["dpscp.promise"].replace(" %", "%")
 
 
 def test_torch_modules_have_graphs(tmp_path):

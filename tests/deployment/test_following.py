@@ -108,6 +108,14 @@ def test_the_bound_of_a_long_run_is_the_sum_of_its_parts(noise):
     assert found.rate == pytest.approx(min(1.0, ALPHA + found.excess / found.n_records))
 
 
+@pytest.mark.parametrize(("knee", "values"), [(0.0, (0.5, 1.0, 9.0)), (0.2, (-9.0, -0.1, 0.0, 3.0))])
+def test_a_threshold_comes_back_from_its_scale(knee, values):
+    plan = FollowPlan(1.0, ALPHA, (0.0,), (-END, END), knee, False, 500, 1)
+    places = [math.log(v) if knee == 0 else math.copysign(math.log1p(abs(v) / knee), v) for v in values]
+    np.testing.assert_allclose(plan.in_force(places), values, rtol=1e-12, atol=1e-12)
+    assert plan.in_force([plan.end, plan.end + 700]).tolist() == [math.inf, math.inf]
+
+
 @pytest.mark.parametrize(("step", "expected"), [(0.2, 0.847), (0.5, 0.883), (1.0, 0.896), (2.0, 0.900)])
 def test_a_change_is_followed(noise, step, expected):
     """Residuals 60 % larger: a fixed threshold covers .696, over 60 batches at least the table of Result M."""
@@ -283,6 +291,15 @@ def test_each_group_has_its_own_threshold_in_force(groups):
 def test_a_wrong_step_is_refused(regressor, follow):
     with pytest.raises(ValueError, match="follow must be a positive number"):
         monitor(regressor, follow=follow)
+
+
+def test_several_levels_are_refused():
+    X, y = data(2_000)
+    options = {"y_bounds": (-6, 6), "feature_bounds": (-1, 1), "confidence_level": [0.8, 0.9], "random_state": 0}
+    two = dp.PrivateConformalRegressor(epsilon=2.0, **options).fit(X, y)
+    with pytest.raises(ValueError, match="a release of one level"):
+        monitor(two, tolerated=0.3)
+    assert dp.CoverageMonitor(two, epsilon=0.5, delta=1e-6, tolerated=0.3, random_state=0).follow is None
 
 
 def test_a_changed_state_is_refused(regressor):

@@ -1,5 +1,6 @@
 """A plan says what a fit will do, before any record is read."""
 
+import json
 import math
 
 import numpy as np
@@ -55,6 +56,23 @@ def test_solving_for_the_other_number(given, solved):
     enough = dp.plan(**given, **{solved: math.ceil(needed) if solved == "n" else needed}).row("split")
     short = dp.plan(**given, **{solved: math.floor(factor * needed) if solved == "n" else factor * needed}).row("split")
     assert enough.overshoot <= 0.01 < short.overshoot
+
+
+def test_best_train_share_is_what_the_estimators_take():
+    plan = dp.plan(n=3000, epsilon=1.0, delta=1e-6, train_share="auto")
+    clf = dp.PrivateConformalClassifier(
+        epsilon=1.0, delta=1e-6, guarantee="universal", classes=[0, 1], train_share="auto", random_state=0
+    ).fit(X, Y)
+    assert plan.row("universal").train_share == pytest.approx(clf.ledger_.public_facts["train_share"])
+
+
+def test_table_and_json(small):
+    text = str(small)
+    assert all(g in text for g in PLANNED)
+    assert f"{small.automatic} *" in text
+    data = json.loads(json.dumps(small.to_dict()))
+    assert [row["guarantee"] for row in data["rows"]] == list(PLANNED)
+    assert "full sets" in str(dp.plan(n=60, epsilon=0.1))
 
 
 def test_regression():

@@ -174,6 +174,13 @@ def test_a_module_is_trained_on_targets_between_minus_one_and_one():
     np.testing.assert_allclose(100 + 100 * outputs, fitted.model_.outputs(X), rtol=1e-4)
 
 
+def test_steps_without_a_mechanism_scale_targets_on_their_scale():
+    X, _ = records()
+    y = np.exp(3 + X[:, 0])
+    fitted = regressor([UnitNorm()], y_bounds=(1, 1000), y_scale="log", epsilon=8.0, random_state=0).fit(X, y)
+    assert fitted.model_.inner.y_bounds == pytest.approx((0.0, np.log(1000)))
+
+
 # ---- hints and messages
 
 

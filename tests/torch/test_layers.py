@@ -1,9 +1,11 @@
 """Terms of layers: the same gradients, norms and sums as autograd's for one record, and a bounded rounding.
 
-Other configurations are checked in every fit: terms that are not autograd's gradients are refused before any step.
+The kinds of layers and their configurations include those of the tests of Opacus' gradients of single records.
 """
 
 import itertools
+import re
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +18,7 @@ from dpscp.torch.checks import RefusedError, _add_rows
 from dpscp.torch.terms import ClipRule, LookupTerm, ProductTerm, SampleTerm
 from dpscp.training.engine.gradients import CLIP_SLACK
 
+functional = nn.functional
 # autograd itself rounds in float32
 TOLERANCE = 2e-5
 
@@ -38,43 +41,87 @@ def headed(layer, numbers):
 
 
 def convolutions():
-    """Strides, paddings, dilations and groups, in one, two and three dimensions."""
+    """The configurations of the tests of Opacus, for one, two and three dimensions."""
     kinds = {1: (nn.Conv1d, (6, 9)), 2: (nn.Conv2d, (4, 8, 7)), 3: (nn.Conv3d, (4, 4, 5, 6))}
     choices = {
-        1: [(1, 0, 1, 1), (2, 1, 1, 1), (1, "same", 2, 1)],
-        2: [(1, 0, 1, 1), ((2, 1), (1, 0), 1, 1), (1, "same", (2, 1), 1), (1, 1, 1, 4)],
-        3: [((1, 2, 1), (0, 1, 1), 1, 1)],
+        1: [(1, 0, 1, 1), (2, 1, 1, 1), (1, "same", 2, 1), (3, 2, 2, 2), (1, "valid", 1, 6)],
+        2: [(1, 0, 1, 1), ((2, 1), (1, 0), 1, 1), (1, "same", (2, 1), 1), (2, 2, 2, 2), (1, 1, 1, 4)],
+        3: [(1, 0, 1, 1), (2, 1, 1, 2), (1, "same", 1, 1), ((1, 2, 1), (0, 1, 1), 1, 1)],
     }
     for d, (kind, shape) in kinds.items():
-        for stride, padding, dilation, groups in choices[d]:
-            kernel = 3 if d < 3 else (1, 3, 3)
-            layer = kind(shape[0], 2 * shape[0], kernel, stride, padding, dilation, groups, bias=stride != 2)
+        for (stride, padding, dilation, groups), mode in itertools.product(choices[d], ("zeros", "circular")):
+            if mode == "circular" and padding in (0, "valid"):
+                continue
+            layer = kind(
+                shape[0], 2 * shape[0], 3 if d < 3 else (1, 3, 3), stride, padding, dilation, groups, padding_mode=mode,
+                bias=stride != 2,
+            )  # fmt: skip
             numbers = layer(torch.zeros(1, *shape)).numel()
-            yield f"conv{d}d {stride} {padding} {dilation} {groups}", headed(layer, numbers), shape
-    circular = nn.Conv2d(4, 8, 3, padding=1, padding_mode="circular")
-    yield "circular convolution", headed(circular, 8 * 8 * 7), (4, 8, 7)
+            yield f"conv{d}d {stride} {padding} {dilation} {groups} {mode}", headed(layer, numbers), shape
 
 
 def norms():
     for name, layer, shape in (
         ("layer norm", nn.LayerNorm(5), (4, 5)),
+        ("layer norm of two", nn.LayerNorm((4, 5), eps=1e-3), (4, 5)),
+        ("layer norm without bias", nn.LayerNorm(5, bias=False), (4, 5)),
         ("group norm", nn.GroupNorm(2, 4), (4, 3, 3)),
-        ("instance norm", nn.InstanceNorm2d(4, affine=True), (4, 3, 3)),
+        ("group norm of rows", nn.GroupNorm(1, 6), (6,)),
+        ("group norm not affine", nn.GroupNorm(2, 4, affine=False), (4, 3, 3)),
+        ("instance norm 1d", nn.InstanceNorm1d(4, affine=True), (4, 7)),
+        ("instance norm 2d", nn.InstanceNorm2d(4, affine=True), (4, 3, 3)),
+        ("instance norm 3d", nn.InstanceNorm3d(2, affine=True), (2, 3, 3, 2)),
         ("RMS norm", nn.RMSNorm(5), (4, 5)),
     ):
         yield name, headed(layer, int(np.prod(shape))), shape
 
 
 def recurrent():
-    for core in (
-        nn.RNN(3, 4, batch_first=True, nonlinearity="relu"),
-        nn.GRU(3, 4, batch_first=True),
-        nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True),
-        nn.LSTM(3, 4, batch_first=True, proj_size=3),
+    options = [
+        {}, {"bias": False}, {"num_layers": 2, "dropout": 0.0}, {"bidirectional": True}, {"batch_first": False},
+        {"num_layers": 2, "bidirectional": True, "bias": False},
+    ]  # fmt: skip
+    for kind, option in itertools.product((nn.RNN, nn.GRU, nn.LSTM), options):
+        more = [{}]
+        if kind is nn.RNN:
+            more = [{}, {"nonlinearity": "relu"}]
+        if kind is nn.LSTM:
+            more = [{}, {"proj_size": 3}]
+        for other in more:
+            settings = {"batch_first": True} | option | other
+            core = kind(3, 4, **settings)
+            width = settings.get("proj_size", 4) * (2 if settings.get("bidirectional") else 1)
+            swap = not settings["batch_first"]
+            module = Own(
+                lambda s, x, swap=swap: s.head(s.core(x.transpose(0, 1))[0].sum(0) if swap else s.core(x)[0].sum(1)),
+                core=core,
+                head=nn.Linear(width, 3),
+            )
+            yield f"{kind.__name__} {option | other}", module, (3, 3)
+
+
+def more_of_opacus():
+    """Configurations of the tests of Opacus that the other families do not have."""
+    for name, layer, shape in (
+        ("conv1d, even kernel", nn.Conv1d(3, 1, 2, padding="same", dilation=2), (3, 8)),
+        ("conv2d, even kernel", nn.Conv2d(3, 1, 4, padding="same"), (3, 6, 7)),
+        ("conv2d, one column", nn.Conv2d(1, 1, (3, 1), dilation=(3, 1), bias=False), (1, 8, 1)),
+        ("conv3d, other sides", nn.Conv3d(3, 3, (1, 2, 3), (1, 2, 3), (1, 2, 3), (1, 2, 2), groups=3), (3, 3, 6, 7)),
+        ("conv3d, same size", nn.Conv3d(1, 2, (1, 2, 3), padding="same", dilation=(1, 2, 2)), (1, 3, 6, 6)),
+        ("group norm of channels", nn.GroupNorm(4, 4), (4, 3, 3)),
+        ("layer norm of three", nn.LayerNorm((2, 3, 5)), (2, 3, 5)),
+        ("dense without bias", nn.Linear(5, 4, bias=False), (2, 3, 5)),
     ):
-        width = (core.proj_size or 4) * (2 if core.bidirectional else 1)
-        module = Own(lambda s, x: s.head(s.core(x)[0].sum(1)), core=core, head=nn.Linear(width, 3))
-        yield f"{type(core).__name__} {width}", module, (3, 3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch copies inputs of even kernels
+            yield name, headed(layer, layer(torch.zeros(1, *shape)).numel()), shape
+    table = Own(
+        lambda s, x: s.head(s.table((x * 5).long()).mean((1, 2, 3))), table=nn.Embedding(5, 4), head=nn.Linear(4, 3)
+    )
+    yield "indices of three dimensions", table, (2, 3, 2)
+    for bias, kv, zero in ((False, False, True), (True, True, True)):
+        core = nn.MultiheadAttention(8, 2, batch_first=True, bias=bias, add_bias_kv=kv, add_zero_attn=zero)
+        yield f"attention, bias {bias}, {kv}, {zero}", Own(attend, core=core, head=nn.Linear(8, 3)), (5, 8)
 
 
 def tied_table():
@@ -166,11 +213,23 @@ def others():
 
 
 torch.manual_seed(0)
-CASES = {name: (module, shape) for make in (convolutions, norms, recurrent, others) for name, module, shape in make()}
+CASES = {
+    name: (module, shape)
+    for make in (convolutions, norms, recurrent, more_of_opacus, others)
+    for name, module, shape in make()
+}
+
+
+# these take long to trace, or resemble others
+RARE = (
+    r"conv3d [^o]|conv.*circular|(RNN|GRU) {'|LSTM {'(bias|num|bidir|batch)|conv1d (3|1 valid)|conv2d 2 2",
+    r".*norm (of|not|without)|instance norm (1|3)d|tokens and more|attention of|bag of|called twice|dense by|padded",
+)
+SLOW = [name for name in CASES if re.match("|".join(RARE), name)]
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:Using padding='same' with even")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES])
 def test_gradients_are_those_of_autograd_and_records_stay_apart(trace, name):
     module, shape = CASES[name]
     traced = trace(module, shape, size=3)
@@ -184,7 +243,7 @@ def test_gradients_are_those_of_autograd_and_records_stay_apart(trace, name):
 
 
 @pytest.mark.parametrize("held", [True, False])
-@pytest.mark.parametrize("name", ["tokens", "conv2d 1 same (2, 1) 1", "conv1d 2 1 1 1"])
+@pytest.mark.parametrize("name", ["tokens", "conv2d 1 same (2, 1) 1 zeros", "conv1d 2 1 1 1 zeros"])
 def test_ghost_norms_and_single_gradients_agree(trace, monkeypatch, name, held):
     monkeypatch.setattr("dpscp.torch.layers._MOST_HELD", 1 << 30 if held else 0)
     monkeypatch.setattr("dpscp.torch.layers._MOST_GHOST_PLACES", 0 if held else 1 << 30)
@@ -193,6 +252,15 @@ def test_ghost_norms_and_single_gradients_agree(trace, monkeypatch, name, held):
     traced = trace(module, shape, size=3)
     assert isinstance(traced.terms()[0][0], SampleTerm if held else ProductTerm)
     assert max(traced.errors()) < TOLERANCE
+
+
+def test_kinds_of_layers_have_terms_and_others_have_gradients(trace):
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.PReLU(), nn.Flatten(), nn.Linear(32, 4), nn.LayerNorm(4)
+    )
+    found = trace(module, (1, 6, 6)).graph
+    assert [call.kind for call in found.calls] == ["conv", "linear"]
+    assert found.others == ("1.weight", "1.bias", "2.weight", "5.weight", "5.bias")
 
 
 def test_an_unused_parameter_is_named(trace):
@@ -385,3 +453,13 @@ def test_a_record_that_is_not_finite_adds_nothing(wrong):
     totals = [term.weighted_sum(factors, finite) for term in terms]
     assert all(torch.isfinite(total).all() for total in totals)
     assert sum(float(total.square().sum()) for total in totals) <= 1.0
+
+
+def test_norms_of_long_texts_are_computed_a_few_records_at_a_time(monkeypatch):
+    indices, errors = torch.randint(0, 5, (6, 9)), torch.randn(6, 9, 4)
+    whole = LookupTerm((5, 4), errors, indices)
+    expected, largest, true_gram = whole.squared_norms(), [], terms_module._gram
+    monkeypatch.setattr(terms_module, "_AT_ONCE", 200)
+    monkeypatch.setattr(terms_module, "_gram", lambda values: (largest.append(len(values)), true_gram(values))[1])
+    torch.testing.assert_close(LookupTerm((5, 4), errors, indices).squared_norms(), expected)
+    assert largest == [2, 2, 2]

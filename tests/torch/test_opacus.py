@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from dpscp._base.assumptions import FIXED_NUMBER
-from dpscp.privacy import Relation, as_accountant, dpsgd_event, epsilon_of, gaussian_event, non_private_event
+from dpscp.privacy import Ledger, Relation, as_accountant, dpsgd_event, epsilon_of, gaussian_event, non_private_event
 from dpscp.torch.opacus import ledger_of_engine, torch_model
-from dpscp.training.model import PrivateModel
+from dpscp.training.mechanisms.dpsgd import DPSGD
+from dpscp.training.model import FunctionModel, PrivateModel
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -144,12 +145,31 @@ def test_a_buffer_is_trusted_only_if_a_copy_shows_that_training_did_not_set_it()
         released(kept)
 
 
-def test_what_is_no_model_or_has_no_ledger_is_refused():
-    options = {"spent": gaussian_event(1.0), "task": "regression", "n_features": 4}
-    short = PrivateModel.from_outputs(lambda rows: rows[:1], **options)
+def test_private_model_wraps_functions_and_trained_mechanisms():
+    X, y = problem()
+    wrapped = PrivateModel.from_outputs(
+        lambda rows: rows[:, :3], spent=gaussian_event(2.0), task="classification", n_features=4, classes=(0, 1, 2)
+    )
+    assert wrapped.ledger.event == gaussian_event(2.0)
+    assert wrapped.model.predict_proba(X).shape == (80, 3)
+    with_ledger = PrivateModel.from_outputs(
+        lambda rows: rows[:, 0], spent=Ledger().add("a", gaussian_event(1.0)), task="regression", n_features=4
+    )
+    assert with_ledger.model.outputs(X).shape == (80, 1)
+    with pytest.raises(TypeError, match="classification"):
+        with_ledger.model.predict_proba(X)
+    trained = DPSGD(classes=(0, 1, 2), steps=2, noise_multiplier=1.0).train(X, y, random_state=0)
+    ours = PrivateModel.from_trained(trained)
+    assert ours.ledger.event == trained.event
+    assert not ours.ledger.is_private  # seeded
     with pytest.raises(ValueError, match="one row of outputs for each record"):
-        short.model.outputs(problem()[0])
+        FunctionModel(lambda rows: rows[:1], "regression", 4).outputs(X)
+    with pytest.raises(ValueError, match="classes is required"):
+        FunctionModel(lambda rows: rows, "classification", 4)
+    for refused in (wrapped.model.arrays, wrapped.model.config, lambda: FunctionModel.from_parts({}, {})):
+        with pytest.raises(TypeError, match="cannot be"):
+            refused()
     with pytest.raises(TypeError, match="ledger must be a Ledger"):
-        PrivateModel(short.model, None)
+        PrivateModel(trained.model, None)
     with pytest.raises(TypeError, match="model must be"):
-        PrivateModel(object(), short.ledger)
+        PrivateModel(object(), Ledger())

@@ -157,6 +157,15 @@ def test_the_callers_module_is_never_changed_and_keeps_no_gradients():
     assert trained.public_facts["normalizer"] == pytest.approx(0.2 * 80)
 
 
+def test_seeded_runs_repeat_and_fresh_ones_do_not():
+    X, y = problem()
+    mechanism = TorchDPSGD(zero_head(), noise_multiplier=1.0, sampling_rate=0.3, steps=4, classes=(0, 1, 2))
+    a, b = (flat(mechanism.train(X, y, random_state=7).model.module) for _ in range(2))
+    np.testing.assert_array_equal(a, b)
+    c, d = (flat(mechanism.train(X, y).model.module) for _ in range(2))
+    assert not np.array_equal(c, d)
+
+
 def test_convolutions_adam_and_custom_losses_train():
     r = generator(3)
     X = r.normal(size=(40, 1, 6, 6)).astype(np.float32)

@@ -1,13 +1,15 @@
 """What a user of torch expects: epochs and batches, optimizers, schedules, float64, the module back, hints."""
 
 import functools
+import logging
 import math
 
 import numpy as np
 import pytest
 
-from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, RowNorm
+from dpscp import Ledger, PrivateConformalClassifier, PrivateConformalRegressor, RowNorm
 from dpscp.privacy import dpsgd_event
+from dpscp.privacy.rdp import _divergences
 from dpscp.torch.model import TorchModel, torch_rows
 from dpscp.training import DPSGD, TorchDPSGD
 
@@ -103,6 +105,27 @@ def test_optimizers_and_schedules_of_torch_see_private_gradients_only():
 
     training(optimizer=listens, steps=1).train(X, y)
     assert all(grad is None for grads in seen for grad in grads)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared"])
+def test_float64_modules_train_and_predict(loss):
+    X, y = records()
+    module = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2 if loss == "cross_entropy" else 1)).double()
+    classes = (0, 1) if loss == "cross_entropy" else None
+    trained = training(module, loss=loss, classes=classes, steps=3).train(X, y, random_state=0)
+    assert all(p.dtype == torch.float64 for p in trained.model.module.parameters())
+    assert trained.model.outputs(X).dtype == np.float64
+    again = TorchModel.from_parts({**trained.model.config(), "module": module}, trained.model.arrays())
+    np.testing.assert_array_equal(again.outputs(X), trained.model.outputs(X))
+
+
+def test_orders_that_do_not_converge_are_left_out_in_silence(caplog):
+    _divergences.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        epsilon = Ledger().add("train", dpsgd_event(0.05, 0.9, 1)).epsilon(1e-5, accountant="rdp")
+        logging.getLogger("absl").warning("something else")
+    assert epsilon > 1
+    assert [r.getMessage() for r in caplog.records if r.name == "absl"] == ["something else"]
 
 
 def test_float32_records_are_neither_copied_nor_changed():

@@ -3,10 +3,13 @@
 import io
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +18,9 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.persons import Persons
-from dpscp.data.sources import ArraySource, Block, DistributedSource, TableSource
+from dpscp.data.sources import ArraySource, Block, DistributedSource, TableSource, distributed
 from dpscp.training import DPSGD, TorchDPSGD
+from dpscp.training.engine.loop import BatchGradient
 
 torch = pytest.importorskip("torch")
 N, CUT = 900, 300
@@ -225,6 +229,35 @@ def test_persons_need_another_source():
         dp.PrivateConformalClassifier(DPSGD(), epsilon=4.0).fit(DistributedSource(X, y), schema=SCHEMA)
 
 
+def test_beside_nccl_messages_go_through_gloo(group_of_one, monkeypatch):
+    """A group of nccl moves what lies on a GPU; totals are the processor's, and added there in the same order."""
+    asked, used = [], []
+    new_group, gathered = group_of_one.new_group, group_of_one.all_gather_object
+    monkeypatch.setattr(group_of_one, "new_group", lambda **k: asked.append(k) or new_group(**k))
+    monkeypatch.setattr(
+        group_of_one, "all_gather_object", lambda *a, group: used.append(group) or gathered(*a, group=group)
+    )
+    X, y = made()
+    for backend, groups in (("gloo", []), ("nccl", [{"backend": "gloo"}])):
+        monkeypatch.setattr(group_of_one, "get_backend", lambda backend=backend: backend)
+        records = DistributedSource(X, y, n_blocks=3)
+        assert asked == groups
+        assert (records.lead(lambda records=records: records.sum(len))) == N
+        assert {one is None for one in used} == {backend == "gloo"}
+        used.clear()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="nccl needs a GPU")
+def test_a_group_of_nccl_sums_what_lies_with_the_processor(tmp_path):
+    group = torch.distributed
+    group.init_process_group("nccl", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        records = DistributedSource(*made(), n_blocks=3)
+        assert records.lead(lambda: records.sum(len)) == N
+    finally:
+        group.destroy_process_group()
+
+
 GONE = "another process of the group has ended or does not answer"
 
 
@@ -234,6 +267,30 @@ def check_half_a_fit(model, folder):
     assert not hasattr(model, "threshold_")
     assert dp.BudgetStore.open(folder / "store", dataset="people").ledger().entries
     assert {path.name.partition(".")[0].partition("-")[0] for path in folder.iterdir()} <= {"store", "meeting"}
+
+
+def killed_in_the_middle(rank, dies, folder, timeout=60):
+    """One process ends at its third step, as by the system; what the other one hears, and how soon."""
+    group, taken, calls = torch.distributed, BatchGradient.__call__, []
+
+    def step(self, block):
+        calls.append(block.id)
+        if calls.count(block.id) == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return taken(self, block)
+
+    if rank == dies:
+        BatchGradient.__call__ = step
+    limit = timedelta(seconds=timeout)
+    meeting = f"file://{folder}/meeting"
+    group.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=limit)
+    model, records = short(), DistributedSource(*parts()[rank])
+    start = time.monotonic()
+    heard = error_of(lambda: model.fit(records, budget=store_of(rank, folder, "store")))
+    in_time = time.monotonic() - start < timeout
+    check_half_a_fit(model, folder)
+    group.destroy_process_group()
+    return heard, in_time
 
 
 def short():
@@ -257,11 +314,52 @@ def test_a_process_that_is_gone_ends_the_fit_and_what_was_reserved_is_charged(gr
     check_half_a_fit(model, tmp_path)
 
 
-def start(folder):
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_killed_process_ends_the_fit_of_the_other(dies, tmp_path):
+    started = start(tmp_path, dies)
+    ended = [one.wait(timeout=120) for one in started]
+    assert ended == [-signal.SIGKILL if rank == dies else 0 for rank in (0, 1)]
+    (kind, words), in_time = pickle.loads((tmp_path / f"found{1 - dies}").read_bytes())
+    assert kind == "RuntimeError"
+    assert GONE in words
+    assert in_time
+    assert dp.BudgetStore.open(tmp_path / "store", dataset="people").ledger().entries
+
+
+def start(folder, *more):
     """Two processes of this file."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    given = [[sys.executable, __file__, str(rank), str(folder)] for rank in (0, 1)]
-    return [subprocess.Popen(words, env=environment) for words in given]
+    given = [str(folder), *map(str, more)]
+    return [subprocess.Popen([sys.executable, __file__, str(rank), *given], env=environment) for rank in (0, 1)]
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """A source of process 1 behind a process with two blocks; nothing is sent, what would be is noted."""
+    group, said = torch.distributed, []
+    monkeypatch.setattr(group, "is_initialized", lambda: True)
+    monkeypatch.setattr(group, "get_rank", lambda: 1)
+    monkeypatch.setattr(group, "get_world_size", lambda: 2)
+    monkeypatch.setattr(group, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(distributed._Group, "gather_all", lambda _, here: [(3, 2), here])
+    monkeypatch.setattr(distributed._Group, "_broadcast", lambda _, final=None: said.append(final) or said[0])
+    return DistributedSource(*made(), n_blocks=2), said
+
+
+def test_blocks_are_numbered_after_those_of_the_processes_before(alone):
+    assert alone[0]._group.kept[0].sum(lambda block: [block.id]) == [2, 3]
+
+
+def test_an_error_of_process_0_is_one_of_all(alone, monkeypatch):
+    group, said = alone[0]._group, alone[1]
+    monkeypatch.setattr(group, "rank", 0)
+    with pytest.raises(FileNotFoundError, match="block 1"):
+        group.lead(lambda: fails_in_the_last_block(Block(1, np.zeros((0, 1)), np.zeros(0))))
+    monkeypatch.setattr(group, "rank", 1)
+    monkeypatch.setattr(distributed._Group, "_broadcast", lambda _: (b"", said[0]))
+    with pytest.raises(FileNotFoundError, match="block 1"):
+        group.lead(lambda: None)
 
 
 @pytest.mark.slow
@@ -287,5 +385,6 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    (folder / f"found{rank}").write_bytes(pickle.dumps(process(rank, 2, folder)))
+    found = killed_in_the_middle(rank, int(sys.argv[3]), folder) if sys.argv[3:] else process(rank, 2, folder)
+    (folder / f"found{rank}").write_bytes(pickle.dumps(found))
     os._exit(0)  # all is written; now and then a thread of a C++ library aborts a process that ends by itself

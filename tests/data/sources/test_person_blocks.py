@@ -18,14 +18,17 @@ from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, DaskSource, TableSource
 from dpscp.data.sources.places import (
     Places,
+    UnitSource,
     choose_one_row,
     join_person_block,
     keep_rows,
     split_by_person,
     take_census,
 )
+from dpscp.privacy import Unit, lattice_noise
 from dpscp.privacy.random_streams import PlacedDraws
-from dpscp.training import DPSGD
+from dpscp.training import DPSGD, Preprocessed, PrivateBounds, PrivateStandardize, TorchDPSGD
+from dpscp.training.preprocessing.rescaled import PrivateTarget
 
 dd = pytest.importorskip("dask.dataframe")
 PEOPLE, CAP, BLOCKS = 400, 3, 4
@@ -89,6 +92,14 @@ def test_all_rows_of_a_person_meet_in_one_block(ids, tmp_path):
     assert all((x == rows).all() for (_, x, _, _), (rows, _), c in zip(blocks, fewer, changed, strict=True) if not c)
 
 
+def released(model):
+    arrays = {name: value.tobytes() for name, value in model.model_.arrays().items()}
+    # but for the sentence that says where the records came from
+    ledger, believed = replace(model.ledger_, assumptions=()), set(model.ledger_.assumptions)
+    certificates = [c.to_dict() | {"assumptions": set(c.assumptions) - believed} for c in model.certificates_]
+    return arrays, model.threshold_.tobytes(), ledger.to_dict(), certificates
+
+
 class Watched(DPSGD):
     """Training that looks at its persons."""
 
@@ -107,7 +118,7 @@ def rows_of_persons(block):
 
 
 @pytest.mark.parametrize("guarantee", ["split", "corrected"])
-def test_a_fit_on_files_and_clusters_is_that_in_memory(guarantee, released, tmp_path, monkeypatch):
+def test_a_fit_on_files_and_clusters_is_that_in_memory(guarantee, tmp_path, monkeypatch):
     counted = []
     monkeypatch.setattr(release, "BlockCounts", lambda *given: counted.append(BlockCounts(*given)) or counted[-1])
 
@@ -157,6 +168,41 @@ def test_a_persons_rows_are_chosen_uniformly_and_each_person_counts_once():
     assert not (again.targets == kept.targets).all()
 
 
+def test_repeating_a_persons_only_row_changes_no_sum_and_no_batch(monkeypatch):
+    """What a mechanism makes of persons with three equal rows is what it makes of persons with one."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 2))
+    y = X @ [1.0, -1.0] / 4
+
+    def source(times):
+        blocks = [
+            Block(i, np.repeat(X[p], times, axis=0), np.repeat(y[p], times), Persons(np.arange(31) * times, CAP))
+            for i, p in enumerate((slice(0, 30), slice(30, 60), slice(60, 90)))
+        ]
+        return UnitSource(ArraySource.of_blocks(blocks), Unit(CAP, by_person=True))
+
+    torch.manual_seed(0)
+    sgd = DPSGD(loss="squared", sampling_rate=0.3, steps=5, learning_rate=0.1, noise_multiplier=1.0, dtype="float64")
+    net = TorchDPSGD(torch.nn.Linear(2, 1), "squared", 0.3, 5, 0.1, noise_multiplier=1.0)
+    mechanisms = [
+        sgd,
+        net,
+        Preprocessed((PrivateStandardize(-4, 4, 1.0),), sgd),
+        PrivateTarget(sgd, (-1, 1), noise_multiplier=1.0),
+        PrivateBounds(sgd, 2, target=True, noise=lattice_noise(50.0)),
+    ]
+    counts, released = [], PrivateBounds.release
+    monkeypatch.setattr(PrivateBounds, "release", lambda s, c, *rest: counts.append(c) or released(s, c, *rest))
+    for mechanism in mechanisms:
+        once, thrice = (mechanism.train_source(source(times), random_state=1, n_records=90) for times in (1, 3))
+        assert once.public_facts["n_persons"] == 90
+        for name, value in once.model.arrays().items():
+            np.testing.assert_allclose(thrice.model.arrays()[name], value, rtol=1e-5, atol=1e-7)
+    assert (counts[0] == counts[1]).all()
+    assert len(counts) == 2
+
+
 def test_what_is_refused(tmp_path):
     model = dp.PrivateConformalClassifier(DPSGD(), epsilon=2.0, classes=["no", "yes"])
     frame = made()
@@ -169,6 +215,14 @@ def test_what_is_refused(tmp_path):
         model.fit(source)
     with pytest.raises(ValueError, match="persons needs X and y in memory"):
         model.fit(source, persons=frame["who"])
+    rows, targets = np.zeros((2, 1)), np.zeros(2)
+    with pytest.raises(ValueError, match="missing id"):
+        split_by_person(rows, targets, ["x", None], 2)
+    with pytest.raises(ValueError, match="one id for each row"):
+        split_by_person(rows, targets, ["x"], 2)
+    for doubtful in (["x", "x\0"], [1.0, 2.0], np.array([1, 2], dtype="float32")):
+        with pytest.raises(ValueError, match=r"persons .*\. (Write|Read) "):
+            split_by_person(rows, targets, doubtful, 2)
 
 
 def test_text_in_one_part_and_numbers_in_another_are_refused_wherever_they_meet():
