@@ -233,7 +233,7 @@ def changed_settings(case: Case, width: int, epsilon: float, change: dict[str, A
         indicators=bounds.indicators,
         y_bounds=case.declared.get("y_bounds"),
         quantiles=pair_levels(ALPHA, signal) if pair else None,
-        train_epsilon=secret_shares(epsilon, DELTA, fraction, case.n).train_epsilon,
+        train_epsilon=secret_shares(epsilon, DELTA, fraction, case.n)[0],
         held_out_fraction=fraction,
     )
     own: dict[str, Any] = {"estimator": _changed(plan.mechanism, change), "feature_bounds": None, "guarantee": "split"}

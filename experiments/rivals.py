@@ -308,8 +308,8 @@ def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[
         )
         # held out: each record by its own secret coin, as the library does; each rule has what the mixture leaves it
         n, fraction = len(X), calibration_fraction(len(X), epsilon, DELTA)
-        shared = secret_shares(epsilon, DELTA, fraction, n)
-        split = plan(guarantee="split", train_epsilon=shared.train_epsilon, held_out_fraction=fraction)
+        train_epsilon, _ = secret_shares(epsilon, DELTA, fraction, n)
+        split = plan(guarantee="split", train_epsilon=train_epsilon, held_out_fraction=fraction)
         held = np.random.default_rng(own).random(n) < fraction
         mechanism = split.calibrated()
         spent = paid_event(mechanism)
