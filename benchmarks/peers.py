@@ -598,6 +598,8 @@ def wrapped(prose: str) -> str:
 REASONS = {
     "MLP 784": "Sums are float64 for the proof of the clipped sum, and a third of a wide net's step is noise from AES.",
     "head 512x8, full batch": "Rows come from memory, and each is widened to float64 for the proof of the clipped sum.",
+    "Any torch module": "Plain torch protects nothing: the sums of clipped gradients are float64 for their proof, and "
+    "noise is drawn for each parameter.",
     "A threshold from 100,000": "They find an exact quantile without privacy; plan and noise of a search cost the same "
     "for few scores as for many.",
     "Ranks off": "One draw of the exponential mechanism is closer to the rank where records and budget are few. It has "

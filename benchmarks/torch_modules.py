@@ -328,7 +328,7 @@ def print_peak(row: Row, name: str) -> None:
 
 
 def compare(results: Results) -> tuple[list[str], list[list[str]], list[str]]:
-    """Return the names of the columns, a row of cells for each module, and the modes of Opacus that are ahead."""
+    """Return the names of the columns, a row of cells for each module, and who is ahead."""
     columns = [
         "row",
         *CONTENDERS,
@@ -341,17 +341,21 @@ def compare(results: Results) -> tuple[list[str], list[list[str]], list[str]]:
     for row, found in results.items():
         times, peaks = found["ms"], found["MB"]
         modes = {name: t for name, t in times.items() if name.startswith("opacus") and isinstance(t, float)}
-        best = min(modes, key=modes.__getitem__) if modes else "no mode of Opacus"
+        best = min(modes, key=modes.__getitem__, default="")
         cells = [f"{t:.2f}" if isinstance(t, float) else _reason(t) for t in (times[name] for name in CONTENDERS)]
         ours, simple = times["dpscp"], times["plain torch"]
-        ratio = ours / modes[best] if isinstance(ours, float) and modes else float("nan")
-        beside = f"{ours / simple:.2f}" if isinstance(ours, float) and isinstance(simple, float) else ""
+        ratios = {
+            name: ours / times[name]
+            for name in (best, "plain torch")
+            if name and isinstance(ours, float) and isinstance(times[name], float)
+        }
+        beside = f"{ratios['plain torch']:.2f}" if "plain torch" in ratios else ""
+        against = f"{ratios[best]:.2f} ({best})" if best in ratios else "none runs"
         memory = f"{peaks['dpscp']:.0f} / {peaks['plain torch']:.0f}" if peaks else ""
         first = found["first step, s"].get("dpscp")
         start = f"{first:.1f}" if isinstance(first, float) else ""
-        rows.append([row, *cells, beside, f"{ratio:.2f} ({best})", memory, start])
-        if modes and not ratio <= 1:
-            ahead.append(f"{best} ({row}: {1 / ratio:.2f})")
+        rows.append([row, *cells, beside, against, memory, start])
+        ahead += [f"{name} ({row}: {1 / ratio:.2f})" for name, ratio in ratios.items() if ratio > 1]
     return columns, rows, ahead
 
 
