@@ -343,7 +343,7 @@ def compare(results: Results) -> tuple[list[str], list[list[str]], list[str]]:
         modes = {name: t for name, t in times.items() if name.startswith("opacus") and isinstance(t, float)}
         best = min(modes, key=modes.__getitem__, default="")
         cells = [f"{t:.2f}" if isinstance(t, float) else _reason(t) for t in (times[name] for name in CONTENDERS)]
-        ours, simple = times["dpscp"], times["plain torch"]
+        ours = times["dpscp"]
         ratios = {
             name: ours / times[name]
             for name in (best, "plain torch")
