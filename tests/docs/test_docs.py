@@ -208,8 +208,9 @@ def test_code_blocks_run(path, capsys, monkeypatch, tmp_path):
             exec(compile(block, str(path), "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
     assert printed
-    for least in re.findall(r"19 of 20 such releases cover at least ([\d.]+)", path.read_text()):
-        assert f"cover at least {least}%" in printed
+    # whole percents: the level follows the noisy number of held-out records
+    for least in re.findall(r"19 of 20 such releases cover at least (\d+) %", path.read_text()):
+        assert least in re.findall(r"cover at least (\d+)[.\d]*%", printed)
 
 
 LINKS = re.compile(r"""\]\(([^)#]+)(?:#[^)]*)?\)|(?:src|srcset)="([^"#]+)\"""")
