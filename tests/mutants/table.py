@@ -463,7 +463,14 @@ mutant(
     "tests/data/test_feature_bounds.py::test_only_undeclared_bounds_are_found_and_paid_for",
 )
 mutant(
-    "training.encoding:PrivateTargetEncoding.fit_source",
+    "training.preprocessing.relevance:PrivateRelevance.event",
+    "compose(counts, gaussian_event(self.noise_multiplier))",
+    "counts",
+    "the statistics of the columns are released and not paid for",
+    "tests/training/test_relevance.py::test_counts_and_statistics_are_both_paid",
+)
+mutant(
+    "training.preprocessing.encoding:PrivateTargetEncoding.fit_source",
     "one_row_of_each(source, stream_seed(seed, SCORED_ROWS)).sum(self.counts)",
     "source.sum(self.counts)",
     "every row of a person is in the counts of categories",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.privacy import IntegerSource, gdp_mu
+from dpscp.privacy import IntegerSource, epsilon_of, gaussian_event, gdp_mu
 from dpscp.report.statement import privacy_statement
 from dpscp.training import DPSGD, Preprocessed, PrivateRelevance, QuantileTransform
 from dpscp.training.base import array_source
@@ -54,6 +54,13 @@ def test_one_record_adds_at_most_the_sensitivity(monkeypatch, classes):
     labels = np.full(7, 5.0) if classes is None else np.arange(7) % 3
     person = relevance_sums(np.ones((7, D)), np.full(7, 1 / 7), labels, rows, classes)
     assert np.linalg.norm(person) <= sensitivity
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_counts_and_statistics_are_both_paid(share):
+    """Together they cost what one Gaussian release with the noise of the step costs."""
+    paid, whole = step(2.0, share=share).event, gaussian_event(2.0)
+    assert epsilon_of(paid, 1e-6) == pytest.approx(epsilon_of(whole, 1e-6), rel=2e-3)
 
 
 def test_columns_that_matter_are_kept():

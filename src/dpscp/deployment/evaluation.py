@@ -151,9 +151,9 @@ def sketch_records(estimator: Any, X: Any) -> Sketch:
 
 
 def has_trained_release(estimator: Any, sketch: Sketch) -> bool:
-    """Return whether the fit of a release is known to have used these records.
+    """Return whether a release's fit in this process used some of these records.
 
-    Only this process and some of the records are known.
+    Fits in other processes are not known.
     """
     return has_trained(sketch, estimator.model_, digest_parameters(estimator.model_))
 

@@ -149,9 +149,9 @@ class PreprocessedModel(Model):
 
 
 def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
-    """Return the model after all preprocessing, and the functions of its rows.
+    """Return the inner model, and the functions that prepare its rows.
 
-    The results of these functions are finite.
+    What these functions return is finite.
     """
     steps: tuple[Rows, ...] = ()
     while isinstance(model, PreprocessedModel) and model.y_bounds is None:

@@ -125,10 +125,7 @@ class PrivateBounds(Around):
 
     @property
     def input_width(self) -> int | None:
-        """Return the number of features of a row, or None if no bounds are found.
-
-        This concerns bounds of features.
-        """
+        """Return the number of features of a row; None if only a target is bounded."""
         return self.n_features or None
 
     @property

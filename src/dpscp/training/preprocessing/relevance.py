@@ -176,9 +176,9 @@ def rank_spreads(ranks: QuantileRows) -> tuple[FloatArray, FloatArray]:
 
 
 def product_weight(d: int) -> float:
-    """Return the weight that makes products as long as other statistics.
+    """Return the weight of products.
 
-    This holds for all products together, about.
+    With it all products together are about as long as the other statistics.
     """
     return math.sqrt(9.6 / max(1, d - 1))
 
