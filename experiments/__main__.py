@@ -14,6 +14,7 @@ from pathlib import Path  # noqa: E402
 
 from experiments.data import MissingDataError, remember_missing  # noqa: E402
 from experiments.progress import describe_plan  # noqa: E402
+from experiments.recipe_tables import write_tables  # noqa: E402
 from experiments.runner import Options, Study, is_finished, minutes_left, run_study  # noqa: E402
 from experiments.story import write_numbers, write_story  # noqa: E402
 
@@ -56,6 +57,7 @@ QUICK_TRIALS = 3
 ROOT = Path(__file__).resolve().parents[1]
 # pages with numbers of results/
 NUMBERED_PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md")
+RECIPE_PAGE = ROOT / "docs" / "recipe.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -130,6 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.kinds and options.results.resolve() == ROOT / "results":
         for page in NUMBERED_PAGES:
             write_numbers(options.results, page)
+        write_tables(options.results, RECIPE_PAGE)
     return 0
 
 

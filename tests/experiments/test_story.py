@@ -2,7 +2,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from experiments.__main__ import NUMBERED_PAGES
+from experiments.__main__ import NUMBERED_PAGES, RECIPE_PAGE
+from experiments.recipe_tables import write_tables
 from experiments.story import write_numbers, write_story
 from experiments.tables import find_row, read_csv
 
@@ -23,6 +24,13 @@ def test_the_numbers_of_the_first_pages_are_those_of_the_tables(page: Path, tmp_
     copy.write_text(page.read_text().replace("public tables", "tables"))
     write_numbers(RESULTS, copy)
     assert copy.read_text() == page.read_text()
+
+
+def test_the_tables_of_the_recipe_are_those_of_its_study(tmp_path: Path) -> None:
+    copy = tmp_path / RECIPE_PAGE.name
+    copy.write_text(RECIPE_PAGE.read_text().replace("deliveries (29)", "deliveries"))
+    write_tables(RESULTS, copy)
+    assert copy.read_text() == RECIPE_PAGE.read_text()
 
 
 def test_a_row_outside_and_missing_trials_are_told(tmp_path: Path) -> None:
