@@ -111,6 +111,18 @@ def test_what_one_release_covers_is_asked_for_and_told(succeed, folder):
     assert dp.load(folder / "two.dpscp").threshold_[0] > dp.load(folder / "one.dpscp").threshold_[0]
 
 
+@pytest.mark.parametrize("kind", ['type = "numeric"', ""], ids=["numeric", "no type"])
+def test_the_declarations_of_the_targets_own_column_reach_the_estimator(succeed, folder, kind):
+    text = SCHEMA[SCHEMA.index("[columns.score]") :]
+    (folder / "age.toml").write_text(
+        f'task = "regression"\ntarget = "age"\nn_records = 450\n{text}\n'
+        f'[columns.age]\n{kind}\nbounds = [10, 150]\nscale = "log"\n[columns.bought]\ntype = "ignore"\n'
+    )
+    succeed("fit people.csv --schema age.toml --epsilon 8 --seed 0 --force -o age.dpscp")
+    facts = dp.load(folder / "age.dpscp").ledger_.public_facts
+    assert (facts["y_bounds"], facts["y_scale"]) == ((10.0, 150.0), "log")
+
+
 @pytest.mark.parametrize(
     ("option", "said"),
     [

@@ -168,15 +168,21 @@ def test_two_features_of_one_name_are_refused_and_keep_their_places(first, secon
     assert Schema("regression", first.name, (first, second)).require_complete().feature_names == (name,)
 
 
-def test_a_target_that_is_declared_as_a_column_has_its_bounds_and_scale():
-    column = {"type": "numeric", "bounds": [1, 100], "scale": "log"}
+@pytest.mark.parametrize("kind", [{"type": "numeric"}, {}], ids=["numeric", "no type"])
+def test_a_target_that_is_declared_as_a_column_has_its_bounds_and_scale(kind):
+    column = {**kind, "bounds": [1, 100], "scale": "log"}
     data = {"task": "regression", "columns": {"age": {"type": "numeric"}, "cost": column}}
     schema = Schema.from_dict(data).with_target("cost")
     assert [c.name for c in schema.feature_columns] == ["age"]
     assert (schema.declared["y_bounds"], schema.declared["y_scale"]) == ((1.0, 100.0), "log")
-    assert schema.with_target("age").declared["y_bounds"] is None
     above = Schema.from_dict({**data, "target": "cost", "bounds": [2, 50], "scale": "linear"})
     assert (above.declared["y_bounds"], above.declared["y_scale"]) == ((2.0, 50.0), "linear")
+
+
+def test_the_declaration_of_another_column_says_nothing_about_the_target():
+    columns = {"age": {"type": "numeric"}, "cost": {"type": "numeric", "bounds": [1, 100], "scale": "log"}}
+    declared = Schema.from_dict({"task": "regression", "target": "age", "columns": columns}).declared
+    assert (declared["y_bounds"], declared["y_scale"]) == (None, None)
 
 
 FRAME = pd.DataFrame(

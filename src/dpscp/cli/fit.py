@@ -243,6 +243,5 @@ def _add_columns(schema: Schema, names: Collection[str]) -> Schema:
 
     Those that it does not declare are open.
     """
-    columns = tuple(column for column in schema.columns if column.name not in schema.target_names)
-    others = {*schema.target_names, schema.person, *(column.name for column in columns)}
-    return replace(schema, columns=(*columns, *template([name for name in names if name not in others]).columns))
+    known = {*schema.target_names, schema.person, *(column.name for column in schema.columns)}
+    return replace(schema, columns=(*schema.columns, *template([name for name in names if name not in known]).columns))

@@ -129,7 +129,7 @@ class Schema:
         The public labels of a classification.
     bounds : (low, high) or ``"private"``, optional
         The public range of a regression target. Without it, or with ``"private"``, the fit finds a range with noise. If
-        bounds or scale are missing here, those of a numeric column with the name of the target are used.
+        bounds or scale are missing here, those of the target's column are used.
     scale : "linear", "log" or "log1p", optional
         The scale on which a regression target is trained and scored.
     n_records : int, optional
@@ -326,7 +326,8 @@ class Schema:
     @property
     def declared(self) -> dict[str, Any]:
         """The declarations by the estimators' parameter names; None if not declared."""
-        columns = [c for name in self.target_names for c in self.columns if c.name == name and c.type == "numeric"]
+        own = [c for name in self.target_names for c in self.columns if c.name == name and c.type in ("", "numeric")]
+        columns = [replace(column, type="numeric") for column in own]
         labels = self.target if self.task == "multilabel" else self.classes
         return {
             "classes": None if labels is None else list(labels),
