@@ -13,7 +13,7 @@ from dpscp.core.evaluation import (
     _probability_at_most,
     size_reach,
 )
-from dpscp.privacy import LatticeNoise, sized_lattice_noise
+from dpscp.privacy import IntegerSource, LatticeNoise, sized_lattice_noise
 from dpscp.privacy.pld import discrete_gaussian_cdf
 
 RNG = np.random.default_rng
@@ -87,6 +87,14 @@ def test_a_sum_of_draws_is_a_discrete_gaussian():
     np.testing.assert_allclose(
         np.cumsum(both), discrete_gaussian_cdf(np.arange(-118, 119), sigma * np.sqrt(2)), atol=1e-12
     )
+
+
+def test_both_counts_of_a_pair_have_noise_of_their_own():
+    (noise,), _ = sized_lattice_noise(1.0, 1e-5, 3, (1.0,))
+    counts = OutcomeCounts(np.zeros((2_000, 2)), np.zeros((0, 2)), np.zeros((0, 2)))
+    missed, covered = counts.with_noise(noise, IntegerSource(0)).totals.T
+    # four standard errors of the correlation of independent draws
+    assert abs(np.corrcoef(missed, covered)[0, 1]) < 4 / np.sqrt(len(missed))
 
 
 def interval_of(missed, covered, noise, public_size):

@@ -582,6 +582,29 @@ mutant(
     "the default of a monitor tolerates what no rise reaches",
     "tests/deployment/test_monitoring.py::test_the_default_tolerates_what_the_release_was_promised_with",
 )
+# ---- numbers about a release
+
+mutant(
+    "core.evaluation:sensitive_sums",
+    "2 * n_levels",
+    "n_levels",
+    "an evaluation pays for misses and not for sizes",
+    "tests/deployment/test_evaluation.py::test_the_ledger_pays_for_every_sum",
+)
+mutant(
+    "core.evaluation:OutcomeCounts.with_noise",
+    "noise.sample(values.size, source)",
+    "np.repeat(noise.sample(len(values), source), 2)",
+    "misses and hits share one noise, so their difference is exact",
+    "tests/deployment/test_evaluation.py::test_both_counts_of_a_pair_have_noise_of_their_own",
+)
+mutant(
+    "threshold.single_release:_NoisyLevel._bound",
+    "np.min((0.5 - self.alpha) * self.ends, axis=0)",
+    "np.zeros(len(self.masses))",
+    "the level of one release forgets that its rank moved with the noise of the size",
+    "tests/threshold/test_release_level.py::test_the_level_after_a_released_size_fails_as_often_as_it_may[40-0.015]",
+)
 # ---- risk control and other populations
 
 mutant(
