@@ -31,7 +31,10 @@ _KEYS = (
 _EMPTY = {"task": '   # "classification", "regression" or "multilabel"', "target": "   # the column to predict"}
 _MISSING = {
     "classes": ['# classes = ["no", "yes"]   # classification: the public labels'],
-    "bounds": ["# bounds = [low, high]   # regression: the public range of the target, or the fit finds one"],
+    "bounds": [
+        "# bounds = [low, high]   # regression: the public range of the target, or the fit finds one",
+        '# scale = "log"   # regression: for costs and durations; "log1p" where 0 can occur',
+    ],
     "n_records": ["# n_records = 10000   # the public number of records; without it, the table's length is published"],
     "person": [
         '# person = "id"   # the column of person ids, if a person can have several records',
@@ -124,17 +127,15 @@ def format_schema(declared: Mapping[str, Any]) -> str:
         lines += ["", "[metadata]", *(_line(*pair) for pair in declared["metadata"].items())]
     else:
         lines += ["", "# [metadata]   # optional, for the report", f"# keys: {', '.join(METADATA_KEYS)}"]
-    for name, column in declared["columns"].items():
-        lines += ["", f"[columns.{_format_value(name)}]", *_column_lines(column)]
+    columns = declared["columns"]
+    first_open = next((name for name, column in columns.items() if not column["type"]), None)
+    for name, column in columns.items():
+        lines += ["", f"[columns.{_format_value(name)}]", *(_line(*pair) for pair in column.items())]
+        if name == first_open:
+            lines.append(f"# type: {', '.join(map(json.dumps, TYPES))}; what a type needs, for all columns:")
+        kinds = TYPES.values() if name == first_open else [TYPES[column["type"] or "ignore"]]
+        lines += [hint for kind in kinds if kind.keys and kind.keys[0] not in column for hint in kind.hints]
     return "\n".join(lines) + "\n"
-
-
-def _column_lines(column: Mapping[str, Any]) -> list[str]:
-    kind = column["type"]
-    types = [TYPES[kind]] if kind else list(TYPES.values())
-    lines = [] if kind else [f'type = ""   # {", ".join(map(json.dumps, TYPES))}']
-    lines += [_line(key, value) for key, value in column.items() if key != "type" or kind]
-    return lines + [hint for one in types if one.keys and one.keys[0] not in column for hint in one.hints]
 
 
 def _line(key: str, value: Any) -> str:
