@@ -337,7 +337,7 @@ def _group_of(X: Array) -> Array:
 def probabilities(data: Path | None, seed: int, task: Task) -> Iterator[Measured]:  # noqa: ARG001
     """Slope, calibration error and log loss of the study of the recipe, with and without recalibration."""
     for name in PROBABILITIES:
-        n, n_test, _, _ = table_recipe.TABLES[name]
+        n, n_test, _ = table_recipe.TABLES[name]
         for variant, told in (("", "recalibrated"), ("no recalibration", "not recalibrated")):
             config = {"n": n, "n_test": n_test, "epsilon": EPSILON, "variant": variant}
             (row,) = table_recipe.run(Task(table_recipe.NAME, name, task.trial, task.seed, config), data)

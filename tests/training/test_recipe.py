@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import dpscp as dp
 from dpscp.privacy import compose, dpsgd_event, epsilon_of, gaussian_event, gdp_mu
-from dpscp.training import DPSGD, Preprocessed
+from dpscp.training import DPSGD, Preprocessed, PrivateRelevance
 from dpscp.training.preprocessing.projections import PrivateWhitening
 from dpscp.training.preprocessing.rescaled import PrivateTarget, ScaledTarget
 from dpscp.training.recipe import calibration_fraction, recipe
@@ -37,6 +37,12 @@ def steps_of(mechanism):
 
 
 # ---- the rule
+
+
+@pytest.mark.parametrize(("n_classes", "finds_out"), [(2, True), (50, False)])
+def test_columns_are_selected_where_every_class_has_signal(n_classes, finds_out):
+    plan = planned("classification", 20_000, 20, classes=tuple(range(n_classes)), feature_bounds=(-10, 10))
+    assert any(isinstance(step, PrivateRelevance) for step in steps_of(plan.mechanism)) == finds_out
 
 
 def test_wide_rows_get_a_linear_head_behind_private_centering_and_whitening():

@@ -82,8 +82,8 @@ LARGEST_BATCH = 20_000
 # at which random features have half of their largest weight, and the whole signal below which there are none.
 _LEARNED_SIGNAL, _BENT_SIGNAL, _LEAST_BENT_SIGNAL = 4.0, 1.8, 60
 # For each class: below the first a classifier is linear, below the second it has random features, because a hidden
-# layer learns less than its noise hides: docs/recipe.md.
-_LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL = 30, 60
+# layer learns less than its noise hides. From the third on it finds out which columns matter: docs/recipe.md.
+_LEAST_CLASS_SIGNAL, _CLEAR_CLASS_SIGNAL, _RELEVANT_SIGNAL = 30, 60, 200
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
 SEARCH_COST, LEAST_HELD_OUT = 20.0, 0.125
 # Below it the noise of a private temperature is as large as what it corrects.
@@ -397,7 +397,7 @@ class _Problem:
         if steps and isinstance(quantiles := steps[0], QuantileTransform):
             n_numbers = len(self.numeric_columns)
             most += n_numbers
-            if n_numbers >= _MANY_COLUMNS and (self.task == "regression" or self.classes is not None):
+            if n_numbers >= _MANY_COLUMNS and (self.task == "regression" or s >= _RELEVANT_SIGNAL * n_classes > 0):
                 share, fewest = TABLE_SHARE + _RELEVANCE_SHARE, 1
                 relevance = PrivateRelevance(quantiles, self.classes, share=_RELEVANCE_SHARE / share)
                 self.why["relevance"] = (relevance.least, "standard deviations of noise that a kept statistic exceeds")
