@@ -106,10 +106,11 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
         "Fits that lose a column",
         header,
         [
-            f"Intervals at 90 %, epsilon {EPSILON:g}, delta 1e-5, nothing declared, one seed a fit. A fit that is more "
-            f"than {LARGEST_RATIO} times as wide as the median of its table has lost a column. Sentinels are -10^9 in "
-            "10 % of five of ten columns; amounts are zero in 80 % of the records, with a heavy tail. The column `left "
-            "out` counts fits whose private relevance left out a column that matters, where it is known which do.",
+            f"Intervals at 90 %, epsilon {EPSILON:g}, delta 1e-5, nothing declared, one seed a fit. The column `above "
+            f"{LARGEST_RATIO}` counts fits that are more than {LARGEST_RATIO} times as wide as the median of their "
+            "table. The column `left out` counts fits whose private relevance left out a column that matters, where "
+            "it is known which do; the noise of training and of the search widens fits too. Sentinels are -10^9 in 10 "
+            "% of five of ten columns; amounts are zero in 80 % of the records, with a heavy tail.",
             "\n".join(tables.grid(columns, body)),
         ],
     )
