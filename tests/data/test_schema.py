@@ -179,6 +179,14 @@ def test_a_target_that_is_declared_as_a_column_has_its_bounds_and_scale(kind):
     assert (above.declared["y_bounds"], above.declared["y_scale"]) == ((2.0, 50.0), "linear")
 
 
+@pytest.mark.parametrize("own", [{"categories": ["no", "yes"]}, {"bounds": [0, 1]}, {"type": "categorical"}])
+def test_the_target_of_a_classification_has_no_range(own):
+    columns = {"age": {"type": "numeric"}, "ill": own}
+    data = {"task": "classification", "target": "ill", "classes": ["no", "yes"], "columns": columns}
+    declared = Schema.from_dict(data).require_complete().declared
+    assert (declared["y_bounds"], declared["y_scale"], declared["classes"]) == (None, None, ["no", "yes"])
+
+
 def test_the_declaration_of_another_column_says_nothing_about_the_target():
     columns = {"age": {"type": "numeric"}, "cost": {"type": "numeric", "bounds": [1, 100], "scale": "log"}}
     declared = Schema.from_dict({"task": "regression", "target": "age", "columns": columns}).declared

@@ -582,6 +582,14 @@ mutant(
     "the default of a monitor tolerates what no rise reaches",
     "tests/deployment/test_monitoring.py::test_the_default_tolerates_what_the_release_was_promised_with",
 )
+mutant(
+    "cli.fit:_add_columns",
+    "(*schema.columns, *template([name for name in names if name not in known]).columns)",
+    "(*schema.feature_columns, *template([name for name in names if name not in known]).columns)",
+    "the command line drops the bounds and the scale that the target's own column declares",
+    "tests/cli/test_cli_options.py::test_the_declarations_of_the_targets_own_column_reach_the_estimator",
+)
+
 # ---- numbers about a release
 
 mutant(

@@ -327,7 +327,7 @@ class Schema:
     def declared(self) -> dict[str, Any]:
         """The declarations by the estimators' parameter names; None if not declared."""
         own = [c for name in self.target_names for c in self.columns if c.name == name and c.type in ("", "numeric")]
-        columns = [replace(column, type="numeric") for column in own]
+        columns = [replace(column, type="numeric") for column in own if self.task == "regression"]
         labels = self.target if self.task == "multilabel" else self.classes
         return {
             "classes": None if labels is None else list(labels),

@@ -132,7 +132,9 @@ def format_schema(declared: Mapping[str, Any]) -> str:
     for name, column in columns.items():
         lines += ["", f"[columns.{_format_value(name)}]", *(_line(*pair) for pair in column.items())]
         if name == first_open:
-            lines.append(f"# type: {', '.join(map(json.dumps, TYPES))}; what a type needs, for all columns:")
+            lines.append(
+                f"# type is one of {', '.join(map(json.dumps, TYPES))}. Lines for each type, here and in other columns:"
+            )
         kinds = TYPES.values() if name == first_open else [TYPES[column["type"] or "ignore"]]
         lines += [hint for kind in kinds if kind.keys and kind.keys[0] not in column for hint in kind.hints]
     return "\n".join(lines) + "\n"
